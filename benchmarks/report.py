@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tensornet.terminal import printable
+from tensornet.display import printable
 
 from .suite import CLOSE, MEASURES, MODES, OURS, SIZES, Place, Row, Suite, measured
 from .timing import geometric_mean

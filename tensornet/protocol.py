@@ -33,7 +33,7 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept from the way forward of a function to its way back, besides what the function is given.
+    """What is kept from the forward pass of a function to its backward pass, besides what the function is given.
 
     Attributes:
         sizes: the pieces of memory, by number, and their bytes.

@@ -1,4 +1,4 @@
-"""Products that torch's autograd is handed with the way back that was planned for them."""
+"""Products that torch's autograd is handed with the backward pass that was planned for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import tensornet as tn
 from tensornet import models
 from tensornet.codegen.context import Context
 from tensornet.codegen.views import turned
-from tensornet.contraction.joint_order import ordered_both_ways
+from tensornet.contraction.joint_order import joint_order
 from tensornet.contraction.pairs import flatten, view_order
 from tensornet.contraction.search import Problem
 from tensornet.device.model import default_profile
@@ -229,7 +229,7 @@ def problems(draw: Any) -> Problem:
 def test_an_order_multiplies_every_factor_once(problem: Problem, which: int) -> None:
     count = len(problem.layouts)
     changing = frozenset(n for n in range(count) if which >> n & 1)
-    order = ordered_both_ways(problem, changing)
+    order = joint_order(problem, changing)
     used = [number for pair in order for number in (pair.first, pair.second)]
     assert sorted(used) == list(range(2 * count - 2))
     assert set(flatten(order[-1].way.result)) == problem.kept

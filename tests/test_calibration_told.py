@@ -13,8 +13,8 @@ import pytest
 from tensornet.device import calibration, profiles
 from tensornet.device.model import DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
+from tensornet.json_store import Store
 from tensornet.planning import progress
-from tensornet.planning.disk_cache import Store
 from tensornet.protocol import load_backend
 
 KEY = "a device"

@@ -230,7 +230,7 @@ def test_other_libraries_and_devices_take_the_loop() -> None:
     "name", ["an LSTM", "from the end", "a GRU whose gate takes", "a plain layer of relu"]
 )
 def test_gradients_are_those_of_the_equations(name: str) -> None:
-    """Of the way back that the equations themselves have, in NumPy."""
+    """Of the backward pass that the equations themselves have, in NumPy."""
     _, graph, arrays = case(name)
     loss = tn.layer("l = sum[b,t,o](sin(h[b,t,o]))", inputs="h[b,t,o]")
     step = tn.value_and_grad(graph, loss=loss, wrt=list(arrays))

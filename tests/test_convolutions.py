@@ -299,7 +299,7 @@ def test_a_window_longer_than_fits_is_told(text: str, sizes: dict[str, int], mes
 def test_the_way_back_of_a_factorized_kernel_goes_through_its_factors(
     factorization: str, stride: int
 ) -> None:
-    """Neither windows nor the dense kernel are made: fewer FLOPs than of a dense kernel's way back."""
+    """Neither windows nor the dense kernel are made: fewer FLOPs than of a dense kernel's backward pass."""
     options: dict[str, Any] = {"padding": 1, "stride": stride, "bias": False}
     rank: Any = {"tucker2": (4, 4), "cp": 8, "tt": (4, 6, 3)}.get(factorization, 0.2)
     graph = tn.models.convolution(16, 16, factorization=factorization, rank=rank, **options)

@@ -16,7 +16,7 @@ import tensornet as tn
 from tensornet import models
 from tensornet.frontend.losses import ending_in
 from tensornet.ops.table import FUNCTIONS
-from tensornet.planning.gradients import both_ways
+from tensornet.planning.gradients import joint_graph
 from tensornet.protocol import Backend, backend_of, load_backend
 
 from .conftest import sampled
@@ -410,7 +410,7 @@ def test_a_chain_of_factors_costs_as_many_products() -> None:
 
 @pytest.mark.parametrize("count", sampled([12, 32], [12]))
 def test_a_tensor_train(count: int) -> None:
-    """An input of 2ⁿ numbers as a train, beside a train of weights: the way back costs at most 4 times the one there."""
+    """An input of 2ⁿ numbers as a train, beside a train of weights: the backward pass costs at most 4 times the one there."""
     cores = []
     for n in range(count):
         left = f"r{n}," if n else ""
@@ -571,7 +571,7 @@ def test_what_is_left_is_on_the_scale_of_the_whole(backend: str | Backend) -> No
         tn.layer("y[i] = dropout(x[i] ** 2, 0.25)\nz[i] = 1 * y[i]", inputs="x", outputs="z"),
         load_backend(backend),
     )
-    ways = both_ways(graph, ("x",), alone=False)
+    ways = joint_graph(graph, ("x",), alone=False)
     joined = tn.compile(ways.joined(("z",)), backend=library)
     x, seed = np.linspace(1.0, 2.0, 400), np.linspace(-1.0, 1.0, 400) + 2.0
     for training in (True, False):

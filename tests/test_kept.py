@@ -1,4 +1,4 @@
-"""What is kept for the way back: told before anything runs, and bounded by making calls of blocks again."""
+"""What is kept for the backward pass: told before anything runs, and bounded by making calls of blocks again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Seen(TorchDispatchMode):
 
 
 def kept_by(module: Any, *values: torch.Tensor) -> int:
-    """Bytes that are alive after the way forward because of the way back."""
+    """Bytes that are alive after the forward pass because of the backward pass."""
     module(*values)  # plans
     given = {each.untyped_storage()._cdata for each in (*values, *module.parameters(), *module.buffers())}
     with Seen(given) as seen:
@@ -117,7 +117,11 @@ def test_the_first_calls_are_made_again_and_no_more_than_it_takes() -> None:
         assert again == sorted(again, reverse=True)
         assert sum(size for _, size in plan.kept) <= limit
         counts.append(sum(again))
-        assert str(plan).count("made again for the way back") == counts[-1] == plan.code.count("= again(")
+        assert (
+            str(plan).count("computed again for the backward pass")
+            == counts[-1]
+            == plan.code.count("= again(")
+        )
     assert counts[0] == 0
     assert counts == sorted(counts)
     assert counts[-1] > 1

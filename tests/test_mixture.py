@@ -152,15 +152,15 @@ def arrays_for(text: str, told: str, low: int, high: int) -> tuple[dict[str, Any
         {"p": np.random.default_rng(1).integers(low, high, [SIZES[a] for a in told])},
     )
     left, right = text.split(" = ")
-    operands, spelled = [], []
+    operands, supported = [], []
     for name, index in re.findall(r"([xzgW])\[((?:p\[[^]]*\]|[^]])*)\]", right):
         axes = "".join(re.sub(r"p\[[^]]*\]", "v", index).split(","))
         arrays[name] = rng.standard_normal([SIZES[a] for a in axes])
         operands.append(arrays[name])
-        spelled.append(axes)
+        supported.append(axes)
     ones = (arrays["p"][..., None] == np.arange(SIZES["v"])).astype(float)
     out = "".join(re.findall(r"\w", left.removeprefix("y")))
-    return arrays, np.einsum(f"{','.join([told + 'v', *spelled])}->{out}", ones, *operands)
+    return arrays, np.einsum(f"{','.join([told + 'v', *supported])}->{out}", ones, *operands)
 
 
 @pytest.mark.parametrize(("text", "told"), [*PRODUCTS, *SUMS])

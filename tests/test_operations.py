@@ -31,7 +31,7 @@ from .test_structure import ROOT
 
 POINTWISE = [row for row in FUNCTIONS.values() if row.kind == "pointwise" and not row.implementations]
 SMOOTH = [row for row in POINTWISE if row.derivative and row.scalar is not None]
-WITHOUT = {"dropout"}  # which keeps the mask of the way forward, and no text says that
+WITHOUT = {"dropout"}  # which keeps the mask of the forward pass, and no text says that
 
 
 def names(row: Function) -> list[str]:
@@ -187,8 +187,8 @@ def test_rows_say_what_fits_their_axes() -> None:
 def test_numbers_as_source_are_those_of_the_function(row: Function) -> None:
     values = (1.25, 0.75)[: row.arity[0]]
     assert row.scalar is not None
-    spelled = eval(row.number.format(*values), {"math": math})
-    assert spelled == pytest.approx(row.scalar(*values))
+    supported = eval(row.number.format(*values), {"math": math})
+    assert supported == pytest.approx(row.scalar(*values))
 
 
 @pytest.mark.parametrize("row", [row for row in POINTWISE if row.in_sizes], ids=lambda row: row.name)
@@ -279,7 +279,7 @@ def test_backends_spell_every_function() -> None:
     for name in ("numpy", "torch", "cupy", "jax"):
         templates = load_backend(name).templates
         for row in FUNCTIONS.values():
-            known = row.means or row.implementations or row.infix or row.expansion or row.name in templates
+            known = row.computes or row.implementations or row.infix or row.expansion or row.name in templates
             spread = (REPEAT, PREVIOUS, FOLLOWING)  # the one is broadcast, the others are loops or crops
             assert known or row in (*spread, *cells.ROWS), (name, row.name)
 

@@ -29,7 +29,7 @@ from tensornet.contraction.path_optimizers import FastestOrder, _Network, fastes
 from tensornet.contraction.search import Problem, Search, left_to_right, path_of
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
-from tensornet.planning.disk_cache import Store
+from tensornet.json_store import Store
 
 from .conftest import examples, sampled
 

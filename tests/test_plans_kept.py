@@ -28,10 +28,10 @@ from tensornet.codegen.loading import Program
 from tensornet.device.model import default_profile
 from tensornet.documents import Part
 from tensornet.graph.element_types import holding
+from tensornet.json_store import Store
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size
 from tensornet.ops.table import FUNCTIONS, Element
 from tensornet.planning import plan_cache, progress
-from tensornet.planning.disk_cache import Store
 from tensornet.planning.plan_cache import Occasion
 from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
@@ -497,7 +497,7 @@ def test_the_entries_used_longest_ago_go(tmp_path: Path) -> None:
 def test_many_processes_write_and_read_at_once(tmp_path: Path) -> None:
     """Each finds nothing, or what one of them wrote whole; at the end all is there and nothing else."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom tensornet.planning.disk_cache import Store\n"
+        "import sys\nfrom pathlib import Path\nfrom tensornet.json_store import Store\n"
         f"store = Store(Path({str(tmp_path)!r}), 'plan', 5)\n"
         "for n in range(150):\n"
         "    assert store.write('same', [int(sys.argv[1])] * 5000) is not None\n"

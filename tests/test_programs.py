@@ -79,7 +79,7 @@ def test_written_programs_on_a_gpu(record: str, backend: str) -> None:
 
 def test_every_function_is_in_a_written_program() -> None:
     words = {word for record in WRITTEN for word in re.findall(r"\w+(?=[\[(])", record)}
-    others = {"reciprocal", "add", "dropout", "dropped"}  # spelled otherwise, or random
+    others = {"reciprocal", "add", "dropout", "dropped"}  # supported otherwise, or random
     rows = (
         row for row in FUNCTIONS.values() if not row.is_kernel and not row.implementations and not row.infix
     )

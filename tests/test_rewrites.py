@@ -365,7 +365,7 @@ def chosen_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], np.ndarray]:
         way = draw(st.sampled_from(["{}", "{}", "tanh({})"]))
         factors.append(way.format(read))
         values.append(np.tanh(arrays[f"x{number}"]) if way != "{}" else arrays[f"x{number}"])
-    spelled = ",".join("".join(axes) for axes in ([*told, "v"], *others)) + "->" + "".join(kept)
+    supported = ",".join("".join(axes) for axes in ([*told, "v"], *others)) + "->" + "".join(kept)
     order = draw(st.permutations(range(len(factors))))
     lines = ""
     if draw(st.booleans()):
@@ -374,7 +374,7 @@ def chosen_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], np.ndarray]:
     left = f"y[{','.join(kept)}]" if kept else "y"
     summed = ",".join(axis for axis in [*present, "v"] if axis not in kept)
     text = f"{lines}{left} = sum[{summed}]({' * '.join(factors[n] for n in order)})"
-    return text, arrays, np.einsum(spelled, *values)
+    return text, arrays, np.einsum(supported, *values)
 
 
 @examples(8)

@@ -58,7 +58,7 @@ def added_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], dict[str, int], n
         arrays[f"x{number}"] = random.standard_normal([sizes[axis] for axis in axes])
         values.append(arrays[f"x{number}"])
         factors.append(f"x{number}[{','.join(axes)}]" if axes else f"x{number}")
-    spelled = ",".join("".join(axes) for axes in ([*told, "v"], *others)) + "->" + "".join(kept)
+    supported = ",".join("".join(axes) for axes in ([*told, "v"], *others)) + "->" + "".join(kept)
     order = draw(st.permutations(range(len(factors))))
     lines = ""
     if draw(st.booleans()):
@@ -66,7 +66,7 @@ def added_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], dict[str, int], n
         factors[0] = f"o[{','.join([*told, 'v'])}]"
     gone = ",".join(axis for axis in present if axis not in kept)
     text = f"{lines}y[{','.join(kept)}] = sum[{gone}]({' * '.join(factors[n] for n in order)})"
-    return text, arrays, sizes, np.einsum(spelled, *values)
+    return text, arrays, sizes, np.einsum(supported, *values)
 
 
 @examples(10)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.planning.gradients import both_ways, made_again
+from tensornet.planning.gradients import joint_graph, made_again
 from tensornet.scan.checkpointing import segmented
 
 from .conftest import sampled
@@ -70,7 +70,7 @@ OTHERS = {
 
 
 def differentiated(graph: tn.Graph, wrt: tuple[str, ...]) -> tn.Graph:
-    return both_ways(graph, wrt, again=frozenset(made_again(graph, wrt))).joined(graph.outputs)
+    return joint_graph(graph, wrt, again=frozenset(made_again(graph, wrt))).joined(graph.outputs)
 
 
 def given(backend: str, arrays: Any) -> Any:

@@ -26,7 +26,6 @@ FLOORS = (
     (
         *(
             "errors",
-            "terminal",
             "documents",
             "sizes",
             "dtypes",
@@ -35,7 +34,7 @@ FLOORS = (
             "threads",
             "nodes",
         ),
-        *("codec", "units", "notebook", "files"),
+        *("codec", "units", "display", "files", "json_store"),
     ),
     ("ops",),
     ("language",),

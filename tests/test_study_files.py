@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import tensornet as tn
+from tensornet.display import printable
 from tensornet.errors import TensornetError
-from tensornet.terminal import printable
 
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")

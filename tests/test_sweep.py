@@ -72,7 +72,7 @@ def test_a_dense_layer_counts_as_one_does_by_hand() -> None:
     graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=8, o=4)
     row = tn.sweep({"dense": graph}, backend="numpy", measure=False, training=True, b=16)["dense"]
     assert (row.parameters, row.flops, row.bytes) == (32, 2 * 16 * 8 * 4, 4 * (16 * 8 + 32 + 16 * 4))
-    assert row.kept == 0  # the way back reads nothing but what is given
+    assert row.kept == 0  # the backward pass reads nothing but what is given
 
 
 def test_graphs_take_the_sizes_that_they_have() -> None:
@@ -89,7 +89,7 @@ def test_a_way_back_that_there_is_not_is_told() -> None:
     plain = tn.layer("y[b] = x[b,i]", inputs="x", i=4)
     row = tn.sweep({"plain": plain}, measure=False, training=True, b=2)["plain"]
     assert row.expected_training_seconds is row.kept is None
-    assert row.note.startswith("no way back: the graph has no parameters")
+    assert row.note.startswith("no backward pass: the graph has no parameters")
 
 
 def test_errors_are_those_of_the_hook() -> None:

@@ -20,7 +20,7 @@ from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, flatten
 from tensornet.contraction.path_optimizers import fastest
 from tensornet.contraction.search import Problem, Search, left_to_right
 from tensornet.device.calibration import _Probe, measure, profile_of
-from tensornet.device.memory_access import Walk, walk
+from tensornet.device.memory_access import MemoryAccess, memory_access
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
 from tensornet.language.expression import axes_of_index
@@ -267,7 +267,7 @@ def test_a_walk_counts_what_a_loop_over_the_elements_does(
     case: tuple[Layout, list[Layout], dict[str, int]],
 ) -> None:
     order, operands, sizes = case
-    found = walk(order, operands, sizes, 4)
+    found = memory_access(order, operands, sizes, 4)
     elements = math.prod(sizes[axis] for axis in order)
     paths = [list(addresses(order, operand, sizes)) for operand in operands]
     assert found.written == 4 * elements
@@ -303,30 +303,30 @@ def test_a_copy_costs_its_memory_and_more_the_shorter_its_runs() -> None:
 def test_lines_at_even_steps_are_lost_from_a_cache(rows: int) -> None:
     """A cache of 8 ways has one set for all lines that lie pages apart; at odd numbers of lines it has them all."""
 
-    def again(columns: int) -> Walk:
-        return walk("acb", ["abc"], {"a": 2, "b": rows, "c": columns}, 4)
+    def again(columns: int) -> MemoryAccess:
+        return memory_access("acb", ["abc"], {"a": 2, "b": rows, "c": columns}, 4)
 
     even, odd = again(1024), again(1040)
     assert odd.lost == odd.fetched == 0
     assert even.lost > 0
     assert (even.fetched > 0) == (rows > 256)
-    assert walk("acb", ["abc"], {"a": 2, "b": 8, "c": 1024}, 4).lost == 0
-    seconds = [CPU.walked(each) / each.written for each in (odd, even)]
+    assert memory_access("acb", ["abc"], {"a": 2, "b": 8, "c": 1024}, 4).lost == 0
+    seconds = [CPU.access_seconds(each) / each.written for each in (odd, even)]
     assert seconds[0] < seconds[1] < 20 * seconds[0]
 
 
 def test_lines_take_turns_at_as_many_places_as_their_loops_reach() -> None:
     """64 lines three pages apart share a place of the first cache, whatever other two lie between."""
     sizes = {"a": 64, "d": 16, "c": 2, "b": 96}
-    assert walk("dbca", ["adcb"], sizes, 4).lost == 64 * 16 * 2 * 96
-    assert walk("dbca", ["adcb"], {**sizes, "d": 17}, 4).lost == 0
+    assert memory_access("dbca", ["adcb"], sizes, 4).lost == 64 * 16 * 2 * 96
+    assert memory_access("dbca", ["adcb"], {**sizes, "d": 17}, 4).lost == 0
 
 
 def test_runs_far_apart_jump_and_lines_beside_one_another_do_not() -> None:
     sizes = {"a": 512, "b": 8, "c": 96}
-    assert walk("bac", ["abc"], sizes, 4).jumped == 2 * 4 * 512 * 8 * 96
-    assert walk("abc", ["abc"], sizes, 4).jumped == 0
-    assert walk("abc", ["abc", "c"], sizes, 4).jumped == 0
+    assert memory_access("bac", ["abc"], sizes, 4).jumped == 2 * 4 * 512 * 8 * 96
+    assert memory_access("abc", ["abc"], sizes, 4).jumped == 0
+    assert memory_access("abc", ["abc", "c"], sizes, 4).jumped == 0
 
 
 def test_a_shallow_product_is_slower_than_its_share() -> None:
@@ -340,8 +340,8 @@ def test_loops_over_whole_lines_are_set_up_in_less() -> None:
     profile = replace(CPU, even=CPU.run / 5)
 
     def each(columns: int) -> float:
-        loops = walk("ab", ["ab", "b"], {"a": 4096, "b": columns}, 4)
-        return (profile.walked(loops) - profile.pointwise(loops.moved, loops.written)) / loops.runs
+        loops = memory_access("ab", ["ab", "b"], {"a": 4096, "b": columns}, 4)
+        return (profile.access_seconds(loops) - profile.pointwise(loops.moved, loops.written)) / loops.runs
 
     assert each(16) == pytest.approx(each(48))
     assert each(15) == pytest.approx(each(17))
@@ -350,15 +350,19 @@ def test_loops_over_whole_lines_are_set_up_in_less() -> None:
 
 def test_where_a_matrix_is_turned_in_blocks_no_lines_are_lost() -> None:
     blocks = replace(CPU, blocked=4e-9)
-    worst, odd = (walk("ba", ["ab"], {"a": 1024, "b": columns}, 4) for columns in (1024, 1040))
+    worst, odd = (memory_access("ba", ["ab"], {"a": 1024, "b": columns}, 4) for columns in (1024, 1040))
     assert worst.lost > 0
     assert odd.lost == 0
-    assert blocks.walked(worst) / worst.written == pytest.approx(blocks.walked(odd) / odd.written, rel=0.05)
-    assert blocks.walked(worst) < CPU.walked(worst)
-    narrow, wide = (walk("ba", ["ab"], {"a": 2**18 // columns, "b": columns}, 4) for columns in (2, 64))
-    assert blocks.walked(narrow) > 2 * blocks.walked(wide)
-    several = walk("acb", ["abc"], {"a": 8, "b": 256, "c": 1024}, 4)
-    assert blocks.walked(several) == CPU.walked(several)
+    assert blocks.access_seconds(worst) / worst.written == pytest.approx(
+        blocks.access_seconds(odd) / odd.written, rel=0.05
+    )
+    assert blocks.access_seconds(worst) < CPU.access_seconds(worst)
+    narrow, wide = (
+        memory_access("ba", ["ab"], {"a": 2**18 // columns, "b": columns}, 4) for columns in (2, 64)
+    )
+    assert blocks.access_seconds(narrow) > 2 * blocks.access_seconds(wide)
+    several = memory_access("acb", ["abc"], {"a": 8, "b": 256, "c": 1024}, 4)
+    assert blocks.access_seconds(several) == CPU.access_seconds(several)
 
 
 def test_matrices_in_pieces_take_as_long_as_the_lines_that_are_lost_between_them() -> None:
@@ -368,7 +372,7 @@ def test_matrices_in_pieces_take_as_long_as_the_lines_that_are_lost_between_them
     beside, apart = (
         each.matrix(layout, ("b",), ("k",), ("n",)) for layout in (("b", "k", "n"), ("k", "b", "n"))
     )
-    lost = walk("bkn", ["kbn"], sizes, 4).lost
+    lost = memory_access("bkn", ["kbn"], sizes, 4).lost
     assert lost == 1536 * 200
     assert apart.seconds - beside.seconds >= CPU.near_line * lost
 
@@ -388,7 +392,7 @@ def test_a_small_step_takes_one_core_as_long_as_all_take_for_so_many() -> None:
 
     def seconds(profile: DeviceProfile, rows: int, order: str = "ab") -> float:
         sizes = {"a": rows, "b": 12}
-        return profile.walked(walk(list(order), ["ab", "a"], sizes, 4)) - profile.launch
+        return profile.access_seconds(memory_access(list(order), ["ab", "a"], sizes, 4)) - profile.launch
 
     for order in ("ab", "ba"):
         assert seconds(alone, 20_000, order) == pytest.approx(3 * seconds(shared, 20_000, order))

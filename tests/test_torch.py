@@ -13,7 +13,7 @@ import torch
 from hypothesis import assume, given, reject
 
 import tensornet as tn
-from tensornet.backends.torch.products import both_ways
+from tensornet.backends.torch.products import with_vjp
 
 from .conftest import covered, examples
 from .programs import SUMMED_ALONE, Program, programs
@@ -289,7 +289,7 @@ def test_gradients_come_to_the_way_back_as_it_is_planned(order: tuple[int, ...])
         return 3.0 * gradient
 
     x = torch.randn(2, 3, 4, requires_grad=True)
-    y = both_ways(lambda x: 3.0 * x, backward, (0,), (0,))(x)
+    y = with_vjp(lambda x: 3.0 * x, backward, (0,), (0,))(x)
     down = torch.randn([y.shape[n] for n in order]).permute([order.index(n) for n in range(3)])
     (found,) = torch.autograd.grad(y, x, down)
     assert lying == [True]

@@ -1,4 +1,4 @@
-"""What is read at even distances, `x[b,2*p+1]` and `x[b,2*p+3*u]`: another look at the same memory, and its way back."""
+"""What is read at even distances, `x[b,2*p+1]` and `x[b,2*p+3*u]`: another look at the same memory, and its backward pass."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ templates: Mapping[str, str] = {
     "relu_along": "relu_along({0}, back={back})",
     "concat": "torch.cat([{0}], dim={axis})",
     "stack": "torch.cat([{0}], dim={axis})",
-    "both_ways": "both_ways({0}, {1}, {reads}, {gives})",
+    "with_vjp": "with_vjp({0}, {1}, {reads}, {gives})",
     "again": "again({0})",
     "along_again": "along_again({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last}, {segment}, "
     "{more})",
@@ -443,7 +443,7 @@ class TorchBackend:
             "large_linear": _beside("huge_pages").large_linear,
             "packed_linear": _beside("onednn").packed_linear,
             "packed_matmul": _beside("onednn").packed_matmul,
-            "both_ways": _beside("products").both_ways,
+            "with_vjp": _beside("products").with_vjp,
             "grouped_matmul": _beside("grouped_gemm").grouped_matmul,
             "grouped_outer": _beside("grouped_gemm").grouped_outer,
             "signed_attention": _beside("signed_attention").signed_attention,

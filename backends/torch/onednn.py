@@ -14,7 +14,7 @@ import torch
 from torch import library
 from torch.nn import functional
 
-from .products import both_ways, changing, is_eager, is_transformed
+from .products import changing, is_eager, is_transformed, with_vjp
 
 __all__ = ["packed_linear", "packed_matmul"]
 
@@ -62,7 +62,7 @@ def _gradients(
 
 
 def _product(gives: tuple[int, ...]) -> Callable[..., torch.Tensor]:
-    return both_ways(packed_linear, _gradients, (0, 1), gives, functional.linear, asks=True)
+    return with_vjp(packed_linear, _gradients, (0, 1), gives, functional.linear, asks=True)
 
 
 _products = {2: _product((0, 1)), 3: _product((0, 1, 2))}

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["both_ways", "changing", "is_eager", "is_recorded", "is_traced", "is_transformed"]
+__all__ = ["with_vjp", "changing", "is_eager", "is_recorded", "is_traced", "is_transformed"]
 
 Given: TypeAlias = Sequence[torch.Tensor]
 Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
@@ -55,7 +55,7 @@ def is_eager(*given: torch.Tensor) -> bool:
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
-def both_ways(
+def with_vjp(
     forward: Callable[..., Any],
     backward: Callable[..., Any],
     reads: tuple[int, ...],
@@ -66,7 +66,7 @@ def both_ways(
     """A function of tensors whose gradients another computes.
 
     Args:
-        forward: of the tensors; returns the result, or that and what is kept for the way back.
+        forward: of the tensors; returns the result, or that and what is kept for the backward pass.
         backward: of some of the tensors and of what is kept, and of the gradient of the result, last.
         reads: which of the tensors, and after them of what is kept, it takes.
         gives: the tensors whose gradients it returns.

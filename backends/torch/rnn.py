@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import library
 
-from .products import both_ways, changing, is_traced
+from .products import changing, is_traced, with_vjp
 
 __all__ = ["gru_along", "lstm_along", "relu_along", "tanh_along"]
 
@@ -73,7 +73,7 @@ def _differentiated(library: Callable[..., Any], plain: Callable[..., Any], coun
         return tuple(next(found) if each.requires_grad else None for each in inside)
 
     kept = range(count, 2 * count + 1)
-    return both_ways(forward, backward, tuple(kept), tuple(range(count)), plain)
+    return with_vjp(forward, backward, tuple(kept), tuple(range(count)), plain)
 
 
 # ---------------------------------------------------------------------------- by the library

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._subclasses.fake_tensor import is_fake
 
-from .products import both_ways, is_traced
+from .products import is_traced, with_vjp
 
 __all__ = ["signed_attention"]
 
@@ -65,7 +65,7 @@ def _in_parts(scale: float, biased: bool, sees: bool, causal: bool) -> Callable[
     tiles = _Signed(scale, biased, sees, causal)
     given = 3 + biased + sees
     reads, gives = tuple(range(given + 2)), tuple(range(3 + biased))
-    return both_ways(tiles.forward, tiles.backward, reads, gives, tiles.plain, asks=True)
+    return with_vjp(tiles.forward, tiles.backward, reads, gives, tiles.plain, asks=True)
 
 
 @dataclass(frozen=True)

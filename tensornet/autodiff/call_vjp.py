@@ -12,114 +12,118 @@ from ..language.expression import Ref
 from ..ops.table import Element
 from .activity import active_inside
 from .cotangents import part_of, whole, zeros
-from .joint import Directions
+from .joint import JointGraph
 from .scan_vjp import ScanVjp, with_firsts
-from .vjp_context import Ways
+from .vjp_context import VjpContext
 
 __all__ = ["Called", "asked", "backward_call", "forward_call"]
 
 
 @dataclass(frozen=True)
 class Called:
-    """A call on both ways: the block's, the leaves that get gradients, what the caller calls its tensors."""
+    """A call in both passes: the block's, the leaves that get gradients, what the caller calls its tensors."""
 
-    directions: Directions
+    joint: JointGraph
     wrt: tuple[str, ...]
     names: Mapping[str, str]
 
 
-def asked(ways: Ways, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def asked(context: VjpContext, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The results of the block that have gradients, and its leaves whose gradients are asked for."""
     block, inner = call.graph, call.names()
     if call.along is not None:
-        inside = active_inside(call, ways.active)
+        inside = active_inside(call, context.active)
         outputs = tuple(output for output in block.outputs if output in inside)
         return outputs, tuple(leaf.name for leaf in block.inputs if leaf.name in inside)
-    wrt = (leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in ways.active)
+    wrt = (
+        leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in context.active
+    )
     pairs = zip(block.outputs, call.results, strict=True)
-    of = (output for output, name in pairs if name in ways.active and name in ways.needed)
+    of = (output for output, name in pairs if name in context.active and name in context.needed)
     return tuple(of), tuple(wrt)
 
 
-def forward_call(ways: Ways, call: Apply, found: Directions, wrt: tuple[str, ...]) -> tuple[Apply, Called]:
-    """A call of the block's way forward; of the block itself, if nothing is to be kept of it.
+def forward_call(
+    context: VjpContext, call: Apply, found: JointGraph, wrt: tuple[str, ...]
+) -> tuple[Apply, Called]:
+    """A call of the block's forward pass; of the block itself, if nothing is to be kept of it.
 
     Args:
-        ways: what is written.
+        context: what is written.
         call: the call.
-        found: its block both ways.
+        found: its block both context.
         wrt: the leaves of the block that get gradients.
     """
     inner = call.names()
     if call.along is not None:
-        made = _with_firsts(ways, call)
+        made = _with_firsts(context, call)
         return made, Called(found, wrt, made.names())
     inner.update(zip(call.graph.outputs, call.results, strict=True))
-    is_again = call.results[0] in ways.again
-    made = replace(call, apart=True) if is_again else _returning(ways, call, found.forward, inner)
+    is_again = call.results[0] in context.again
+    made = replace(call, apart=True) if is_again else _returning(context, call, found.forward, inner)
     return made, Called(found, wrt, inner)
 
 
-def _with_firsts(ways: Ways, call: Apply) -> Apply:
+def _with_firsts(context: VjpContext, call: Apply) -> Apply:
     """Calls along an axis, of which nothing is kept but what each of them goes on from."""
-    made = with_firsts(call, ways.fresh)
-    _note(ways, made, [output for output, _ in made.made])
+    made = with_firsts(call, context.fresh)
+    _note(context, made, [output for output, _ in made.made])
     return made
 
 
-def _returning(ways: Ways, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
+def _returning(context: VjpContext, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
     """A call of another graph in the place of one; the results that have no name get one."""
     for name in graph.outputs:
         if name not in inner:
-            inner[name] = ways.fresh(scoped(call.scope, name))
+            inner[name] = context.fresh(scoped(call.scope, name))
     made = replace(call, graph=graph, results=tuple(inner[name] for name in graph.outputs))
-    _note(ways, made, graph.outputs)
+    _note(context, made, graph.outputs)
     return made
 
 
-def _note(ways: Ways, made: Apply, outputs: Sequence[str]) -> None:
+def _note(context: VjpContext, made: Apply, outputs: Sequence[str]) -> None:
     """The dimensions and elements of what a call returns, which are those outputs of its block."""
     inside = of_tensors(made.graph)
-    for (name, dims), output in zip(made.returned(ways.bound), outputs, strict=True):
-        ways.dims[name], ways.elements[name] = dims, inside[output]
+    for (name, dims), output in zip(made.returned(context.bound), outputs, strict=True):
+        context.dims[name], context.elements[name] = dims, inside[output]
 
 
-def backward_call(ways: Ways, call: Apply, called: Called) -> None:
-    """A call of the block's way back, and what it gives to what the block was given."""
+def backward_call(context: VjpContext, call: Apply, called: Called) -> None:
+    """A call of the block's backward pass, and what it gives to what the block was given."""
     if call.along is not None:
-        _backward_along(ways, call, called)
+        _backward_along(context, call, called)
         return
-    found, inner = called.directions, dict(called.names)
-    if call.results[0] in ways.again and found.kept:
-        inner = {name: tensor for name, tensor in inner.items() if name not in found.kept}
-        ways.body.append(_returning(ways, call, replace(found.forward, outputs=found.kept), inner))
+    found, inner = called.joint, dict(called.names)
+    if call.results[0] in context.again and found.residuals:
+        inner = {name: tensor for name, tensor in inner.items() if name not in found.residuals}
+        context.body.append(_returning(context, call, replace(found.forward, outputs=found.residuals), inner))
     for output, seed in found.seeds:
-        inner[seed] = whole(ways, called.names[output])
+        inner[seed] = whole(context, called.names[output])
     wrt = [inner[name] for name in called.wrt]
-    results = tuple(part_of(ways, name) for name in wrt)
+    results = tuple(part_of(context, name) for name in wrt)
     operands = tuple(inner[leaf.name] for leaf in found.backward.inputs)
     made = Apply(found.backward, operands, results, call.scope)
-    ways.body.append(made)
-    for (result, dims), name in zip(made.returned(ways.bound), wrt, strict=True):
-        ways.dims[result], ways.elements[result] = dims, Element.NUMBER
-        ways.terms[name].append(Ref(result, ways.axes(name)))
+    context.body.append(made)
+    for (result, dims), name in zip(made.returned(context.bound), wrt, strict=True):
+        context.dims[result], context.elements[result] = dims, Element.NUMBER
+        context.terms[name].append(Ref(result, context.axes(name)))
 
 
-def _backward_along(ways: Ways, call: Apply, called: Called) -> None:
-    """The calls made again from the last to the first, each with its way back."""
-    back = ScanVjp.of(call, called.directions, called.wrt)
-    cut = [whole(ways, name) for name in back.gradients]
-    carried = [whole(ways, name) for name in back.lasts]
-    totals = [zeros(ways, call.names()[leaf]) for leaf in back.totals]
+def _backward_along(context: VjpContext, call: Apply, called: Called) -> None:
+    """The calls made again from the last to the first, each with its backward pass."""
+    back = ScanVjp.of(call, called.joint, called.wrt)
+    cut = [whole(context, name) for name in back.gradients]
+    carried = [whole(context, name) for name in back.lasts]
+    totals = [zeros(context, call.names()[leaf]) for leaf in back.totals]
     names = dict(zip(called.wrt, map(called.names.get, called.wrt), strict=True))
-    results = {leaf: part_of(ways, str(names[leaf])) for leaf in back.results}
+    results = {leaf: part_of(context, str(names[leaf])) for leaf in back.results}
     made = back.call(call, cut, carried, totals, tuple(results.values()))
-    ways.body.append(made)
-    for name, dims in made.returned(ways.bound):
-        ways.dims[name], ways.elements[name] = dims, Element.NUMBER
+    context.body.append(made)
+    for name, dims in made.returned(context.bound):
+        context.dims[name], context.elements[name] = dims, Element.NUMBER
     for leaf, result in results.items():
         tensor = str(names[leaf])
-        if tensor in ways.active:
-            axes = ways.axes(tensor)
+        if tensor in context.active:
+            axes = context.axes(tensor)
             at = back.cuts.get(leaf, 0)
-            ways.terms[tensor].append(Ref(result, (axes[at], *axes[:at], *axes[at + 1 :]) if axes else ()))
+            context.terms[tensor].append(Ref(result, (axes[at], *axes[:at], *axes[at + 1 :]) if axes else ()))

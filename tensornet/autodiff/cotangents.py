@@ -27,12 +27,12 @@ from ..language.expression import (
 )
 from ..ops.pointwise import EQUAL, WHERE
 from ..ops.structure import INDEX
-from .vjp_context import GRADIENT, Ways, beside
+from .vjp_context import GRADIENT, VjpContext, beside
 
 __all__ = ["added_up", "full", "give", "gradient_of", "part_of", "whole", "zeros"]
 
 
-def give(ways: Ways, ref: Ref, term: Expression, sizes: Scope) -> None:
+def give(context: VjpContext, ref: Ref, term: Expression, sizes: Scope) -> None:
     """Adds to the gradient of a tensor what a reader hands on.
 
     Args:
@@ -40,10 +40,10 @@ def give(ways: Ways, ref: Ref, term: Expression, sizes: Scope) -> None:
         term: what it gets, under the axes of the reader.
         sizes: the sizes of these.
     """
-    entries, term, sizes = _told_apart(ways, ref, term, sizes)
+    entries, term, sizes = _told_apart(context, ref, term, sizes)
     left: list[str | tuple[str, ...]] = []
     axes: list[str] = []
-    for known, axis in zip(entries, ways.axes(ref.name), strict=True):
+    for known, axis in zip(entries, context.axes(ref.name), strict=True):
         if set(_parts(known)) & set(free_axes(term)):
             term = spread(term, _parts(known))
             left.append(known)
@@ -51,18 +51,18 @@ def give(ways: Ways, ref: Ref, term: Expression, sizes: Scope) -> None:
     kept = {part for entry in left for part in _parts(entry)}
     term = folded(summed_over(term, [axis for axis in free_axes(term) if axis not in kept]))
     if is_scalar(term):
-        ways.terms[ref.name].append(term)
+        context.terms[ref.name].append(term)
         return
     names = dict(zip(left, axes, strict=True))
     if not isinstance(term, Ref) or len(set(term.index)) < len(names) or not names.keys() >= {*term.index}:
-        name = part_of(ways, ref.name)
-        ways.put(name, tuple(left), term, sizes)
+        name = part_of(context, ref.name)
+        context.put(name, tuple(left), term, sizes)
         term = Ref(name, tuple(left))
-    ways.terms[ref.name].append(replace(term, index=tuple(names[each] for each in term.index)))  # type: ignore[index]
+    context.terms[ref.name].append(replace(term, index=tuple(names[each] for each in term.index)))  # type: ignore[index]
 
 
 def _told_apart(
-    ways: Ways, ref: Ref, term: Expression, sizes: Scope
+    context: VjpContext, ref: Ref, term: Expression, sizes: Scope
 ) -> tuple[list[str | tuple[str, ...]], Expression, Scope]:
     """An axis of its own for each dimension of a tensor, and the term and its sizes under these.
 
@@ -70,28 +70,28 @@ def _told_apart(
     """
     entries: list[str | tuple[str, ...]] = []
     taken = {*occurring(ref), *occurring(term)}
-    groups = (group for group in ways.graph.recurrences if ref.name in group.names)
+    groups = (group for group in context.graph.recurrences if ref.name in group.names)
     along = next(
         (group.dimension(ref.name) for group in groups), None
     )  # which keeps its axis, on a diagonal too
     for n, (entry, axis, dim) in enumerate(
-        zip(ref.index, ways.axes(ref.name), ways.dims[ref.name], strict=True)
+        zip(ref.index, context.axes(ref.name), context.dims[ref.name], strict=True)
     ):
         parts = _parts(entry)
         others: list[Index] = [*entries, *([] if along in (None, n) else [ref.index[along]])]
         if not parts or any(part in _parts(each) for each in others for part in parts):
             parts = (fresh(axis, taken),)
             taken.update(parts)
-            term = _placed(ways, entry, parts[0], term, dim, sizes)
+            term = _placed(context, entry, parts[0], term, dim, sizes)
             sizes = beside(sizes, Scope({parts[0]: dim_size(dim)}))
         entries.append(parts[0] if len(parts) == 1 else parts)
     return entries, term, sizes
 
 
-def part_of(ways: Ways, name: str) -> str:
+def part_of(context: VjpContext, name: str) -> str:
     """What is called what a tensor gets from one of its readers: numbered where it has several."""
     stem = GRADIENT.format(name)
-    return ways.fresh(stem) if ways.uses[name] == 1 else ways.numbered(stem)
+    return context.fresh(stem) if context.uses[name] == 1 else context.numbered(stem)
 
 
 def full(term: Expression, axes: Iterable[str]) -> Expression:
@@ -99,59 +99,61 @@ def full(term: Expression, axes: Iterable[str]) -> Expression:
     return spread(as_numbers(term) if is_scalar(term) else term, axes)
 
 
-def _placed(ways: Ways, entry: Index, axis: str, term: Expression, dim: Dim, sizes: Scope) -> Expression:
+def _placed(
+    context: VjpContext, entry: Index, axis: str, term: Expression, dim: Dim, sizes: Scope
+) -> Expression:
     """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
     match entry:
         case Ref() | Contraction() | Call():
             return multiplied([ones_at(entry, axis), spread(term, free_axes(entry))])
         case int():
             at: Expression = (
-                Literal(entry) if entry >= 0 else sum_of([ways.extent(dim_size(dim)), Literal(entry)])
+                Literal(entry) if entry >= 0 else sum_of([context.extent(dim_size(dim)), Literal(entry)])
             )
         case _:
             at = Call(INDEX.name, (), (_parts(entry)[0],))
             for part in _parts(entry)[1:]:
-                at = sum_of([multiplied([at, ways.extent(sizes[part])]), Call(INDEX.name, (), (part,))])
+                at = sum_of([multiplied([at, context.extent(sizes[part])]), Call(INDEX.name, (), (part,))])
     here = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), at))
     return Call(WHERE.name, (here, spread(term, _parts(entry)), ZERO))
 
 
-def added_up(ways: Ways, name: str) -> Expression:
+def added_up(context: VjpContext, name: str) -> Expression:
     """The gradient of a tensor: a number or a tensor, which lacks axes along which it is all alike."""
-    terms = ways.terms.pop(name)
+    terms = context.terms.pop(name)
     if len(terms) == 1:
         return terms[0]
     total = sum_of(terms)
-    made, axes = ways.fresh(GRADIENT.format(name)), ways.axes(name)
+    made, axes = context.fresh(GRADIENT.format(name)), context.axes(name)
     left = tuple(axis for axis in axes if axis in free_axes(total))
-    ways.put(made, left, total, ways.axis_sizes(name))
+    context.put(made, left, total, context.axis_sizes(name))
     return Ref(made, left)
 
 
-def gradient_of(ways: Ways, equation: Equation) -> Expression:
+def gradient_of(context: VjpContext, equation: Equation) -> Expression:
     """The gradient of what an equation defines, under the axes that it has there."""
-    total = added_up(ways, equation.name)
+    total = added_up(context, equation.name)
     if not isinstance(total, Ref):
         return total
-    entries = dict(zip(ways.axes(equation.name), equation.left, strict=True))
+    entries = dict(zip(context.axes(equation.name), equation.left, strict=True))
     return replace(total, index=tuple(entries[str(axis)] for axis in total.index))
 
 
-def whole(ways: Ways, name: str) -> str:
+def whole(context: VjpContext, name: str) -> str:
     """The tensor that is the gradient of another, with all axes; zeros where that has none."""
-    total = added_up(ways, name) if ways.terms[name] else ZERO
-    axes = ways.axes(name)
+    total = added_up(context, name) if context.terms[name] else ZERO
+    axes = context.axes(name)
     if isinstance(total, Ref) and total.index == axes:
         return total.name
-    made = ways.fresh(GRADIENT.format(name))
-    ways.put(made, axes, full(total, axes), ways.axis_sizes(name))
+    made = context.fresh(GRADIENT.format(name))
+    context.put(made, axes, full(total, axes), context.axis_sizes(name))
     return made
 
 
-def zeros(ways: Ways, name: str) -> str:
+def zeros(context: VjpContext, name: str) -> str:
     """A tensor of zeros, as large as another."""
-    made, axes = ways.fresh(f"{name}.none"), ways.axes(name)
-    ways.put(made, axes, spread(as_numbers(ZERO), axes), ways.axis_sizes(name))
+    made, axes = context.fresh(f"{name}.none"), context.axes(name)
+    context.put(made, axes, spread(as_numbers(ZERO), axes), context.axis_sizes(name))
     return made
 
 

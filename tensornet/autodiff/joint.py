@@ -11,29 +11,31 @@ from ..language.expression import Ref, occurring
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import size_names
 
-__all__ = ["Directions", "tidy"]
+__all__ = ["JointGraph", "tidy"]
 
 
 @dataclass(frozen=True)
-class Directions:
-    """A graph both ways.
+class JointGraph:
+    """A graph both context.
 
     Attributes:
-        forward: what the graph computes, and after it what the way back reads of that.
+        forward: what the graph computes, and after it what the backward pass reads of that.
         backward: of the leaves and those, and of gradients of the results, the gradients of the leaves.
-        kept: the results of `forward` that the way back reads.
+        residuals: the results of `forward` that the backward pass reads.
         seeds: the results that have a gradient from outside, and the inputs of `backward` that these are.
     """
 
     forward: Graph
     backward: Graph
-    kept: tuple[str, ...]
+    residuals: tuple[str, ...]
     seeds: tuple[tuple[str, str], ...]
 
     def joined(self, outputs: Sequence[str] = ()) -> Graph:
         """Both as one graph, whose results are some of the forward ones and the gradients."""
         leaves = {leaf.name: leaf for leaf in (*self.forward.leaves, *self.backward.leaves)}
-        inputs = [leaf for leaf in leaves.values() if leaf.kind == "input" and leaf.name not in self.kept]
+        inputs = [
+            leaf for leaf in leaves.values() if leaf.kind == "input" and leaf.name not in self.residuals
+        ]
         others = [leaf for leaf in leaves.values() if leaf.kind != "input"]
         made = {name for item in self.forward.body for name in item.defines}
         again = [item for item in self.backward.body if not made.intersection(item.defines)]

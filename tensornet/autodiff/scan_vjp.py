@@ -16,7 +16,7 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..language.equation import Equation
 from ..language.expression import Expression, Ref, fresh, sum_of
-from .joint import Directions
+from .joint import JointGraph
 
 __all__ = ["ScanVjp", "with_firsts"]
 
@@ -116,10 +116,10 @@ class ScanVjp:
     states: tuple[int, ...]
 
     @staticmethod
-    def of(call: Apply, ways: Directions, wrt: Sequence[str]) -> ScanVjp:
+    def of(call: Apply, joint: JointGraph, wrt: Sequence[str]) -> ScanVjp:
         """The vjp of a call of `with_firsts`, of the forward and backward pass of its block."""
         assert call.along is not None
-        both, seeds = ways.joined(), dict(ways.seeds)
+        both, seeds = joint.joined(), dict(joint.seeds)
         leaves = {leaf.name: leaf for leaf in both.inputs}
         grads = dict(zip(wrt, both.outputs, strict=True))
         own = {leaf.name: leaf for leaf in call.graph.inputs}
@@ -168,7 +168,7 @@ class ScanVjp:
         """The calls.
 
         Args:
-            call: those whose way back they are.
+            call: those whose backward pass they are.
             gradients, lasts: the gradients of these results of it.
             totals: zeros.
             results: what is called what they give.

@@ -33,9 +33,9 @@ from .a_normal_form import take_apart
 from .activity import active
 from .call_vjp import Called, asked, backward_call, forward_call
 from .cotangents import give, gradient_of, whole
-from .joint import Directions, tidy
+from .joint import JointGraph, tidy
 from .state_vjp import backward_state, foresee
-from .vjp_context import GRADIENT, Pairs, Ways, beside
+from .vjp_context import GRADIENT, Pairs, VjpContext, beside
 from .vjp_rules import handed_back
 
 __all__ = ["differentiated", "made_again"]
@@ -49,8 +49,8 @@ def differentiated(
     pairs: Pairs,
     alone: bool = False,
     again: frozenset[str] = frozenset(),
-) -> Directions:
-    """A graph both ways.
+) -> JointGraph:
+    """A graph both context.
 
     Args:
         graph: the graph.
@@ -63,11 +63,11 @@ def differentiated(
     Raises:
         EquationError: a function on the way has no derivative.
     """
-    return _directions(Ways(with_states(graph), of, wrt, pairs, alone, again))
+    return _joint_graph(VjpContext(with_states(graph), of, wrt, pairs, alone, again))
 
 
 def made_again(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
-    """The calls that can be made again on the way back, by their first results, in order: none that draws numbers."""
+    """The calls that can be rematerialised, by their first results, in order: none that draws random numbers."""
     changing = active(graph, wrt)
     return tuple(
         call.results[0]
@@ -77,110 +77,113 @@ def made_again(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _directions(ways: Ways) -> Directions:
-    """The way forward, item by item, and then the way back from the last one."""
+def _joint_graph(context: VjpContext) -> JointGraph:
+    """The forward pass, item by item, and then the backward pass from the last one."""
     calls = dict[Apply, Called]()
-    for item in ways.graph.body:
-        _forward(ways, item, calls)
-    forward, ways.body = ways.body, []
-    ways.uses.update(name for item in forward for name, _ in reads(item))
-    seeds = list(_seeds(ways))
-    foresee(ways, forward)
+    for item in context.graph.body:
+        _forward(context, item, calls)
+    forward, context.body = context.body, []
+    context.uses.update(name for item in forward for name, _ in reads(item))
+    seeds = list(_seeds(context))
+    foresee(context, forward)
     for item in reversed(forward):
-        _backward(ways, item, calls)
-    names = dict(zip(_results(ways, forward), ways.results.values(), strict=True))
-    ways.body = [of_tensors_named(item, names) for item in ways.body]
-    return _parted(ways, forward, seeds, tuple(ways.results.values()))
+        _backward(context, item, calls)
+    names = dict(zip(_results(context, forward), context.results.values(), strict=True))
+    context.body = [of_tensors_named(item, names) for item in context.body]
+    return _parted(context, forward, seeds, tuple(context.results.values()))
 
 
-def _forward(ways: Ways, item: Equation | Apply, calls: dict[Apply, Called]) -> None:
+def _forward(context: VjpContext, item: Equation | Apply, calls: dict[Apply, Called]) -> None:
     """An item of the graph, taken apart if gradients go through it."""
-    if not any(name in ways.active and name in ways.needed for name in item.defines):
-        ways.body.append(item)
+    if not any(name in context.active and name in context.needed for name in item.defines):
+        context.body.append(item)
     elif isinstance(item, Apply):
-        of, wrt = asked(ways, item)
-        made, called = forward_call(ways, item, differentiated(item.graph, of, wrt, ways.pairs), wrt)
+        of, wrt = asked(context, item)
+        made, called = forward_call(context, item, differentiated(item.graph, of, wrt, context.pairs), wrt)
         calls[made] = called
-        ways.body.append(made)
+        context.body.append(made)
     else:
-        take_apart(ways, item)
+        take_apart(context, item)
 
 
-def _backward(ways: Ways, item: Equation | Apply, calls: Mapping[Apply, Called]) -> None:
+def _backward(context: VjpContext, item: Equation | Apply, calls: Mapping[Apply, Called]) -> None:
     """Hands the gradient of what an item defines on to what that was made of."""
     if isinstance(item, Apply):
-        if item in calls and any(ways.terms[name] for name in item.results):
-            backward_call(ways, item, calls[item])
-    elif item.name in ways.states:
-        backward_state(ways, item)
-    elif ways.terms[item.name]:
-        gradient, scope = gradient_of(ways, item), ways.scope(item.right)
-        for ref, term in handed_back(ways, item, gradient):
+        if item in calls and any(context.terms[name] for name in item.results):
+            backward_call(context, item, calls[item])
+    elif item.name in context.states:
+        backward_state(context, item)
+    elif context.terms[item.name]:
+        gradient, scope = gradient_of(context, item), context.scope(item.right)
+        for ref, term in handed_back(context, item, gradient):
             term = folded(term)
             if term != ZERO:
-                give(ways, ref, term, beside(scope, ways.scope(ref)))
+                give(context, ref, term, beside(scope, context.scope(ref)))
 
 
-def _seeds(ways: Ways) -> Iterator[tuple[str, Leaf]]:
+def _seeds(context: VjpContext) -> Iterator[tuple[str, Leaf]]:
     """The gradients of the results that come from outside."""
-    for name in ways.of:
-        if name not in ways.seeds:
-            ways.terms[name].append(ONE)
+    for name in context.of:
+        if name not in context.seeds:
+            context.terms[name].append(ONE)
             continue
-        pairs = zip(ways.axes(name), ways.dims[name], strict=True)
-        dims = ways.resolved(tuple((Axis(axis, dim_size(dim)),) for axis, dim in pairs))
-        leaf = Leaf(ways.seeds[name], "input", dims)
-        ways.dims[leaf.name], ways.elements[leaf.name] = leaf.dims, Element.NUMBER
-        ways.terms[name].append(Ref(leaf.name, ways.axes(name)))
-        ways.uses[name] += 1
+        pairs = zip(context.axes(name), context.dims[name], strict=True)
+        dims = context.resolved(tuple((Axis(axis, dim_size(dim)),) for axis, dim in pairs))
+        leaf = Leaf(context.seeds[name], "input", dims)
+        context.dims[leaf.name], context.elements[leaf.name] = leaf.dims, Element.NUMBER
+        context.terms[name].append(Ref(leaf.name, context.axes(name)))
+        context.uses[name] += 1
         yield name, leaf
 
 
-def _results(ways: Ways, forward: list[Equation | Apply]) -> Iterator[str]:
+def _results(context: VjpContext, forward: list[Equation | Apply]) -> Iterator[str]:
     """The gradient of each leaf, made here and for this leaf alone, of numbers of the working type."""
-    alike = {name for name in ways.wrt if all(map(is_scalar, ways.terms[name]))}
-    found = {name: whole(ways, name) for name in ways.wrt}
-    made = {each for item in ways.body for each in item.defines}
-    holding = of_body((*forward, *ways.body), _certain(ways))
+    alike = {name for name in context.wrt if all(map(is_scalar, context.terms[name]))}
+    found = {name: whole(context, name) for name in context.wrt}
+    made = {each for item in context.body for each in item.defines}
+    holding = of_body((*forward, *context.body), _certain(context))
     for name, gradient in found.items():
         is_its_own = gradient in made and gradient.startswith(GRADIENT.format(name))
         if is_its_own and (name in alike or holding[gradient] is Element.NUMBER):
             yield gradient
             continue
-        axes, result = ways.axes(name), ways.fresh(GRADIENT.format(name))
-        ways.put(result, axes, as_numbers(Ref(gradient, axes)), ways.axis_sizes(name))
+        axes, result = context.axes(name), context.fresh(GRADIENT.format(name))
+        context.put(result, axes, as_numbers(Ref(gradient, axes)), context.axis_sizes(name))
         yield result
 
 
-def _certain(ways: Ways) -> dict[str, Element]:
+def _certain(context: VjpContext) -> dict[str, Element]:
     """What the leaves hold whatever is given: an input that nothing is known of may hold integers."""
-    known = dict.fromkeys(ways.seeds.values(), Element.NUMBER)
-    for leaf in ways.graph.leaves:
-        may_be_whole = leaf.kind == "input" and leaf.name not in ways.wrt
-        known[leaf.name] = Element.SHORT if may_be_whole else ways.elements[leaf.name]
+    known = dict.fromkeys(context.seeds.values(), Element.NUMBER)
+    for leaf in context.graph.leaves:
+        may_be_whole = leaf.kind == "input" and leaf.name not in context.wrt
+        known[leaf.name] = Element.SHORT if may_be_whole else context.elements[leaf.name]
     return known
 
 
 def _parted(
-    ways: Ways, forward: list[Equation | Apply], seeds: list[tuple[str, Leaf]], outputs: tuple[str, ...]
-) -> Directions:
-    """What the way back reads of the way forward is a result of the one, and an input of the other."""
+    context: VjpContext,
+    forward: list[Equation | Apply],
+    seeds: list[tuple[str, Leaf]],
+    outputs: tuple[str, ...],
+) -> JointGraph:
+    """What the backward pass reads of the forward pass is a result of the one, and an input of the other."""
     made = {name for item in forward for name in item.defines}
-    body = (*_made_anew(ways.graph, forward, ways.body), *ways.body)
+    body = (*_made_anew(context.graph, forward, context.body), *context.body)
     there = {name for item in body for name in item.defines}
     read = dict.fromkeys(name for item in body for name, _ in reads(item) if name not in there)
     kept = tuple(name for name in read if name in made)
-    sizes = tuple(ways.bound.items())
-    results = tuple(dict.fromkeys((*ways.graph.outputs, *kept)))
-    given = [leaf for leaf in ways.graph.leaves if leaf.name in read]
+    sizes = tuple(context.bound.items())
+    results = tuple(dict.fromkeys((*context.graph.outputs, *kept)))
+    given = [leaf for leaf in context.graph.leaves if leaf.name in read]
     leaves = (
         *(leaf for leaf in given if leaf.kind == "input"),
-        *(Leaf(name, "input", ways.resolved(ways.dims[name])) for name in kept),
+        *(Leaf(name, "input", context.resolved(context.dims[name])) for name in kept),
         *(leaf for _, leaf in seeds),
         *(leaf for leaf in given if leaf.kind != "input"),
     )
-    return Directions(
-        tidy(replace(ways.graph, body=tuple(forward), outputs=results, sizes=sizes)),
+    return JointGraph(
+        tidy(replace(context.graph, body=tuple(forward), outputs=results, sizes=sizes)),
         tidy(Graph(leaves, body, outputs, sizes)),
         kept,
         tuple((name, leaf.name) for name, leaf in seeds),
@@ -190,15 +193,15 @@ def _parted(
 def _made_anew(
     graph: Graph, forward: Sequence[Equation | Apply], body: Sequence[Equation | Apply]
 ) -> list[Equation | Apply]:
-    """What the way back reads of what hangs on no input and no parameter: it is made there anew, once for all calls."""
+    """What the backward pass reads of what no input and no parameter changes: it is computed there anew, once."""
     constants = {leaf.name for leaf in graph.constants}
-    still: dict[str, Equation | Apply] = {}
+    invariant: dict[str, Equation | Apply] = {}
     for item in forward:
-        is_still = all(name in still or name in constants for name, _ in reads(item))
-        if is_still and isinstance(item, Equation) and not is_random(item.right):
-            still[item.name] = item
+        is_invariant = all(name in invariant or name in constants for name, _ in reads(item))
+        if is_invariant and isinstance(item, Equation) and not is_random(item.right):
+            invariant[item.name] = item
     wanted = {name for item in body for name, _ in reads(item)}
-    for name, item in reversed(still.items()):
+    for name, item in reversed(invariant.items()):
         if name in wanted:
             wanted.update(name for name, _ in reads(item))
-    return [item for name, item in still.items() if name in wanted]
+    return [item for name, item in invariant.items() if name in wanted]

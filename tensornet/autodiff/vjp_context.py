@@ -15,7 +15,7 @@ from ..sizes import evaluate
 from .activity import active, changes
 from .window_pushdown import moved
 
-__all__ = ["GRADIENT", "Pairs", "Ways", "beside"]
+__all__ = ["GRADIENT", "Pairs", "VjpContext", "beside"]
 
 Pairs: TypeAlias = (
     "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"
@@ -27,8 +27,8 @@ GRADIENT = "{}.grad"
 """What the gradient of a tensor is called."""
 
 
-class Ways(Written):
-    """The equations of the way forward, and then those of the way back.
+class VjpContext(Written):
+    """The equations of the forward pass, and then those of the backward pass.
 
     Attributes:
         of: the results that have gradients.

@@ -10,8 +10,8 @@ from typing import Annotated, TextIO
 import typer
 
 from .. import __version__
+from ..display import printable
 from ..errors import TensornetError, TensornetWarning
-from ..terminal import printable
 from .calibrate import calibrate
 from .compress import compress
 from .count import count

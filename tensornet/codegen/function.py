@@ -107,7 +107,7 @@ def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> 
             read = (places.index(leaf.name) for leaf in back.graph.inputs if leaf.name in places)
             gives = (known.index(each.removesuffix(".grad")) for each in back.graph.outputs)
             details = {"reads": tuple_source(read), "gives": tuple_source(gives)}
-            yield f"{name} = {backend.templates['both_ways'].format(name, other, **details)}\n"
+            yield f"{name} = {backend.templates['with_vjp'].format(name, other, **details)}\n"
 
 
 def _function(context: Writing, name: str) -> str:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..autodiff.joint import Directions
+from ..autodiff.joint import JointGraph
 from ..device.calibration import profile_of
 from ..device.model import DeviceProfile
 from ..dtypes import element_type, itemsize
@@ -59,7 +59,7 @@ def plan(
             `Plan.peak_memory` counts them: inputs, parameters,
             constants and tables that are read, results, and all that is made on the way. What needs more is
             computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
-            is given and the results are alive in any case. With `training`, what is kept for the way back is
+            is given and the results are alive in any case. With `training`, what is kept for the backward pass is
             alive too, and calls of blocks are made again there that nothing is kept of. On torch, where autograd
             keeps it, the limit is of what is kept, besides inputs and parameters; recurrences are made again too, a
             segment of their positions at a time. Of a graph without blocks and recurrences it is of what else is
@@ -68,7 +68,7 @@ def plan(
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take
             the one that is fastest there.
-        training: plan the way back to the leaves of `wrt` as well, and say what is kept for it: `Plan.backward`
+        training: plan the backward pass to the leaves of `wrt` as well, and say what is kept for it: `Plan.backward`
             of the plan, as `tensornet.value_and_grad` goes it; on torch, where autograd goes back, that of the
             products which it is handed as they were planned, and `Plan.kept` what it keeps of each call. A number
             is the size of an axis of that name.
@@ -103,11 +103,13 @@ def plan(
     write = trace if callable(trace) else print if trace else None
     with traced(write):
         if training:
-            return _both_ways(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune, wrt)
+            return _training_plan(
+                graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune, wrt
+            )
         return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
 
 
-def _both_ways(
+def _training_plan(
     graph: Graph,
     sizes: Mapping[str, int],
     chosen: Backend,
@@ -121,7 +123,7 @@ def _both_ways(
 ) -> Plan:
     """The plan of a training step: forward, and backward to some leaves."""
     leaves = leaves_of(graph, wrt)
-    if "both_ways" in chosen.templates:
+    if "with_vjp" in chosen.templates:
         bounded = memory_limit is not None and not in_parts(graph)
         changing = frozenset() if bounded else frozenset(leaves)
         found = planned(
@@ -131,16 +133,16 @@ def _both_ways(
     profile = profile or profile_of(chosen, device, dtype)
     pairs = Quickest(profile, itemsize(dtype), tuple(sorted(whole_sizes(graph, sizes).items())))
 
-    def forth_and_back(ways: Directions, limit: int | None) -> tuple[Plan, Plan]:
-        forth = planned(ways.forward, sizes, chosen, device, dtype, profile, limit, tune=tune)
-        at = {name: size for name, size in forth.sizes if name in ways.backward.open_sizes}
-        held = of_tensors(ways.forward)
-        seen = {name: held[name] for name in ways.kept if held[name] < Element.WIDE}
-        backward = holding(ways.backward, seen)
+    def forth_and_back(joint: JointGraph, limit: int | None) -> tuple[Plan, Plan]:
+        forth = planned(joint.forward, sizes, chosen, device, dtype, profile, limit, tune=tune)
+        at = {name: size for name, size in forth.sizes if name in joint.backward.open_sizes}
+        held = of_tensors(joint.forward)
+        seen = {name: held[name] for name in joint.residuals if held[name] < Element.WIDE}
+        backward = holding(joint.backward, seen)
         return forth, planned(backward, at, chosen, device, dtype, profile, limit, tune=tune)
 
-    def peak(ways: Directions) -> int:
-        return max(each.peak_memory for each in forth_and_back(ways, None))
+    def peak(joint: JointGraph) -> int:
+        return max(each.peak_memory for each in forth_and_back(joint, None))
 
     whole = graph if memory_limit is None else with_lengths(graph, whole_sizes(graph, sizes))
     forward, back = forth_and_back(within(memory_limit, whole, leaves, pairs, peak), memory_limit)
@@ -166,18 +168,18 @@ def planned(
 
     Given `around`, the code is that of `generate_around`: the blocks under these scopes, and those that
     are called again, run by themselves. With `closed`, what depends on open sizes is computed at each call.
-    Products that the leaves of `changing` go into are planned both ways.
+    Products that the leaves of `changing` go into are planned both joint.
     """
     backend.check_device(device)
     dtype = element_type(dtype)
     profile = profile or profile_of(backend, device, dtype)
     check_tuning(tune)
-    name, spelled = backend.name, frozenset(backend.templates)
+    name, supported = backend.name, frozenset(backend.templates)
     limit = None if changing else memory_limit  # what autograd keeps is chosen after
 
     def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
         settings = (name, device, dtype, profile, limit, compare, sizes)
-        return schedule(graph, *settings, around, spelled, closed, changing, loops)
+        return schedule(graph, *settings, around, supported, closed, changing, loops)
 
     def made(profile: DeviceProfile) -> Plan:
         if not changing or memory_limit is None or around is not None:

@@ -1,6 +1,7 @@
 """Rematerialisation: which calls are recomputed in the backward pass, by the bytes that autograd saves.
 
-A recurrence is made again in segments: of each nothing is kept but the states that it starts from.
+A recurrence is recomputed in segments: of each nothing is kept but the states that it starts from. Where the backward
+pass is the library's own, `planning.gradients.within` chooses the calls, and `scan.checkpointing` cuts the segments.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def recorded(plan: Plan, backend: Backend, changing: frozenset[str]) -> Plan:
 
 
 def recorded_within(plans: Iterable[Plan], limit: int, backend: Backend, changing: frozenset[str]) -> Plan:
-    """The first plan that can keep to a limit, of whose calls as many are made again on the way back as it takes.
+    """The first plan that can keep to a limit, with as many calls rematerialised as it takes.
 
     They are the first ones: when these are made again, all that was kept of the others is gone (T. Chen, B. Xu,
     C. Zhang, C. Guestrin, 2016, "Training deep nets with sublinear memory cost"). A recurrence among them is cut into
@@ -85,7 +86,7 @@ def _kept(plan: Plan, backend: Backend, changing: frozenset[str]) -> Kept | None
 
 
 def _calls(plan: Plan) -> Iterator[CallStep]:
-    """The calls of blocks, in order; a product that has its way back keeps what it needs for that."""
+    """The calls of blocks, in order; a product that has its backward pass keeps what it needs for that."""
     for step in plan.steps:
         own = isinstance(step, CallStep) and (step.slicing or step.plan.backward)
         if isinstance(step, CallStep) and not own:
@@ -150,7 +151,7 @@ class _Choice:
 
     @functools.cached_property
     def most(self) -> int:
-        """Bytes that are kept at the most: before the first way back, or in one of what is made again."""
+        """Bytes that are kept at the most: before the first backward pass, or in one of what is made again."""
         most = self._size(
             self._before(self.again).union(*(kept for each in self._parts[self.again :] for kept, _ in each))
         )

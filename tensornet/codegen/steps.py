@@ -184,7 +184,7 @@ def _along_axes(context: Writing, call: Call, left: Left) -> str:
     function = FUNCTIONS[call.function]
     if function.spelled is not None:
         return function.spelled(context, call, left)
-    if function.means:
+    if function.computes:
         return _kernel(context, call, left)
     match function.axes:
         case "made":
@@ -198,7 +198,7 @@ def _along_axes(context: Writing, call: Call, left: Left) -> str:
 
 def _kernel(context: Context, call: Call, left: Left) -> str:
     """A kernel of the user's own, of operands with a dimension for each axis of its equation."""
-    pattern, refs = pattern_of(FUNCTIONS[call.function].means[0]), cast("tuple[Ref, ...]", call.arguments)
+    pattern, refs = pattern_of(FUNCTIONS[call.function].computes[0]), cast("tuple[Ref, ...]", call.arguments)
     groups = pattern.groups([layout_of(ref) for ref in refs])
     given = [
         view(context, ref, [groups[axis] for axis in axes_of_index(tensor.index)], ones=True)

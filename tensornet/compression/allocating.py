@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ..display import printable
 from ..documents import Part
 from ..errors import ShapeError
-from ..terminal import printable
 from ..weights.equations import Modes
 from ..weights.factorizations import FACTORIZATIONS, SHARING
 from ..weights.ranks import Rank

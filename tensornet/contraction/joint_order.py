@@ -2,7 +2,7 @@
 
 A product of pairs (a·b)·c has as many products back as it has factors: of each pair, the gradient of the one is
 that of the result times the other. They take the same FLOPs, but not the same time: what is quickest forward may
-leave long thin products, or copies, for the way back. So a few trees are priced both ways.
+leave long thin products, or copies, for the backward pass. So a few trees are priced both ways.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..autodiff.joint import Directions
+from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated
 from ..autodiff.vjp_context import GRADIENT
 from ..graph.graph import Graph
@@ -27,7 +27,7 @@ from .pairs import Arrangement, Layout, flatten
 from .path_optimizers import fastest, fewest_flops, proposals, quickest
 from .search import Order, Problem, Search, Tree, searched_once
 
-__all__ = ["Factor", "both_ways", "names_of", "ordered_both_ways"]
+__all__ = ["Factor", "joint_graph", "names_of", "joint_order"]
 
 EVERY, PRICED = 4, 5
 """Of so many factors every tree is looked at; and so many trees are priced, orders in memory and all."""
@@ -55,10 +55,10 @@ class Factor:
 
 
 @searched_once
-def ordered_both_ways(problem: Problem, changing: frozenset[int]) -> Order:
+def joint_order(problem: Problem, changing: frozenset[int]) -> Order:
     """The order that is expected to be quickest, forward and back.
 
-    The gradient of the result comes in the order that would suit, so that another one is copied on the way back.
+    The gradient of the result comes in the order that would suit, so that another one is copied in the backward pass.
 
     Args:
         problem: the product.
@@ -108,14 +108,14 @@ def _largest_last(problem: Problem) -> Tree:
     present = frozenset(itertools.chain(*layouts))
     kept = (problem.kept | frozenset(problem.layouts[largest])) & present
     numbers = [*others, *range(count, 2 * count)]
-    order = fewest_flops(replace(problem, layouts=layouts, kept=kept, wanted=None, still=frozenset()))
+    order = fewest_flops(replace(problem, layouts=layouts, kept=kept, wanted=None, invariant=frozenset()))
     tree = [(numbers[pair.first], numbers[pair.second]) for pair in order]
     return (*tree, (largest, count + len(tree) - 1))
 
 
 @dataclass(frozen=True)
 class _Back:
-    """A way back from the gradient of a tensor as that lies: what it takes, and how the next gradients lie."""
+    """A backward pass from the gradient of a tensor as that lies: what it takes, and how the next gradients lie."""
 
     seconds: float = 0.0
     lying: tuple[tuple[int, Layout], ...] = ()
@@ -139,16 +139,16 @@ class _Backward:
         self.forms = [{layout: None} for layout in self.layouts]  # in which orders each tensor is there
         for pair in order:
             for number, is_first in ((pair.first, True), (pair.second, False)):
-                if number < self.count:  # a factor that is copied is read so on both ways
+                if number < self.count:  # a factor that is copied is read so in both passes
                     self.forms[number][pair.way.read(self.layouts[number], is_first)] = None
         self.below, self.ways = functools.cache(self._below), functools.cache(self._ways)
 
     def found(self) -> _Back:
-        """The way back from the gradient of the result, which lies as that is wanted."""
+        """The backward pass from the gradient of the result, which lies as that is wanted."""
         return self.below(len(self.layouts) - 1, self.problem.wanted or self.layouts[-1])
 
     def _below(self, number: int, lying: Layout) -> _Back:
-        """The way back from the gradient of a tensor that lies in some order."""
+        """The backward pass from the gradient of a tensor that lies in some order."""
         if number < self.count:
             return _Back()
         pair = self.order[number - self.count]
@@ -192,8 +192,8 @@ def _along(problem: Problem, order: Order, changing: frozenset[int]) -> tuple[li
 # ---------------------------------------------------------------------------- as graphs
 
 
-def both_ways(factors: Sequence[Factor], problem: Problem, order: Order, left: Layout) -> Directions:
-    """A product, pair by pair, as a graph with its way back, in which everything is written as it is to lie.
+def joint_graph(factors: Sequence[Factor], problem: Problem, order: Order, left: Layout) -> JointGraph:
+    """A product, pair by pair, as a graph with its backward pass, in which everything is written as it is to lie.
 
     Args:
         factors: the factors.
@@ -223,7 +223,7 @@ def both_ways(factors: Sequence[Factor], problem: Problem, order: Order, left: L
         body.append(Equation(made[-1], index, Contraction(refs, summed)))
     graph = Graph(leaves, tuple(body), ("y",))
     wrt = tuple(leaf.name for leaf, each in zip(leaves, factors, strict=True) if each.changes)
-    directions = differentiated(graph, ("y",), wrt, _as_it_is)
+    joint = differentiated(graph, ("y",), wrt, _as_it_is)
     changing = frozenset(n for n, each in enumerate(factors) if each.changes)
     problem = replace(problem, wanted=left, expanded=math.inf)
     orders = {
@@ -231,7 +231,7 @@ def both_ways(factors: Sequence[Factor], problem: Problem, order: Order, left: L
         for number, lying in _Backward(problem, order, changing).found().lying
         if number >= len(factors)
     }
-    return replace(directions, backward=_laid(directions.backward, orders))
+    return replace(joint, backward=_laid(joint.backward, orders))
 
 
 def _laid(graph: Graph, orders: Mapping[str, Layout]) -> Graph:

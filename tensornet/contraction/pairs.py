@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 from ..codec import Choice, document
-from ..device.memory_access import MOST, Walk, walk
+from ..device.memory_access import MOST, MemoryAccess, memory_access
 from ..device.model import DeviceProfile
 
 __all__ = ["Arrangement", "Pricing", "extent", "flatten", "ordered", "view_order"]
@@ -165,9 +165,9 @@ class Pricing:
         self.sizes, self.profile, self.itemsize = sizes, profile, itemsize
         self.expanded, self.asked = expanded, asked
         self.extent = functools.cache(lambda axes: extent(axes, sizes))
-        self.copied = functools.cache(self._copied)
+        self.transpose_seconds = functools.cache(self._transpose_seconds)
         self.matrix = functools.cache(self._matrix)
-        self.walked = functools.cache(self._walked)
+        self.access_seconds = functools.cache(self._access_seconds)
         self.matmul = functools.cache(self._matmul)
         self.quickest = functools.cache(self._quickest)
 
@@ -220,8 +220,8 @@ class Pricing:
         """Seconds that no copy of a tensor into another order takes longer than."""
         elements = self.extent(axes)
         size = self.itemsize * elements
-        worst = Walk(2 * size, size, elements, elements, elements, 2 * size, elements, elements)
-        return self.profile.walked(worst) + self.profile.view
+        worst = MemoryAccess(2 * size, size, elements, elements, elements, 2 * size, elements, elements)
+        return self.profile.access_seconds(worst) + self.profile.view
 
     def added_up(self, axes: frozenset[str]) -> float:
         """Seconds to add tensors up along leading axes: each is read, and so is the sum so far, written again."""
@@ -240,7 +240,7 @@ class Pricing:
                 return
             choices = _ranks(wanted, () if self.extent(frozenset((*a, *b))) > HELD else readers)
             for result in _results(one, other, choices):
-                seconds = self.walked(result, (one, other)) + self.brought(result, wanted)
+                seconds = self.access_seconds(result, (one, other)) + self.brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
                 yield result, seconds, ("multiply", swapped, result, (), (), (), groups)
@@ -267,9 +267,9 @@ class Pricing:
                 order = view_order(layout, (lead, tail))
                 lying.append(lead + tail if order is None else layout)
                 seconds += self.profile.view * ((order is None or bool(lead and tail)) + (order == (1, 0)))
-                seconds += self.copied(layout, lead + tail) if order is None else 0.0
+                seconds += self.transpose_seconds(layout, lead + tail) if order is None else 0.0
             moved = self.itemsize * (self.extent(lying[0]) + self.extent(lead))
-            seconds += self.walked(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
+            seconds += self.access_seconds(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
             seconds += self.profile.run * self.extent(lead) + self.brought(lead, wanted)
             yield lead, seconds, ("dot", False, lead, (), (), tail, (lead,) if lead else ())
 
@@ -357,7 +357,7 @@ class Pricing:
         grouped = len(own) > 1 or len(outer) > 1 or len(inner) > 1
         if order is None or (order and order[-1] == 0 and (outer or inner)):
             last = next((group for group in (inner, outer, own) if group), ())
-            copied = self.copied(layout, flatten(groups)) + view * grouped
+            copied = self.transpose_seconds(layout, flatten(groups)) + view * grouped
             return _Matrix(seconds + copied, False, max(1.0, self.extent(last)))
         seconds += view * (grouped + (list(order) != sorted(order)))
         if own:
@@ -377,26 +377,26 @@ class Pricing:
 
     # ---- memory
 
-    def _walked(self, result: Layout, operands: tuple[Layout, ...]) -> float:
+    def _access_seconds(self, result: Layout, operands: tuple[Layout, ...]) -> float:
         if self.extent(result) > HELD:
             return self.profile.pointwise(self.itemsize * self.extent(result), 0.0)
-        return self.profile.walked(walk(result, operands, self.sizes, self.itemsize))
+        return self.profile.access_seconds(memory_access(result, operands, self.sizes, self.itemsize))
 
     def _reached(self, order: Layout, layout: Layout) -> float:
         """Seconds that it takes longer to read a tensor in another order than as it lies."""
         if order == layout:
             return 0.0
-        return self.profile.reached(walk(order, (layout,), self.sizes, self.itemsize))
+        return self.profile.reached(memory_access(order, (layout,), self.sizes, self.itemsize))
 
-    def _copied(self, layout: Layout, order: Layout) -> float:
+    def _transpose_seconds(self, layout: Layout, order: Layout) -> float:
         """The cost of a transpose: seconds to copy a tensor into another layout, the view of it there included."""
-        return self.walked(order, (layout,)) + self.profile.view
+        return self.access_seconds(order, (layout,)) + self.profile.view
 
     def brought(self, result: Layout, wanted: Layout | None) -> float:
         """Seconds in which those who read the last result bring it into the order that would suit, in the mean."""
         if wanted is None or wanted == result:
             return 0.0
-        return self.profile.view + self.asked * self.walked(wanted, (result,))
+        return self.profile.view + self.asked * self.access_seconds(wanted, (result,))
 
 
 def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: set[str]) -> Iterator[Layout]:

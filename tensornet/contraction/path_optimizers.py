@@ -28,7 +28,7 @@ __all__ = [
     "FastestOrder",
     "as_written",
     "fastest",
-    "fastest_both_ways",
+    "fastest_with_vjp",
     "fewest_flops",
     "proposals",
     "quickest",
@@ -82,16 +82,16 @@ class FastestOrder(PathOptimizer):  # type: ignore[misc]
 
 
 def fastest(problem: Problem) -> Order:
-    """The order expected to be fastest, at a call: what is still may be multiplied beforehand."""
+    """The order expected to be fastest, at a call: what is invariant may be multiplied beforehand."""
     count = len(problem.layouts)
-    if count > MANY or not 0 < len(problem.still) < count:
+    if count > MANY or not 0 < len(problem.invariant) < count:
         return _fastest(problem)
     network = _Network(problem)
     trees = [network.programmed(math.inf), network.gathered()]
     return beforehand(problem, [tree for tree in trees if tree is not None], _fastest)
 
 
-def fastest_both_ways(problem: Problem) -> Order:
+def fastest_with_vjp(problem: Problem) -> Order:
     """The order expected to be fastest of a product whose derivative is planned as well, and not a library's."""
     return fastest(replace(problem, expanded=math.inf))
 
@@ -161,7 +161,7 @@ class _Network:
         self.output = tuple(numbers[axis] for axis in names if axis in problem.kept)
         self.sizes = {numbers[axis]: problem.sizes[axis] for axis in names}
         self.holders = {numbers[axis]: bits for axis, bits in problem.holders().items()}
-        self.still = sum(1 << number for number in problem.still)
+        self.invariant = sum(1 << number for number in problem.invariant)
         self.legs = functools.cache(self._legs)
 
     # ---- proposals
@@ -191,10 +191,10 @@ class _Network:
         return tuple(tree)
 
     def gathered(self) -> Tree:
-        """What is still contracted first, all of it, and then with the others."""
+        """What is invariant contracted first, all of it, and then with the others."""
         count = len(self.inputs)
-        bits = _bits(self.still)
-        others = [number for number in range(count) if number not in self.problem.still]
+        bits = _bits(self.invariant)
+        others = [number for number in range(count) if number not in self.problem.invariant]
         tree, last = list[tuple[int, int]](), bits[0]
         for number in (*bits[1:], *others):
             tree.append((last, number))
@@ -273,7 +273,7 @@ class _Network:
     def pair(self, one: int, other: int) -> float:
         """Seconds to contract what two sets of operands become, however they lie in memory; next to none where
         that is done beforehand."""
-        return self._pair(one, other) * (BEFOREHAND if not (one | other) & ~self.still else 1.0)
+        return self._pair(one, other) * (BEFOREHAND if not (one | other) & ~self.invariant else 1.0)
 
     def _pair(self, one: int, other: int) -> float:
         a, b, joined = self.legs(one), self.legs(other), self.legs(one | other)

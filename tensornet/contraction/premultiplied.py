@@ -16,18 +16,18 @@ from .search import Choose, Order, Pair, Problem, Tree
 __all__ = ["beforehand"]
 
 Group = frozenset[int]
-"""Operands that are multiplied beforehand; a still one alone is a group as well."""
+"""Operands that are multiplied beforehand; an invariant one alone is a group as well."""
 
 
 def beforehand(problem: Problem, trees: Iterable[Tree], choose: Choose) -> Order:
-    """The order that is fastest at a call, where groups of still operands may be multiplied beforehand.
+    """The order that is fastest at a call, where groups of invariant operands may be multiplied beforehand.
 
     Args:
-        problem: the contraction; of its operands some are still.
-        trees: which tensors to contract with which; what they make of still operands alone are groups.
+        problem: the contraction; of its operands some are invariant.
+        trees: which tensors to contract with which; what they make of invariant operands alone are groups.
         choose: orders a contraction that is done at each call.
     """
-    alone = frozenset(frozenset((number,)) for number in problem.still)
+    alone = frozenset(frozenset((number,)) for number in problem.invariant)
     groupings = dict.fromkeys([alone, *(frozenset(_groups(problem, tree)) for tree in trees)])
     ways = (
         _Way(problem, sorted(groups, key=min), lying) for groups in groupings for lying in (_outside, _inside)
@@ -38,7 +38,7 @@ def beforehand(problem: Problem, trees: Iterable[Tree], choose: Choose) -> Order
 
 
 def _groups(problem: Problem, tree: Tree) -> Iterator[Group]:
-    """The largest parts of a tree that are made of still operands alone and are worth keeping."""
+    """The largest parts of a tree that are made of invariant operands alone and are worth keeping."""
     count = len(problem.layouts)
     members = [frozenset((number,)) for number in range(count)]
     for one, other in tree:
@@ -46,7 +46,7 @@ def _groups(problem: Problem, tree: Tree) -> Iterator[Group]:
     waiting = [len(members) - 1]
     while waiting:
         number = waiting.pop()
-        if members[number] <= problem.still and (number < count or _is_kept(problem, members[number])):
+        if members[number] <= problem.invariant and (number < count or _is_kept(problem, members[number])):
             yield members[number]
         elif number >= count:
             waiting += tree[number - count]
@@ -84,7 +84,7 @@ def _inside(problem: Problem, group: Group) -> Layout:
 def _parts(problem: Problem, group: Group) -> tuple[Layout, Layout, Layout]:
     """The axes of a group that it shares and that stay, those that stay, and those that are summed."""
     axes = _axes(problem, group)
-    moving = [each for number, each in enumerate(problem.layouts) if number not in problem.still]
+    moving = [each for number, each in enumerate(problem.layouts) if number not in problem.invariant]
     others = {axis for number, each in enumerate(problem.layouts) if number not in group for axis in each}
     order = ordered(axes, problem.wanted or (), *moving, *problem.layouts)
     summed = ordered(axes, *moving, *problem.layouts)
@@ -109,13 +109,13 @@ class _Way:
     @property
     def moving(self) -> list[int]:
         """The operands that a call gives, or that it makes."""
-        return [number for number in range(len(self.problem.layouts)) if number not in self.problem.still]
+        return [number for number in range(len(self.problem.layouts)) if number not in self.problem.invariant]
 
     def decided(self, choose: Choose) -> Order:
         """The order in which what a call gives is contracted with what the groups are made into."""
         layouts = [self.problem.layouts[number] for number in self.moving]
         layouts += [self.lying(self.problem, group) for group in self.groups]
-        return choose(replace(self.problem, layouts=tuple(layouts), still=frozenset()))
+        return choose(replace(self.problem, layouts=tuple(layouts), invariant=frozenset()))
 
     def whole(self, decided: Order, choose: Choose) -> Order:
         """The order with that in which the groups are multiplied before it."""
@@ -130,7 +130,7 @@ class _Way:
     def _of_group(self, group: Group, choose: Choose) -> Order:
         layouts = tuple(self.problem.layouts[number] for number in sorted(group))
         kept, wanted = _axes(self.problem, group), self.lying(self.problem, group)
-        return choose(replace(self.problem, layouts=layouts, kept=kept, wanted=wanted, still=frozenset()))
+        return choose(replace(self.problem, layouts=layouts, kept=kept, wanted=wanted, invariant=frozenset()))
 
     def _add(self, pairs: list[Pair], order: Order, numbers: dict[int, int]) -> int:
         """Adds the pairs of a part of the problem, whose operands have numbers in the whole; returns the last."""

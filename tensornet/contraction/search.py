@@ -34,7 +34,7 @@ class Problem:
         kept: the axes of the result.
         wanted: the order in memory that would suit the result.
         sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
-        still: the operands that depend on nothing that a call gives.
+        invariant: the operands that depend on nothing that a call gives.
         expanded: bytes up to which an operand may be repeated along the batch axes of another.
         asked: the part of those who read the result that have it copied into the order that would suit.
     """
@@ -45,7 +45,7 @@ class Problem:
     sizes: Mapping[str, int]
     profile: DeviceProfile
     itemsize: int
-    still: frozenset[int] = frozenset()
+    invariant: frozenset[int] = frozenset()
     expanded: float = EXPANDED
     asked: float = 1.0
 
@@ -223,7 +223,7 @@ class Search:
         near = (
             each
             for each in ranked
-            if not is_copied or each[1][0] <= least + self.pricing.copied(layout, each[0])
+            if not is_copied or each[1][0] <= least + self.pricing.transpose_seconds(layout, each[0])
         )
         return dict(itertools.islice(near, most))
 

@@ -25,7 +25,7 @@ from ..planning.progress import say
 from ..protocol import Backend, is_offered
 from ..threads import apart, is_busy, others_at_work, tells_of_others
 from .heap import MAPPED, keep_freed
-from .memory_access import LINE, Walk, walk
+from .memory_access import LINE, MemoryAccess, memory_access
 from .model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
 from .profiles import bounded, is_due, load_profile, save_profile
 
@@ -224,24 +224,24 @@ def _walks(probe: _Probe, found: DeviceProfile, on_cpu: bool) -> DeviceProfile:
 def _loops(probe: _Probe, found: DeviceProfile, inner: int) -> float:
     """Seconds that an innermost loop of so many elements takes, where that is still left out of what is known."""
     sizes = {"a": 512, "b": 128, "c": inner}
-    loops = walk("abc", ("ab", "ac"), sizes, probe.itemsize)
+    loops = memory_access("abc", ("ab", "ac"), sizes, probe.itemsize)
     seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, inner))
-    return (seconds - found.walked(loops)) / loops.runs
+    return (seconds - found.access_seconds(loops)) / loops.runs
 
 
 def _cores(probe: _Probe, found: DeviceProfile) -> float:
     """How many times as long a small step takes as its share of a large one."""
     a, b, c = 48, 128, 4
-    loops = walk("abc", ("ab", "ac"), {"a": a, "b": b, "c": c}, probe.itemsize)
+    loops = memory_access("abc", ("ab", "ac"), {"a": a, "b": b, "c": c}, probe.itemsize)
     seconds = probe.beyond(found.launch, "{0} * {1}", (a, b, 1), (a, 1, c))
-    return max(1.0, min(os.cpu_count() or 1, seconds / (found.walked(loops) - found.launch)))
+    return max(1.0, min(os.cpu_count() or 1, seconds / (found.access_seconds(loops) - found.launch)))
 
 
 def _blocked(probe: _Probe, found: DeviceProfile) -> float:
     """Seconds that each row of a matrix takes that is turned, where the library does that in blocks."""
     rows, columns = 8192, 4
     seconds = probe.permuted((rows, columns), (1, 0)) - found.view
-    left = seconds - found.walked(_copy((rows, columns), (1, 0), probe.itemsize))
+    left = seconds - found.access_seconds(_copy((rows, columns), (1, 0), probe.itemsize))
     return left / rows if left > found.scattered * rows * columns else 0.0
 
 
@@ -389,17 +389,20 @@ def _others(probe: _Probe, found: DeviceProfile) -> Iterator[tuple[float, float]
     for batch, m, n, k in ((300, 32, 32, 32), (1000, 16, 40, 12), (3000, 4, 4, 4), (50, 100, 20, 60)):
         yield probe.matmul((batch, m, k), (batch, k, n)), found.matmul(batch, m, n, k, size)
     for shape, axes in (((40, 60, 80), (1, 0, 2)), ((300, 400), (1, 0)), ((30, 50, 6, 20), (2, 0, 3, 1))):
-        yield probe.permuted(shape, axes), found.walked(_copy(shape, axes, size)) + found.view
+        yield probe.permuted(shape, axes), found.access_seconds(_copy(shape, axes, size)) + found.view
     for a, b in (((200, 1000), (200, 1)), ((3000, 12), (1, 12)), ((60, 1, 50), (60, 40, 1))):
         sizes = {name: max(pair) for name, *pair in zip("abc", a, b, strict=False)}
         layouts = [[name for name, n in zip("abc", shape, strict=False) if n > 1] for shape in (a, b)]
-        yield probe.seconds("{0} * {1}", a, b), found.walked(walk(list(sizes), layouts, sizes, size))
+        yield (
+            probe.seconds("{0} * {1}", a, b),
+            found.access_seconds(memory_access(list(sizes), layouts, sizes, size)),
+        )
 
 
-def _copy(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> Walk:
+def _copy(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> MemoryAccess:
     """What it takes to copy a tensor into another order of its axes."""
     names = "abcdef"[: len(shape)]
-    return walk([names[n] for n in axes], [names], dict(zip(names, shape, strict=True)), itemsize)
+    return memory_access([names[n] for n in axes], [names], dict(zip(names, shape, strict=True)), itemsize)
 
 
 def _fresh(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
@@ -453,7 +456,7 @@ class _Probe:
     ) -> float:
         """What one of the things that are counted of a walk must take, so that this copy takes the time it does."""
         path = _copy(shape, axes, self.itemsize)
-        left = self.permuted(shape, axes) - known.view - known.walked(path)
+        left = self.permuted(shape, axes) - known.view - known.access_seconds(path)
         return left / float(getattr(path, counted))
 
     def beyond(self, fixed: float, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:

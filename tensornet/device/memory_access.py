@@ -1,6 +1,7 @@
 """Memory access analysis, the cost of a transpose: strides, loops and cache lines of an elementwise step or a copy.
 
-It walks along its result, innermost axis first. What it costs is counted here, and priced by a device:
+The step goes along its result, innermost axis first. Bytes and lines are counted here; `DeviceProfile.access_seconds`
+(`model.py`) makes them seconds, and `Pricing.transpose_seconds` (`contraction/pairs.py`) is the cost of a transpose:
 neighbouring axes that lie together in every tensor are one loop; an operand whose elements do not lie one
 after another is read here and there, and what a line of memory holds besides may be gone before it is read.
 """
@@ -11,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["MOST", "Walk", "walk"]
+__all__ = ["MOST", "MemoryAccess", "memory_access"]
 
 MOST = 10**60
 """More elements than any tensor has; four such numbers still multiply to a finite one."""
@@ -35,7 +36,7 @@ PREFETCHED = (1.0, 0.66, 0.15)
 """What a line lost from the first cache costs where reads take turns at 1, 2 or 4 places; at more, none is lost."""
 
 
-class Walk(NamedTuple):
+class MemoryAccess(NamedTuple):
     """What a step does in memory.
 
     Attributes:
@@ -59,9 +60,9 @@ class Walk(NamedTuple):
     fetched: float
 
 
-def walk(
+def memory_access(
     order: Sequence[str], operands: Sequence[Sequence[str]], sizes: Mapping[str, int], itemsize: int
-) -> Walk:
+) -> MemoryAccess:
     """What it takes to make a result in some order of operands that lie in theirs.
 
     Args:
@@ -74,7 +75,7 @@ def walk(
     loops, steps = (_loops_of_copy if len(strides) == 1 else _loops)(order, strides, sizes)
     elements = float(min(math.prod(loops), MOST))
     if not elements:
-        return Walk(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return MemoryAccess(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     inner, second, *_ = (*loops, 1, 1)
     moved, scattered, jumped, lost, fetched = elements, 0.0, 0.0, 0.0, 0.0
     for operand, path in zip(operands, steps, strict=True):
@@ -87,7 +88,7 @@ def walk(
             lost, fetched = lost + again * elements, fetched + gone * elements
     runs = elements / inner
     chunks = runs / (second or 1)
-    return Walk(itemsize * moved, itemsize * elements, runs, chunks, scattered, jumped, lost, fetched)
+    return MemoryAccess(itemsize * moved, itemsize * elements, runs, chunks, scattered, jumped, lost, fetched)
 
 
 def _loops(

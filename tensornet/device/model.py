@@ -19,7 +19,7 @@ from typing import Annotated
 
 from ..codec import Choice, Text, document
 from .heap import MAPPED
-from .memory_access import LINE, Walk
+from .memory_access import LINE, MemoryAccess
 
 __all__ = ["CONSTANTS", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
 
@@ -346,26 +346,31 @@ class DeviceProfile:
         rates = (1.0 - away) / self.held_bandwidth + (away - far) / self.near_bandwidth + far / self.bandwidth
         return moved * rates
 
-    def walked(self, walk: Walk) -> float:
+    def access_seconds(self, access: MemoryAccess) -> float:
         """Seconds of a step that goes through memory element by element."""
-        beyond = self._alone(walk.moved, walk.written) * self._beyond_bytes(walk)
-        return self.pointwise(walk.moved, walk.written) + beyond
+        beyond = self._alone(access.moved, access.written) * self._beyond_bytes(access)
+        return self.pointwise(access.moved, access.written) + beyond
 
-    def _beyond_bytes(self, walk: Walk) -> float:
+    def _beyond_bytes(self, access: MemoryAccess) -> float:
         """Seconds that all cores take for the loops of such a step, and for what it reads out of order."""
-        scattered = self.scattered * walk.scattered
-        if self.blocked and walk.scattered and walk.chunks == 1.0 and walk.moved == 2.0 * walk.written:
-            return scattered + self.blocked * max(walk.runs, walk.scattered / walk.runs)
-        loops = self.run * CHUNK * walk.chunks
-        if walk.runs and not walk.scattered:
-            loops += (self.run if walk.written / walk.runs % LINE else self.even) * walk.runs
-        return scattered + self.reached(walk) + loops
+        scattered = self.scattered * access.scattered
+        if (
+            self.blocked
+            and access.scattered
+            and access.chunks == 1.0
+            and access.moved == 2.0 * access.written
+        ):
+            return scattered + self.blocked * max(access.runs, access.scattered / access.runs)
+        loops = self.run * CHUNK * access.chunks
+        if access.runs and not access.scattered:
+            loops += (self.run if access.written / access.runs % LINE else self.even) * access.runs
+        return scattered + self.reached(access) + loops
 
-    def reached(self, walk: Walk) -> float:
+    def reached(self, access: MemoryAccess) -> float:
         """Seconds that going through memory takes beyond those of its bytes in order, where lines are lost or far."""
-        far = _beyond(walk.moved, NEAR / 2, 2.0)
-        jumps = far * walk.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
-        return jumps + self.near_line * walk.lost + self.line * walk.fetched
+        far = _beyond(access.moved, NEAR / 2, 2.0)
+        jumps = far * access.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
+        return jumps + self.near_line * access.lost + self.line * access.fetched
 
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds of a step element by element, of tensors that all lie as the result does."""

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
-from ..planning.disk_cache import Store, cache_folder
+from ..json_store import Store, cache_folder
 from .model import COLUMNS, DeviceProfile
 
 __all__ = ["UNITS", "bounded", "is_due", "load_profile", "save_profile"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..display import table
 from ..errors import ShapeError
 from ..language.expression import Contraction, free_axes, is_scalar
-from ..notebook import table
 from ..sizes import evaluate, product
 from .graph import Graph, of_graph
 from .shape_inference import scope_inside

@@ -25,6 +25,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..codec import Scope as Prefix
 from ..codec import document
+from ..display import folded
 from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
@@ -41,7 +42,6 @@ from ..language.expression import (
 )
 from ..language.latex import aligned, heading, row, row_of_call
 from ..language.recurrences import as_printed
-from ..notebook import folded
 from ..ops.pickling import pack, unpack
 from ..ops.table import FUNCTIONS, RESERVED
 from ..protocol import reader_of

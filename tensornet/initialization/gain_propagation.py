@@ -1,6 +1,7 @@
 """Gain propagation: the mean square asked of an expression, handed down to its parameters.
 
-`aim` keeps the scale; `vanish` makes zero, so that all but one factor of a product is alive.
+The rules stand as a table in `initial_values.py`. `aim` keeps the scale; `vanish` makes zero, so that all but one
+factor of a product is alive.
 """
 
 from __future__ import annotations

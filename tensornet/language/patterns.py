@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..errors import EquationError
-from ..ops.record import Meaning
+from ..ops.record import KernelEquation
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from .canonical import CanonicalForms, canonical_functions
@@ -86,7 +86,7 @@ class Pattern:
 
 
 @functools.lru_cache(maxsize=256)
-def pattern_of(meaning: Meaning) -> Pattern:
+def pattern_of(meaning: KernelEquation) -> Pattern:
     """What a kernel computes, read.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from ..errors import EquationError, told_in
-from ..ops.record import OPERANDS, Function, Meaning
+from ..ops.record import OPERANDS, Function, KernelEquation
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import is_name
 from .expression import Call, subexpressions
@@ -99,7 +99,7 @@ def _kernel(
     what = f"what '{name}' computes is {computes!r}"
     if not isinstance(computes, str):
         raise EquationError(what, fix="give an equation, as 'y[b,i] = exp(x[b,i]) * w[i]'")
-    meaning = Meaning(computes)
+    meaning = KernelEquation(computes)
     try:
         pattern = pattern_of(meaning)
     except EquationError as error:
@@ -115,7 +115,7 @@ def _kernel(
         (1, 10**6),
         options=tuple((number, 0.0) for number in pattern.numbers),
         yields="real",
-        means=(meaning,),
+        computes=(meaning,),
         implementations=implementations,
     )
 

@@ -29,7 +29,7 @@ from .contractions import lower_rounded
 from .epilogues import with_bias, with_function
 from .pointwise import Operand, combine, exact_together, operand, order_of
 from .reading import read, scalar
-from .steps import convert, copied, emit, reorder, ungrouped
+from .steps import convert, emit, reorder, transpose_seconds, ungrouped
 
 __all__ = ["lower_call"]
 
@@ -37,7 +37,7 @@ __all__ = ["lower_call"]
 def lower_call(context: Context, call: Call, scope: Scope, wanted: Layout | None) -> Value:
     """A call of a function whose record does not lower it itself."""
     function = FUNCTIONS[call.function]
-    if function.means:
+    if function.computes:
         return _kernel(context, call, scope)
     match function.axes:
         case "none" if function.rounds:
@@ -56,7 +56,7 @@ def lower_call(context: Context, call: Call, scope: Scope, wanted: Layout | None
 def _kernel(context: Context, call: Call, scope: Scope) -> Value:
     """A kernel of the user's own: each operand with a dimension for each axis of the kernel's equation."""
     function = FUNCTIONS[call.function]
-    pattern = pattern_of(function.means[0])
+    pattern = pattern_of(function.computes[0])
     scope = context.inside(Contraction(call.arguments), scope)
     values = [context.lower(each, scope, None) for each in call.arguments]
     element, result = function.meeting([each.element for each in values])
@@ -146,7 +146,7 @@ def _hidden(
         return None
     if all(leaf.name != hides.name for leaf in context.graph.parameters):
         return None
-    if not all(each.value is not None and each.value.ref.name in context.still for each in conditions):
+    if not all(each.value is not None and each.value.ref.name in context.invariant for each in conditions):
         return None
     choices = [Operand(None, (Literal(0),)), Operand(None, (number,))]
     table = combine(context, WHERE, lambda *each: Call(WHERE.name, each), choices, conditions, wanted)
@@ -233,7 +233,11 @@ def _innermost(context: Context, value: Value, axes: tuple[str, ...], function: 
     inside, as_it_is = (
         function.seconds(context.profile, 2 * written, written, inner) for inner in (True, False)
     )
-    return reorder(context, value, order) if copied(context, value, order) + inside < as_it_is else value
+    return (
+        reorder(context, value, order)
+        if transpose_seconds(context, value, order) + inside < as_it_is
+        else value
+    )
 
 
 # ---------------------------------------------------------------------------- axes joined and moved along

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..autodiff.joint import Directions
+from ..autodiff.joint import JointGraph
 from ..contraction.pairs import Layout
 from ..contraction.search import Choose
 from ..device.model import DeviceProfile
@@ -79,7 +79,7 @@ class Context(ABC):
         product: plans a product whose factors get gradients, forward and backward, at some sizes.
         steps: the steps so far.
         stored: where each named tensor is.
-        still: the tensors that depend on nothing that a call gives.
+        invariant: the tensors that depend on nothing that a call gives.
         changing: those that get gradients.
         read_by_name: the tensors that blocks read by their own names.
         readers: how many references read each tensor.
@@ -93,7 +93,7 @@ class Context(ABC):
     values: Mapping[str, int]
     target: Target
     choose: Choose
-    product: Callable[[Directions, Mapping[str, int]], Plan] | None = None
+    product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None
     steps: list[Step | CallStep] = field(default_factory=list)
     copies: dict[str, dict[tuple[int, ...], str]] = field(default_factory=lambda: defaultdict(dict))
     laid: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Context(ABC):
         self.open = functools.cache(lambda size: evaluate(size, graph.bound))
         self.known = functools.cache(functools.partial(_positions, {**self.values, **graph.bound}))
         self.told_sizes = self.target.told_sizes(graph)
-        self.still = {leaf.name for leaf in graph.constants}
+        self.invariant = {leaf.name for leaf in graph.constants}
         self.changing = set(self.target.changing)
         self.taken = set(graph.named)
         self.read_by_name = {leaf.name for call in graph.calls for leaf in call.leaves()}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..contraction.joint_order import Factor, both_ways, names_of, ordered_both_ways
+from ..contraction.joint_order import Factor, joint_graph, joint_order, names_of
 from ..contraction.pairs import Arrangement, Layout, flatten, view_order
 from ..contraction.search import Order, Problem
 from ..device.model import PACKED
@@ -91,7 +91,7 @@ def _sum_alone(context: Context, values: list[Value], summed: set[str]) -> list[
 
 def _weight(context: Context, value: Value) -> tuple[bool, int]:
     """What it takes to do something to a value: nothing where that is done once."""
-    return value.ref.name not in context.still, context.count(value.sizes, value.layout)
+    return value.ref.name not in context.invariant, context.count(value.sizes, value.layout)
 
 
 def _scaled(context: Context, value: Value, scalars: list[Expression]) -> Value:
@@ -119,15 +119,15 @@ def _contract(context: Context, values: list[Value], summed: set[str], wanted: L
         {axis: context.count(sizes, (axis,)) for axis in sizes},
         context.profile,
         context.itemsize,
-        frozenset(n for n, each in enumerate(values) if each.ref.name in context.still),
+        frozenset(n for n, each in enumerate(values) if each.ref.name in context.invariant),
         asked=context.asked,
     )
     if len(values) == 2 and any(context.copies[each.ref.name] for each in values):
         return _of_copies(context, problem, values)
     changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
-    if len(values) > 2 and len(changing) > 1 and real and not problem.still:
-        return _both_ways(context, problem, values, changing)
+    if len(values) > 2 and len(changing) > 1 and real and not problem.invariant:
+        return _with_vjp(context, problem, values, changing)
     return _pairs(context, problem, context.choose(problem), values)
 
 
@@ -151,9 +151,9 @@ def _copies(context: Context, value: Value) -> list[Value]:
     ]
 
 
-def _both_ways(context: Context, problem: Problem, values: list[Value], changing: frozenset[int]) -> Value:
+def _with_vjp(context: Context, problem: Problem, values: list[Value], changing: frozenset[int]) -> Value:
     """The call of a product whose backward pass is planned with it; factors are brought into the orders it reads."""
-    order, sizes = ordered_both_ways(problem, changing), sizes_of(values)
+    order, sizes = joint_order(problem, changing), sizes_of(values)
     left = problem.wanted or flatten(order[-1].way.result)
     values = [_apart(context, each) for each in values]
     for pair in order:
@@ -167,7 +167,7 @@ def _both_ways(context: Context, problem: Problem, values: list[Value], changing
     brought = replace(problem, layouts=tuple(each.layout for each in values))
     at = {name: context.count(sizes, (axis,)) for axis, name in zip(sizes, names_of(sizes), strict=True)}
     assert context.product is not None
-    plan = context.product(both_ways(factors, brought, order, left), at)
+    plan = context.product(joint_graph(factors, brought, order, left), at)
     name, shape = context.name(), tuple(known[axis] for axis in left)
     add(context, CallStep(plan, "", tuple(each.ref.name for each in values), (name,), (shape,)))
     context.changing.add(name)
@@ -193,7 +193,7 @@ def _pairs(context: Context, problem: Problem, order: Order, values: Sequence[Va
         if pair is order[-1]:
             later = problem.pricing.brought(flatten(way.result), problem.wanted)
             way = replace(way, seconds=max(0.0, way.seconds - later))
-        if "linear" in context.target.spelled:
+        if "linear" in context.target.supported:
             way = _linear(way, a, b)
         way = _packed(context, way, problem.sizes)
         right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
@@ -202,9 +202,9 @@ def _pairs(context: Context, problem: Problem, order: Order, values: Sequence[Va
 
 
 def _settled(context: Context, value: Value, other: Value, way: Arrangement) -> Value:
-    """The second tensor of a product, brought once into the order it is read in at each call, if it is still."""
-    still = context.still
-    if way.kind != "matmul" or value.ref.name not in still or other.ref.name in still:
+    """The second tensor of a product, brought once into the order it is read in at each call, if it is invariant."""
+    invariant = context.invariant
+    if way.kind != "matmul" or value.ref.name not in invariant or other.ref.name in invariant:
         return value
     batch = tuple(axis for axis in way.batch if axis in value.layout)
     inner = (way.summed, way.columns) if batch and not way.swapped else (way.columns, way.summed)
@@ -217,7 +217,7 @@ def _copied_once(context: Context, a: Value, b: Value, way: Arrangement) -> tupl
     pair = [a, b]
     for n, each in enumerate(pair):
         order, known = way.read(each.layout, n == 0), each.ref.name
-        if order == each.layout or context.readers[known] < 2 or known in context.still:
+        if order == each.layout or context.readers[known] < 2 or known in context.invariant:
             continue
         pair[n] = reorder(context, each, order)
         way = replace(way, seconds=max(0.0, way.seconds - context.steps[-1].seconds))
@@ -244,7 +244,7 @@ def _linear(way: Arrangement, a: Value, b: Value) -> Arrangement:
 
 def _packed(context: Context, way: Arrangement, sizes: Mapping[str, int]) -> Arrangement:
     """The same by a kernel that packs both matrices, where the library has one and it is quicker."""
-    if way.batch or way.kind not in ("matmul", "linear") or PACKED not in context.target.spelled:
+    if way.batch or way.kind not in ("matmul", "linear") or PACKED not in context.target.supported:
         return way
     one, two = (way.columns, way.rows) if way.swapped else (way.rows, way.columns)
     m, n, k = (extent(sizes, axes) for axes in (one, two, way.summed))

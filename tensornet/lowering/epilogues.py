@@ -32,7 +32,7 @@ def _product_of(context: Context, value: Value) -> Step | None:
 def with_bias(context: Context, terms: Sequence[Operand]) -> Value | None:
     """A matrix product just made, with what is added to each of its rows: one step, which most libraries have."""
     values = [each.value for each in terms if each.value is not None and not each.numbers]
-    if "linear" not in context.target.spelled or len(values) != 2:
+    if "linear" not in context.target.supported or len(values) != 2:
         return None
     made, bias = values if _product_of(context, values[0]) is not None else reversed(values)
     last = _product_of(context, made)
@@ -58,7 +58,7 @@ def with_function(context: Context, function: str, value: Value) -> Value | None
     if last is None or (way := last.arrangement) is None or not way.packed or way.kind != "linear":
         return None
     if (
-        packed_with(function) not in context.target.spelled
+        packed_with(function) not in context.target.supported
         or (product := last.multiplied) is None
         or product.then
     ):

@@ -72,7 +72,7 @@ def _asking(graph: Graph) -> Iterator[tuple[Equation, Ref]]:
         part
         for equation in graph.own
         for part in equation.parts
-        if isinstance(part, Call) and FUNCTIONS[part.function].means
+        if isinstance(part, Call) and FUNCTIONS[part.function].computes
     ]
     if not kernels:
         return

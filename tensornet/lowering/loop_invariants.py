@@ -1,4 +1,8 @@
-"""Loop-invariant code motion: what no position of a loop changes is computed before the loop."""
+"""Loop-invariant code motion: what no position of a loop changes is computed before the loop.
+
+Here this is what is made of constants (`planning.constant_folding` finds it). What does not recur, `x * W` in
+`h[t] = tanh(x[t] * W + h[t-1] * U)`, leaves the loop where the scan is made, in `scan.lowering`.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ..autodiff.joint import Directions
+from ..autodiff.joint import JointGraph
 from ..contraction.pairs import Layout, view_order
 from ..contraction.search import Choose
 from ..graph.element_types import holding, of_number
@@ -62,7 +62,7 @@ def lower(
     choose: Choose,
     planned: Planned | None = None,
     inside: bool = False,
-    product: Callable[[Directions, Mapping[str, int]], Plan] | None = None,
+    product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None,
     as_laid: bool = False,
 ) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
     """The steps that compute a graph, and where its outputs are.

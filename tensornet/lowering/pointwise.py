@@ -82,7 +82,7 @@ def combine(
     brought = [*first, *(_changed(each, lambda value: convert(context, value, element)) for each in operands)]
     values = _tensors(brought)
     left = _common_order(context, values, wanted) if values else ()
-    if not all(each.ref.name in context.still for each in values):
+    if not all(each.ref.name in context.invariant for each in values):
         order = axes_of_index(left)
         brought = [_changed(each, lambda value: _lying(context, value, order)) for each in brought]
     right = written(*(each.expression for each in brought))
@@ -98,9 +98,9 @@ def _tensors(operands: Sequence[Operand]) -> list[Value]:
 
 
 def _lying(context: Context, value: Value, order: Layout) -> Value:
-    """The value, lying as the result does where it is still, so that it is brought there once."""
+    """The value, lying as the result does where it is invariant, so that it is brought there once."""
     asked = tuple(axis for axis in order if axis in value.layout)
-    if value.ref.name not in context.still or asked == value.layout:
+    if value.ref.name not in context.invariant or asked == value.layout:
         return value
     return reorder(context, value, asked)
 
@@ -125,13 +125,13 @@ def _common_order(context: Context, values: Sequence[Value], wanted: Layout | No
     """The order of a result made of some operands; theirs, grouped as they are, if they lie alike.
 
     But one that is wanted where none of them has all axes and each lies in that order, as far as it goes, or is
-    still: libraries let a result lie as its operands do.
+    invariant: libraries let a result lie as its operands do.
     """
     if len({each.left for each in values}) == 1:
         return values[0].left
     axes = {axis for each in values for axis in each.layout}
     asked = tuple(axis for axis in wanted or () if axis in axes)
-    moving = (each.layout for each in values if each.ref.name not in context.still)
+    moving = (each.layout for each in values if each.ref.name not in context.invariant)
     if len(asked) == len(axes) and all(each == tuple(a for a in asked if a in each) for each in moving):
         return asked
     return order_of(context, axes, values)

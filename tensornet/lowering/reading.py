@@ -125,7 +125,7 @@ def _window(context: Context, entry: Expression, ref: Ref, scope: Scope) -> Inde
         return None
     told, axes = scalar(context, entry, scope), free_axes(entry)
     alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
-    if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in context.target.spelled):
+    if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in context.target.supported):
         return None
     return cast("Index", told)
 

@@ -12,12 +12,12 @@ from ..language.equation import Equation
 from ..language.expression import Call, Expression, Literal, Ref, axes_of_index, references
 from ..ops.protocols import Left, Value, extent, sizes_of
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
-from ..planning.constant_folding import is_still
+from ..planning.constant_folding import is_invariant
 from ..planning.plans import CallStep
 from ..planning.steps import Step
 from .context import Context
 
-__all__ = ["add", "convert", "copied", "emit", "grouped", "offers", "reorder", "ungrouped"]
+__all__ = ["add", "convert", "transpose_seconds", "emit", "grouped", "offers", "reorder", "ungrouped"]
 
 
 def emit(
@@ -61,8 +61,8 @@ def emit(
 def add(context: Context, step: Step | CallStep) -> None:
     """Adds a step, and notes whether a call gives what it depends on, and whether it gets a gradient."""
     context.steps.append(step)
-    if is_still(step, context.still, context.told_sizes):
-        context.still.update(step.defines)
+    if is_invariant(step, context.invariant, context.told_sizes):
+        context.invariant.update(step.defines)
     real = isinstance(step, Step) and step.element >= Element.WIDE
     if real and not context.changing.isdisjoint(step.reads):
         context.changing.update(step.defines)
@@ -83,14 +83,18 @@ def _seconds(
     layouts = tuple(each.layout for each in operands)
     if function.axes != "none" or all(each == order for each in layouts):
         return seconds
-    return seconds + _pricing(context, operands).walked(order, layouts) - profile.pointwise(moved, written)
+    return (
+        seconds
+        + _pricing(context, operands).access_seconds(order, layouts)
+        - profile.pointwise(moved, written)
+    )
 
 
 def _in_order(context: Context, function: Function, call: Call, operands: Sequence[Value]) -> bool:
     """Whether the axes that a function runs over are the innermost, and its conditions follow from positions."""
     if function.conditions:
         asked = itertools.chain.from_iterable(map(references, call.arguments[: function.conditions]))
-        return all(ref.name in context.still for ref in asked)
+        return all(ref.name in context.invariant for ref in asked)
     over = function.runs_over(call.axes)
     return not over or not operands or set(over) == set(operands[0].layout[-len(over) :])
 
@@ -118,13 +122,13 @@ def reorder(context: Context, value: Value, left: Left) -> Value:
     if value.left == left:
         return value
     order = axes_of_index(left)
-    seconds = context.profile.view if order == value.layout else copied(context, value, order)
+    seconds = context.profile.view if order == value.layout else transpose_seconds(context, value, order)
     return emit(context, left, value.ref, [value], {}, value.element, seconds=seconds)
 
 
-def copied(context: Context, value: Value, order: Layout) -> float:
+def transpose_seconds(context: Context, value: Value, order: Layout) -> float:
     """Seconds to bring a value into another order."""
-    return _pricing(context, [value]).copied(value.layout, order)
+    return _pricing(context, [value]).transpose_seconds(value.layout, order)
 
 
 def offers(context: Context, value: Value, groups: Sequence[Layout]) -> bool:

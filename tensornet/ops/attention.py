@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ..nodes import Call, Expression, Ref
 from .protocols import Left, Lowering, Value, Writer, axes_in, extent, layout_of, left_of, sizes_of
-from .record import Element, Function, Meaning
+from .record import Element, Function, KernelEquation
 from .structure import REPEAT
 
 __all__ = ["HIDDEN", "HIDDEN_IN_HALF", "ROWS"]
@@ -30,30 +30,30 @@ def _hidden(numbers: Mapping[str, Any]) -> bool:
     return isinstance(value, int | float) and HIDDEN * 1e15 <= value <= HIDDEN
 
 
-def _meanings() -> Iterator[Meaning]:
+def _equations() -> Iterator[KernelEquation]:
     """Attention whose scores are as they are, have something added, or are hidden in part; dropped out or not."""
     score = "scale * q[b,i,d] * k[b,j,d]"
     of_scores = (
-        Meaning(score, ("q", "k", "v")),
-        Meaning(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask"), ("mask",)),
-        Meaning(
+        KernelEquation(score, ("q", "k", "v")),
+        KernelEquation(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask"), ("mask",)),
+        KernelEquation(
             f"where(index(i) >= index(j), {score}, hidden)",
             ("q", "k", "v"),
             options=(("causal", 1),),
         ),
         # the same, of queries that share keys and values
-        Meaning(
+        KernelEquation(
             "where(index(i) >= index(j), scale * q[b,h,i,d] * k[b,j,d], hidden)",
             ("q", "repeat[h](k)", "repeat[h](v)"),
             options=(("causal", 1),),
         ),
         # a query that sees nothing weighs all alike whatever it is, and gets no gradient
-        Meaning(
+        KernelEquation(
             f"where(see[b,i,j], {score}, hidden)",
             ("where(max[j](see), q, 0)", "k", "v", "where(see, 0, hidden)"),
             ("see",),
         ),
-        Meaning(
+        KernelEquation(
             f"where(see[b,i,j], {score} + mask[b,i,j], hidden)",
             ("where(max[j](see), q, 0)", "k", "v", "where(see, mask, hidden)"),
             ("see", "mask"),
@@ -65,7 +65,7 @@ def _meanings() -> Iterator[Meaning]:
         yield replace(scores, text=f"y[b,{queries},f] = {weighted} * v[b,j,f]", holds=_hidden)
 
 
-def _signed_meanings() -> Iterator[Meaning]:
+def _signed_equations() -> Iterator[KernelEquation]:
     """Signed attention, of scores with or without a bias, all of them seen or some."""
     for score, bias in (
         ("sum[d](scale * q[b,i,d] * k[b,j,d])", ()),
@@ -78,7 +78,7 @@ def _signed_meanings() -> Iterator[Meaning]:
             (causal, (), (("causal", 1.0),)),
             (f"where(see[b,i,j], abs({score}), hidden)", ("see",), ()),
         ):
-            yield Meaning(
+            yield KernelEquation(
                 f"y[b,i,f] = sign({score}) * softmax[j]({text}) * v[b,j,f]",
                 (*operands, *see),
                 (*bias, *see),
@@ -374,7 +374,7 @@ ROWS = (
         options=(("scale", 1.0), ("rate", 0.0), ("causal", 0)),
         yields="real",
         complex="refused",
-        means=tuple(_meanings()),
+        computes=tuple(_equations()),
         works_in=_repeated,
         lowered=_lower,
         spelled=_spell,
@@ -387,7 +387,7 @@ ROWS = (
         options=(("scale", 1.0), ("biased", 0.0), ("causal", 0.0)),
         yields="real",
         complex="refused",
-        means=tuple(_signed_meanings()),
+        computes=tuple(_signed_equations()),
         tile=5 * SCORES // 2,
         lowered=_lower_signed,
         spelled=_spell_signed,

@@ -13,7 +13,7 @@ from ..nodes import Call
 from .moments import Rule
 from .protocols import Device, Left, Lowering, Value, Writer
 
-__all__ = ["OPERANDS", "Axes", "Element", "Function", "Meaning"]
+__all__ = ["OPERANDS", "Axes", "Element", "Function", "KernelEquation"]
 
 Axes: TypeAlias = Literal["none", "kept", "removed", "exchanged", "made", "joined", "moved"]
 Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
@@ -24,7 +24,7 @@ OPERANDS = "abcdefhiklmopqrstuvwxz"
 
 
 @dataclass(frozen=True)
-class Meaning:
+class KernelEquation:
     """An equation that a kernel computes.
 
     Attributes:
@@ -159,7 +159,7 @@ class Function:
             that.
         tile: in so many numbers it works at most, where it goes through what it makes piece by piece.
         looks: whether a call of it is no more than another look at its operand, nothing moved.
-        means: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
+        computes: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
         placed: whether a rewrite does so, for a kernel that computes what no pattern says.
         through: the axes besides its own along which its positions hang together, told of those of its operands.
         affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
@@ -224,7 +224,7 @@ class Function:
     )
     tile: int = 0
     looks: Callable[[Call], bool] | None = field(default=None, compare=False)
-    means: tuple[Meaning, ...] = ()
+    computes: tuple[KernelEquation, ...] = ()
     placed: bool = False
     through: Callable[[Sequence[tuple[str, ...]]], tuple[str, ...]] | None = field(
         default=None, compare=False
@@ -271,15 +271,15 @@ class Function:
     @property
     def is_kernel(self) -> bool:
         """Whether nobody writes it: it takes the place of equations."""
-        return bool(self.means) or self.placed
+        return bool(self.computes) or self.placed
 
     @property
-    def recognised(self) -> tuple[Meaning, ...]:
+    def recognised(self) -> tuple[KernelEquation, ...]:
         """The equations in the place of which it may stand."""
         if not self.fused:
-            return self.means
+            return self.computes
         text = re.sub(r"\ba\b", "a[b,j]", self.expansion)
-        return (Meaning(f"y[b,j] = {text}", axes=("j",)),)
+        return (KernelEquation(f"y[b,j] = {text}", axes=("j",)),)
 
     @property
     def takes_axes(self) -> bool:

@@ -4,7 +4,7 @@ A window goes along with products over other axes. So factors of the kernel that
 be multiplied with it before, those of the result behind, and one dimension after the other where no factor ties
 them: of a Tucker kernel that is a 1×1, a smaller one and a 1×1, of a CP kernel one for each dimension.
 
-The way back has ones where positions meet, `onehot[i](2*p+u)`: summed over both axes, a product with these is what
+The backward pass has ones where positions meet, `onehot[i](2*p+u)`: summed over both axes, a product with these is what
 the operand of a convolution gets.
 """
 
@@ -43,17 +43,17 @@ __all__ = ["select_convolutions", "select_pooling"]
 
 
 def select_convolutions(
-    graph: Graph, cost: Cost, spelled: Container[str], simplify: Callable[[Graph], Graph]
+    graph: Graph, cost: Cost, supported: Container[str], simplify: Callable[[Graph], Graph]
 ) -> Graph:
     """Computes products of windows by convolutions, in the order that takes least.
 
     Args:
         graph: the graph.
         cost: what a part of it takes.
-        spelled: the kernels that there are.
+        supported: the kernels that there are.
         simplify: the passes that always pay, which bring the factors of a product together.
     """
-    if CONVOLUTION.name not in spelled:
+    if CONVOLUTION.name not in supported:
         return graph
     whole = simplify(graph)
     found = improved(whole, whole.own, _convolutions, cost)
@@ -454,11 +454,11 @@ def _folded(
 
 
 @by_kernels
-def select_pooling(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+def select_pooling(draft: Draft, reader: Equation, supported: Container[str]) -> Iterator[Change]:
     """Reduces windows without laying them out, where that pays."""
     for part in reader.parts:
         match part:
-            case Call(function, (Ref() as operand,), axes) if FUNCTIONS[function].pools in spelled:
+            case Call(function, (Ref() as operand,), axes) if FUNCTIONS[function].pools in supported:
                 if _is_pool(operand, axes) and draft.is_number(part):
                     made: Expression = replace(part, function=FUNCTIONS[function].pools)
                     yield Change((replace(reader, right=replaced(reader.right, part, made)),), (reader,))

@@ -21,29 +21,29 @@ def is_made_of_others(part: object) -> bool:
     return isinstance(part, Call) and bool(FUNCTIONS[part.function].expansion)
 
 
-def expand(graph: Graph, spelled: Collection[str]) -> Graph:
+def expand(graph: Graph, supported: Collection[str]) -> Graph:
     """The graph with expansions in the place of functions that the backend has no spelling for.
 
     Args:
         graph: a graph.
-        spelled: the operations that the backend has; none where nothing is to run, and then nothing lacks.
+        supported: the operations that the backend has; none where nothing is to run, and then nothing lacks.
     """
-    if not spelled:
+    if not supported:
         return graph
     body = tuple(
-        replace(item, right=_expanded(item.right, spelled)) if isinstance(item, Equation) else item
+        replace(item, right=_expanded(item.right, supported)) if isinstance(item, Equation) else item
         for item in graph.body
     )
     return graph if body == graph.body else replace(graph, body=body)
 
 
-def _expanded(part: Expression, spelled: Collection[str]) -> Expression:
-    changed = transform(part, partial(_expanded, spelled=spelled))
-    if not isinstance(changed, Call) or not is_made_of_others(changed) or changed.function in spelled:
+def _expanded(part: Expression, supported: Collection[str]) -> Expression:
+    changed = transform(part, partial(_expanded, supported=supported))
+    if not isinstance(changed, Call) or not is_made_of_others(changed) or changed.function in supported:
         return part if changed is part else flat(changed)
     if any(map(is_random, changed.arguments)):  # an expansion reads it more than once, and would draw again
         return changed
-    return _expanded(expanded(changed, _count(changed)), spelled)
+    return _expanded(expanded(changed, _count(changed)), supported)
 
 
 def _count(call: Call) -> Expression:

@@ -30,7 +30,7 @@ __all__ = ["select_grouped_gemm"]
 
 
 @by_kernels
-def select_grouped_gemm(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+def select_grouped_gemm(draft: Draft, reader: Equation, supported: Container[str]) -> Iterator[Change]:
     """Multiplies rows with the matrices that positions tell in the way that takes least time."""
     for product in reader.parts:
         if not isinstance(product, Contraction):
@@ -38,7 +38,7 @@ def select_grouped_gemm(draft: Draft, reader: Equation, spelled: Container[str])
         for at, factor in enumerate(product.factors):
             told = _told(factor)
             if isinstance(factor, Ref) and told is not None and draft.is_number(factor):
-                yield from _changes(draft, reader, product, at, factor, told, spelled)
+                yield from _changes(draft, reader, product, at, factor, told, supported)
 
 
 def _told(factor: Expression) -> Ref | None:
@@ -58,7 +58,7 @@ def _changes(
     at: int,
     matrices: Ref,
     told: Ref,
-    spelled: Container[str],
+    supported: Container[str],
 ) -> Iterator[Change]:
     tells = set(free_axes(told))
     own = set(free_axes(matrices)) - tells
@@ -74,7 +74,7 @@ def _changes(
     if summed & {axis for each in rest for axis in occurring(each)}:
         return
     left = tuple(axis for axis in product.summed if axis not in summed)
-    if GROUPED_MATMUL.name in spelled:
+    if GROUPED_MATMUL.name in supported:
         call = Call(GROUPED_MATMUL.name, (rows, matrices), tuple(sorted(summed)), place=matrices.place)
         right = replaced(reader.right, product, contraction((call, *rest), left, product.place))
         yield Change((replace(reader, right=right),), (reader,))

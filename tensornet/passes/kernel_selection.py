@@ -1,7 +1,8 @@
 """Kernel selection: regions of equations that one backend kernel computes.
 
-A kernel says in the equation language what it computes, as a pattern that many programs fit. Both are compared in
-their canonical forms; what no kernel takes stays as it was written.
+A kernel says in the equation language what it computes, as a pattern that many programs fit: scaled dot-product
+attention in `ops/attention.py`, a user's own by `tn.register(…, computes=…)`. Both are compared in their canonical
+forms; what no kernel takes stays as it was written.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from ..language.expression import (
 )
 from ..language.patterns import Pattern, groups_of, pattern_of, sized
 from ..ops.pointwise import WHERE
-from ..ops.record import Element, Meaning
+from ..ops.record import Element, KernelEquation
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, product
 from .rewriter import Draft
@@ -84,7 +85,7 @@ def select_kernels(graph: Graph, cost: Cost, kernels: Sequence[Function], values
     return draft.finished()
 
 
-_Kernel: TypeAlias = "tuple[Function, Meaning, Pattern]"
+_Kernel: TypeAlias = "tuple[Function, KernelEquation, Pattern]"
 
 
 _Behind: TypeAlias = "Mapping[str, frozenset[str]]"
@@ -584,7 +585,7 @@ class _Search:
         looked = set(found.looked)
         return (self.draft[each.name] for each in self.graph.own if each.name in looked)
 
-    def call(self, kernel: Function, meaning: Meaning, pattern: Pattern, found: _Found) -> Expression:
+    def call(self, kernel: Function, meaning: KernelEquation, pattern: Pattern, found: _Found) -> Expression:
         """The call of a kernel, among the factors that stand beside it."""
         operands = tuple(_bound(each, found.bound, found.groups) for each in pattern.operands)
         told = dict(kernel.options)

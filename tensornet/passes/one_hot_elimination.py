@@ -49,7 +49,7 @@ MOST = 4
 
 
 @by_kernels
-def eliminate_one_hots(draft: Draft, reader: Equation, spelled: Container[str]) -> Iterator[Change]:
+def eliminate_one_hots(draft: Draft, reader: Equation, supported: Container[str]) -> Iterator[Change]:
     """Reads tensors at told positions, or adds them up there, instead of multiplying by ones, where that pays."""
     for product in reader.parts:
         if not isinstance(product, Contraction):
@@ -59,7 +59,7 @@ def eliminate_one_hots(draft: Draft, reader: Equation, spelled: Container[str]) 
             if ones is None:
                 continue
             if is_inside(ones):
-                yield from _due(draft, reader, product, at, ones, spelled)
+                yield from _due(draft, reader, product, at, ones, supported)
                 continue
             if not of_expression(ones.arguments[0], draft.elements).is_position:
                 continue
@@ -69,27 +69,27 @@ def eliminate_one_hots(draft: Draft, reader: Equation, spelled: Container[str]) 
             opened = Contraction((*product.factors[:at], ones, *product.factors[at + 1 :]))
             if not draft.stands_alone(opened, draft.scope(Contraction(product.factors))):
                 continue  # the name that the reader gives the axis tells another size, or none
-            if FUNCTIONS[ones.function].scatters in spelled:
+            if FUNCTIONS[ones.function].scatters in supported:
                 yield from _scatters(draft, reader, product, at, ones)
-            if GROUPED_OUTER.name in spelled:
+            if GROUPED_OUTER.name in supported:
                 yield from _outer(draft, reader, product, at, ones)
 
 
 def _due(
-    draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call, spelled: Container[str]
+    draft: Draft, reader: Equation, product: Contraction, at: int, ones: Call, supported: Container[str]
 ) -> Iterator[Change]:
     """The forms of a product in which ones choose; nothing where there is nothing else that could be infinite."""
     if all(is_scalar(factor) or _chooses(draft, factor) for factor in product.factors):
-        if FUNCTIONS[ones.function].scatters in spelled:
+        if FUNCTIONS[ones.function].scatters in supported:
             yield from _scatters(draft, reader, product, at, ones)
         return
     found = list[Change]()
     held = {axis for n, each in enumerate(product.factors) if n != at for axis in free_axes(each)}
     if set(ones.axes) <= held & set(product.summed):
         found += _changes(draft, reader, product, at, ones)
-    if FUNCTIONS[ones.function].scatters in spelled:
+    if FUNCTIONS[ones.function].scatters in supported:
         found += _scatters(draft, reader, product, at, ones)
-    if GROUPED_OUTER.name in spelled:
+    if GROUPED_OUTER.name in supported:
         found += _outer(draft, reader, product, at, ones)
     if not found:
         right = replaced(

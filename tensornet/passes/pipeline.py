@@ -1,7 +1,8 @@
 """The pass pipeline: what is done to a graph before it is lowered, in order.
 
 A pass takes a graph without calls and gives one that computes the same. It is not entered where no equation has what
-it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
+it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them. Before these passes
+`planning.planner` outlines blocks and makes scans of recurrences; after them it lowers, and folds constants.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ class Context:
 
     Attributes:
         cost: the expected seconds of a part of the graph.
-        spelled: the operations that the backend has, of those that it need not have.
+        supported: the operations that the backend has, of those that it need not have.
         kernels: the kernels that compute several equations.
         values: every open size.
         sums: whether numbers of the working type hold long sums.
     """
 
     cost: Cost
-    spelled: Collection[str]
+    supported: Collection[str]
     kernels: Sequence[Function]
     values: Mapping[str, int]
     sums: bool
@@ -161,23 +162,28 @@ ALGEBRA = (
 )
 
 PIPELINE = (
-    Pass("expansion", lambda graph, c: expand(graph, c.spelled), is_made_of_others, always=True),
+    Pass("expansion", lambda graph, c: expand(graph, c.supported), is_made_of_others, always=True),
     DEAD_CODE,
     SUBEXPRESSIONS,
     AT_POSITION,
     Pass("gather pushdown", lambda graph, c: push_gathers_down(graph, c.cost), _gathers),
     Pass("reduction pushdown", lambda graph, c: push_reductions_down(graph, c.cost, c.sums), _averages),
-    Pass("grouped GEMM", lambda graph, c: select_grouped_gemm(graph, c.cost, c.spelled), _gathers),
+    Pass("grouped GEMM", lambda graph, c: select_grouped_gemm(graph, c.cost, c.supported), _gathers),
     Pass(
         "kernel selection of convolutions",
-        lambda graph, c: select_convolutions(graph, c.cost, c.spelled, simplify),
+        lambda graph, c: select_convolutions(graph, c.cost, c.supported, simplify),
         _windows_or_ones,
     ),
     Pass(
-        "kernel selection of pooling", lambda graph, c: select_pooling(graph, c.cost, c.spelled), _has_windows
+        "kernel selection of pooling",
+        lambda graph, c: select_pooling(graph, c.cost, c.supported),
+        _has_windows,
     ),
-    Pass("one-hot elimination", lambda graph, c: eliminate_one_hots(graph, c.cost, c.spelled), _is_one_hot),
-    Pass("kernel selection", lambda graph, c: select_kernels(graph, c.settled_cost, c.kernels, c.values)),
+    Pass("one-hot elimination", lambda graph, c: eliminate_one_hots(graph, c.cost, c.supported), _is_one_hot),
+    Pass(
+        "kernel selection before algebra",
+        lambda graph, c: select_kernels(graph, c.settled_cost, c.kernels, c.values),
+    ),
     *ALGEBRA,
     Pass("kernel selection", lambda graph, c: select_kernels(graph, c.cost, c.kernels, c.values)),
     Pass("tautologies", lambda graph, _: drop_tautologies(graph), _calls_to(WHERE.name), always=True),

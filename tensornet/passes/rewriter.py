@@ -221,14 +221,14 @@ def improved(
 class Rewrite(Protocol):
     """A rewrite of a graph to what takes less time, by a cost and the kernels that there are."""
 
-    def __call__(self, graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph: ...
+    def __call__(self, graph: Graph, cost: Cost, supported: Container[str] = ()) -> Graph: ...
 
 
 def by_kernels(changes: Callable[[Draft, Equation, Container[str]], Iterable[Change]]) -> Rewrite:
     """The rewrite that makes, of the changes to each equation that some kernels allow, those that save time."""
 
-    def rewrite(graph: Graph, cost: Cost, spelled: Container[str] = ()) -> Graph:
-        return improved(graph, graph.own, lambda draft, reader: changes(draft, reader, spelled), cost)
+    def rewrite(graph: Graph, cost: Cost, supported: Container[str] = ()) -> Graph:
+        return improved(graph, graph.own, lambda draft, reader: changes(draft, reader, supported), cost)
 
     rewrite.__doc__ = changes.__doc__
     return rewrite

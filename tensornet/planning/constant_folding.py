@@ -1,6 +1,6 @@
 """Constant folding: what no call changes is computed once.
 
-A tensor is still if it is made of constants, positions and numbers alone. What still tensors the other steps
+A tensor is invariant if it is made of constants, positions and numbers alone. What invariant tensors the other steps
 read are tables: they are computed once for each device, element type and length, and handed to the function
 as further constants. A tensor much larger than what it is made of is no table, but made anew at each call.
 """
@@ -25,7 +25,7 @@ from .plans import CallStep
 from .steps import Result, Step, Table
 from .target import Target
 
-__all__ = ["Folded", "fold_constants", "is_still", "is_worth_keeping", "seconds_at_a_call"]
+__all__ = ["Folded", "fold_constants", "is_invariant", "is_worth_keeping", "seconds_at_a_call"]
 
 SMALL = 64 * 2**20
 """A table of so many bytes is kept, whatever it is made of."""
@@ -39,15 +39,15 @@ def is_worth_keeping(size: float, made_of: float) -> bool:
     return size <= max(SMALL, GROWTH * made_of)
 
 
-def is_still(step: Step | CallStep, still: Container[str], sizes: frozenset[str]) -> bool:
+def is_invariant(step: Step | CallStep, invariant: Container[str], sizes: frozenset[str]) -> bool:
     """Whether a step depends on nothing that a call gives.
 
     Args:
         step: the step.
-        still: the tensors that depend on nothing, the constants among them.
+        invariant: the tensors that depend on nothing, the constants among them.
         sizes: the open sizes that it may depend on.
     """
-    if not all(name in still for name in step.reads) or not step.open_sizes <= sizes:
+    if not all(name in invariant for name in step.reads) or not step.open_sizes <= sizes:
         return False
     if isinstance(step, CallStep):
         checks = any(table.below is not None for table in step.plan.tables)
@@ -77,7 +77,7 @@ def seconds_at_a_call(
     }
     total = 0.0
     for step in steps:
-        if step.reads and is_still(step, made_of, told):
+        if step.reads and is_invariant(step, made_of, told):
             roots = sum(made_of[name] for name in step.reads)
             if is_worth_keeping(step.bytes, roots):
                 made_of.update(dict.fromkeys(step.defines, roots))
@@ -124,7 +124,7 @@ def fold_constants(
 
 @dataclass(frozen=True)
 class _Form:
-    """What is known of a still tensor: its dimensions, its elements, and the constants it is made of."""
+    """What is known of an invariant tensor: its dimensions, its elements, and the constants it is made of."""
 
     dims: tuple[tuple[Axis, ...], ...]
     element: Element
@@ -166,7 +166,7 @@ class _Division:
         self.held = {name for step in calls for name in step.held}  # under these names and no others
 
     def done(self) -> Folded:
-        still = self._still()
+        invariant = self._invariant()
         steps: list[Step | CallStep] = []
         for number, step in enumerate(self.steps):
             of_its_own = isinstance(step, CallStep) and step.along is None
@@ -176,8 +176,8 @@ class _Division:
                 and step.plan.tables
                 and (step.slicing or not self.alone)
             ):
-                step = replace(step, tables=tuple(self._of_block(step, number in still)))
-            if number in still:
+                step = replace(step, tables=tuple(self._of_block(step, number in invariant)))
+            if number in invariant:
                 self.same.update(zip(step.defines, self._do_once(step, self.same), strict=True))
             else:
                 steps.append(self._looked_up(_moved(step, self.same)))
@@ -191,8 +191,8 @@ class _Division:
 
     # ---- which steps
 
-    def _still(self) -> set[int]:
-        """The numbers of the steps that are done once: those that are still, but for what is not worth keeping
+    def _invariant(self) -> set[int]:
+        """The numbers of the steps that are done once: those that are invariant, but for what is not worth keeping
         and what that is made into."""
         given, refused = dict(self.forms), set[int]()
         while True:
@@ -200,7 +200,7 @@ class _Division:
             for number, step in enumerate(self.steps):
                 self._note_shape(step)
                 apart = self.alone and isinstance(step, CallStep) and step.along is None
-                if number not in refused and not apart and is_still(step, self.forms, self.told):
+                if number not in refused and not apart and is_invariant(step, self.forms, self.told):
                     found.add(number)
                     self._note_form(step)
             more = self._refused(found)
@@ -223,15 +223,15 @@ class _Division:
         else:
             self.forms[step.equation.name] = _Form(_dims(step), step.element, roots)
 
-    def _refused(self, still: set[int]) -> set[int]:
-        """Those among the still steps whose results would be tables, and must not be."""
+    def _refused(self, invariant: set[int]) -> set[int]:
+        """Those among the invariant steps whose results would be tables, and must not be."""
         read = set(self.outputs)
         for number, step in enumerate(self.steps):
-            if number not in still:
+            if number not in invariant:
                 read.update(step.reads)
         return {
             number
-            for number in still
+            for number in invariant
             if any(
                 name in self.outputs or (name in read and not self._is_worth_keeping(name))
                 for name in self.steps[number].defines
@@ -249,7 +249,7 @@ class _Division:
     # ---- tables
 
     def _table(self, made: str, below: Any) -> str:
-        """The name of the table that holds a still tensor, of positions below a size if it is to be looked up by."""
+        """The name of the table that holds an invariant tensor; of positions, these below a size if looked up by."""
         if (made, below) not in self.tables:
             form = self.forms[made]
             name = made
@@ -262,7 +262,7 @@ class _Division:
         return self.tables[made, below].leaf.name
 
     def _looked_up(self, step: Step | CallStep) -> Step | CallStep:
-        """The step with still positions from tables, where they have been looked at."""
+        """The step with invariant positions from tables, where they have been looked at."""
         if isinstance(step, CallStep) and step.along is not None:
             pairs = zip(step.tables, step.plan.tables, strict=True)
             return replace(step, tables=tuple(self._looked_at(name, each.below) for name, each in pairs))
@@ -276,20 +276,20 @@ class _Division:
         return replace(step, equation=replace(step.equation, right=replace(right, index=index)))
 
     def _looked_at(self, name: str, below: Any) -> str:
-        """The table of still positions below a size, if it can be one."""
+        """The table of invariant positions below a size, if it can be one."""
         is_table = below is not None and name in self.forms and self.told.issuperset(size_names(below))
         return self._table(name, below) if is_table else name
 
     # ---- blocks
 
-    def _of_block(self, step: CallStep, still: bool) -> Iterator[str]:
+    def _of_block(self, step: CallStep, invariant: bool) -> Iterator[str]:
         """What the tables that a block reads are called here, where they are made."""
         block = step.plan
         names = {leaf.name: scoped(step.scope, leaf.name) for leaf in block.graph.constants}
         for each in block.once:
             names.update(zip(each.defines, self._do_once(each, names, step.scope), strict=True))
         for table in block.tables:
-            yield names[table.made] if still else self._table(names[table.made], table.below)
+            yield names[table.made] if invariant else self._table(names[table.made], table.below)
 
     # ---- steps that are done once
 

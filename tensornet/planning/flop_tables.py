@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..device.model import default_profile
+from ..display import table
 from ..graph.graph import Graph, of_graph
-from ..notebook import table
 from ..sizes import evaluate
 from ..units import amount
 from .planner import schedule

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..autodiff.activity import check_real
-from ..autodiff.joint import Directions
+from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated, made_again
 from ..autodiff.vjp_context import Pairs
-from ..contraction.joint_order import ordered_both_ways
+from ..contraction.joint_order import joint_order
 from ..contraction.path_optimizers import fewest_flops
 from ..contraction.search import Problem
 from ..device.model import DeviceProfile, default_profile
@@ -29,7 +29,7 @@ from ..scan.checkpointing import segmented
 from ..sizes import evaluate, size_names
 from .planner import NOMINAL
 
-__all__ = ["Quickest", "both_ways", "gradient", "in_pairs", "jvp", "leaves_of", "with_lengths", "within"]
+__all__ = ["Quickest", "joint_graph", "gradient", "in_pairs", "jvp", "leaves_of", "with_lengths", "within"]
 
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """What the gradient of a gradient is called, and what is added up to one."""
@@ -73,7 +73,7 @@ def gradient(
         W.grad[o,i] = y.grad[b,o] * x[b,i]
     """
     graph = graph if of is None else graph.select(of)
-    return both_ways(graph, leaves_of(graph, wrt)).joined()
+    return joint_graph(graph, leaves_of(graph, wrt)).joined()
 
 
 @of_graph
@@ -105,9 +105,9 @@ def jvp(
     """
     graph = graph if of is None else graph.select(of)
     leaves = leaves_of(graph, wrt)
-    once = both_ways(graph, leaves, alone=False)
+    once = joint_graph(graph, leaves, alone=False)
     first, seeds = once.joined(), tuple(seed for _, seed in once.seeds)
-    twice = both_ways(first, seeds, alone=False)
+    twice = joint_graph(first, seeds, alone=False)
     given = dict(twice.seeds)
     tangents = [(given[result], leaf) for leaf, result in zip(leaves, first.outputs, strict=True)]
     tangents += [(found, name) for found, (name, _) in zip(twice.backward.outputs, once.seeds, strict=True)]
@@ -140,14 +140,14 @@ def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], un
     )
 
 
-def both_ways(
+def joint_graph(
     graph: Graph,
     wrt: tuple[str, ...],
     alone: bool = True,
     pairs: Pairs | None = None,
     again: frozenset[str] = frozenset(),
-) -> Directions:
-    """A graph's way forward, and its way back to some leaves; products in the pairs of fewest FLOPs, or in others.
+) -> JointGraph:
+    """The forward pass of a graph, and the backward pass to some leaves; products in pairs of fewest FLOPs, or others.
 
     Raises:
         DtypeError: it holds complex numbers.
@@ -161,31 +161,31 @@ def within(
     graph: Graph,
     wrt: tuple[str, ...],
     pairs: Pairs,
-    peak: Callable[[Directions], int],
-) -> Directions:
-    """Both ways, with as much made again on the way back as it takes to keep to a limit: the first calls, and where
-    that is not enough all of them, and recurrences in segments, as few as do.
+    peak: Callable[[JointGraph], int],
+) -> JointGraph:
+    """The joint graph with as much rematerialised as it takes to keep to a limit: the first calls, and where that is
+    not enough all of them, and recurrences in segments, as few as do.
 
     Where nothing does, what takes least.
 
     Args:
         limit: of bytes alive at once, if there is one.
-        graph, wrt, pairs: as in `both_ways`.
+        graph, wrt, pairs: as in `joint_graph`.
         peak: tells how many are.
     """
-    found = both_ways(graph, wrt, pairs=pairs)
+    found = joint_graph(graph, wrt, pairs=pairs)
     if limit is None or peak(found) <= limit:
         return found
     calls = made_again(graph, wrt)
 
-    def ways(count: int) -> Directions:
-        return both_ways(graph, wrt, pairs=pairs, again=frozenset(calls[:count]))
+    def rematerialised(count: int) -> JointGraph:
+        return joint_graph(graph, wrt, pairs=pairs, again=frozenset(calls[:count]))
 
     def fits(count: int) -> bool:
-        return peak(ways(count)) <= limit
+        return peak(rematerialised(count)) <= limit
 
     if calls:
-        found = ways(1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
+        found = rematerialised(1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
     if not any(part.recurrences for part in graph.parts()) or (calls and peak(found) <= limit):
         return found
     return _in_segments(limit, graph, wrt, pairs, peak, found)
@@ -196,23 +196,23 @@ def _in_segments(
     graph: Graph,
     wrt: tuple[str, ...],
     pairs: Pairs,
-    peak: Callable[[Directions], int],
-    whole: Directions,
-) -> Directions:
-    """Both ways, with recurrences in the fewest segments that keep to a limit, or in those that take least."""
+    peak: Callable[[JointGraph], int],
+    whole: JointGraph,
+) -> JointGraph:
+    """The joint graph with recurrences in the fewest segments that keep to a limit, or in those that take least."""
     least, found = peak(whole), whole
     for doublings in itertools.count(1):
         parted = segmented(graph, 2**doublings)
         if parted == segmented(graph, 2 ** (doublings - 1)):
             return found
-        ways = both_ways(parted, wrt, pairs=pairs, again=frozenset(made_again(parted, wrt)))
-        taken = peak(ways)
+        trial = joint_graph(parted, wrt, pairs=pairs, again=frozenset(made_again(parted, wrt)))
+        taken = peak(trial)
         if taken < least:
-            least, found = taken, ways
+            least, found = taken, trial
         elif found is not whole:
             return found
         if taken <= limit:
-            return ways
+            return trial
     raise AssertionError
 
 
@@ -248,7 +248,7 @@ class Quickest:
         known = {axis: max(1, size) if isinstance(size, int) else NOMINAL for axis, size in values.items()}
         kept = kept & {axis for each in axes for axis in each}
         problem = Problem(tuple(axes), kept, None, known, self.profile, self.itemsize)
-        order = ordered_both_ways(problem, frozenset(range(len(axes))))
+        order = joint_order(problem, frozenset(range(len(axes))))
         return tuple((pair.first, pair.second) for pair in order)
 
 

@@ -37,7 +37,7 @@ def overwriting(
         values: every size that has a name.
         target: what they are planned for.
     """
-    if not target.spelled >= WRITTEN:
+    if not target.supported >= WRITTEN:
         return tuple(steps)
     reads = Counter(name for step in steps for name in step.reads)
     once = {name for name, count in reads.items() if count == 1 and name not in outputs}

@@ -20,9 +20,9 @@ from ..device.model import DeviceProfile
 from ..documents import Part
 from ..errors import TensornetError
 from ..graph.graph import Graph
+from ..json_store import Store, chosen_folder
 from ..language.expression import Call
 from ..ops.table import FUNCTIONS
-from .disk_cache import Store, chosen_folder
 from .plans import Plan
 
 __all__ = ["Occasion"]
@@ -104,14 +104,14 @@ def _store() -> Store | None:
 def _registered(graph: Graph) -> list[Any]:
     """The functions of the user's own that a graph calls, and the kernels that it may be covered with."""
     called = {part.function for part in graph.expressions() if isinstance(part, Call)}
-    own = [row for row in FUNCTIONS.values() if row.implementations and (row.means or row.name in called)]
+    own = [row for row in FUNCTIONS.values() if row.implementations and (row.computes or row.name in called)]
     rows = sorted(own, key=lambda row: row.name)
     return [
         (
             row.name,
             row.kind,
             row.arity,
-            [each.text for each in row.means],
+            [each.text for each in row.computes],
             [each for each, _ in row.implementations],
         )
         for row in rows

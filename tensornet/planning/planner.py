@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..autodiff.activity import check_derivatives
-from ..autodiff.joint import Directions
-from ..contraction.path_optimizers import as_written, fastest, fastest_both_ways, fewest_flops
+from ..autodiff.joint import JointGraph
+from ..contraction.path_optimizers import as_written, fastest, fastest_with_vjp, fewest_flops
 from ..contraction.search import Choose
 from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
@@ -65,7 +65,7 @@ def schedule(
     compare: bool,
     sizes: Mapping[str, int],
     around: frozenset[str] | None = None,
-    spelled: frozenset[str] = frozenset(),
+    supported: frozenset[str] = frozenset(),
     closed: bool = False,
     changing: frozenset[str] = frozenset(),
     loops: bool = False,
@@ -73,7 +73,7 @@ def schedule(
     """The plan, its code not yet written.
 
     Args:
-        spelled: the operations that the backend has, of those that it need not have.
+        supported: the operations that the backend has, of those that it need not have.
         around: scopes whose calls stay calls in any case, for blocks that run by themselves.
         closed: whether what depends on open sizes is made anew at each call.
         changing: the leaves that get gradients, where what computes them is planned as well.
@@ -83,7 +83,7 @@ def schedule(
         check_derivatives(graph)
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
-    target = Target.of(backend, device, dtype, profile, spelled, closed, changing, loops)
+    target = Target.of(backend, device, dtype, profile, supported, closed, changing, loops)
     has_complex = "complex" in dtype or writes_complex(graph)
     whole = _outlined(graph, values, target, around, has_complex)
     laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
@@ -349,9 +349,9 @@ def _lowered(
         made = _function.__wrapped__ if is_traced() else _function
         return made(noted("block", None, bare(block)), at, replace(target, changing=changing), way)
 
-    def product(directions: Directions, sizes: Mapping[str, int]) -> Plan:
-        at = tuple((name, sizes[name]) for name in directions.forward.open_sizes)
-        return _product(directions, at, replace(target, changing=frozenset()))
+    def product(joint: JointGraph, sizes: Mapping[str, int]) -> Plan:
+        at = tuple((name, sizes[name]) for name in joint.forward.open_sizes)
+        return _product(joint, at, replace(target, changing=frozenset()))
 
     graph = between_calls(eliminate_dead_code(graph), lambda part: rewritten(part, values, target))
     counting = counted(graph, choose)
@@ -367,10 +367,10 @@ def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -
 
 
 @functools.lru_cache(maxsize=512)
-def _product(directions: Directions, at: tuple[tuple[str, int], ...], target: Target) -> Plan:
-    """The plan of a product, and in it that of its way back."""
-    forward = _function(directions.forward, at, target, "products", inside=False)
-    return replace(forward, backward=_function(directions.backward, at, target, "products", inside=False))
+def _product(joint: JointGraph, at: tuple[tuple[str, int], ...], target: Target) -> Plan:
+    """The plan of a product, and in it that of its backward pass."""
+    forward = _function(joint.forward, at, target, "products", inside=False)
+    return replace(forward, backward=_function(joint.backward, at, target, "products", inside=False))
 
 
 @functools.lru_cache(maxsize=512)
@@ -428,7 +428,7 @@ def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Grap
     alike = target.device == "cpu" and target.dtype in ("float32", "float64")  # others sum to fewer digits
     alike = alike and not target.loops
     made = as_cells(
-        graph, lambda loop, kernel: seconds(kernel) < seconds(loop), target.spelled if alike else ()
+        graph, lambda loop, kernel: seconds(kernel) < seconds(loop), target.supported if alike else ()
     )
     return noted("kernel selection of recurrent cells", graph, made)
 
@@ -442,12 +442,12 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
         return seconds_at_a_call(part, steps_to_price(part, values, target, fastest), values, target)
 
     sums = target.dtype != "float16"  # which holds no long ones
-    return optimize(graph, Context(cost, target.spelled, target.kernels, values, sums))
+    return optimize(graph, Context(cost, target.supported, target.kernels, values, sums))
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {
     "fastest": (_rewritten, fastest),
-    "products": (lambda graph, *_: simplify(graph), fastest_both_ways),
+    "products": (lambda graph, *_: simplify(graph), fastest_with_vjp),
     "as written": (lambda graph, *_: graph, as_written),
     "fewest FLOPs": (lambda graph, *_: simplify(graph), fewest_flops),
 }

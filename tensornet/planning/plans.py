@@ -11,6 +11,7 @@ from typing import Any
 
 from ..codec import Scope, Text, document, read, write
 from ..device.model import Certainty
+from ..display import folded
 from ..documents import Part
 from ..dtypes import Element, itemsize
 from ..errors import EquationError
@@ -19,7 +20,6 @@ from ..graph.element_types import bytes_of, of_leaf
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..language.expression import axes_of_index
-from ..notebook import folded
 from ..sizes import evaluate, product, put_in, size_names, symbol
 from ..units import amount
 from .steps import Repetition, Result, Slicing, Step, Table
@@ -28,7 +28,7 @@ __all__ = ["Alternative", "CallStep", "Plan"]
 
 
 SHOWN = 8
-"""So many of the tensors kept for a way back are shown one by one, the largest."""
+"""So many of the tensors kept for a backward pass are shown one by one, the largest."""
 
 
 @document()
@@ -57,7 +57,7 @@ class CallStep:
         frees: tensors that are not needed after it.
         tables: what the tables of the block are called here.
         slicing: how it is done piece by piece, if it is.
-        again: whether nothing is kept of it for the way back but what it is given: there it is made again.
+        again: whether nothing is kept of it for the backward pass but what it is given: there it is made again.
         along: how it is repeated along an axis, if it is; the results, the first ones of the block, are put
             together along that.
     """
@@ -164,7 +164,7 @@ class CallStep:
     def shown(self, names: Mapping[Plan, str]) -> str:
         """The call as a line, the block by its name."""
         call = shown_call(self.results, names[self.plan], self.operands, self.scope)
-        call += ", made again for the way back" if self.again else ""
+        call += ", computed again for the backward pass" if self.again else ""
         call += f" {self.along}" if self.along is not None else ""
         return call if self.slicing is None else f"{call} {self.slicing}"
 
@@ -191,7 +191,7 @@ class Plan:
         once: the operations that depend on nothing that a call gives, done before the first of them.
         tables: what of these the steps read.
         certainty: how sure the times are; of a block the plan that calls it says so.
-        backward: of a product that gradients go through, the plan of its way back.
+        backward: of a product that gradients go through, the plan of its backward pass.
         recorded: where autograd goes back, what it keeps for that of each call, by its result, after what it
             keeps of all else; bytes, of which those of leaves are none.
         code: the source of the Python function that runs, and of the one that makes its tables.
@@ -337,7 +337,7 @@ class Plan:
 
     @property
     def kept(self) -> tuple[tuple[str, int], ...]:
-        """The tensors kept from the way forward to the way back, and their bytes; what is given is not counted."""
+        """The tensors kept from the forward to the backward pass, and their bytes; what is given is not counted."""
         if self.backward is None:
             return self.recorded
         sizes, made = dict(self.sizes), set(self.graph.outputs) - {leaf.name for leaf in self.graph.leaves}
@@ -362,7 +362,7 @@ class Plan:
         return found
 
     def _shown_body(self) -> Iterator[str]:
-        """The steps, those of the functions that are called, what is done once, and the way back."""
+        """The steps, those of the functions that are called, what is done once, and the backward pass."""
         yield from self._shown_steps(self.steps)
         calls = self._calls
         for block, name in self.functions.items():
@@ -375,7 +375,7 @@ class Plan:
         yield from self._shown_back()
 
     def _shown_back(self) -> Iterator[str]:
-        """What is kept for the way back, and its steps."""
+        """What is kept for the backward pass, and its steps."""
         if self.backward is not None:
             yield f"back, of what is given and of {self._shown_kept() or 'nothing else'}:"
             yield from self.backward._shown_body()

@@ -146,8 +146,7 @@ class Repetition:
         states: for each of the operands behind them the result of the block that takes its place.
         back: whether it goes from the last position to the first.
         last: whether the last states are results too.
-        segment: where nothing is kept for the way back but the states between segments, of which each is made again
-            there, the positions of one.
+        segment: where nothing is kept for the backward pass but the states between segments, the positions of one.
     """
 
     axis: Axis

@@ -26,7 +26,7 @@ class Target:
     Attributes:
         backend, device, dtype: as for `tensornet.plan`.
         profile: the constants of the device.
-        spelled: the operations that the backend has a spelling for.
+        supported: the operations that the backend has a spelling for.
         closed: whether what depends on open sizes is made anew at each call.
         kernels: those that compute what several equations say, the backend's and the user's.
         changing: the leaves that get gradients, where what computes them is planned as well.
@@ -37,7 +37,7 @@ class Target:
     device: str
     dtype: str
     profile: DeviceProfile
-    spelled: frozenset[str]
+    supported: frozenset[str]
     closed: bool = False
     kernels: tuple[Function, ...] = ()
     changing: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ class Target:
         device: str,
         dtype: str,
         profile: DeviceProfile,
-        spelled: frozenset[str],
+        supported: frozenset[str],
         closed: bool = False,
         changing: frozenset[str] = frozenset(),
         loops: bool = False,
@@ -63,10 +63,10 @@ class Target:
         """The target with the kernels that there are for it; the user's own first."""
         known = [row for row in FUNCTIONS.values() if row.recognised]
         own = [row for row in known if backend in dict(row.implementations)]
-        kernels = (*own, *(row for row in known if row.name in spelled))
+        kernels = (*own, *(row for row in known if row.name in supported))
         if "complex" in dtype:
             kernels = tuple(row for row in kernels if _takes_complex(row))
-        return cls(backend, device, dtype, profile, spelled, closed, kernels, changing, loops)
+        return cls(backend, device, dtype, profile, supported, closed, kernels, changing, loops)
 
     def told_sizes(self, graph: Graph) -> frozenset[str]:
         """The open sizes that what is done once may depend on: those that the shapes of what is given tell."""

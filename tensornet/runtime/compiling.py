@@ -62,8 +62,8 @@ def compile(
         memory_limit: bytes, or a text such as "512 MiB" or "1GB", that may be alive at once; what needs more is
             computed piece by piece, along an
             axis that allows it. On torch, where gradients are asked for, bytes that are kept for these; calls of
-            blocks, and segments of recurrences, are made again on the way back where more would be. A graph without
-            these is computed piece by piece all the same, and what is kept comes on top.
+            blocks, and segments of recurrences, are computed again in the backward pass where more would be. A graph
+            without these is computed piece by piece all the same, and what is kept comes on top.
         params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..autodiff.joint import Directions
+from ..autodiff.joint import JointGraph
 from ..codegen.program import planned
 from ..device.calibration import profile_of
 from ..dtypes import element_type, itemsize
@@ -13,7 +13,7 @@ from ..errors import DtypeError
 from ..frontend.losses import with_loss
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
-from ..planning.gradients import Quickest, both_ways, leaves_of, with_lengths, within
+from ..planning.gradients import Quickest, joint_graph, leaves_of, with_lengths, within
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
 from ..units import Memory, in_bytes
@@ -71,18 +71,18 @@ class ValueAndGrad:
         recurs = bounded and any(part.recurrences for part in self._whole.parts())
         return tuple(sorted(sizes.items())) if recurs else about_as_long(sizes)
 
-    def _joined(self, ways: Directions) -> Graph:
+    def _joined(self, ways: JointGraph) -> Graph:
         return ways.joined(self._whole.outputs)
 
-    def _ways(self, sizes: Mapping[str, int], dtype: str) -> Directions:
+    def _ways(self, sizes: Mapping[str, int], dtype: str) -> JointGraph:
         if not sizes:
-            return both_ways(self._whole, self.wrt)
+            return joint_graph(self._whole, self.wrt)
         dtype = element_type(self._options["dtype"] or dtype)
         device = self._options["device"] or self.backend.device()
         profile = profile_of(self.backend, device, dtype)
         pairs = Quickest(profile, itemsize(dtype), tuple(sorted(sizes.items())))
 
-        def peak(ways: Directions) -> int:
+        def peak(ways: JointGraph) -> int:
             graph = self._joined(ways)
             at = {name: sizes[name] for name in graph.open_sizes}
             return planned(graph, at, self.backend, device, dtype, profile).peak_memory
@@ -187,7 +187,7 @@ def value_and_grad(
             if not given.
         backend, device, dtype, tune, jit, **sizes: as for `tensornet.compile`.
         memory_limit: bytes that may be alive at once, as for `tensornet.plan`. Calls of blocks are made again on
-            the way back where it takes that, so that nothing is kept of them but what they are given, and
+            the backward pass where it takes that, so that nothing is kept of them but what they are given, and
             recurrences in segments, of each of which its first state is kept; what dropout draws in is not.
 
     Raises:

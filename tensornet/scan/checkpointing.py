@@ -2,8 +2,8 @@
 
     h.segments[s,b,t,o] = block(x[b,(s,t),i], h0[b,o], U[o,p])
 
-Of a call that is made again on the way back no more is kept than what it starts from: of each segment its first
-state, instead of all that is made at each position. What is left over of the positions is a call of its own.
+Of a call that is rematerialised no more is kept than what it starts from: of each segment its first state, instead of
+all that is made at each position. What is left over of the positions is a call of its own.
 """
 
 from __future__ import annotations

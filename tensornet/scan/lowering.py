@@ -4,10 +4,11 @@
     h[b,t,o] = f * …
 
 The block makes what there is at one position, of what comes in there and of the states that the one before
-left. What does not recur leaves the loop by construction: each part of an equation that reads nothing of the
-recurrence is an equation of its own, for all positions at once, `f_1[t,b,o] = x[b,t,i] * W[o,i]`. What has
-nothing to do with the axis, `U`, is a constant of the block, and what is made of constants alone is made
-before the loop. A step outside of a recurrence is a crop beside what it starts from.
+left. What does not recur is loop-invariant, and leaves the loop by construction: each part of an equation that
+reads nothing of the recurrence is an equation of its own, for all positions at once,
+`f_1[t,b,o] = x[b,t,i] * W[o,i]`. What has nothing to do with the axis, `U`, is a constant of the block, and what
+is made of constants alone is made before the loop. A step outside of a recurrence is a crop beside what it starts
+from.
 """
 
 from __future__ import annotations
@@ -519,7 +520,7 @@ class _Looping(Stating):
         return self._cut(plain, plain.index.index(label), block)
 
     def _given(self, part: Expression, equation: Equation, block: _Block) -> Expression:
-        """What does not recur: a tensor as it is, or the value of an expression, made before the loop."""
+        """What is loop-invariant: a tensor as it is, or the value of an expression, made before the loop."""
         label = block.group.labels[equation.name]
         scope = self.graph.scope(equation)
         if is_scalar(part):

@@ -51,15 +51,15 @@ ONE, ZERO, LESS = Literal(1), Literal(0), Literal(-1)
 KERNELS = (LSTM_ALONG, GRU_ALONG, TANH_ALONG, RELU_ALONG)
 
 
-def as_cells(graph: Graph, pays: Pays, spelled: Container[str]) -> Graph:
+def as_cells(graph: Graph, pays: Pays, supported: Container[str]) -> Graph:
     """The graph, some of whose calls along an axis are kernels.
 
     Args:
         graph: the graph, its recurrences called along their axes.
         pays: whether a kernel is quicker than a loop, told of both with what serves them alone.
-        spelled: the kernels that there are.
+        supported: the kernels that there are.
     """
-    kinds = [row for row in KERNELS if row.name in spelled]
+    kinds = [row for row in KERNELS if row.name in supported]
     if not kinds or all(call.along is None for call in graph.calls):
         return graph
     return _Writing(graph, pays, kinds).changed()

@@ -1,4 +1,4 @@
-"""What classifiers cost: times, measured apart from training and in turns, and what is kept for the way back."""
+"""What classifiers cost: times, measured apart from training and in turns, and what is kept for the backward pass."""
 
 from __future__ import annotations
 

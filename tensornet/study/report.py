@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensornet.terminal import printable
+from tensornet.display import printable
 
 from .files import set_aside, set_aside_in, write_whole
 from .pictures import COMPRESSION, FORMATS, PICTURES, draw

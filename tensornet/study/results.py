@@ -256,7 +256,7 @@ class Appraisal:
         name: that of the run.
         equations: the classifier, as it prints.
         plan: how a mini-batch of training is computed, as it prints.
-        kept: bytes kept from the way forward to the way back, for a mini-batch.
+        kept: bytes kept from the forward pass to the backward pass, for a mini-batch.
         step_ms: milliseconds of a training step (forward, backward, update) of one mini-batch that lies
             ready, the median over rounds in which each classifier takes its turn.
         latency_ms: milliseconds of a prediction for one example, likewise.

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensornet as tn
+from tensornet.display import printable
 from tensornet.errors import TensornetError
-from tensornet.terminal import printable
 
 from .appraising import Wanted, appraise, appraise_on_worker, keep_appraisals, kept_appraisals
 from .arrays import Data, name_of

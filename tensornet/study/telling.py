@@ -325,7 +325,7 @@ class Report:
             "  lies ready, measured apart from training: the classifiers take turns, round after round, after some",
             "  that do not count, and this is the median.",
             f"- **ms a prediction**: milliseconds of a prediction for one {example}, measured likewise.",
-            "- **kept (MB)**: megabytes that a step keeps from the way forward to the way back, for a mini-batch.",
+            "- **kept (MB)**: megabytes that a step keeps from the forward to the backward pass, for a mini-batch.",
         ]
         seeds = ["- **± (n)**: the mean over n seeds, and the standard deviation among them (by n - 1)."]
         return [

@@ -45,7 +45,7 @@ COLUMNS = {
         Column("seconds", "forward", "time forward", "s", True),
         Column("expected_training_seconds", "training,\nexpected", "expected time both ways", "s", True),
         Column("training_seconds", "training", "time both ways", "s", True),
-        Column("kept", "kept", "bytes kept for the way back", "B"),
+        Column("kept", "kept", "bytes kept for the backward pass", "B"),
         Column("error", "error", "error"),
     )
 }

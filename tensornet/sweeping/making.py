@@ -18,7 +18,7 @@ from ..fitting.nearest import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
-from ..planning.gradients import Quickest, both_ways, leaves_of, results_of
+from ..planning.gradients import Quickest, joint_graph, leaves_of, results_of
 from ..planning.planner import NOMINAL, flop_count, whole_sizes
 from ..planning.plans import Plan
 from ..planning.progress import measuring, watched
@@ -56,8 +56,8 @@ def sweep(
 
     All are held at once and timed in this process, a call of one after that of another, in turns; they are compared
     with one of them, for a time says little, and a ratio more. What is timed are calls of `tensornet.module` on torch,
-    with autograd for the way back, and of `tensornet.compile` elsewhere, the gradients as equations; all parameters
-    get theirs.
+    with autograd for the backward pass, and of `tensornet.compile` elsewhere, the gradients as equations; all
+    parameters get theirs.
 
     Args:
         graphs: graphs by name; or a function that builds one, with what to choose from in `over`. Settings that
@@ -69,7 +69,7 @@ def sweep(
         device: as the backend names it; its default if not given.
         dtype: the element type.
         measure: whether to time calls.
-        training: whether to tell of the way back as well: the time of both ways, and bytes kept for it.
+        training: whether to tell of the backward pass as well: the time of both ways, and bytes kept for it.
         error: gives a number for each graph, such as how well it approximates.
         weights: instead, that the graphs are to approximate: the error is then the least that factors can have,
             ‖W − Ŵ‖ / ‖W‖. Name to array, of graphs that have them or compute them of others, as
@@ -150,8 +150,8 @@ class _Planned:
 
     Attributes:
         row: as far as it is known.
-        plan: of the way forward; nothing where there is no graph.
-        both: of that and the way back, where it is asked for and there is one.
+        plan: of the forward pass; nothing where there is no graph.
+        both: of that and the backward pass, where it is asked for and there is one.
         sizes, assumed: of the axes that were open, and those among them that nobody gave.
     """
 
@@ -168,7 +168,7 @@ class _Asked:
 
     Attributes:
         place: where it is to run.
-        training: whether its way back is told of.
+        training: whether its backward pass is told of.
         error: gives a number for it.
         sizes: of open axes, of those graphs that have them.
         given: inputs.
@@ -215,7 +215,7 @@ class _Asked:
         if not self.training:
             return _Planned(row, forward, None, sizes, assumed)
         try:
-            both = self._plan(self._both_ways(graph))
+            both = self._plan(self._joint(graph))
             place = self.place
             back = plan(
                 graph,
@@ -226,7 +226,7 @@ class _Asked:
                 compare=False,
             )
         except TensornetError as error:
-            return _Planned(_noted(row, f"no way back: {error.message}"), forward, None, sizes, assumed)
+            return _Planned(_noted(row, f"no backward pass: {error.message}"), forward, None, sizes, assumed)
         kept = sum(size for _, size in back.kept)
         row = replace(row, expected_training_seconds=both.seconds, kept=kept)
         return _Planned(row, forward, both, sizes, assumed)
@@ -246,12 +246,12 @@ class _Asked:
         place = self.place
         return planned(graph, {}, place.backend, place.device, place.dtype)
 
-    def _both_ways(self, graph: Graph) -> Graph:
+    def _joint(self, graph: Graph) -> Graph:
         """The results of a graph and the gradients of its parameters, as one graph."""
         place = self.place
         profile = profile_of(place.backend, place.device, place.dtype)
         pairs = Quickest(profile, itemsize(place.dtype), ())
-        return both_ways(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
+        return joint_graph(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
 
     def _with_error(self, row: Row, graph: Graph) -> Row:
         assert self.error is not None

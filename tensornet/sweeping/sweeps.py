@@ -12,9 +12,9 @@ from html import escape
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from ..display import printable
 from ..documents import Part
 from ..errors import BackendError, TensornetError
-from ..terminal import printable
 from .columns import COLUMNS, Column, column_named
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Row:
         seconds_low, seconds_high: between which half of the samples lie.
         expected_training_seconds: of a call and the gradients of its parameters, by the plan of both.
         training_seconds, training_seconds_low, training_seconds_high: the same, measured.
-        kept: bytes kept from the way forward to the way back, those of what is given not counted.
+        kept: bytes kept from the forward pass to the backward pass, those of what is given not counted.
         error: what the `error` of the sweep said.
         refused: why there is no such graph.
         note: what else there is to say.

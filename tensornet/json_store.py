@@ -1,4 +1,6 @@
-"""Disk cache: entries shared by processes, written whole and read with suspicion.
+"""JSON store: entries on disk, under the plan cache (`planning.plan_cache`) and the profiles of devices.
+
+Processes share them: they are written whole and read with suspicion.
 
 An entry is a file of JSON that holds its key, its content and a seal, the digest of both. Any number
 of processes may read and write at once: what is there is always one that somebody wrote whole. Only a

@@ -1,11 +1,11 @@
-"""Notebook rendering: text as HTML, long parts folded."""
+"""Display: text made safe for a terminal, and as HTML for a notebook, long parts folded."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["folded", "table"]
+__all__ = ["folded", "printable", "table"]
 
 
 def folded(title: str, parts: Mapping[str, str], text: str) -> str:
@@ -36,3 +36,16 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["".join(f"<th>{html.escape(head)}</th>" for head in heads)]
     lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def printable(text: str) -> str:
+    """The text with what would steer a terminal shown instead of obeyed; lines and tabs stay.
+
+    Names, paths and formulas may come from elsewhere, and an escape sequence in one of them could
+    clear the screen or forge what is printed.
+
+    Example:
+        >>> print(printable("runs\\x1b[2J/\\u202e.json"))
+        runs\\x1b[2J/\\u202e.json
+    """
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
