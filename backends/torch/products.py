@@ -20,10 +20,10 @@ def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
     Under transforms of `torch.func`, in forward mode and while a compiler traces nothing is said: they go
     through the operations themselves.
     """
-    if not torch.is_grad_enabled() or is_traced():
+    found = [n for n, array in enumerate(arrays) if array.requires_grad] if torch.is_grad_enabled() else []
+    if not found or is_traced() or True in [arrays[n].dtype.is_complex for n in found]:
         return ()
-    found = tuple([n for n, array in enumerate(arrays) if array.requires_grad])
-    return () if any(arrays[n].is_complex() for n in found) else found
+    return tuple(found)
 
 
 def is_recorded() -> bool:
