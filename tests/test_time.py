@@ -292,7 +292,7 @@ def test_a_copy_costs_its_memory_and_more_the_shorter_its_runs() -> None:
     seconds = []
     for run in (1000, 100, 10, 1):
         each = pricing(a=100, b=10_000 // run, c=run)
-        copied = each.copied(("a", "b", "c"), ("b", "a", "c"))
+        copied = each.transpose_seconds(("a", "b", "c"), ("b", "a", "c"))
         assert copied > 2 * CPU.stream(4 * 10**6)
         seconds.append(copied)
     assert seconds == sorted(seconds)
