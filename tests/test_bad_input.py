@@ -94,6 +94,17 @@ def test_a_size_that_speaks_of_a_window_reads_back() -> None:
     assert tn.layer(str(graph)) == graph
 
 
+def test_a_size_in_brackets_is_not_called_as_an_axis_of_its_line() -> None:
+    """`u` is as long as `p`, and `2*p+p` would be three times a position."""
+    text = "x[b,t]: input\nK[u]: input\nq[b,p]: input\ny[b,p] = x[b,2*p+u] * K[p] * q[b,p]"
+    graph = tn.layer(text, b=3, p=4)
+    assert tn.layer(str(graph)) == graph
+    assert all(tn.layer(str(each)) == each for each in (tn.gradient(graph, wrt=name) for name in "xK"))
+    x, K, q = (np.random.default_rng(0).normal(size=shape) for shape in ((3, 11), 4, (3, 4)))
+    found = tn.compile(graph, backend="numpy", dtype="float64")({}, x, K, q)
+    np.testing.assert_allclose(found, x[:, 4 + 2 * np.arange(4)] * K * q)
+
+
 # ---------------------------------------------------------------------------- what is no graph
 
 

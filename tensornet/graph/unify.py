@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ..errors import ShapeError
-from ..language.equation import Equation
+from ..language.equation import Equation, sizes_in_brackets
 from ..language.expression import Expression, Ref, Size, flat, fresh, occurring, rename, transform
 from ..sizes import evaluate, put_in, size_names, solve_size, symbol
 from .shape_inference import Axis, Dim, disagreement, size_expression
@@ -97,7 +97,7 @@ class Unifier:
         Args:
             equation: the equation.
             sizes: those of its axes, where they are known: an axis that is just as long as the size of its
-                name that comes in need not give way.
+                name that comes in need not give way, but for where brackets speak of it.
         """
         local = equation.axes
         spoken = {
@@ -111,7 +111,10 @@ class Unifier:
             free.name for name in spoken for free in getattr(self.resolve(symbol(name)), "free_symbols", ())
         }
         taken = {*local, *arriving, *spoken}
-        same = {axis for axis, size in (sizes or {}).items() if self.resolve(size) == symbol(axis)}
+        read = {
+            name for size in sizes_in_brackets(equation) for name in size_names(self.resolve(symbol(size)))
+        }
+        same = {axis for axis, size in (sizes or {}).items() if self.resolve(size) == symbol(axis)} - read
         names: dict[str, str] = {}
         for axis in sorted((local & arriving) - same):
             names[axis] = fresh(axis, taken)

@@ -54,6 +54,7 @@ __all__ = [
     "locate",
     "renamed_axes",
     "resolve",
+    "sizes_in_brackets",
     "spoken_sizes",
     "summed_alone",
 ]
@@ -174,6 +175,12 @@ def spoken_sizes(equation: Equation) -> Iterator[str]:
     for part in equation.parts:
         if isinstance(part, Size) and part.axis not in equation.axes:
             yield part.axis
+
+
+def sizes_in_brackets(equation: Equation) -> set[str]:
+    """The sizes that positions speak of, `s` in `x[2*p + s]`: a name of an axis is that axis there, and no size."""
+    told = (entry for ref in equation.references for entry in ref.index if is_told(entry))
+    return {part.axis for entry in told for part in subexpressions(entry) if isinstance(part, Size)}
 
 
 def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
