@@ -137,7 +137,11 @@ class Context(ABC):
     def inside(self, expression: Expression, scope: Scope) -> Scope:
         """The scope inside of a binder: an axis may have another size there."""
         found = scope_inside(expression, self.graph.named, self.graph.bound)
-        return Scope({**scope.sizes, **found.sizes}, {**scope.assumed, **found.assumed})
+        return Scope(
+            {**scope.sizes, **found.sizes},
+            {**scope.assumed, **found.assumed},
+            inner={**scope.inner, **found.inner},
+        )
 
     def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
         """The number of positions along some axes, at the sizes planned for."""

@@ -8,9 +8,18 @@ from dataclasses import dataclass, replace
 from ..contraction.pairs import Layout, ordered
 from ..graph.element_types import of_number
 from ..graph.shape_inference import Scope
-from ..language.expression import Call, Contraction, Expression, axes_of_index, is_scalar, product_of
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    axes_of_index,
+    is_scalar,
+    product_of,
+    scalar_value,
+)
 from ..ops.protocols import Left, Value
-from ..ops.table import FUNCTIONS, Element, Function
+from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from .context import Context
 from .reading import scalar
 from .steps import convert, emit, reorder
@@ -78,6 +87,8 @@ def combine(
 ) -> Value:
     """A pointwise step of operands brought together as `rule` asks, after some that are as they are."""
     tensors = [each.value.element for each in operands if each.value is not None]
+    if rule.takes == "truths":
+        operands = [replace(each, before=tuple(map(_truth, each.before))) for each in operands]
     element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
     brought = [*first, *(_changed(each, lambda value: convert(context, value, element)) for each in operands)]
     values = _tensors(brought)
@@ -87,6 +98,12 @@ def combine(
         brought = [_changed(each, lambda value: _lying(context, value, order)) for each in brought]
     right = written(*(each.expression for each in brought))
     return emit(context, left, right, _tensors(brought), {}, result)
+
+
+def _truth(number: Expression) -> Expression:
+    """A number as a truth value; one that speaks of an open size is compared with 0."""
+    value = scalar_value(number)
+    return Call(CONVERSIONS[Element.TRUTH], (number, Literal(0))) if value is None else Literal(value != 0)
 
 
 def _changed(operand: Operand, change: Callable[[Value], Value]) -> Operand:

@@ -446,7 +446,7 @@ REFLEXIVE = (EQUAL.name, LESS_EQUAL.name, GREATER_EQUAL.name)
 
 _TRUTHS = (
     EQUAL,
-    _truth("not_equal", "a ≠ b", "!=", lambda a, b: a != b, converts=Element.TRUTH),
+    _truth("not_equal", "a ≠ b", "!=", lambda a, b: a != b, converts=Element.TRUTH, number="({0} != {1})"),
     _truth("less", "a < b", "<", lambda a, b: a < b, complex="refused"),
     LESS_EQUAL,
     _truth("greater", "a > b", ">", lambda a, b: a > b, complex="refused"),

@@ -83,7 +83,7 @@ class _Place:
             inner = self.alone(Contraction(tuple(parts_of(binder))))
             own = bound_axes(binder)
             outer = {axis: size for axis, size in found.sizes.items() if axis not in own}
-            found = Scope({**outer, **inner.sizes})
+            found = Scope({**outer, **inner.sizes}, inner={**found.inner, **inner.inner})
         return found
 
     def alone(self, part: Expression) -> Scope:
