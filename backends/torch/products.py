@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["with_vjp", "changing", "is_eager", "is_recorded", "is_traced", "is_transformed"]
+__all__ = ["changing", "is_eager", "is_recorded", "is_traced", "is_transformed", "with_vjp"]
 
 Given: TypeAlias = Sequence[torch.Tensor]
 Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
@@ -21,7 +21,7 @@ def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
     through the operations themselves.
     """
     found = [n for n, array in enumerate(arrays) if array.requires_grad] if torch.is_grad_enabled() else []
-    if not found or is_traced() or True in [arrays[n].dtype.is_complex for n in found]:
+    if not found or is_traced() or any(arrays[n].dtype.is_complex for n in found):
         return ()
     return tuple(found)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..graph.algebra import ONE, ZERO, as_numbers, spread, without_ones
 from ..graph.graph import reads
-from ..graph.shape_inference import Scope
+from ..graph.shape_inference import Scope, beside
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -33,7 +33,7 @@ from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..passes.common_subexpressions import is_random
 from ..sizes import evaluate
 from .activity import changes
-from .vjp_context import VjpContext, beside
+from .vjp_context import VjpContext
 from .window_pushdown import early
 
 __all__ = ["take_apart"]

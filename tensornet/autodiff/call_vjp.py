@@ -51,7 +51,7 @@ def forward_call(
     Args:
         context: what is written.
         call: the call.
-        found: its block both context.
+        found: the joint graph of its block.
         wrt: the leaves of the block that get gradients.
     """
     inner = call.names()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..graph.algebra import ZERO, as_numbers, folded, multiplied, spread, summed_over
-from ..graph.shape_inference import Dim, Scope, dim_size
+from ..graph.shape_inference import Dim, Scope, beside, dim_size
 from ..language.affine import ones_at
 from ..language.equation import Equation
 from ..language.expression import (
@@ -27,7 +27,7 @@ from ..language.expression import (
 )
 from ..ops.pointwise import EQUAL, WHERE
 from ..ops.structure import INDEX
-from .vjp_context import GRADIENT, VjpContext, beside
+from .vjp_context import GRADIENT, VjpContext
 
 __all__ = ["added_up", "full", "give", "gradient_of", "part_of", "whole", "zeros"]
 

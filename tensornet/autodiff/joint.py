@@ -16,7 +16,7 @@ __all__ = ["JointGraph", "tidy"]
 
 @dataclass(frozen=True)
 class JointGraph:
-    """A graph both context.
+    """The forward and the backward pass of a graph.
 
     Attributes:
         forward: what the graph computes, and after it what the backward pass reads of that.

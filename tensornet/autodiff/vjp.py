@@ -23,7 +23,7 @@ from ..graph.algebra import ONE, ZERO, as_numbers, folded
 from ..graph.element_types import of_body
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis, dim_size
+from ..graph.shape_inference import Axis, beside, dim_size
 from ..language.equation import Equation
 from ..language.expression import Ref, is_scalar
 from ..ops.table import Element
@@ -35,7 +35,7 @@ from .call_vjp import Called, asked, backward_call, forward_call
 from .cotangents import give, gradient_of, whole
 from .joint import JointGraph, tidy
 from .state_vjp import backward_state, foresee
-from .vjp_context import GRADIENT, Pairs, VjpContext, beside
+from .vjp_context import GRADIENT, Pairs, VjpContext
 from .vjp_rules import handed_back
 
 __all__ = ["differentiated", "made_again"]
@@ -50,7 +50,7 @@ def differentiated(
     alone: bool = False,
     again: frozenset[str] = frozenset(),
 ) -> JointGraph:
-    """A graph both context.
+    """The joint graph of a graph: its forward and its backward pass.
 
     Args:
         graph: the graph.

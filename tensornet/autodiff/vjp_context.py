@@ -15,7 +15,7 @@ from ..sizes import evaluate
 from .activity import active, changes
 from .window_pushdown import moved
 
-__all__ = ["GRADIENT", "Pairs", "VjpContext", "beside"]
+__all__ = ["GRADIENT", "Pairs", "VjpContext"]
 
 Pairs: TypeAlias = (
     "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"
@@ -93,12 +93,3 @@ class VjpContext(Written):
             self.active.add(name)
             self.needed |= {name}
         return Ref(name, left)
-
-
-def beside(scope: Scope, nearer: Scope) -> Scope:
-    """The sizes of two scopes; where both tell one, that of the nearer."""
-    return Scope(
-        {**scope.sizes, **nearer.sizes},
-        {**scope.assumed, **nearer.assumed},
-        inner={**scope.inner, **nearer.inner},
-    )

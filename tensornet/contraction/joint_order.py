@@ -27,7 +27,7 @@ from .pairs import Arrangement, Layout, flatten
 from .path_optimizers import fastest, fewest_flops, proposals, quickest
 from .search import Order, Problem, Search, Tree, searched_once
 
-__all__ = ["Factor", "joint_graph", "names_of", "joint_order"]
+__all__ = ["Factor", "joint_order", "joint_product", "names_of"]
 
 EVERY, PRICED = 4, 5
 """Of so many factors every tree is looked at; and so many trees are priced, orders in memory and all."""
@@ -192,7 +192,7 @@ def _along(problem: Problem, order: Order, changing: frozenset[int]) -> tuple[li
 # ---------------------------------------------------------------------------- as graphs
 
 
-def joint_graph(factors: Sequence[Factor], problem: Problem, order: Order, left: Layout) -> JointGraph:
+def joint_product(factors: Sequence[Factor], problem: Problem, order: Order, left: Layout) -> JointGraph:
     """A product, pair by pair, as a graph with its backward pass, in which everything is written as it is to lie.
 
     Args:

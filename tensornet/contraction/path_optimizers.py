@@ -191,7 +191,7 @@ class _Network:
         return tuple(tree)
 
     def gathered(self) -> Tree:
-        """What is invariant contracted first, all of it, and then with the others."""
+        """What is invariant is contracted first, all of it, and then with the others."""
         count = len(self.inputs)
         bits = _bits(self.invariant)
         others = [number for number in range(count) if number not in self.problem.invariant]

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..language.equation import Equation, renamed_axes, sizes_in_brackets, spoken_sizes
+from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -86,14 +86,12 @@ class Written:
         self.body.append(equation)
 
     def _told_apart(self, equation: Equation) -> dict[str, str]:
-        """Other names for axes called as a size at large that the equation speaks of, if they are none of that size, or
-        brackets speak of it."""
+        """Other names for axes called as a size at large that the equation speaks of, and are none of that size."""
         axes, scope = set(_axes_in(equation)), self.scope(equation.right)
         spoken = {part.axis for part in equation.parts if isinstance(part, Size)}
         taken, names = axes | self.sizes, dict[str, str]()
-        read = sizes_in_brackets(equation)
         for axis in sorted(spoken & axes):
-            if axis in read or not are_equal(scope[axis], symbol(axis), self.bound):
+            if not are_equal(scope[axis], symbol(axis), self.bound):
                 names[axis] = fresh(axis, taken)
                 taken.add(names[axis])
         return names

@@ -36,6 +36,7 @@ __all__ = [
     "Dim",
     "Scope",
     "Shorter",
+    "beside",
     "componentwise",
     "dim_size",
     "index_of",
@@ -307,6 +308,15 @@ def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: M
         bound: the open sizes that have a value.
     """
     return scope_of(part, dims, lambda a, b, axis, ref: a, bound, solves=False)
+
+
+def beside(scope: Scope, nearer: Scope) -> Scope:
+    """The sizes of two scopes; where both tell one, that of the nearer."""
+    return Scope(
+        {**scope.sizes, **nearer.sizes},
+        {**scope.assumed, **nearer.assumed},
+        inner={**scope.inner, **nearer.inner},
+    )
 
 
 @dataclass(frozen=True)

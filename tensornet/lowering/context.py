@@ -17,7 +17,7 @@ from ..device.model import DeviceProfile
 from ..errors import ShapeError
 from ..graph.element_types import of_leaves
 from ..graph.graph import Graph
-from ..graph.shape_inference import Dim, Scope, scope_inside
+from ..graph.shape_inference import Dim, Scope, beside, scope_inside
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Expression
 from ..ops.protocols import Entry, Left, Value
@@ -136,12 +136,7 @@ class Context(ABC):
 
     def inside(self, expression: Expression, scope: Scope) -> Scope:
         """The scope inside of a binder: an axis may have another size there."""
-        found = scope_inside(expression, self.graph.named, self.graph.bound)
-        return Scope(
-            {**scope.sizes, **found.sizes},
-            {**scope.assumed, **found.assumed},
-            inner={**scope.inner, **found.inner},
-        )
+        return beside(scope, scope_inside(expression, self.graph.named, self.graph.bound))
 
     def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
         """The number of positions along some axes, at the sizes planned for."""

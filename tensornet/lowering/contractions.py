@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..contraction.joint_order import Factor, joint_graph, joint_order, names_of
+from ..contraction.joint_order import Factor, joint_order, joint_product, names_of
 from ..contraction.pairs import Arrangement, Layout, flatten, view_order
 from ..contraction.search import Order, Problem
 from ..device.model import PACKED
@@ -167,7 +167,7 @@ def _with_vjp(context: Context, problem: Problem, values: list[Value], changing:
     brought = replace(problem, layouts=tuple(each.layout for each in values))
     at = {name: context.count(sizes, (axis,)) for axis, name in zip(sizes, names_of(sizes), strict=True)}
     assert context.product is not None
-    plan = context.product(joint_graph(factors, brought, order, left), at)
+    plan = context.product(joint_product(factors, brought, order, left), at)
     name, shape = context.name(), tuple(known[axis] for axis in left)
     add(context, CallStep(plan, "", tuple(each.ref.name for each in values), (name,), (shape,)))
     context.changing.add(name)

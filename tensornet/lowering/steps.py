@@ -17,7 +17,7 @@ from ..planning.plans import CallStep
 from ..planning.steps import Step
 from .context import Context
 
-__all__ = ["add", "convert", "transpose_seconds", "emit", "grouped", "offers", "reorder", "ungrouped"]
+__all__ = ["add", "convert", "emit", "grouped", "offers", "reorder", "transpose_seconds", "ungrouped"]
 
 
 def emit(

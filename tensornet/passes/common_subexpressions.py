@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..graph.graph import Graph
-from ..graph.shape_inference import Scope, scope_inside
+from ..graph.shape_inference import Scope, beside, scope_inside
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -83,7 +83,7 @@ class _Place:
             inner = self.alone(Contraction(tuple(parts_of(binder))))
             own = bound_axes(binder)
             outer = {axis: size for axis, size in found.sizes.items() if axis not in own}
-            found = Scope({**outer, **inner.sizes}, inner={**found.inner, **inner.inner})
+            found = beside(Scope(outer, inner=found.inner), inner)
         return found
 
     def alone(self, part: Expression) -> Scope:
@@ -150,17 +150,16 @@ _Form: TypeAlias = "tuple[Expression, tuple[Any, ...]]"
 
 
 def _form(part: Expression, place: _Place) -> _Form:
-    form, names = _canonical(part)
+    form = rename(part, _numbered(part))
     if place.is_read or not _shows_sizes(part):
         return form, ()
     here, known = place.scope(), place.graph.bound
-    return form, tuple(evaluate(here[axis], known) for axis in names)
+    return form, tuple(evaluate(here[axis], known) for axis in free_axes(part))
 
 
-def _canonical(expression: Expression) -> tuple[Expression, dict[str, str]]:
-    """The expression with its free axes renamed by order, and the renaming."""
-    names = {axis: f"#{position}" for position, axis in enumerate(free_axes(expression))}
-    return rename(expression, names), names
+def _numbered(expression: Expression) -> dict[str, str]:
+    """The free axes of an expression by numbers, in their order."""
+    return {axis: f"#{position}" for position, axis in enumerate(free_axes(expression))}
 
 
 def _hoist(graph: Graph, repeated: set[_Form]) -> Graph:
@@ -214,7 +213,7 @@ def _merge(graph: Graph) -> Graph:
 
 def _said(equation: Equation, graph: Graph) -> tuple[object, ...]:
     """What an equation says, whatever its axes are called."""
-    form, names = _form(equation.right, _Place(graph, equation)), _canonical(equation.right)[1]
+    form, names = _form(equation.right, _Place(graph, equation)), _numbered(equation.right)
     left = (
         names[entry] if isinstance(entry, str) else tuple(names[axis] for axis in entry)
         for entry in equation.left
