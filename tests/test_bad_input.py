@@ -94,6 +94,16 @@ def test_a_size_that_speaks_of_a_window_reads_back() -> None:
     assert tn.layer(str(graph)) == graph
 
 
+def test_a_window_is_as_long_as_fits_whatever_its_name_is_elsewhere() -> None:
+    """`s` of `c` is as long as `q`; in the line it is a window of `table`, and nobody says how long."""
+    text = "table[n]: input\na[d,d]: input\nc[s,d]: input\ny[i,s] = table[11-i+s] * a[i,d] * c[q,d]"
+    graph = tn.layer(text, q=1, d=1)
+    assert tn.layer(str(graph)) == graph
+    table = np.arange(16.0)
+    found = tn.compile(graph, backend="numpy", dtype="float64")({}, table, np.ones((1, 1)), np.ones((1, 1)))
+    np.testing.assert_array_equal(found, table[None, 11:])
+
+
 def test_a_size_in_brackets_is_not_called_as_an_axis_of_its_line() -> None:
     """`u` is as long as `p`, and `2*p+p` would be three times a position."""
     text = "x[b,t]: input\nK[u]: input\nq[b,p]: input\ny[b,p] = x[b,2*p+u] * K[p] * q[b,p]"

@@ -47,7 +47,12 @@ def gathered(text: Text, outputs: Names) -> Parts:
         for equation, scope in zip(text.equations, text.scopes, strict=True)
     )
     _check_unused(text, leaves, calls)
-    by_name = {name for equation in equations for name in sized_by_name(equation.right)}
+    by_name = {
+        name
+        for equation, scope in zip(equations, text.scopes, strict=True)
+        for name in sized_by_name(equation.right)
+        if text.unifier.is_as_long(name, scope[name])
+    }
     names = _sizes_in(text, equations, leaves) | {name for call in calls for name in call.graph.bound}
     waiting = iter(equations)
     count = len(applied) + len(equations)

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ShapeError
 from ..language.equation import Equation, sizes_in_brackets
 from ..language.expression import Expression, Ref, Size, flat, fresh, occurring, rename, transform
-from ..sizes import evaluate, put_in, size_names, solve_size, symbol
+from ..sizes import are_equal, evaluate, put_in, size_names, solve_size, symbol
 from .shape_inference import Axis, Dim, disagreement, size_expression
 
 __all__ = ["Unifier"]
@@ -63,6 +63,10 @@ class Unifier:
         return bool(getattr(size, "is_Symbol", False)) and size.name not in self.bound | dict.fromkeys(
             self.rigid
         )
+
+    def is_as_long(self, name: str, size: Any) -> bool:
+        """Whether a size is the one of that name, which an axis called so need not have."""
+        return are_equal(self.resolve(size), self.resolve(symbol(name)), self.bound)
 
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         """Makes two sizes equal, solving for an open one; an error if they cannot be."""
