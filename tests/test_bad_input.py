@@ -104,6 +104,22 @@ def test_a_window_is_as_long_as_fits_whatever_its_name_is_elsewhere() -> None:
     np.testing.assert_array_equal(found, table[None, 11:])
 
 
+def test_a_recurrence_as_long_as_a_parameter_reads_back() -> None:
+    text = "x[k,k]: input\ng[k]: input\nW[m:3,n:3]: parameter\nh[k,t] = tanh(h[k,t-1] * W[t,g[t]] + x[k,t])"
+    graph = tn.layer(text)
+    assert tn.layer(str(graph)) == graph
+
+
+def test_a_tensor_with_an_end_alone_is_read_along_a_diagonal() -> None:
+    """`h` has no line of its own, and stands for nothing before its first position."""
+    graph = tn.layer("y[t] = h[t,t-1]\nh[j,+1] = x[j]\nz[a,t] = h[a,t+1]", inputs="x h", outputs="y z")
+    h = np.arange(9.0).reshape(3, 3)
+    y, z = tn.compile(graph, backend="numpy", dtype="float64")({}, np.full(3, 9.0), h)
+    assert y.tolist() == [0, h[1, 0], h[2, 1]]
+    np.testing.assert_array_equal(z, [[1, 2, 9], [4, 5, 9], [7, 8, 9]])
+    assert tn.layer(str(graph)) == graph
+
+
 def test_a_size_in_brackets_is_not_called_as_an_axis_of_its_line() -> None:
     """`u` is as long as `p`, and `2*p+p` would be three times a position."""
     text = "x[b,t]: input\nK[u]: input\nq[b,p]: input\ny[b,p] = x[b,2*p+u] * K[p] * q[b,p]"

@@ -84,7 +84,7 @@ class Unifier:
                 return other
         difference = evaluate(a - b, self.bound)
         if difference == 0 or getattr(difference, "expand", lambda: 1)() == 0:
-            return a
+            return b if isinstance(a, int) else a  # a name says more, and it is what an open one gives
         solved = solve_size(difference, 0)
         if solved is None or solved[0] in self.rigid or solved[1] < 1:
             raise disagreement(a, b, axis, ref, self.bound)

@@ -323,7 +323,7 @@ class _Telling:
         starts = [each for each in self._starts_from(ref.name, at, by) if each.right != Literal(0)]
         if not any(_differ(each, _at_once(ref, steps)) for each in starts) and not _hangs_on(ref, at, axis):
             return None
-        whole = starts[0].index if starts else self.sides.lefts[ref.name]
+        whole = starts[0].index if starts else self.sides.lefts.get(ref.name, _numbered(axis, len(ref.index)))
         if len(whole) != len(ref.index):
             return None
         own = _without(whole, at)
@@ -339,6 +339,11 @@ class _Telling:
             self.made.append(Equation(name, left, right, ref.place))
         index = (*ref.index[:at], axis, *ref.index[at + 1 :])
         return replace(ref, name=self.before[right].name, index=index)
+
+
+def _numbered(axis: str, count: int) -> tuple[str, ...]:
+    """Axes for a tensor that no line defines."""
+    return tuple(f"{axis}_{n}" for n in range(1, count + 1))
 
 
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
