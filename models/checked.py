@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, Union, get_args, get_origin, get_type_hints
 from tensornet.errors import ShapeError, near
 from tensornet.graph.graph import Graph
 from tensornet.language.parser import read_sizes
+from tensornet.sizes import size_names
 
 from .dimensions import Size
 
@@ -146,7 +147,7 @@ def _number(value: Any) -> float:
 
 def _size(value: Any, name: str) -> Any:
     """A size: as it is if it is an expression or its text, once it has been read."""
-    if not isinstance(value, str) and not hasattr(value, "free_symbols"):
+    if not isinstance(value, str) and not hasattr(value, "free_symbols") and not size_names(value):
         value = _whole(value)
     read = read_sizes({name: value})[name]
     return read if isinstance(read, int) else value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tensornet.errors import ShapeError
 from tensornet.frontend.caller_symbols import hygienic
 from tensornet.language.parser import read_sizes
+from tensornet.sizes import quotient
 
 if TYPE_CHECKING:
     from sympy import Expr
@@ -44,11 +45,7 @@ def divided(total: Size, parts: Size, what: str, into: str) -> Size:
         (64, D/h)
     """
     if not (isinstance(total, int) and isinstance(parts, int)):
-        import sympy
-
-        above, below = (read_sizes({what: size})[what] for size in (total, parts))
-        quotient = sympy.sympify(above) / below
-        return int(quotient) if quotient.is_Integer else quotient
+        return quotient(*(read_sizes({what: size})[what] for size in (total, parts)))
     if parts < 1 or total % parts:
         near = [each for each in range(1, total + 1) if total % each == 0]
         near.sort(key=lambda each: (abs(each - parts), each))

@@ -3,7 +3,7 @@
     value := {"is": class, field: value, …}    a class marked by `@document`
            | {"shared": 3}                     the fourth value of the document's table of shared ones
            | [value, …] | number | true | false | null | text
-    size  := 4 | "D" | {"Add": ["D", 1]}       a tree of sympy's classes
+    size  := 4 | "D" | [[1, ["D", 2]], …]      its terms: coefficients, and atoms with powers
 
 What is read back is equal to what was written, and nothing in a document is run: a text is a name,
 unless its type says otherwise (`Text`, `Scope`, `Choice`). Fields that equality ignores are not written.
@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from .documents import Part
 from .errors import TensornetError
-from .sizes import LARGEST_POWER, is_name, powers_in, symbol
+from .sizes import read_parts, written_parts
 
 __all__ = [
     "Choice",
@@ -306,46 +306,21 @@ def _bytes(part: Part) -> bytes:
 # ---------------------------------------------------------------------------- sizes
 
 
-@functools.lru_cache(maxsize=1 << 14)
 def write_size(size: Any) -> Any:
     """A size, or a formula of FLOPs, as a value of JSON."""
-    if isinstance(size, int) or size.is_Integer:
-        return int(size)
-    if size.is_Symbol:
-        return size.name
-    if size.is_Rational:
-        return {"Rational": [size.p, size.q]}
-    return {type(size).__name__: [write_size(each) for each in size.args]}
+    return written_parts(size)
 
 
 def read_size(part: Part) -> Any:
-    """What `write_size` gave, put together of its parts as they are: sympy would write some of its formulas otherwise.
+    """What `write_size` gave.
 
     Raises:
         EquationError: it is no size.
     """
-    if isinstance(part.value, str):
-        if not is_name(part.value):
-            raise part.fail(f"is {part.value!r} where a size must be")
-        return symbol(part.value)
-    if not isinstance(part.value, dict):
-        return part.whole()
-    import sympy
-
-    known = {each.__name__: each for each in (sympy.Add, sympy.Mul, sympy.Max, sympy.Min)}
-    named = [(name, [sympy.sympify(read_size(each)) for each in parts]) for name, parts in part.items()]
-    match named:
-        case [("floor" | "ceiling" as name, [inner])]:
-            return getattr(sympy, name)(inner, evaluate=False)
-        case [("Rational", [sympy.Integer() as above, sympy.Integer() as below])] if below > 0:
-            return sympy.Rational(above, below)
-        case [("Pow", [base, sympy.Integer() as power])] if (
-            abs(power) * powers_in(base) <= LARGEST_POWER and not base.is_number
-        ):
-            return sympy.Pow(base, power, evaluate=False)
-        case [(name, [_, _, *_] as sizes)] if name in known:
-            return known[name](*sizes, evaluate=False)
-    raise part.fail("is no size")
+    try:
+        return read_parts(part.value)
+    except ValueError as error:
+        raise part.fail(f"is no size: {error}") from None
 
 
 _PLAIN: dict[Any, Callable[[Part], Any]] = {

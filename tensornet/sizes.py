@@ -1,4 +1,14 @@
-"""Symbolic sizes of axes: integers, or sympy expressions in axis names. sympy loads when first used."""
+"""Symbolic sizes of axes: whole numbers, and polynomials in open sizes with floor division, in a normal form.
+
+    size = Σ coefficient · Π atom ** power      coefficients are rational, powers whole
+    atom = a name | ⌊size⌋ | max(0, size) | a sum in a denominator
+
+A name stands for a whole number that is not negative. Whole terms stand outside of a floor, so that
+`floor(h/2 + 1/2) - 1` and `floor(h/2 - 3/2) + 1` are one; `max`, `min` and `ceiling` are written with these atoms.
+Equal sizes are equal values as far as this form can tell. What no name is in is a number: an `int`, or a `Fraction`
+where a formula is not whole. sympy stays at the border: `of_sympy` takes its expressions, `to_sympy` makes formulas
+that users see; a size that stands beside a sympy expression is one too.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +16,52 @@ import functools
 import keyword
 import math
 import operator
+import sys
 import unicodedata
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .errors import ShapeError
 
 if TYPE_CHECKING:
-    from sympy import Expr, Symbol
+    from sympy import Expr
 
 __all__ = [
     "DOT",
+    "FUNCTIONS_OF_SIZES",
     "LARGEST",
-    "LARGEST_POWER",
+    "Floor",
+    "Positive",
+    "Size",
     "are_equal",
+    "as_formula",
     "as_size",
     "evaluate",
+    "factors_of",
     "floored",
     "invert_size",
     "is_name",
-    "plain",
+    "is_never_negative",
+    "larger",
+    "name_of",
+    "of_sympy",
     "power_of",
-    "powers_in",
     "product",
     "put_in",
-    "show_size",
+    "quotient",
+    "read_parts",
     "size_names",
     "size_source",
+    "smaller",
     "solve_size",
     "symbol",
+    "terms_of",
+    "to_sympy",
+    "total",
+    "written_parts",
 ]
-
-
-def symbol(name: str) -> Symbol:
-    """The open size of the axis `name`. Plain symbols, so that `formula.subs({"b": 4})` works.
-
-    The size of `...`, all leading axes together, is called `lead`.
-    """
-    import sympy
-
-    return sympy.Symbol("lead" if name == "..." else name)
-
 
 LARGEST = 2**63 - 1
 """What a dimension of an array can hold at most."""
@@ -54,23 +69,8 @@ LARGEST = 2**63 - 1
 LARGEST_POWER = 63
 """The largest exponent in a size: beyond it, only powers of 1 are below `LARGEST`."""
 
-
-def power_of(base: Any, exponent: int) -> Any:
-    """A power of a size; nothing where it, or a power of powers that it comes to, is beyond `LARGEST_POWER`."""
-    import sympy
-
-    large = isinstance(base, int) and abs(base) > LARGEST
-    if large or abs(exponent) * powers_in(base) > LARGEST_POWER:
-        return None
-    return base**exponent if isinstance(base, int) and exponent >= 0 else sympy.sympify(base) ** exponent
-
-
-def powers_in(size: Any) -> int:
-    """The largest power of powers in a size."""
-    inner = max(map(powers_in, getattr(size, "args", ())), default=1)
-    raised = getattr(size, "is_Pow", False) and size.exp.is_Integer
-    return int(inner * max(1, abs(size.exp))) if raised else inner
-
+MOST_TERMS = 4096
+"""A size of more terms than these is refused, before multiplying them out takes all memory."""
 
 DOT = "·"  # a letter to Python: stands for the dots of scoped names while `ast` reads a text
 
@@ -81,20 +81,670 @@ def is_name(text: str) -> bool:
     return text.isidentifier() and stable and not keyword.iskeyword(text) and DOT not in text
 
 
-def as_size(value: Any, name: str) -> int | Expr:
-    """`value` as a size: a positive integer, or a sympy expression that a block of text can hold.
+# ---------------------------------------------------------------------------- the normal form
+
+Number: TypeAlias = "int | Fraction"
+SizeLike: TypeAlias = "int | Fraction | Size"
+
+
+@dataclass(frozen=True)
+class Floor:
+    """⌊size⌋ of what is not whole: its coefficients are between 0 and 1."""
+
+    size: Size
+
+    def __str__(self) -> str:
+        return f"floor({self.size})"
+
+
+@dataclass(frozen=True)
+class Positive:
+    """max(0, size) of what may be negative or not; its coefficients are whole, the first one positive."""
+
+    size: Size
+
+    def __str__(self) -> str:
+        return f"Max(0, {self.size})"
+
+
+@dataclass(frozen=True)
+class Divisor:
+    """A sum that something is divided by: its powers are negative, its coefficients are whole."""
+
+    size: Size
+
+    def __str__(self) -> str:
+        return f"({self.size})"
+
+
+Atom: TypeAlias = "str | Floor | Positive | Divisor"
+Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"
+
+
+class Size:
+    """A size with names in it: terms with a coefficient other than 0, in one order.
+
+    Attributes:
+        terms: monomials with their coefficients, as a formula is written: by name, large powers first, the constant
+            last.
+    """
+
+    __slots__ = ("_hash", "_names", "terms")
+    terms: tuple[tuple[Monomial, Number], ...]
+
+    def __init__(self, terms: tuple[tuple[Monomial, Number], ...]) -> None:
+        self.terms, self._hash = terms, hash(terms)
+        self._names: tuple[str, ...] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Size, (self.terms,)  # a hash holds in one process only
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Size):
+            return self is other or (self._hash == other._hash and self.terms == other.terms)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in it, sorted."""
+        if self._names is None:
+            inner = [
+                {each} if isinstance(each, str) else each.size.names for m, _ in self.terms for each, _ in m
+            ]
+            self._names = tuple(sorted({name for names in inner for name in names}))
+        return self._names
+
+    # ---- arithmetic
+
+    def __add__(self, other: Any) -> Any:
+        return total((self, other)) if isinstance(other, _NUMBERS) else NotImplemented
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return total((self, -other)) if isinstance(other, _NUMBERS) else NotImplemented
+
+    def __rsub__(self, other: Any) -> Any:
+        return total((-self, other)) if isinstance(other, _NUMBERS) else NotImplemented
+
+    def __neg__(self) -> Size:
+        return Size(tuple((monomial, -by) for monomial, by in self.terms))
+
+    def __mul__(self, other: Any) -> Any:
+        return _times(self, other) if isinstance(other, _NUMBERS) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        return quotient(self, other) if isinstance(other, _NUMBERS) else NotImplemented
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return quotient(other, self) if isinstance(other, _NUMBERS) else NotImplemented
+
+    def __floordiv__(self, other: Any) -> Any:
+        return floored(self, other) if isinstance(other, _NUMBERS) else NotImplemented
+
+    def __pow__(self, power: int) -> Any:
+        found = power_of(self, power)
+        if found is None:
+            raise ShapeError(f"({self})**{power} is no size", fix=f"powers are at most {LARGEST_POWER}")
+        return found
+
+    # ---- at the border
+
+    def _sympy_(self) -> Expr:
+        """What sympy takes it for."""
+        return to_sympy(self)
+
+    def __str__(self) -> str:
+        below = {tuple(each for each in monomial if each[1] < 0) for monomial, _ in self.terms}
+        if len(self.terms) > 1 and len(below) == 1 and (shared := below.pop()):
+            line = Size(((shared, 1),))  # one line under all of the terms
+            return f"({self / line}){str(line)[1:]}"
+        texts = [_shown(monomial, by) for monomial, by in _as_written(self.terms)]
+        return " + ".join(texts).replace("+ -", "- ")
+
+    __repr__ = __str__
+
+
+_NUMBERS = (int, Fraction, Size)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def symbol(name: str) -> Size:
+    """The open size of the axis `name`; that of `...`, all leading axes together, is called `lead`."""
+    return Size((((("lead" if name == "..." else name, 1),), 1),))
+
+
+def name_of(size: Any) -> str | None:
+    """The name that a size is, and no more."""
+    match size:
+        case Size(terms=((((str(name), 1),), 1),)):
+            return name
+    return None
+
+
+def size_names(size: Any) -> tuple[str, ...]:
+    """The names in a size, sorted; none in a number."""
+    return size.names if isinstance(size, Size) else ()
+
+
+def terms_of(size: SizeLike) -> tuple[tuple[Monomial, Number], ...]:
+    """The terms that a size is the sum of."""
+    if isinstance(size, Size):
+        return size.terms
+    return (((), size),) if size else ()
+
+
+def _made(terms: Mapping[Monomial, Number]) -> Any:
+    """The size of some terms."""
+    found = [(each, by.numerator if by.denominator == 1 else by) for each, by in terms.items() if by]
+    if not found:
+        return 0
+    if len(found) == 1:
+        return Size((found[0],)) if found[0][0] else found[0][1]
+    return Size(tuple(sorted(found, key=_place)))
+
+
+def total(sizes: Iterable[Any]) -> Any:
+    """The sum of sizes, 0 for none; of many much faster than one after another."""
+    found: dict[Monomial, Number] = {}
+    for size in sizes:
+        for monomial, by in terms_of(size):
+            found[monomial] = found.get(monomial, 0) + by
+    return _reduced(_made(found))
+
+
+def _times(one: Size, two: SizeLike) -> Any:
+    """one · two."""
+    found: dict[Monomial, Number] = {}
+    for mine, a in one.terms:
+        for theirs, b in terms_of(two):
+            monomial = _joined(mine, theirs) if theirs else mine
+            found[monomial] = found.get(monomial, 0) + a * b
+        if len(found) > MOST_TERMS:
+            raise ShapeError(f"a size has more than {MOST_TERMS} terms", fix="write it with fewer names")
+    return _reduced(_made(found))
+
+
+def _joined(one: Monomial, two: Monomial, sign: int = 1) -> Monomial:
+    """The product of two monomials, or the quotient."""
+    powers = dict(one)
+    for atom, power in two:
+        powers[atom] = powers.get(atom, 0) + sign * power
+    return tuple(sorted(((atom, power) for atom, power in powers.items() if power), key=lambda e: str(e[0])))
+
+
+def quotient(size: Any, by: Any) -> Any:
+    """size / by, exactly.
+
+    Raises:
+        ZeroDivisionError: `by` is 0.
+    """
+    if not isinstance(by, Size):
+        return _made({monomial: Fraction(a) / by for monomial, a in terms_of(size)})
+    above, below = _fraction(by)
+    if not isinstance(above, Size):
+        return quotient(size * below, above)
+    number, monomial, divisor = _primitive(above)
+    over = _joined((), monomial, -1)
+    if divisor != 1:
+        over = _joined(over, ((Divisor(divisor), -1),))
+    return Size(((over, Fraction(1) / number),)) * (size * below)
+
+
+def _primitive(size: Size) -> tuple[Number, Monomial, Any]:
+    """A size as number · monomial · a sum of whole coefficients without a common factor, the first one positive."""
+    number = _content(size.terms) * (1 if size.terms[0][1] > 0 else -1)
+    shared = dict(size.terms[0][0])
+    for monomial, _ in size.terms[1:]:
+        powers = dict(monomial)
+        shared = {atom: min(power, powers.get(atom, 0)) for atom, power in shared.items()}
+    common = tuple((atom, power) for atom, power in shared.items() if power > 0)
+    rest = {_joined(monomial, common, -1): Fraction(by) / number for monomial, by in size.terms}
+    return number, common, _made(rest)
+
+
+def _content(terms: Iterable[tuple[Monomial, Number]]) -> Fraction:
+    """The largest number that leaves whole coefficients."""
+    numbers = [by for _, by in terms]
+    above = math.gcd(*(by.numerator for by in numbers))
+    return Fraction(above, math.lcm(*(by.denominator for by in numbers)))
+
+
+def _reduced(size: Any) -> Any:
+    """The size with sums in denominators cancelled, where they divide what stands above them."""
+    atoms = (atom for monomial, _ in terms_of(size) for atom, _ in monomial)
+    for divisor in dict.fromkeys(atom for atom in atoms if isinstance(atom, Divisor)):
+        parts: dict[int, Any] = {}
+        for monomial, by in terms_of(size):
+            power = dict(monomial).get(divisor, 0)
+            parts[power] = parts.get(power, 0) + _made({_joined(monomial, ((divisor, power),), -1): by})
+        for power in sorted(parts):
+            if power < 0 and (divided := _divided(parts[power], divisor.size)) is not None:
+                parts[power + 1] = divided + parts.get(power + 1, 0)
+                del parts[power]
+                below = {each: Size(((((divisor, each),), 1),)) if each else 1 for each in parts}
+                return total(part * below[each] for each, part in parts.items())
+    return size
+
+
+def _divided(size: Any, by: Size) -> Any:
+    """size / by where nothing is left over; None elsewhere."""
+    (lead, number), found, rest = by.terms[0], 0, size
+    for _ in range(MOST_TERMS):
+        if rest == 0:
+            return found if size != 0 else None
+        monomial, a = terms_of(rest)[0]
+        step = _joined(monomial, lead, -1)
+        if any(power < 0 for atom, power in step if atom in dict(lead)):
+            return None
+        term = _made({step: Fraction(a) / number})
+        found, rest = found + term, rest - term * by
+    return None
+
+
+def product(sizes: Iterable[Any]) -> Any:
+    """The product of sizes, 1 for none."""
+    return math.prod(sizes)
+
+
+def power_of(base: Any, exponent: int) -> Any:
+    """A power of a size; nothing where it, or a power of powers that it comes to, is beyond `LARGEST_POWER`."""
+    highest = max((abs(power) for monomial, _ in terms_of(base) for _, power in monomial), default=1)
+    if (not isinstance(base, Size) and abs(base) > LARGEST) or abs(exponent) * highest > LARGEST_POWER:
+        return None
+    if exponent < 0:
+        return quotient(1, power_of(base, -exponent)) if base != 0 else None
+    return math.prod([base] * exponent)
+
+
+# ---------------------------------------------------------------------------- rounding, and the larger of two
+
+
+def floored(size: Any, by: Any = 1) -> Any:
+    """⌊size / by⌋: whole terms, and the floor of what is left of the others."""
+    if isinstance(size, int) and isinstance(by, int):
+        return size // by
+    return _floor(quotient(size, by) if by != 1 else size)
+
+
+def _floor(size: SizeLike) -> Any:
+    if not isinstance(size, Size):
+        return math.floor(size)
+    whole: dict[Monomial, Number] = {}
+    rest: dict[Monomial, Number] = {}
+    for monomial, by in size.terms:
+        outside = math.floor(by) if _is_whole(monomial) else 0
+        whole[monomial], rest[monomial] = outside, by - outside
+    left = _made(rest)
+    inside = _without_inner_floor(_in_steps(left))
+    if not isinstance(inside, Size):
+        return _made(whole) + math.floor(inside)
+    return _made(whole) + (_floor(inside) if inside != left else _made({((Floor(inside), 1),): 1}))
+
+
+def _in_steps(size: SizeLike) -> Any:
+    """What has the same floor, the constant rounded down to the steps in which the other terms move."""
+    terms = dict(terms_of(size))
+    constant = terms.pop((), 0)
+    if not constant or not all(map(_is_whole, terms)):
+        return size
+    step = math.lcm(*(by.denominator for by in terms.values()))
+    return _made({**terms, (): Fraction(math.floor(constant * step), step)})
+
+
+def _without_inner_floor(size: SizeLike) -> Any:
+    """⌊(⌊a⌋ + b) / n⌋ is ⌊(a + b) / n⌋ where b is whole and n a whole number above 0."""
+    for monomial, by in terms_of(size):
+        match monomial:
+            case ((Floor(inner), 1),) if by > 0 and by.numerator == 1:
+                others = {each: a * by.denominator for each, a in terms_of(size) if each != monomial}
+                if all(_is_whole(each) and a.denominator == 1 for each, a in others.items()):
+                    return (inner + _made(others)) * Fraction(1, by.denominator)
+    return size
+
+
+def larger(one: Any, two: Any) -> Any:
+    """The larger of two: a + max(0, b - a)."""
+    return one + _positive(two - one)
+
+
+def smaller(one: Any, two: Any) -> Any:
+    """The smaller of two: a - max(0, a - b)."""
+    return one - _positive(one - two)
+
+
+def _positive(size: SizeLike) -> Any:
+    """max(0, size): of a size and less it the one with a first term that is positive, in whole numbers."""
+    if not isinstance(size, Size):
+        return max(0, size)
+    if is_never_negative(size):
+        return size
+    if is_never_negative(-size):
+        return 0
+    if size.terms[0][1] < 0:
+        return size + _positive(-size)
+    number = _content(size.terms)
+    inner = _made({monomial: Fraction(by) / number for monomial, by in size.terms})
+    return _made({((Positive(inner), 1),): number})
+
+
+def is_never_negative(size: Any) -> bool:
+    """Whether no coefficient is negative: atoms are not."""
+    return all(by > 0 and all(map(_is_positive, monomial)) for monomial, by in terms_of(size))
+
+
+def _is_positive(factor: tuple[Atom, int]) -> bool:
+    atom, _ = factor
+    return not isinstance(atom, Divisor) or is_never_negative(atom.size)
+
+
+def _is_whole(monomial: Monomial) -> bool:
+    """Whether a product of atoms is a whole number whatever the names stand for."""
+    return all(power > 0 and _is_whole_atom(atom) for atom, power in monomial)
+
+
+def _is_whole_atom(atom: Atom) -> bool:
+    return not isinstance(atom, Positive) or all(_is_whole(each) for each, _ in atom.size.terms)
+
+
+FUNCTIONS_OF_SIZES: Mapping[str, Callable[..., Any]] = {
+    "floor": floored,
+    "ceiling": lambda size: -floored(-size),
+    "Max": lambda *sizes: functools.reduce(larger, sizes),
+    "Min": lambda *sizes: functools.reduce(smaller, sizes),
+}
+"""What sizes may be made with besides arithmetic, as a text calls it."""
+
+
+# ---------------------------------------------------------------------------- other sizes in the place of names
+
+
+def put_in(size: Any, values: Mapping[str, Any]) -> Any:
+    """The size with names replaced by their values, once and all at the same time."""
+    if not isinstance(size, Size):
+        return size
+    known = tuple([(name, values[name]) for name in size.names if name in values])
+    return _put_in(size, known) if known else size
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _put_in(size: Size, known: tuple[tuple[str, Any], ...]) -> Any:
+    """A plan asks for the same few sizes thousands of times."""
+    values = dict(known)
+    return total(by * product(_factor(each, values) for each in one) for one, by in size.terms)
+
+
+def _factor(factor: tuple[Atom, int], values: Mapping[str, Any]) -> Any:
+    """A power of an atom with names replaced."""
+    atom, power = factor
+    if isinstance(atom, str):
+        found = values.get(atom)
+        if found is None:
+            return Size((((factor,), 1),))
+    else:
+        inner = put_in(atom.size, values)
+        found = inner if isinstance(atom, Divisor) else _ROUNDED[type(atom)](inner)
+    return found**power if power > 0 else quotient(1, found**-power)
+
+
+_ROUNDED: dict[type, Callable[[Any], Any]] = {Floor: _floor, Positive: _positive}
+
+
+def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
+    """The size with every axis name replaced by its value: a number when nothing is left open."""
+    if not isinstance(size, Size):
+        return size
+    result = put_in(size, values)
+    return result if result is size or result == size else evaluate(result, values)
+
+
+def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
+    """Whether two sizes are equal, whatever those are that have no value among the known ones."""
+    return bool(a == b or _above(evaluate(evaluate(a, known) - evaluate(b, known), known)) == 0)
+
+
+# ---------------------------------------------------------------------------- as a fraction, and solved
+
+
+def _fraction(size: Any) -> tuple[Any, Any]:
+    """A size as what stands above one line, and what below it, both of whole coefficients and powers above 0."""
+    below: Any = _content(terms_of(size)).denominator if size != 0 else 1
+    lowest: dict[Atom, int] = {}
+    for monomial, _ in terms_of(size):
+        for atom, power in monomial:
+            lowest[atom] = min(power, lowest.get(atom, 0))
+    for atom, power in lowest.items():
+        if power < 0:
+            below = below * (
+                atom.size**-power if isinstance(atom, Divisor) else _made({((atom, -power),): 1})
+            )
+    return size * below, below
+
+
+def _above(size: Any) -> Any:
+    """What stands above the line, where the size is one fraction."""
+    return _fraction(size)[0]
+
+
+def invert_size(size: Any, name: str, whole: Any) -> Any:
+    """What `name` is where the size is `whole`, as a formula; nothing if the size is not linear in it."""
+    slope: dict[Monomial, Number] = {}
+    rest: dict[Monomial, Number] = {}
+    for monomial, by in terms_of(_above(size - whole)):
+        powers = dict(monomial)
+        if powers.get(name, 0) > 1 or any(
+            name in size_names(atom.size) for atom in powers if not isinstance(atom, str)
+        ):
+            return None
+        (slope if name in powers else rest)[_joined(monomial, ((name, powers.get(name, 0)),), -1)] = by
+    return quotient(-_made(rest), _made(slope)) if slope else None
+
+
+def solve_size(size: Any, observed: Any) -> tuple[str, int] | None:
+    """The one open name in `size` and the value that makes it `observed`, if there is just one."""
+    if len(names := size_names(size)) != 1:
+        return None
+    above = _above(size - observed)
+    if any(not isinstance(atom, str) for monomial, _ in terms_of(above) for atom, _ in monomial):
+        return None  # floor(D/2) and max(3, D) do not tell what D is
+    linear = invert_size(above, names[0], 0)
+    roots = [linear] if linear is not None else _roots(above)
+    whole = [root for root in roots if isinstance(root, int) and root >= 0]
+    found = [root for root in whole if root > 0] or whole
+    return (names[0], found[0]) if len(found) == 1 else None
+
+
+def _roots(polynomial: Any) -> list[int]:
+    """The whole numbers at which a polynomial in one name is 0."""
+    import sympy
+
+    if not isinstance(polynomial, Size):
+        return []
+    return [int(root) for root in sympy.Poly(to_sympy(polynomial)).ground_roots() if root.is_Integer]
+
+
+# ---------------------------------------------------------------------------- as text
+
+
+def _place(term: tuple[Monomial, Number]) -> tuple[tuple[str, int], ...]:
+    """Where a term stands: by its names, large powers first, the constant last."""
+    return (*((str(atom), -power) for atom, power in term[0]), ("\U0010ffff", 0))
+
+
+def _as_written(terms: tuple[tuple[Monomial, Number], ...]) -> Iterable[tuple[Monomial, Number]]:
+    """Terms as a person writes them: whole ones inside of roundings, `floor(n/2 - u/2)` for `floor(n/2 + u/2) - u`,
+    and `ceiling`, `Max` and `Min` by name."""
+    found = dict(terms)
+    for monomial, by in terms:
+        if by not in (1, -1) or len(monomial) != 1 or monomial[0][1] != 1:
+            continue
+        match monomial[0][0]:
+            case Floor(inner):
+                taken = {each: found[each] for each, _ in inner.terms if each and found.get(each, 0) * by < 0}
+                inside = inner + by * _made(taken)
+                text = f"floor({inside})" if by == 1 else f"ceiling({-inside})"
+            case Positive(inner):
+                taken = {each: -by * a for each, a in inner.terms if found.get(each, 0) == -by * a}
+                other = _made(taken)
+                text = f"{'Max' if by == 1 else 'Min'}({other}, {other + by * inner})"
+            case _:
+                continue
+        if taken:
+            found = {each: a for each, a in found.items() if each not in taken}
+            found = {((text, 1),) if each == monomial else each: a for each, a in found.items()}
+            found[((text, 1),)] = 1
+    return found.items()
+
+
+def factors_of(monomial: Monomial, by: Number) -> tuple[list[Any], list[Any]]:
+    """The factors of a term above its line and below it: numbers, and atoms with powers above 0."""
+    above = [each for each in monomial if each[1] > 0]
+    below = [(atom, -power) for atom, power in monomial if power < 0]
+    ahead = [by.numerator] if by.numerator != 1 or not above else []
+    return [*ahead, *above], [by.denominator] * (by.denominator != 1) + below
+
+
+def _shown(monomial: Monomial, by: Number) -> str:
+    above, below = ([_shown_factor(each) for each in part] for part in factors_of(monomial, by))
+    sign, above = ("-", above[1:]) if above[0] == "-1" and len(above) > 1 else ("", above)
+    if not below:
+        return sign + "*".join(above)
+    return f"{sign}{'*'.join(above)}/{below[0] if len(below) == 1 else '(' + '*'.join(below) + ')'}"
+
+
+def _shown_factor(factor: Any) -> str:
+    if isinstance(factor, int):
+        return str(factor)
+    atom, power = factor
+    return str(atom) if power == 1 else f"{atom}**{power}"
+
+
+def size_source(size: Any, names: Mapping[str, str] = {}) -> str:
+    """The size as Python source in integer arithmetic: a size is whole, so one division at the end is exact.
+
+    Args:
+        size: the size.
+        names: what names are called in the source; those that are missing are called as they are.
+    """
+    if isinstance(size, int):
+        return str(size)
+    above, below = _fraction(size)
+    if below == 1:
+        return _source_of_terms(above, names)
+    return f"({_source_of_terms(above, names)}) // ({_source_of_terms(below, names)})"
+
+
+def _source_of_terms(size: Any, names: Mapping[str, str]) -> str:
+    """A sum of products of atoms as source."""
+
+    def of(factor: Any) -> str:
+        if isinstance(factor, int):
+            return str(factor)
+        atom, power = factor
+        match atom:
+            case str():
+                text = names.get(atom, atom)
+            case Positive():
+                text = f"max(0, {size_source(atom.size, names)})"
+            case _:
+                text = f"({size_source(atom.size, names)})"
+        return text if power == 1 else f"{text}**{power}"
+
+    texts = ["*".join(map(of, factors_of(monomial, by)[0])) for monomial, by in terms_of(size)]
+    return " + ".join(texts).replace("+ -", "- ") or "0"
+
+
+# ---------------------------------------------------------------------------- as parts of a document
+
+
+def written_parts(size: Any) -> Any:
+    """A size as values of JSON: `4`, `"D"`, or its terms, `[[coefficient, [atom, power], …], …]`."""
+    if isinstance(size, int):
+        return size
+    if name := name_of(size):
+        return name
+    return [
+        [by if isinstance(by, int) else [by.numerator, by.denominator], *map(_written_factor, monomial)]
+        for monomial, by in terms_of(size)
+    ]
+
+
+def _written_factor(factor: tuple[Atom, int]) -> list[Any]:
+    atom, power = factor
+    if isinstance(atom, str):
+        return [atom, power]
+    return [{type(atom).__name__.lower(): written_parts(atom.size)}, power]
+
+
+def read_parts(value: Any) -> Any:
+    """What `written_parts` gave.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    match value:
+        case bool():
+            pass
+        case int():
+            return value
+        case str() if is_name(value):
+            return symbol(value)
+        case [_, *_]:
+            return total(map(_read_term, value))
+    raise ValueError(repr(value))
+
+
+def _read_term(value: Any) -> Any:
+    match value:
+        case [int(by), *factors]:
+            return by * product(map(_read_factor, factors))
+        case [[int(above), int(below)], *factors] if below > 0:
+            return quotient(above * product(map(_read_factor, factors)), below)
+    raise ValueError(repr(value))
+
+
+def _read_factor(value: Any) -> Any:
+    match value:
+        case [atom, int(power)] if 0 < abs(power) <= LARGEST_POWER:
+            match atom:
+                case str():
+                    found = read_parts(atom)
+                case {"floor": inner, **more} if not more:
+                    found = floored(read_parts(inner))
+                case {"positive": inner, **more} if not more:
+                    found = _positive(read_parts(inner))
+                case {"divisor": inner, **more} if not more:
+                    found = read_parts(inner)
+                case _:
+                    raise ValueError(repr(atom))
+            if (raised := power_of(found, power)) is not None:
+                return raised
+    raise ValueError(repr(value))
+
+
+# ---------------------------------------------------------------------------- what users give and see
+
+
+def as_size(value: Any, name: str) -> Any:
+    """`value` as a size: a positive integer, or a formula, which may be a sympy expression.
 
     Raises:
         ShapeError: it is neither.
     """
-    import sympy
-
-    if isinstance(value, sympy.Expr) and not value.is_number:
-        _check_formula(value, name)
+    if isinstance(value, Size):
         return value
+    sympy = sys.modules.get("sympy")  # who gives one of its expressions has loaded it
+    if sympy is not None and isinstance(value, sympy.Expr) and not value.is_number:
+        return of_sympy(value, name)
     is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
+    is_integer = sympy is not None and isinstance(value, sympy.Integer)
     try:
-        size = 0 if is_truth else operator.index(int(value) if isinstance(value, sympy.Integer) else value)
+        size = 0 if is_truth else operator.index(int(value) if is_integer else value)
     except TypeError:
         size = 0
     if not 1 <= size <= LARGEST:
@@ -103,187 +753,76 @@ def as_size(value: Any, name: str) -> int | Expr:
     return size
 
 
-def _check_formula(formula: Expr, name: str) -> None:
-    """Refuses what no text of a size says: it would be lost, or run, where the formula is written out."""
-    import sympy
+def of_sympy(formula: Expr, name: str = "an axis") -> Any:
+    """A sympy expression as a size; symbols go by their names, whatever is assumed of them.
 
-    for part in sympy.preorder_traversal(formula):
-        match part:
-            case sympy.Symbol():
-                if not is_name(part.name):
-                    raise ShapeError(
-                        f"the size of '{name}' holds the symbol {part.name!r}",
-                        fix="call symbols by plain names, such as D",
-                    )
-            case sympy.Pow() if isinstance(part.exp, sympy.Integer) and powers_in(part) <= LARGEST_POWER:
-                pass
-            case sympy.Rational() | sympy.Add() | sympy.Mul():
-                pass
-            case sympy.floor() | sympy.ceiling() | sympy.Max() | sympy.Min():
-                pass
-            case _:
-                raise ShapeError(
-                    f"the size of '{name}' is {formula}, and sizes have no {part}",
-                    fix="use integers, symbols, + - * /, whole powers, floor, ceiling, Max and Min",
-                )
+    Args:
+        formula: the expression.
+        name: whose size it is, for the error.
 
-
-def plain(size: int | Expr) -> int | Expr:
-    """The size in plain symbols, known by their names alone, whatever is assumed of a caller's."""
-    if isinstance(size, int):
-        return size
-    moved = {name: symbol(name.name) for name in size.free_symbols if name != symbol(name.name)}
-    return _alike(size.subs(moved, simultaneous=True) if moved else size)
-
-
-def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
-    """Whether two sizes are equal, whatever those are that have no value among the known ones."""
-    if a == b or evaluate(a, known) == evaluate(b, known):
-        return True
-    difference = evaluate(a - b, known)
-    return bool(difference == 0 or getattr(difference, "expand", lambda: 1)() == 0)
-
-
-def product(sizes: Iterable[Any]) -> Any:
-    """The product of sizes, 1 for none."""
-    factors = tuple(sizes)
-    return math.prod(factors) if all(isinstance(each, int) for each in factors) else _product(*factors)
-
-
-@functools.lru_cache(maxsize=1 << 14, typed=True)
-def _product(*factors: Any) -> Any:
-    return math.prod(factors)
-
-
-def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
-    """The size with every axis name replaced by its value: an `int` when nothing is left open."""
-    if isinstance(size, int):
-        return size
-    result = put_in(size, values)
-    return result if isinstance(result, int) or result is size or result == size else evaluate(result, values)
-
-
-def put_in(size: Any, values: Mapping[str, Any]) -> Any:
-    """The size with names replaced by their values, once and all at the same time."""
-    if isinstance(size, int):
-        return size
-    known = tuple([(name, values[name]) for name in _names(size) if name in values])
-    if not known:
-        return int(size) if size.is_Integer else size
-    return _put_in(size, known)
-
-
-def size_names(size: Any) -> tuple[str, ...]:
-    """The names in a size, sorted; none in an integer."""
-    return () if isinstance(size, int) else _names(size)
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _names(size: Expr) -> tuple[str, ...]:
-    return tuple(sorted(name.name for name in size.free_symbols))
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _put_in(size: Expr, known: tuple[tuple[str, Any], ...]) -> int | Expr:
-    """A plan asks for the same few sizes thousands of times, and sympy takes its time.
-
-    `xreplace` puts in what `subs` does, all at the same time, and is some 10 to 90 times as fast: only whole
-    symbols are looked for.
+    Raises:
+        ShapeError: it holds what sizes have not.
     """
     import sympy
 
-    result = _alike(size.xreplace({symbol(name): sympy.sympify(value) for name, value in known}))
-    return int(result) if result.is_Integer else result
+    def of(part: Any) -> Any:
+        match part:
+            case sympy.Symbol():
+                if is_name(part.name):
+                    return symbol(part.name)
+                raise ShapeError(
+                    f"the size of '{name}' holds the symbol {part.name!r}",
+                    fix="call symbols by plain names, such as D",
+                )
+            case sympy.Rational():
+                return quotient(int(part.p), int(part.q))
+            case sympy.Pow() if isinstance(part.exp, sympy.Integer):
+                found = power_of(of(part.base), int(part.exp))
+                if found is not None:
+                    return found
+            case sympy.Add():
+                return total(map(of, part.args))
+            case sympy.Mul():
+                return product(map(of, part.args))
+            case sympy.floor() | sympy.ceiling() | sympy.Max() | sympy.Min():
+                return FUNCTIONS_OF_SIZES[type(part).__name__](*map(of, part.args))
+        raise ShapeError(
+            f"the size of '{name}' is {formula}, and sizes have no {part}",
+            fix="use integers, symbols, + - * /, whole powers, floor, ceiling, Max and Min",
+        )
+
+    return of(formula)
 
 
-def floored(size: Any, by: Any = 1) -> Any:
-    """A size divided by another, rounded down; what is whole in it stands apart, so that equal sizes look alike."""
-    if isinstance(size, int) and isinstance(by, int):
-        return size // by
+def as_formula(size: Any) -> int | Expr:
+    """What users see: an integer, or a sympy expression."""
+    return size if isinstance(size, int) else to_sympy(size)
+
+
+def to_sympy(size: Any) -> Expr:
+    """A size, or a number, as a sympy expression."""
     import sympy
 
-    return size if by == 1 and _is_whole(size) else _floor(sympy.sympify(size) / by)
-
-
-def _alike(size: Expr) -> Expr:
-    """The size, in which every `floor` is as `floored` makes it."""
-    import sympy
-
-    return size.replace(sympy.floor, _floor) if size.has(sympy.floor) else size
-
-
-def _floor(size: Expr) -> Expr:
-    """⌊size⌋, what is whole outside."""
-    import sympy
-
-    number, rest = size.as_coeff_Add()
-    outside = [term for term in sympy.Add.make_args(rest) if _is_whole(term)]
-    whole, inside = sympy.Add(*outside), sympy.Add(rest, *(-term for term in outside))
-    return sympy.floor(inside + number - sympy.floor(number)) + sympy.floor(number) + whole
-
-
-def _is_whole(size: Any) -> bool:
-    """Whether a product of sizes is an integer whatever these are."""
-    import sympy
-
-    match size:
-        case int() | sympy.Integer() | sympy.Symbol() | sympy.floor() | sympy.ceiling():
-            return True
-        case sympy.Pow():
-            return bool(size.exp.is_Integer and size.exp > 0) and _is_whole(size.base)
-        case sympy.Mul() | sympy.Add() | sympy.Max() | sympy.Min():
-            return all(map(_is_whole, size.args))
-    return False
-
-
-def show_size(size: Any) -> str:
-    """The size as an equation block would write it."""
-    return str(size)
+    if not isinstance(size, Size):
+        return sympy.Rational(size.numerator, size.denominator)
+    return _to_sympy(size)
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def size_source(size: Any) -> str:
-    """The size as Python source in integer arithmetic: a size is whole, so one division at the end is exact."""
-    if isinstance(size, int):
-        return str(size)
+def _to_sympy(size: Size) -> Any:
     import sympy
 
-    def spelled(text: str) -> Symbol:
-        return sympy.Symbol(text)
+    def of(atom: Atom) -> Any:
+        match atom:
+            case str():
+                return sympy.Symbol(atom)
+            case Floor():
+                return sympy.floor(_to_sympy(atom.size))
+            case Positive():
+                return sympy.Max(0, _to_sympy(atom.size))
+        return _to_sympy(atom.size)
 
-    def joined(function: str, sizes: Iterable[Any]) -> Symbol:
-        return spelled(f"{function}({', '.join(size_source(each) for each in sizes)})")
-
-    size = size.replace(sympy.floor, lambda inner: spelled(f"({size_source(inner)})"))
-    size = size.replace(sympy.ceiling, lambda inner: spelled(f"(-({size_source(-inner)}))"))
-    size = size.replace(sympy.Max, lambda *sizes: joined("max", sizes))
-    size = size.replace(sympy.Min, lambda *sizes: joined("min", sizes))
-    numerator, denominator = sympy.fraction(sympy.together(size))
-    return str(numerator) if denominator == 1 else f"({numerator}) // ({denominator})"
-
-
-def invert_size(size: Any, name: str, whole: Symbol) -> Any:
-    """What `name` is where the size is `whole`, as a formula; nothing if the size is not linear in it."""
-    import sympy
-
-    numerator, _ = sympy.fraction(sympy.together(size - whole))
-    if not numerator.is_polynomial(symbol(name)) or sympy.degree(numerator, symbol(name)) != 1:
-        return None
-    return sympy.solve(numerator, symbol(name))[0]
-
-
-def solve_size(size: Any, observed: int) -> tuple[str, int] | None:
-    """The one open name in `size` and the value that makes it `observed`, if there is just one."""
-    names = list(getattr(size, "free_symbols", ()))
-    if len(names) != 1:
-        return None
-    import sympy
-
-    numerator, _ = sympy.fraction(sympy.together(size - observed))
-    try:
-        roots = sympy.Poly(numerator, names[0]).ground_roots()
-    except sympy.PolynomialError:  # floor(D/2) and Max(3, D) do not tell what D is
-        return None
-    whole = [int(root) for root in roots if root.is_Integer and root >= 0]
-    found = [root for root in whole if root > 0] or whole
-    return (names[0].name, found[0]) if len(found) == 1 else None
+    terms = [
+        to_sympy(by) * sympy.Mul(*(of(atom) ** power for atom, power in each)) for each, by in size.terms
+    ]
+    return sympy.Add(*terms)

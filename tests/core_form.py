@@ -14,7 +14,7 @@ import numpy as np
 from tensornet.ir.function import Function, order
 from tensornet.ir.node import Entries, Gather, Node, Operand
 from tensornet.ops.table import Element
-from tensornet.sizes import solve_size
+from tensornet.sizes import put_in, solve_size
 
 from . import oracle
 from .array_functions import ALONG, BINARY, OVER, TOLD, UNARY, recur
@@ -46,9 +46,7 @@ def sizes_of(function: Function, given: Sequence[Any], known: Mapping[str, int])
     shapes = [(each.shape, np.shape(array)) for each, array in zip(function.inputs, given, strict=True)]
     for _ in function.sizes:
         for formula, shape in shapes:
-            solved = (
-                solve_size(size.at(found).to_sympy(), n) for size, n in zip(formula, shape, strict=True)
-            )
+            solved = (solve_size(put_in(size, found), n) for size, n in zip(formula, shape, strict=True))
             for name, value in filter(None, solved):
                 found.setdefault(name, value)
     return found
@@ -64,9 +62,9 @@ class _Space:
         self.grid = np.ogrid[tuple(slice(size) for size in self.sizes)] if self.sizes else ()
 
     def number(self, size: Any) -> int:
-        found = size.at(self.known).value
-        assert found is not None, size
-        return int(found)
+        found = put_in(size, self.known)
+        assert isinstance(found, int), size
+        return found
 
     def positions(self, entries: Entries) -> tuple[Any, ...]:
         """The positions of a map, at every place of the space."""

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from sympy import sympify
 
 __all__ = ["Refused", "Untold", "meaning", "run"]
 
@@ -373,7 +374,7 @@ def meaning(
     """The outputs of a graph by its text; `sizes` are of axes that are open."""
     known = {**(sizes or {})}
     for name, size in graph.bound.items():
-        known[name] = int(size.subs(known)) if hasattr(size, "subs") else size
+        known[name] = size if isinstance(size, int) else int(sympify(size).subs(known))
     constants = {leaf.name: leaf.value.array() for leaf in graph.constants}
     return run(str(graph), {**arrays, **constants}, known, graph.outputs)
 

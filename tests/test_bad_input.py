@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.ops.table import FUNCTIONS
-from tensornet.sizes import evaluate, solve_size
+from tensornet.sizes import evaluate, of_sympy, solve_size
 from tensornet.units import in_bytes
 
 from .programs import SUMMED_ALONE, Program, programs
@@ -251,7 +251,7 @@ def test_a_size_counts_in_integers(size: Any) -> None:
     for value in range(1, 12):
         exact = size.subs({"D": value, "E": 4})
         if exact.is_Integer:
-            assert eval(size_source(size), {"D": value, "E": 4, "max": max, "min": min}) == exact
+            assert eval(size_source(of_sympy(size)), {"D": value, "E": 4, "max": max, "min": min}) == exact
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_size_counts_in_integers(size: Any) -> None:
     ids=str,
 )
 def test_a_size_is_solved_where_just_one_value_fits(size: Any, observed: int, value: int | None) -> None:
-    assert solve_size(size, observed) == (None if value is None else ("D", value))
+    assert solve_size(of_sympy(size), observed) == (None if value is None else ("D", value))
 
 
 def test_a_composite_of_a_high_power() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -144,7 +145,7 @@ def test_inputs_are_named_with_or_without_axes(names: Any, kinds: list[tuple[str
 )
 def test_a_size_is_read_as_integer_or_formula(text: str, value: int) -> None:
     size = parse_size(text)
-    assert (size if isinstance(size, int) else size.subs({"D": 3})) == value
+    assert (size if isinstance(size, int) else sympy.sympify(size).subs({"D": 3})) == value
 
 
 OPERATORS = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.runtime.initial_values import starts
+from tensornet.sizes import evaluate
 
 from .conftest import examples
 from .programs import SUMMED_ALONE
@@ -82,9 +83,7 @@ LAYERS = [
 
 @pytest.mark.parametrize("graph", LAYERS, ids=lambda graph: str(graph.equations[0])[:60])
 def test_layers_keep_the_standard_deviation(graph: tn.Graph) -> None:
-    shape = [
-        int(dim[0].size.subs(dict(graph.bound))) if len(dim) == 1 else 64 for dim in graph.inputs[0].dims[1:]
-    ]
+    shape = [evaluate(dim[0].size, graph.bound) if len(dim) == 1 else 64 for dim in graph.inputs[0].dims[1:]]
     moments = []
     for seed in range(8):
         x = np.random.default_rng(seed).standard_normal([256, *shape])

@@ -54,14 +54,13 @@ def _counted(graph: Graph, depth: int) -> dict[str, Any]:
     import tensornet as tn
 
     from ..planning.planner import NOMINAL
-    from ..sizes import evaluate
 
     collected = tn.flop_table(graph)
     flops = sympy.expand(collected.formula)
     return {
         "parameters": _plain(tn.parameter_count(graph)),
         "parameter_formula": str(tn.parameter_formula(graph)),
-        "flops": _plain(evaluate(flops, graph.bound)),  # flop_count would plan once more
+        "flops": _plain(collected.flops),  # flop_count would plan once more
         "flop_formula": str(flops),
         "flop_parts": [
             {

@@ -11,7 +11,7 @@ from ..errors import BackendError
 from ..graph.leaves import Leaf
 from ..planning.plans import Plan
 from ..protocol import Backend
-from ..sizes import evaluate, size_source
+from ..sizes import evaluate, size_names, size_source
 from .names import identifier, reserved, tuple_source
 
 __all__ = ["OBSERVED", "Context"]
@@ -87,15 +87,11 @@ class Context:
 
     def size(self, size: Any, quietly: bool = False) -> str:
         """A size as source; notes which open sizes are used."""
-        import sympy
-
-        if isinstance(size, int):
-            return str(size)
         spelled = {**self.size_names, OBSERVED: OBSERVED}  # and no other name, whatever let it in
-        names = {name: sympy.Symbol(spelled[name.name]) for name in size.free_symbols}
+        names = {name: spelled[name] for name in size_names(size)}
         if not quietly:
-            self.used_sizes.update(name.name for name in size.free_symbols)
-        return size_source(size.subs(names, simultaneous=True))
+            self.used_sizes.update(names)
+        return size_source(size, names)
 
     def shape(self, sizes: Iterable[Any]) -> str:
         """Sizes as source."""

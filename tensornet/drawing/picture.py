@@ -15,7 +15,7 @@ from ..graph.shape_inference import dim_size, index_of
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, is_scalar, parts_of, show_index
 from ..ops.table import FUNCTIONS
-from ..sizes import evaluate, show_size
+from ..sizes import evaluate
 from .layered_layout import Layout, layered
 
 __all__ = ["Picture", "draw"]
@@ -195,7 +195,7 @@ def _done(right: Expression) -> tuple[str, ...]:
 def _sizes(graph: Graph, name: str) -> str:
     """The sizes of a tensor, `b×4×8`; nothing where none is known."""
     sizes = [evaluate(dim_size(dim), graph.bound) for dim in graph.named[name]]
-    return "×".join(map(show_size, sizes)) if any(isinstance(size, int) for size in sizes) else ""
+    return "×".join(map(str, sizes)) if any(isinstance(size, int) for size in sizes) else ""
 
 
 def _edges(graph: Graph) -> Iterator[tuple[str, str, str, str]]:

@@ -1,4 +1,4 @@
-"""Hygiene of symbols: a caller's sympy symbols in the sizes of a ready-made layer."""
+"""Hygiene of symbols: a caller's symbols in the sizes of a ready-made layer."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:
     graph = make(**{name: put_in(size, marked) for name, size in given.items()})
     names = names_of_sizes(graph)
     taken = {*outer, *names}.union(*(equation.axes for equation in graph.own))
-    moved = {each.name: symbol(name) for name, each in marked.items()}
+    moved = {name + _MARK: symbol(name) for name in outer}
     for name in outer:
         if name in names:
-            moved[name] = symbol(fresh(name, taken))
-            taken.add(moved[name].name)
+            chosen = fresh(name, taken)
+            moved[name] = symbol(chosen)
+            taken.add(chosen)
     values = {name: size for name, size in graph.bound.items() if isinstance(size, int)}
     formulas = {name: size for name, size in graph.bound.items() if name not in values}
     found = {name: put_in(formulas.get(name, symbol(name)), moved) for name in names}
-    known = {found[name].name: value for name, value in values.items()}
+    known = {str(found[name]): value for name, value in values.items()}
     return instance(graph, tuple(sorted(found.items())), tuple(sorted(known.items())), None)

@@ -19,7 +19,6 @@ from ..language.parser import parse_names, read_sizes
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, is_name, size_names, symbol
 from .call_sizes import Matched, matched
-from .size_names import open_symbols
 
 __all__ = ["Tensor", "Trace", "model"]
 
@@ -130,14 +129,14 @@ class Trace:
             tuple(Axis(name, symbol(name) if size is None else size) for name, size in dim)
             for dim in declared.dims
         )
-        self.spoken.update(name.name for dim in dims for axis in dim for name in open_symbols(axis.size))
+        self.spoken.update(name for dim in dims for axis in dim for name in size_names(axis.size))
         self.spoken.update(axis.name for dim in dims for axis in dim)
         return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
 
     def check_given(self) -> None:
         """Refuses a size that nothing in the model goes by."""
         for size in self.unifier.solution.values():
-            self.spoken.update(name.name for name in open_symbols(size))
+            self.spoken.update(size_names(size))
         for name in self.given:
             if name not in self.spoken:
                 raise ShapeError(

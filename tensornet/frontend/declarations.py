@@ -101,15 +101,14 @@ def _sizes_in(text: Text, equations: tuple[Equation, ...], leaves: list[Leaf]) -
     for leaf in leaves:
         for dim in leaf.dims:
             for axis in dim:
-                names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
+                names.update(size_names(axis.size))
     for equation in equations:
         for part in equation.parts:
             if isinstance(part, Call):
                 names.update(part.axes)
             names.update(occurring(part) if not isinstance(part, Ref) else ())
     for name in list(names):
-        resolved = text.unifier.resolve(symbol(name))
-        names.update(size.name for size in getattr(resolved, "free_symbols", ()))
+        names.update(size_names(text.unifier.resolve(symbol(name))))
     return names
 
 

@@ -16,8 +16,19 @@ from ..graph.element_types import of_number
 from ..graph.graph import Graph
 from ..graph.shape_inference import Scope, scalar_size, scope_inside
 from ..ir.build import index, met_axes, node, number, size
-from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, along, axes_of, row_major, substitute
-from ..ir.size import ONE, ZERO, Size, of_sympy, product
+from ..ir.node import (
+    Affine,
+    Axis,
+    Entries,
+    Gather,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_of,
+    row_major,
+    substitute,
+)
 from ..language import expression
 from ..language.affine import affine
 from ..language.expression import (
@@ -35,7 +46,7 @@ from ..language.expression import (
 from ..ops.protocols import Left
 from ..ops.structure import INDEX, ONEHOT, PAD, REPEAT, is_inside
 from ..ops.table import FUNCTIONS
-from ..sizes import evaluate, symbol
+from ..sizes import evaluate, larger, product, put_in, smaller, symbol
 
 __all__ = ["Expressions"]
 
@@ -53,14 +64,14 @@ class Expressions:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         formulas = {name: value for name, value in graph.sizes if not isinstance(value, int)}
-        self.formulas = {name: of_sympy(evaluate(symbol(name), formulas)) for name in formulas}
+        self.formulas = {name: evaluate(symbol(name), formulas) for name in formulas}
         self.tensors: dict[str, Node] = {}
         self.axes: dict[Node, tuple[str, ...]] = {}
         self.draws = itertools.count()
 
     def size(self, length: Any) -> Size:
         """A size of the graph."""
-        return of_sympy(length).at(self.formulas)
+        return put_in(length, self.formulas)
 
     def value(self, part: Expression, left: Left, scope: Scope) -> Node:
         """An expression as a node.
@@ -171,7 +182,7 @@ class Expressions:
             case str():
                 return along(entry)
             case int():
-                return Affine((), length + entry if entry < 0 else Size.of(entry))
+                return Affine((), length + entry if entry < 0 else entry)
             case tuple():
                 return row_major(entry, {axis: self.size(scope[axis]) for axis in entry})
         return self._position(entry, scope)
@@ -231,9 +242,9 @@ class Expressions:
             given = amounts.get(str(axis), (Literal(0), Literal(0)))
             before, after = (self._amount(each, inside) for each in given)
             length = self.size(inside[str(axis)])
-            sizes[axis] = length + before.minimum(ZERO) + after.minimum(ZERO)
-            read[axis] = Affine(((axis, ONE),), (-before).maximum(ZERO))
-            written.append(Affine(((axis, ONE),), before.maximum(ZERO)))
+            sizes[axis] = length + smaller(before, 0) + smaller(after, 0)
+            read[axis] = Affine(((axis, 1),), larger(-before, 0))
+            written.append(Affine(((axis, 1),), larger(before, 0)))
             shape.append(length + before + after)
         fill = self.scalar(dict(part.options).get("value", (Literal(0),))[0], scope)
         moved = [Operand(operand.node, substitute(operand.reads, read))]
@@ -250,7 +261,7 @@ class Expressions:
             has = joined in free_axes(argument)
             inside = self._within((argument,), (joined,) if has else (), scope)
             read = self._whole(argument, inside) if has else self.part(argument, inside)
-            pieces[joined, n] = self.size(inside[joined]) if has else ONE
+            pieces[joined, n] = self.size(inside[joined]) if has else 1
             table = {axis: along((joined, n) if axis == joined else axis) for axis in axes_of(read.reads)}
             operands.append(Operand(read.node, substitute(read.reads, table)))
         axes = [*axes_of_index(left), *(axis for axis in _axes_in(operands) if axis not in pieces)]

@@ -15,12 +15,11 @@ from ..graph.graph import Apply, Graph
 from ..ir.build import item, leaf, node
 from ..ir.function import Function, order, rebuilt
 from ..ir.naming import Called, Names
-from ..ir.node import Axis, Gather, Node, Operand, along
-from ..ir.size import Size
+from ..ir.node import Axis, Gather, Node, Operand, Size, along
 from ..language.equation import Equation
 from ..ops.table import Element
 from ..scan.lowering import looped
-from ..sizes import put_in, symbol
+from ..sizes import put_in, size_names, symbol
 from .elaborate_expressions import Expressions
 
 __all__ = ["function_of"]
@@ -84,10 +83,8 @@ class _Elaboration:
         given = [self.tensors[names[each.name]] for each in call.graph.leaves if each.value is None]
         function, symbols, inner = self._block(call, given)
         sizes = tuple(self._argument(name, call.graph) for name in symbols)
-        shapes = [
-            [length.at(dict(zip(function.sizes, sizes, strict=True))) for length in each.shape]
-            for each in function.outputs
-        ]
+        known = dict(zip(function.sizes, sizes, strict=True))
+        shapes = [[put_in(length, known) for length in each.shape] for each in function.outputs]
         options: tuple[tuple[str, Any], ...] = (("function", function), ("sizes", sizes))
         if any("draw" in each.attributes for each in order(function.outputs)):
             options += (("draw", next(self.expressions.draws)),)
@@ -127,7 +124,7 @@ class _Elaboration:
         """The value of a size of a block, in the caller's sizes."""
         value = block.bound.get(name)
         return (
-            Size.of(value)
+            value
             if value is not None and self.graph.bound.get(name) != value
             else self.expressions.size(symbol(name))
         )
@@ -166,11 +163,9 @@ def _of_sizes(
 ) -> tuple[Function, tuple[str, ...], Names]:
     """A function whose sizes are numbered as they are met, so that blocks of other sizes are one."""
     nodes = [*inputs, *order(outputs)]
-    found = dict.fromkeys(name for each in nodes for length in each.sizes for name in sorted(length.names))
-    found |= dict.fromkeys(
-        name for each in nodes for length in _lengths(each) for name in sorted(length.names)
-    )
-    sizes = {name: Size.of(f"s{n}") for n, name in enumerate(found)}
+    found = dict.fromkeys(name for each in nodes for length in each.sizes for name in size_names(length))
+    found |= dict.fromkeys(name for each in nodes for length in _lengths(each) for name in size_names(length))
+    sizes = {name: symbol(f"s{n}") for n, name in enumerate(found)}
     new: dict[Node, Node] = {}
     slots = rebuilt(inputs, new, sizes=sizes)
     results = rebuilt(outputs, new, sizes=sizes)
@@ -182,9 +177,7 @@ def _lengths(each: Node) -> Iterable[Size]:
     """The sizes that a node speaks of, besides those of its axes."""
     yield from each.shape
     for _, value in each.options:
-        yield from (
-            inner for inner in (value if isinstance(value, tuple) else (value,)) if isinstance(inner, Size)
-        )
+        yield from value if isinstance(value, tuple) else (value,)
     waiting = [*each.result, *(entry for operand in each.operands for entry in operand.reads)]
     while waiting:
         entry = waiting.pop()

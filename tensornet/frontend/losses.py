@@ -10,7 +10,7 @@ from ..graph.graph import Graph
 from ..graph.shape_inference import Axis, dim_size
 from ..language.expression import ELLIPSIS, fresh
 from ..language.parser import parse_names
-from ..sizes import put_in, size_names, symbol
+from ..sizes import name_of, put_in, size_names, symbol
 from .composition import Trace
 from .instantiate import written_out
 
@@ -86,6 +86,6 @@ def _sizes_of(graph: Graph, loss: Graph, lead: tuple[Axis, ...]) -> dict[str, An
     for name, leaf in zip(graph.outputs, loss.inputs, strict=False):
         for dim, own in zip(written_out(graph.named[name], lead), leaf.dims, strict=False):
             size = dim_size(own)
-            if getattr(size, "is_Symbol", False):
-                found.setdefault(size.name, dim_size(dim))
+            if (mine := name_of(size)) is not None:
+                found.setdefault(mine, dim_size(dim))
     return found

@@ -9,10 +9,10 @@ from ..graph.graph import Graph
 from ..graph.shape_inference import Axis, Dim
 from ..graph.unify import Unifier
 from ..language.expression import Call, Ref, axes_of_index
-from ..sizes import evaluate, put_in, size_names, symbol
+from ..sizes import evaluate, invert_size, name_of, put_in, size_names, symbol
 from .instantiate import names_of_sizes
 
-__all__ = ["Private", "open_symbols"]
+__all__ = ["Private"]
 
 
 class Private:
@@ -53,7 +53,7 @@ class Private:
 
     def leading(self, size: Any) -> None:
         """What all leading axes together come to."""
-        self.solution[self.private.get("lead", "lead@")] = _sympified(size)
+        self.solution[self.private.get("lead", "lead@")] = size
 
     def waits(self, own: Any) -> bool:
         """Whether a size holds names that are neither solved nor adopted."""
@@ -61,21 +61,22 @@ class Private:
 
     def solve(self, own: Any, size: Any) -> bool:
         """Solves `own = size` for the one private name in it, if there is just one and it can be solved for."""
-        names = [name for name in open_symbols(own) if name.name.endswith("@")]
+        names = [name for name in size_names(own) if name.endswith("@")]
         if len(names) != 1:
             return False
-        found = _solutions(own, size, names[0])
-        if found is None:
+        found = invert_size(own, names[0], size)
+        if found is None:  # a rounding or a power hides it
             return False
-        if len(found) != 1 or (found[0].is_number and not (found[0].is_Integer and found[0] > 0)):
+        if not size_names(found) and not (isinstance(found, int) and found > 0):
             raise ShapeError("no size fits")
-        self.solution[names[0].name] = found[0]
+        self.solution[names[0]] = found
         return True
 
     def follow(self, own: Any, size: Any) -> None:
         """Lets a bare name that has a value go by the model's name for it, so that formulas chain."""
-        if getattr(own, "is_Symbol", False) and own.name in self.bound and own.name not in self.solution:
-            self.solution[own.name] = _sympified(size)
+        name = name_of(own)
+        if name in self.bound and name not in self.solution:
+            self.solution[name] = size
 
     def adopt(self, outer: Unifier, opened: set[str]) -> None:
         """Gives what is still private its own name in the model, or a fresh one where that is taken."""
@@ -100,19 +101,6 @@ class Private:
         return chosen not in opened
 
 
-def _solutions(own: Any, size: Any, name: Any) -> list[Any] | None:
-    """All that `name` can be where `own = size`, a factor simply divided away; nothing where a rounding hides it."""
-    import sympy
-
-    factor, rest = own.as_independent(name, as_Add=False)
-    if rest == name:
-        return [_sympified(size) / factor]
-    try:
-        return list(sympy.solve(own - size, name))
-    except NotImplementedError:  # of floor, Max and Min
-        return None
-
-
 def _axis_names(graph: Graph) -> set[str]:
     """The names of axes in a graph. An open size of another name was given as a formula, and is
     the model's."""
@@ -122,15 +110,3 @@ def _axis_names(graph: Graph) -> set[str]:
             names.update(axes_of_index(part.index) if isinstance(part, Ref) else ())
             names.update(part.axes if isinstance(part, Call) else ())
     return names
-
-
-def _sympified(size: Any) -> Any:
-    """The size as a sympy expression, integers too."""
-    import sympy
-
-    return sympy.sympify(size)
-
-
-def open_symbols(size: Any) -> set[Any]:
-    """The symbols in a size."""
-    return getattr(size, "free_symbols", set())

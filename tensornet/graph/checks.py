@@ -9,7 +9,7 @@ from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Equation
 from ..language.expression import Size
 from ..ops.table import FUNCTIONS, RESERVED
-from ..sizes import LARGEST, evaluate
+from ..sizes import LARGEST, evaluate, size_names
 from .leaves import Leaf
 from .recurrences import early, late
 from .shape_inference import Dim, dim_size
@@ -104,8 +104,7 @@ def check_size(what: str, size: Any, least: int, known: Mapping[str, Any]) -> No
         known: the sizes that have a value.
     """
     value = evaluate(size, known)
-    number = getattr(value, "is_number", isinstance(value, int))
-    if number and not (isinstance(value, int) and least <= value <= LARGEST):
+    if not size_names(value) and not (isinstance(value, int) and least <= value <= LARGEST):
         shown = f"{size} = {value}" if str(size) != str(value) else str(size)
         raise ShapeError(
             f"the size of {what} is {shown}", fix=f"choose sizes that make it a whole number from {least}"

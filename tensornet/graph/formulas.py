@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 from ..display import table
 from ..errors import ShapeError
 from ..language.expression import Contraction, free_axes, is_scalar
-from ..sizes import evaluate, product
+from ..sizes import as_formula, evaluate, product, to_sympy, total
 from .graph import Graph, of_graph
+from .leaves import Leaf
 from .shape_inference import scope_inside
 
 __all__ = [
     "ParameterPart",
     "ParameterTable",
-    "naive_flop_formula",
+    "naive_flops",
     "parameter_count",
     "parameter_formula",
     "parameter_table",
@@ -79,7 +80,12 @@ def parameter_formula(graph: Graph) -> Any:
     """
     import sympy
 
-    return sympy.Integer(0) + sum((product(leaf.shape) for leaf in graph.parameters), sympy.Integer(0))
+    return sum(map(_elements, graph.parameters), sympy.Integer(0))
+
+
+def _elements(leaf: Leaf) -> Any:
+    """The number of elements as a formula, in the sizes as they were given."""
+    return product(map(to_sympy, leaf.shape))
 
 
 @of_graph
@@ -98,7 +104,8 @@ def parameter_count(graph: Graph, **sizes: int) -> Any:
         >>> tn.parameter_count(tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=4, o=2))
         10
     """
-    return evaluate(parameter_formula(graph), (graph.bind(**sizes) if sizes else graph).bound)
+    bound = (graph.bind(**sizes) if sizes else graph).bound
+    return as_formula(total(evaluate(product(leaf.shape), bound) for leaf in graph.parameters))
 
 
 @of_graph
@@ -121,24 +128,24 @@ def parameter_table(graph: Graph, depth: int = 1) -> ParameterTable:
     """
     if not isinstance(depth, int) or depth < 1:
         raise ShapeError(f"depth={depth!r}", fix="give a whole number from 1")
-    parts: dict[str, Any] = {}
+    parts: dict[str, list[Leaf]] = {}
     for leaf in graph.parameters:
-        scope = ".".join(leaf.name.split(".")[:depth])
-        parts[scope] = parts.get(scope, 0) + product(leaf.shape)
-    rows = ((name, formula, evaluate(formula, graph.bound)) for name, formula in parts.items())
-    return ParameterTable(ParameterPart(*row) for row in rows)
+        parts.setdefault(".".join(leaf.name.split(".")[:depth]), []).append(leaf)
+    return ParameterTable(
+        ParameterPart(
+            name,
+            sum(map(_elements, leaves)),
+            as_formula(total(evaluate(product(leaf.shape), graph.bound) for leaf in leaves)),
+        )
+        for name, leaves in parts.items()
+    )
 
 
-def naive_flop_formula(graph: Graph) -> Any:
+def naive_flops(graph: Graph) -> Any:
     """2 × the product of all axes of each contraction as it is written, all factors at once."""
-    import sympy
-
-    flat, total = graph.flat, sympy.Integer(0)
-    for equation in flat.own:
-        for part in equation.parts:
-            if isinstance(part, Contraction):
-                total += _term_flops(part, flat)
-    return sympy.sympify(evaluate(total, flat.sizes_beside(graph.bound)))
+    flat = graph.flat
+    parts = (part for equation in flat.own for part in equation.parts if isinstance(part, Contraction))
+    return evaluate(total(_term_flops(part, flat) for part in parts), flat.sizes_beside(graph.bound))
 
 
 def _term_flops(term: Contraction, graph: Graph) -> Any:

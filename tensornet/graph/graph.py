@@ -45,7 +45,7 @@ from ..language.recurrences import as_printed
 from ..ops.pickling import pack, unpack
 from ..ops.table import FUNCTIONS, RESERVED
 from ..protocol import reader_of
-from ..sizes import are_equal, as_size, evaluate, put_in, show_size, size_names, symbol
+from ..sizes import are_equal, as_size, evaluate, name_of, put_in, size_names, symbol
 from .call import Along, called_last, names_of_blocks, scoped, shown_call, told_apart
 from .checks import check_names, check_size, check_sizes, check_spoken
 from .leaves import Constant, Leaf
@@ -139,7 +139,7 @@ class Graph:
             check_numbers(equation.right, lambda axis: evaluate(scope[axis], known))  # noqa: B023
             for dim in self.named[equation.name]:
                 for axis in dim:
-                    if not getattr(axis.size, "is_Symbol", True):
+                    if not isinstance(axis.size, int) and name_of(axis.size) is None:
                         check_size(f"'{axis.name}' in '{equation.name}'", axis.size, 0, known)
 
     # ---- parts
@@ -280,14 +280,14 @@ class Graph:
         for dims in self.named.values():
             for dim in dims:
                 for axis in dim:
-                    names.update(size.name for size in getattr(axis.size, "free_symbols", ()))
+                    names.update(size_names(axis.size))
         for equation in self.own:
             names.update(spoken_sizes(equation))
             for part in equation.parts:
                 if isinstance(part, Call):
                     names |= set(FUNCTIONS[part.function].makes(part.axes)) - equation.axes
         for size in self.bound.values():
-            names.update(name.name for name in getattr(size, "free_symbols", ()))
+            names.update(size_names(size))
         for call in self.calls:
             names.update(call.graph.open_sizes)
         return tuple(sorted(names - set(self.bound)))
@@ -364,7 +364,7 @@ class Graph:
         for block, name in self.names_of_blocks().items():
             takes = ", ".join(leaf.name for leaf in block.inputs)
             lines += [f"def {name}({takes}):", textwrap.indent(str(block), "    "), ""]
-        lines += [f"{name}: {show_size(size)}" for name, size in self._size_lines().items()]
+        lines += [f"{name}: {size!s}" for name, size in self._size_lines().items()]
         lines += [str(leaf) for leaf in self._declared()]
         return "\n".join(lines + self.lines() + self._output_lines())
 
@@ -374,7 +374,7 @@ class Graph:
     def _repr_html_(self) -> str:
         """The graph in a notebook: its lines, the leaves and the blocks folded."""
         blocks = {f"def {name}(…):": str(block) for block, name in self.names_of_blocks().items()}
-        declared = [f"{name}: {show_size(size)}" for name, size in self._size_lines().items()]
+        declared = [f"{name}: {size!s}" for name, size in self._size_lines().items()]
         declared += map(str, self._declared())
         lines = "\n".join(self.lines() + self._output_lines())
         return folded(repr(self), {"sizes and leaves": "\n".join(declared), **blocks}, lines)
@@ -402,7 +402,7 @@ class Graph:
         declared = self._declared()
         document = {
             "sizes": {
-                name: size if isinstance(size, int) else show_size(size)
+                name: size if isinstance(size, int) else str(size)
                 for name, size in self._size_lines().items()
             },
             "leaves": [str(leaf) for leaf in declared],
@@ -480,7 +480,7 @@ class Graph:
             for size in (axis.size for dim in dims for axis in dim if axis.name == wrong):
                 if size_names(size) or not isinstance(size, int):
                     names = ", ".join(f"{name}=" for name in size_names(size))
-                    return f"the size of axis '{wrong}' is {show_size(size)}: give {names}"
+                    return f"the size of axis '{wrong}' is {size!s}: give {names}"
         return f"{near(wrong, self.open_sizes)}open sizes: {', '.join(self.open_sizes) or 'none'}"
 
     def select(self, outputs: str | Sequence[str]) -> Graph:

@@ -14,7 +14,6 @@ from ..documents import Part
 from ..errors import DtypeError, EquationError, ShapeError, near, told_in
 from ..language.grammar import NAMED, STARTS, WORDS
 from ..ops.table import Element
-from ..sizes import show_size
 from .shape_inference import Dim, dim_size
 
 __all__ = ["Constant", "Leaf", "start_of"]
@@ -113,7 +112,7 @@ class Leaf:
 
 def _show_declared(dim: Dim) -> str:
     names = [axis.name for axis in dim]
-    sizes = [show_size(axis.size) for axis in dim]
+    sizes = [str(axis.size) for axis in dim]
     if len(dim) == 1:
         return names[0] if names == sizes or names[0] == "..." else f"{names[0]}:{sizes[0]}"
     shown = f"({','.join(names)})"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ..language.equation import Equation
 from ..language.expression import Ref
-from ..sizes import size_names, symbol
+from ..sizes import invert_size, name_of, size_names, symbol, terms_of
 from .leaves import Leaf
 from .recurrences import Recurrence, read_later
 from .shape_inference import Axis, Dim, Scope, scope_of
@@ -86,15 +86,15 @@ class _Foreseen(Unifier):
         super().__init__({})
 
     def is_open(self, size: Any) -> bool:
-        return bool(getattr(size, "is_Symbol", False)) and _MARK in size.name
+        return _MARK in (name_of(size) or "")
 
     def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         a, b = self.resolve(a), self.resolve(b)
         difference = a - b
-        for size in sorted(getattr(difference, "free_symbols", ()), key=str, reverse=True):
-            times = difference.coeff(size)
-            rest = times * size - difference
-            if self.is_open(size) and times in (1, -1) and size not in getattr(rest, "free_symbols", ()):
-                self.solution[size.name] = rest * times
-                return self.resolve(a)
+        for name in reversed(size_names(difference)):
+            if _MARK in name and dict(terms_of(difference)).get(((name, 1),)) in (1, -1):
+                found = invert_size(difference, name, 0)
+                if found is not None:
+                    self.solution[name] = found
+                    return self.resolve(a)
         return a

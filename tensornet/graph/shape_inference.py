@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,21 @@ from ..language.expression import (
     sum_of,
 )
 from ..ops.table import FUNCTIONS
-from ..sizes import evaluate, floored, power_of, product, solve_size, symbol
+from ..sizes import (
+    FUNCTIONS_OF_SIZES,
+    Floor,
+    Positive,
+    evaluate,
+    factors_of,
+    floored,
+    power_of,
+    product,
+    quotient,
+    size_names,
+    solve_size,
+    symbol,
+    terms_of,
+)
 
 __all__ = [
     "Axis",
@@ -51,7 +64,7 @@ __all__ = [
 @document()
 @dataclass(frozen=True)
 class Axis:
-    """A named axis and its size: an integer, or a sympy expression in open sizes."""
+    """A named axis and its size: an integer, or a formula in open sizes."""
 
     name: str
     size: Any
@@ -422,8 +435,7 @@ def _is_negative(size: Any, bound: Mapping[str, Any]) -> bool:
     value = evaluate(size, bound)
     if isinstance(value, int):
         return value < 0
-    first = value.args[0] if value.is_Mul else value
-    return bool(first.is_number and first < 0)
+    return len(terms_of(value)) == 1 and terms_of(value)[0][1] < 0
 
 
 def _show_dim(dim: Dim) -> str:
@@ -473,17 +485,13 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
         case Call("add", terms):
             return sum((scalar_size(term, scope) for term in terms), 0)
         case Call("reciprocal", (argument,)):
-            from sympy import Integer
-
-            return 1 / (Integer(1) * scalar_size(argument, scope))
+            return quotient(1, scalar_size(argument, scope))
         case Call("power", (base, Literal(int(power)))):
             found = power_of(scalar_size(base, scope), power)
             if found is not None:
                 return found
         case Call(function, arguments) if FUNCTIONS[function].in_sizes:
-            import sympy
-
-            made = getattr(sympy, FUNCTIONS[function].in_sizes)
+            made = FUNCTIONS_OF_SIZES[FUNCTIONS[function].in_sizes]
             return made(*(scalar_size(argument, scope) for argument in arguments))
     place: Place | None = expression.place
     raise ShapeError(
@@ -491,43 +499,38 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
     )
 
 
+_IN_SIZES = {row.in_sizes: row.name for row in FUNCTIONS.values() if row.in_sizes}
+
+
 def size_expression(size: Any) -> Expression:
     """A size as an expression of the language."""
-    import sympy
-
     if isinstance(size, int):
         return Literal(size)
-    match size:
-        case sympy.Integer():
-            return Literal(int(size))
-        case sympy.Symbol():
-            return Size(size.name)
-        case sympy.Add():
-            return sum_of([size_expression(term) for term in size.args])
-        case sympy.Mul() if (divided := sympy.fraction(size))[1] != 1:
-            below = Call("reciprocal", (size_expression(divided[1]),))
-            return product_of([size_expression(divided[0]), below])
-        case sympy.Mul():
-            return product_of([size_expression(factor) for factor in size.args])
-        case sympy.Pow() if size.exp == -1:
-            return Call("reciprocal", (size_expression(size.base),))
-        case sympy.Pow():
-            return Call("power", (size_expression(size.base), size_expression(size.exp)))
-        case sympy.Rational():
-            return product_of([Literal(int(size.p)), Call("reciprocal", (Literal(int(size.q)),))])
-        case sympy.ceiling():
-            return product_of([Literal(-1), size_expression(sympy.floor(-size.args[0]))])
-    for row in FUNCTIONS.values():
-        if row.in_sizes and isinstance(size, getattr(sympy, row.in_sizes)):
-            return _nested(row.name, [size_expression(each) for each in size.args])
-    raise ShapeError(f"{size} cannot be written as a size", fix="use + - * / and powers of axis sizes")
+    return sum_of([_term_expression(*factors_of(*term)) for term in terms_of(size)])
 
 
-def _nested(function: str, terms: list[Expression]) -> Expression:
-    """A function of one term, or of two and again of that and the next."""
-    if len(terms) == 1:
-        return Call(function, (terms[0],))
-    return functools.reduce(lambda a, b: Call(function, (a, b)), terms)
+def _term_expression(above: list[Any], below: list[Any]) -> Expression:
+    factors = [_factor_expression(each) for each in above]
+    if below:
+        factors.append(Call("reciprocal", (product_of([_factor_expression(each) for each in below]),)))
+    return product_of(factors)
+
+
+def _factor_expression(factor: Any) -> Expression:
+    """A number, or a power of an atom."""
+    if isinstance(factor, int):
+        return Literal(factor)
+    atom, power = factor
+    match atom:
+        case str():
+            found: Expression = Size(atom)
+        case Floor():
+            found = Call(_IN_SIZES["floor"], (size_expression(atom.size),))
+        case Positive():
+            found = Call(_IN_SIZES["Max"], (Literal(0), size_expression(atom.size)))
+        case _:
+            found = size_expression(atom.size)
+    return found if power == 1 else Call("power", (found, Literal(power)))
 
 
 def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
@@ -559,8 +562,8 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
 def _remedy(a: Any, b: Any, axis: str, ref: Ref | None) -> str:
     """What else helps where two sizes differ: to give those that are open, or to read less where none can make up."""
     more = evaluate(a - b, {})
-    if open_sizes := getattr(more, "free_symbols", ()):
-        named = ", ".join(f"{name}=…" for name in sorted(map(str, open_sizes)))
+    if open_sizes := size_names(more):
+        named = ", ".join(f"{name}=…" for name in open_sizes)
         return f"give those that are not known yet, {named}; or "
     if isinstance(a, int) and isinstance(b, int) and a < b and ref is not None and axis in ref.index:
         read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)

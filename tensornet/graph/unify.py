@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import ShapeError
 from ..language.equation import Equation, sizes_in_brackets
 from ..language.expression import Expression, Ref, Size, flat, fresh, occurring, rename, transform
-from ..sizes import are_equal, evaluate, put_in, size_names, solve_size, symbol
+from ..sizes import are_equal, evaluate, name_of, put_in, size_names, solve_size, symbol
 from .shape_inference import Axis, Dim, disagreement, size_expression
 
 __all__ = ["Unifier"]
@@ -20,7 +20,7 @@ class Unifier:
 
     Args:
         bound: sizes with an integer value; they stay symbols in formulas.
-        given: sizes that are sympy expressions; these replace their axis everywhere.
+        given: sizes that are formulas; these replace their axis everywhere.
 
     Attributes:
         declared: names that declarations say other axes are as long as: these stay, and the axes' own give way.
@@ -60,9 +60,8 @@ class Unifier:
 
     def is_open(self, size: Any) -> bool:
         """Whether the size is a bare name with no value, free to become anything."""
-        return bool(getattr(size, "is_Symbol", False)) and size.name not in self.bound | dict.fromkeys(
-            self.rigid
-        )
+        name = name_of(size)
+        return name is not None and name not in self.bound and name not in self.rigid
 
     def is_as_long(self, name: str, size: Any) -> bool:
         """Whether a size is the one of that name, which an axis called so need not have."""
@@ -76,16 +75,18 @@ class Unifier:
         for size, other in sorted(
             ((b, a), (a, b)), key=lambda pair: not self.declared.isdisjoint(size_names(pair[0]))
         ):
-            if self.is_open(size) and (isinstance(other, int) or getattr(other, "is_Integer", False)):
-                self.bound[size.name] = int(other)
+            name = name_of(size)
+            if name is None or not self.is_open(size):
+                continue
+            if isinstance(other, int):
+                self.bound[name] = other
                 return size
-            if self.is_open(size) and size not in getattr(other, "free_symbols", ()):
-                self.solution[size.name] = other
+            if name not in size_names(other):
+                self.solution[name] = other
                 return other
-        difference = evaluate(a - b, self.bound)
-        if difference == 0 or getattr(difference, "expand", lambda: 1)() == 0:
+        if are_equal(a, b, self.bound):
             return b if isinstance(a, int) else a  # a name says more, and it is what an open one gives
-        solved = solve_size(difference, 0)
+        solved = solve_size(evaluate(a - b, self.bound), 0)
         if solved is None or solved[0] in self.rigid or solved[1] < 1:
             raise disagreement(a, b, axis, ref, self.bound)
         self.bound[solved[0]] = solved[1]
@@ -111,9 +112,7 @@ class Unifier:
         }
         if not spoken:
             return equation
-        arriving = {
-            free.name for name in spoken for free in getattr(self.resolve(symbol(name)), "free_symbols", ())
-        }
+        arriving = {free for name in spoken for free in size_names(self.resolve(symbol(name)))}
         taken = {*local, *arriving, *spoken}
         read = {
             name for size in sizes_in_brackets(equation) for name in size_names(self.resolve(symbol(size)))
@@ -143,13 +142,6 @@ class Unifier:
         """The integers among the named sizes, and the formulas of axes that no tensor sizes."""
         alone = set(by_name)
         formulas = {name: self.resolve(symbol(name)) for name in alone if name in self.solution}
-        known = {name for formula in formulas.values() for name in getattr(formula, "free_symbols", ())}
-        named = {*names, *alone, *(name.name for name in known)}
+        named = {*names, *alone}.union(*map(size_names, formulas.values()))
         found = {name: self.bound[name] for name in named if name in self.bound}
-        return tuple(
-            sorted({**{n: _plain(f) for n, f in formulas.items() if f != symbol(n)}, **found}.items())
-        )
-
-
-def _plain(size: Any) -> Any:
-    return int(size) if getattr(size, "is_Integer", False) else size
+        return tuple(sorted({**{n: f for n, f in formulas.items() if f != symbol(n)}, **found}.items()))

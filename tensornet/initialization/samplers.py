@@ -22,7 +22,7 @@ from ..language.expression import (
     references,
     subexpressions,
 )
-from ..sizes import evaluate
+from ..sizes import evaluate, size_names
 
 __all__ = ["Fan", "check_start", "fan_of", "square_of", "start_array"]
 
@@ -144,7 +144,7 @@ def start_array(graph: Graph, leaf: Leaf, derived: tuple[str, float], seed: int)
 
     shape = tuple(evaluate(size, graph.bound) for size in leaf.shape)
     if not all(isinstance(size, int) for size in shape):
-        names = sorted({s.name for size in shape for s in getattr(size, "free_symbols", ())})
+        names = sorted({name for size in shape for name in size_names(size)})
         fix = f"give {', '.join(f'{n}=' for n in names)}"
         raise ShapeError(f"the parameter '{leaf}' has an open size", fix=fix)
     start = derived if leaf.start is None else leaf.start

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ops.record import Element
+from ..sizes import product
 from .element_types import of_node
-from .node import Axis, Entries, Node, Operand, along, axes_of, interned, plain_dims, substitute
-from .size import Size, product
+from .node import Axis, Entries, Node, Operand, Size, along, axes_of, interned, plain_dims, substitute
 
 __all__ = ["item", "leaf", "met_axes", "node", "number", "size", "whole"]
 

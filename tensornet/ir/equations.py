@@ -28,9 +28,9 @@ from ..language.expression import (
     sum_of,
 )
 from ..ops.structure import CONCAT, INDEX, PAD, REPEAT
+from ..sizes import floored, is_never_negative, name_of, put_in, size_names
 from .build import Options, node, whole
-from .node import Affine, Entries, Gather, Node, Operand, along, axes_of, fills
-from .size import ONE, ZERO, Size, floor
+from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, fills
 
 __all__ = ["LEAVES", "Dims", "Line", "Sizes", "is_lone", "reads_of"]
 
@@ -66,7 +66,7 @@ class Sizes:
         found = {**self.made, **self.known}
         alike = [name for name, each in found.items() if each == size and name not in used]
         if alike:
-            return min(alike, key=lambda name: (name != stem, name != size.name))
+            return min(alike, key=lambda name: (name != stem, name != name_of(size)))
         names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
         free = (each for each in names if each not in found and each not in used and each not in taken)
         name = next(each for each in free if self.axes.get(each, size) == size)
@@ -133,14 +133,14 @@ class Line:
     def sized(self, size: Size, stem: str = "") -> str:
         """A name that tells a size."""
         taken = self.naming.reserved
-        return self._taken(self.naming.sizes.name(size, stem or size.name or "n", self.used, taken))
+        return self._taken(self.naming.sizes.name(size, stem or name_of(size) or "n", self.used, taken))
 
     def _taken(self, name: str) -> str:
         """A name that the line uses from here on; the graph says the size that it tells."""
         self.used.add(name)
         told = self.naming.sizes.known.get(name, self.naming.sizes.made.get(name))
-        if told is not None and told.name != name:
-            self.naming.bound.setdefault(name, told.to_sympy())
+        if told is not None and name_of(told) != name:
+            self.naming.bound.setdefault(name, told)
         return name
 
     def named(self, each: Node, axis: int) -> str:
@@ -235,7 +235,7 @@ class Line:
             assert isinstance(read, Affine)
             before = written.offset - read.offset
             after = each.shape[d] - operand.node.shape[d] - before
-            if before != ZERO or after != ZERO:
+            if before != 0 or after != 0:
                 amounts.append((names[_moved_axis(written)], (self._spoken(before), self._spoken(after))))
         fill = self._scalar(each.attributes["fill"], each, {})
         more = () if fill == Literal(0) else (("value", (fill,)),)
@@ -244,8 +244,8 @@ class Line:
 
     def _spoken(self, size: Size) -> Expression:
         """A size as an expression; one that is called as a tensor is goes by its value."""
-        clashing = size.names & self.naming.reserved & self.naming.values.keys()
-        return size_expression(size.at({name: self.naming.values[name] for name in clashing}).to_sympy())
+        clashing = {*size_names(size)} & self.naming.reserved & self.naming.values.keys()
+        return size_expression(put_in(size, {name: self.naming.values[name] for name in clashing}))
 
     def _scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
         """A number in the expression of a node; a size is that of an axis, if one is as long."""
@@ -313,16 +313,16 @@ class Line:
 
     def _place(self, offset: Size, length: Size) -> Index:
         """A fixed position, from the first one or from the last."""
-        for found in (offset.value, (offset - length).value):
-            if found is not None:
+        for found in (offset, offset - length):
+            if isinstance(found, int):
                 return found
         return cast("Index", sum_of([Literal(0), self._spoken(offset)]))
 
     def _position(self, entry: Affine, names: Mapping[int, str]) -> Expression:
         """A sum of axes as an expression of positions."""
         moving = [(step, Call(INDEX.name, (), (names[axis],))) for axis, step in entry.terms]
-        terms = [here if step == ONE else product_of([self._spoken(step), here]) for step, here in moving]
-        return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != ZERO else [*terms])
+        terms = [here if step == 1 else product_of([self._spoken(step), here]) for step, here in moving]
+        return sum_of([*terms, self._spoken(entry.offset)] if entry.offset != 0 else [*terms])
 
     def _windowed(self, each: Node, entry: Affine, length: Size) -> Affine:
         """A window, first an axis that is as long as fits, if one may have another size there."""
@@ -393,11 +393,9 @@ def _fit(each: Node, entry: Affine, axis: Any, length: Size) -> Size:
     step = dict(entry.terms)[axis]
     others = [((each.sizes[a] - 1) * by, _is_negative(by)) for a, by in entry.terms if a != axis]
     if _is_negative(step):
-        return floor((entry.offset + sum((far for far, back in others if back), ZERO)) / -step) + 1
-    return (
-        floor((length - 1 - entry.offset - sum((far for far, back in others if not back), ZERO)) / step) + 1
-    )
+        return floored(entry.offset + sum(far for far, back in others if back), -step) + 1
+    return floored(length - 1 - entry.offset - sum(far for far, back in others if not back), step) + 1
 
 
 def _is_negative(step: Size) -> bool:
-    return step != ZERO and (-step).is_never_negative
+    return step != 0 and is_never_negative(-step)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ..sizes import Size as Formula
+from ..sizes import put_in
 from .build import node
-from .node import Affine, Entries, Gather, Node, Operand
-from .size import Size
+from .node import Affine, Entries, Gather, Node, Operand, Size
 
 __all__ = ["Function", "applied", "order", "rebuilt", "rewritten"]
 
@@ -62,21 +63,21 @@ def rebuilt(
         sizes: what stands in the place of names of sizes.
     """
     outputs = list(outputs)
-    put_in = functools.cache(lambda size: size.at(sizes))
+    moved = functools.partial(put_in, values=sizes)
     for old in order(outputs):
         if old not in new:
             same = not sizes and all(new[each] is each for each in old.nodes())
-            new[old] = rule(old if same else _copied(old, new, put_in))
+            new[old] = rule(old if same else _copied(old, new, moved))
     return [new[each] for each in outputs]
 
 
-def _copied(old: Node, new: Mapping[Node, Node], put_in: Callable[[Size], Size]) -> Node:
+def _copied(old: Node, new: Mapping[Node, Node], moved: Callable[[Size], Size]) -> Node:
     """A node over other nodes and sizes."""
 
     def entry(each: Affine | Gather) -> Affine | Gather:
         if isinstance(each, Gather):
             return Gather(new[each.node], entries(each.reads))
-        return Affine(tuple((axis, put_in(step)) for axis, step in each.terms), put_in(each.offset))
+        return Affine(tuple((axis, moved(step)) for axis, step in each.terms), moved(each.offset))
 
     def entries(every: Entries) -> Entries:
         return tuple(map(entry, every))
@@ -85,18 +86,18 @@ def _copied(old: Node, new: Mapping[Node, Node], put_in: Callable[[Size], Size])
         match value:
             case Node():
                 return new[value]
-            case Size():
-                return put_in(value)
+            case Formula():
+                return moved(value)
             case tuple():
                 return tuple(map(option, value))
         return value
 
     return node(
         old.op,
-        dict(enumerate(map(put_in, old.sizes))),
+        dict(enumerate(map(moved, old.sizes))),
         [Operand(new[each.node], entries(each.reads)) for each in old.operands],
         entries(old.result),
-        [*map(put_in, old.shape)],
+        [*map(moved, old.shape)],
         old.over,
         tuple((name, option(value)) for name, value in old.options),
         old.element if old.op in ("call", "scan", "item") or old.is_scalar or not old.operands else None,

@@ -9,7 +9,6 @@ a size is one size throughout a graph and its blocks.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +21,10 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..ops.table import FUNCTIONS, RESERVED
-from ..sizes import evaluate, put_in
+from ..sizes import evaluate, name_of, put_in, size_names, symbol
 from .equations import LEAVES, Dims, Line, Sizes, is_lone, reads_of
 from .function import Function, order, rebuilt
-from .node import Node
-from .size import Size, of_sympy
+from .node import Node, Size
 
 __all__ = ["Called", "Names", "graph_of"]
 
@@ -76,9 +74,9 @@ class Called:
 
 def graph_of(function: Function, names: Names) -> Graph:
     """The graph of a function: what `frontend.elaborate_ir` reads."""
-    formulas = {name: of_sympy(value) for name, value in names.sizes if not isinstance(value, int)}
+    formulas = {name: value for name, value in names.sizes if not isinstance(value, int)}
     whole = (name for name, value in names.sizes if isinstance(value, int))
-    sizes = Sizes({name: Size.of(name) for name in (*function.sizes, *whole)} | formulas)
+    sizes = Sizes({name: symbol(name) for name in (*function.sizes, *whole)} | formulas)
     return _Naming(function.inputs, function.outputs, names, names.sizes, sizes, {}).graph()
 
 
@@ -107,7 +105,6 @@ class _Naming:
         self.axes = names.axes
         self.leaves, self.bound = list(names.leaves), dict(bound)
         self.values = {name: value for name, value in self.bound.items() if isinstance(value, int)}
-        self._at = functools.cache(lambda size: size.at(self.values))
         free = (each.name for each in names.leaves if each.value is None)
         self.tensors = dict(zip(inputs, free, strict=True))
         self.dims: dict[str, Dims] = {each.name: _dims_of(each.dims) for each in names.leaves}
@@ -152,7 +149,7 @@ class _Naming:
             if each.op != "constant":
                 self._define(each, name)
             elif name not in self.dims:
-                axes = tuple((Axis(f"{name}{d}", size.to_sympy()),) for d, size in enumerate(each.shape))
+                axes = tuple((Axis(f"{name}{d}", size),) for d, size in enumerate(each.shape))
                 self.leaves.append(Leaf(name, "constant", axes, value=each.attributes["value"]))
                 self.dims[name] = _dims_of(axes)
         return self.tensors[each]
@@ -172,7 +169,7 @@ class _Naming:
 
     def same(self, one: Size, two: Size) -> bool:
         """Whether two sizes are equal, as far as sizes have a value."""
-        return one == two or bool(self._at(one) == self._at(two))
+        return bool(one == two or put_in(one, self.values) == put_in(two, self.values))
 
     def _define(self, each: Node, name: str) -> None:
         """Adds the equation of a node."""
@@ -206,14 +203,14 @@ class _Naming:
         (over,) = made.over
         entries = [(n, entry) for operand in made.operands for n, entry in enumerate(operand.reads)]
         cuts = tuple(n for n, entry in entries if entry.axis == over)
-        axis = Axis(made.sizes[over].name or "t", made.sizes[over].to_sympy())
+        axis = Axis(name_of(made.sizes[over]) or "t", made.sizes[over])
         return Along(
             axis, cuts, tuple(n for _, n in made.attributes["states"]), made.attributes["back"], last
         )
 
     def _block(self, function: Function, sizes: tuple[Size, ...], names: Names, passed: set[str]) -> Graph:
         """The graph of a function that is called, in the sizes of the caller; its inputs are passed as operands."""
-        spoken = {name for size in sizes for name in size.names}
+        spoken = {name for size in sizes for name in size_names(size)}
         bound = tuple((name, value) for name, value in self.bound.items() if name in spoken)
         key = function, sizes, id(names), frozenset(passed), bound
         if key not in self.blocks:
@@ -225,16 +222,14 @@ class _Naming:
             leaves = (_in_sizes(each, local) for each in names.leaves)
             leaves = (replace(e, kind="input") if e.name in passed else e for e in leaves)
             inner = replace(names.moved(new), leaves=tuple(leaves))
-            own = {
-                name: of_sympy(evaluate(value, local)) for name, value in local.items() if name not in spoken
-            }
+            own = {name: evaluate(value, local) for name, value in local.items() if name not in spoken}
             known = self.sizes.inside(own)
             self.blocks[key] = _Naming(inputs, outputs, inner, bound, known, self.blocks).graph()
         return self.blocks[key]
 
 
 def _dims_of(dims: Any) -> Dims:
-    return tuple(tuple((axis.name, of_sympy(axis.size)) for axis in dim) for dim in dims)
+    return tuple(tuple((axis.name, axis.size) for axis in dim) for dim in dims)
 
 
 def _in_sizes(leaf: Leaf, sizes: Mapping[str, Any]) -> Leaf:

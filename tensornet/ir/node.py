@@ -16,13 +16,14 @@ from the axes of the node to positions. What the op is decides the rest:
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from ..ops.record import Element
-from .size import ONE, ZERO, Size, product
+from ..sizes import product
 
 __all__ = [
     "Affine",
@@ -31,12 +32,16 @@ __all__ = [
     "Gather",
     "Node",
     "Operand",
+    "Size",
     "along",
     "interned",
     "row_major",
     "substitute",
 ]
 
+
+Size: TypeAlias = Any
+"""A whole number, or a formula in open sizes; see `sizes`."""
 
 Axis: TypeAlias = Any
 """An axis of a node is its number; while a node is built, an axis may be called anything that hashes."""
@@ -52,16 +57,12 @@ class Affine:
     """
 
     terms: tuple[tuple[Axis, Size], ...] = ()
-    offset: Size = ZERO
+    offset: Size = 0
 
     @property
     def axis(self) -> Axis | None:
         """The axis, where the position is no more than that."""
-        return (
-            self.terms[0][0]
-            if len(self.terms) == 1 and not self.offset.terms and self.steps == (ONE,)
-            else None
-        )
+        return self.terms[0][0] if len(self.terms) == 1 and self.offset == 0 and self.steps == (1,) else None
 
     @property
     def steps(self) -> tuple[Size, ...]:
@@ -199,13 +200,13 @@ def plain_dims(
     return tuple(found)
 
 
-def fills(entry: Affine, sizes: tuple[Size, ...], length: Size, same: Any = Size.__eq__) -> bool:
+def fills(entry: Affine, sizes: tuple[Size, ...], length: Size, same: Any = operator.eq) -> bool:
     """Whether a position is that in a composite which fills a dimension; one axis alone is one."""
     axes = tuple(axis for axis, _ in entry.terms)
-    if entry.offset.terms or not axes:
+    if entry.offset != 0 or not axes:
         return False
     if len(axes) == 1:
-        return bool(entry.steps == (ONE,) and same(sizes[axes[0]], length))
+        return bool(entry.steps == (1,) and same(sizes[axes[0]], length))
     named: dict[Axis, Size] = dict(enumerate(sizes))
     steps = zip(entry.steps, row_major(axes, named).steps, strict=True)
     return all(same(one, two) for one, two in steps) and same(product(named[axis] for axis in axes), length)
@@ -213,7 +214,7 @@ def fills(entry: Affine, sizes: tuple[Size, ...], length: Size, same: Any = Size
 
 def along(axis: Axis) -> Affine:
     """The position along an axis."""
-    return Affine(((axis, ONE),))
+    return Affine(((axis, 1),))
 
 
 def row_major(axes: tuple[Axis, ...], sizes: Mapping[Axis, Size]) -> Affine:
@@ -253,5 +254,5 @@ def _substituted(entry: Affine | Gather, table: Mapping[Axis, Affine]) -> Affine
         inner = table[axis]
         offset += step * inner.offset
         for each, by in inner.terms:
-            steps[each] = steps.get(each, ZERO) + step * by
+            steps[each] = steps.get(each, 0) + step * by
     return Affine(tuple(steps.items()), offset)

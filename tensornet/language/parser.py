@@ -22,14 +22,15 @@ from __future__ import annotations
 
 import ast
 import functools
+import operator
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, Place, near, told_in
-from ..sizes import DOT, LARGEST, as_size, plain, power_of, symbol
+from ..sizes import DOT, FUNCTIONS_OF_SIZES, LARGEST, as_size, floored, power_of, quotient, symbol
 from .equation import Calling, Declaration, Definition, Equation, Statement, locate
 from .expression import Call, Contraction, Expression, Literal, Ref, contraction, transform
 from .expression_parser import Terms, entries_of
@@ -122,7 +123,7 @@ def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str]
 
 @told_in("sizes")
 def parse_size(text: str) -> Any:
-    """Reads the text of a size, such as `4 * D + 1`: an integer or a sympy expression."""
+    """Reads the text of a size, such as `4 * D + 1`: an integer or a formula."""
     reader = _Reader(f"size: {text}")
     match reader.statements():
         case (Declaration(kind="size") as declared,):
@@ -141,7 +142,7 @@ def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
         ShapeError: a size is neither of these.
     """
     return {
-        name: plain(as_size(parse_size(value) if isinstance(value, str) else value, name))
+        name: as_size(parse_size(value) if isinstance(value, str) else value, name)
         for name, value in sizes.items()
     }
 
@@ -333,13 +334,11 @@ class _Reader(Terms):
     @told_in("sizes")
     def size(self, node: ast.expr) -> Any:
         size = self._size(node)
-        if getattr(size, "is_Integer", isinstance(size, int)) and abs(size) > LARGEST:
+        if isinstance(size, int) and abs(size) > LARGEST:
             raise self.fail(node, "this size is beyond 2**63", "give a smaller one")
         return size
 
     def _size(self, node: ast.expr) -> Any:
-        import sympy
-
         match node:
             case ast.Constant(value=bool()):
                 pass
@@ -353,25 +352,26 @@ class _Reader(Terms):
                 power = self.size(right)
                 found = power_of(self.size(left), power) if isinstance(power, int) else None
                 if found is not None:
-                    return sympy.sympify(found)
-            case ast.BinOp(left=left, op=operator, right=right):
-                a, b = sympy.sympify(self.size(left)), sympy.sympify(self.size(right))
-                match operator:
-                    case ast.Add():
-                        return a + b
-                    case ast.Sub():
-                        return a - b
-                    case ast.Mult():
-                        return a * b
-                    case ast.Div() if b != 0:
-                        return a / b
-                    case ast.FloorDiv() if b != 0:
-                        return sympy.floor(a / b)
+                    return found
+            case ast.BinOp(left=left, op=done, right=right):
+                a, b = self.size(left), self.size(right)
+                made = _ARITHMETIC.get(type(done))
+                if made is not None and (b != 0 or made not in (quotient, floored)):
+                    return made(a, b)
             case ast.Call(func=ast.Name(id="floor" | "ceiling" as name), args=[argument], keywords=[]):
-                return getattr(sympy, name)(self.size(argument))
+                return FUNCTIONS_OF_SIZES[name](self.size(argument))
             case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, *_] as arguments, keywords=[]):
-                return getattr(sympy, name)(*(self.size(argument) for argument in arguments))
+                return FUNCTIONS_OF_SIZES[name](*map(self.size, arguments))
         raise self.fail(node, "this is not a size", "a size is an integer or an expression such as 4*D + 1")
+
+
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: quotient,
+    ast.FloorDiv: floored,
+}
 
 
 def _outside(node: ast.expr) -> int:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from ..autodiff.joint import JointGraph
@@ -25,7 +26,7 @@ from ..ops.table import Element
 from ..planning.plans import CallStep, Plan
 from ..planning.steps import Step
 from ..planning.target import Target
-from ..sizes import evaluate, product
+from ..sizes import evaluate, product, size_names
 from .layout_assignment import Laid, common_orders
 
 __all__ = ["Context", "Stored", "as_declared", "entry_of"]
@@ -150,9 +151,9 @@ class Context(ABC):
 def _positions(values: Mapping[str, Any], size: Any) -> int:
     """The value of a size."""
     value = evaluate(size, values)
-    if getattr(value, "is_number", False):  # 64 of something assumed may not divide by 5 of another
+    if isinstance(value, Fraction):  # 64 of something assumed may not divide by 5 of another
         return max(1, round(float(value)))
     if not isinstance(value, int):
-        names = ", ".join(sorted(str(name) for name in getattr(value, "free_symbols", ())))
+        names = ", ".join(size_names(value))
         raise ShapeError(f"no tensor has the axis {names}, so its size is unknown", fix=f"give {names}=")
     return value

@@ -103,7 +103,7 @@ class Function:
         elsewhere: what other libraries call it, in small letters and without `_`.
 
         resized: the size of an axis that a keyword names, of its size before and the amounts.
-        in_sizes: what sympy calls it, where the sizes of axes may be made with it.
+        in_sizes: what a size calls it, where the sizes of axes may be made with it.
         needs_position: whether it takes one of the elements along its axes, so that there must be one.
         one_by_one: whether it runs over several axes one after another.
         ordered: whether what it does hangs on the order of positions, so that it runs along one axis.

@@ -13,7 +13,7 @@ from ..graph.graph import Apply, Graph, inlined
 from ..graph.leaves import Leaf
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS
-from ..sizes import evaluate, size_names, symbol
+from ..sizes import evaluate, name_of, symbol
 
 __all__ = ["bare", "in_numbers", "with_functions"]
 
@@ -62,9 +62,7 @@ def _held(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph]]:
 def _is_function(block: Graph) -> bool:
     """Whether a block is worth a call, and its sizes can be told from what it is given."""
     dims = [dim for leaf in block.leaves for dim in leaf.dims]
-    told = {
-        name for dim in dims if len(dim) == 1 for name in size_names(dim[0].size) if dim[0].size.is_Symbol
-    }
+    told = {name_of(dim[0].size) for dim in dims if len(dim) == 1}
     leading = any(axis.name == ELLIPSIS for dim in dims for axis in dim)
     return not leading and set(block.open_sizes) <= told and _length(block) >= LEAST
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..device.model import default_profile
 from ..display import table
 from ..graph.graph import Graph, of_graph
-from ..sizes import evaluate
+from ..sizes import as_formula, evaluate, to_sympy, total
 from ..units import amount
 from .planner import schedule
 from .plans import CallStep, Plan
@@ -102,6 +102,8 @@ def flop_table(graph: Graph, /, **sizes: Any) -> FlopTable:
         itself  1 ×  2*i*o*(b + r)  128*b + 256
         total                       128*b + 256
     """
+    import sympy
+
     plan = schedule(graph, "numpy", "cpu", "float32", default_profile("cpu"), None, False, sizes)
     times = Counter({plan: 1})
     for block in (plan, *reversed(list(plan.functions))):  # those that call stand before what they call
@@ -113,15 +115,12 @@ def flop_table(graph: Graph, /, **sizes: Any) -> FlopTable:
     working = [each for each in found if each[2] != 0] or found[:1]
     return FlopTable(
         tuple(
-            FlopPart(name, count, formula, evaluate(count * formula, graph.bound))
-            for name, count, formula in working
+            FlopPart(name, n, sympy.factor_terms(to_sympy(own)), as_formula(evaluate(n * own, graph.bound)))
+            for name, n, own in working
         )
     )
 
 
 def _own(plan: Plan) -> Any:
     """The FLOPs of the steps of a plan that are no calls."""
-    import sympy
-
-    own = (step.flop_formula for step in plan.steps if not isinstance(step, CallStep))
-    return sympy.factor_terms(sympy.expand(sum(own, sympy.Integer(0))))
+    return total(step.flop_formula for step in plan.steps if not isinstance(step, CallStep))

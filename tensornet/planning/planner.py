@@ -17,7 +17,7 @@ from ..contraction.search import Choose
 from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
 from ..graph.element_types import check_complex, of_leaves, writes_complex
-from ..graph.formulas import naive_flop_formula
+from ..graph.formulas import naive_flops
 from ..graph.graph import Apply, Graph, of_graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, dim_size
@@ -30,7 +30,7 @@ from ..passes.rewriter import between_calls
 from ..scan.associative_scan import doubled
 from ..scan.lowering import looped
 from ..scan.rnn_cells import as_cells
-from ..sizes import as_size, evaluate, product, symbol
+from ..sizes import as_formula, as_size, evaluate, product, symbol, to_sympy
 from .blocks import bare, in_numbers, with_functions
 from .constant_folding import Folded, fold_constants, seconds_at_a_call
 from .liveness import at_sizes, memory_in_use, with_fewer_frees
@@ -490,12 +490,15 @@ def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:
         >>> tn.flop_formula(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"))
         2*b*i*o
     """
-    import sympy
+    return to_sympy(_flops(graph, naive, sizes))
 
+
+def _flops(graph: Graph, naive: bool, sizes: Mapping[str, Any]) -> Any:
+    """The FLOPs in open sizes."""
     if naive:
-        return naive_flop_formula(graph)
+        return naive_flops(graph)
     found = schedule(graph, "numpy", "cpu", "float32", default_profile("cpu"), None, False, sizes)
-    return sympy.expand(found.flop_formula)
+    return found.flop_formula
 
 
 @of_graph
@@ -513,4 +516,4 @@ def flop_count(graph: Graph, /, *, naive: bool = False, **sizes: int) -> Any:
         160
     """
     given = whole_sizes(graph, sizes)
-    return evaluate(flop_formula(graph, naive=naive, **sizes), {**graph.bound, **given})
+    return as_formula(evaluate(_flops(graph, naive, sizes), {**graph.bound, **given}))

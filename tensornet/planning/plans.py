@@ -20,7 +20,7 @@ from ..graph.element_types import bytes_of, of_leaf
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..language.expression import axes_of_index
-from ..sizes import evaluate, product, put_in, size_names, symbol
+from ..sizes import evaluate, product, put_in, size_names, symbol, total
 from ..units import amount
 from .steps import Repetition, Result, Slicing, Step, Table
 
@@ -276,10 +276,8 @@ class Plan:
 
     @property
     def flop_formula(self) -> Any:
-        """The same as a sympy expression in the names of the axes."""
-        import sympy
-
-        return sum((step.flop_formula for step in self.steps), sympy.Integer(0))
+        """The same in the names of the axes."""
+        return total(step.flop_formula for step in self.steps)
 
     @property
     def bytes(self) -> int:
@@ -431,7 +429,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 11
+FORMAT, VERSION = "tensornet.plan", 12
 
 
 def _check_names(plan: Plan, part: Part) -> None:

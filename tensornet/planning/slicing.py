@@ -15,7 +15,7 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Ref, Size, axes_of_index, axes_through, fresh
-from ..sizes import size_names, symbol
+from ..sizes import name_of, symbol
 from .steps import Slicing
 
 __all__ = ["Part", "cuttable"]
@@ -74,8 +74,7 @@ def _starts(graph: Graph) -> Iterator[tuple[str, int, str]]:
     held = {leaf.name for leaf in graph.leaves if leaf.kind != "input"}
     for name, dims in graph.named.items():
         for at, dim in enumerate(() if name in held else dims):
-            if len(dim) == 1 and getattr(dim[0].size, "is_Symbol", False):
-                (size,) = size_names(dim[0].size)
+            if len(dim) == 1 and (size := name_of(dim[0].size)) is not None:
                 yield name, at, size
 
 

@@ -12,7 +12,7 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, dim_size
 from ..graph.unify import Unifier
-from ..sizes import are_equal, evaluate, solve_size, symbol
+from ..sizes import are_equal, evaluate, name_of, size_names, solve_size, symbol
 
 __all__ = ["ModelSizes"]
 
@@ -80,15 +80,16 @@ class ModelSizes:
             if not are_equal(own, other, self.graph.bound):
                 raise _unequal(name, ours, own, other)
             return True
-        if getattr(own, "is_Symbol", False) and not isinstance(size, int):
-            private.solution[own.name] = size
+        bare = name_of(own)
+        if bare is not None and not isinstance(size, int):
+            private.solution[bare] = size
             return True
         if not isinstance(other, int):
             try:
                 return private.solve(own, size)
             except ShapeError:
                 raise _unequal(name, ours, own, other) from None
-        if len(own.free_symbols) > 1:
+        if len(size_names(own)) > 1:
             return False
         found = solve_size(own, other)
         if found is None or not found[1]:
@@ -115,7 +116,7 @@ def _unknown(program: Graph, private: Private) -> set[str]:
 
 
 def _waiting(size: Any) -> set[str]:
-    return {each.name for each in getattr(size, "free_symbols", ()) if each.name.endswith("@")}
+    return {name for name in size_names(size) if name.endswith("@")}
 
 
 def _missing(names: set[str], waiting: Sequence[Dim], leaf: Leaf) -> ShapeError:

@@ -12,6 +12,7 @@ import torch
 
 import tensornet as tn
 from tensornet.backends.array_api import of
+from tensornet.sizes import evaluate
 
 from .. import oracle
 from . import SilentChangeError, Trial
@@ -82,7 +83,7 @@ def _wide(array: np.ndarray) -> Any:
 def _array(leaf: Any, sizes: dict[str, int], usual: str, trial: Trial) -> np.ndarray:
     """An array that fits, but for now and then a size or a type."""
     random = trial.random
-    shape = [size if isinstance(size, int) else int(size.subs({**sizes, "lead": 2})) for size in leaf.shape]
+    shape = [int(evaluate(size, {**sizes, "lead": 2})) for size in leaf.shape]
     if trial.chance(0.05) and shape:
         shape[random.randrange(len(shape))] = random.choice((0, 1, 4))
     if trial.chance(0.03):

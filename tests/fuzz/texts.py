@@ -13,6 +13,7 @@ from tensornet import models
 from tensornet.graph.argument_shapes import sizes_from_shapes
 from tensornet.graph.element_types import of_leaves
 from tensornet.ops.table import Element
+from tensornet.sizes import evaluate, size_names
 
 from .. import oracle
 from ..programs import recorded, records
@@ -281,7 +282,7 @@ def _number(size: Any, sizes: dict[str, int]) -> int:
     return (
         size
         if isinstance(size, int)
-        else max(0, int(size.subs({**dict.fromkeys(size.free_symbols, 2), **sizes})))
+        else max(0, int(evaluate(size, {**dict.fromkeys(size_names(size), 2), **sizes})))
     )
 
 
