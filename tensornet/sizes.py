@@ -282,8 +282,10 @@ def quotient(size: Any, by: Any) -> Any:
     """size / by, exactly.
 
     Raises:
-        ZeroDivisionError: `by` is 0.
+        ShapeError: `by` is 0.
     """
+    if by == 0:
+        raise ShapeError(f"the size ({size})/0 is none", fix="give sizes above 0")
     if not isinstance(by, Size):
         return _made({monomial: Fraction(a) / by for monomial, a in terms_of(size)})
     above, below = _fraction(by)

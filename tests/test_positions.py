@@ -85,3 +85,22 @@ def test_windows_at_several_lengths_in_turn(text: str, reach: int, reference: An
                 function({"k": k}, x)
         else:
             np.testing.assert_allclose(function({"k": k}, x), reference(x, k), rtol=1e-12)
+
+
+def test_a_stride_may_be_a_size() -> None:
+    x = np.arange(7.0)
+    graph = tn.layer("y[p] = sum[u](x[s*p+u])", inputs="x", s=2, u=3)
+    assert tn.layer(str(graph)) == graph
+    np.testing.assert_array_equal(tn.compile(graph, backend="numpy")({}, x), [3, 9, 15])
+    back = tn.layer("y[p] = sum[u](x[5-s*p+u])", inputs="x", s=2, u=2)
+    np.testing.assert_array_equal(tn.compile(back, backend="numpy")({}, x), [11, 7, 3])
+    empty = tn.layer("y[p] = x[s*p]", inputs="x", s=2)
+    assert tn.compile(empty, backend="numpy")({}, x[:0]).shape == (0,)
+
+
+def test_a_stride_of_nothing_tells_no_length() -> None:
+    graph = tn.layer("y[i] = x[0*i + n]", inputs="x", i=2, n=2)
+    assert tn.layer(str(graph)) == graph
+    np.testing.assert_array_equal(tn.compile(graph, backend="numpy")({}, np.arange(3.0)), [2, 2])
+    with pytest.raises(tn.ShapeError, match="the size of i cannot be told"):
+        tn.compile(tn.layer("y[i] = x[0*i]", inputs="x"), backend="numpy")({}, np.ones(3))

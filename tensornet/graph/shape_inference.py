@@ -30,11 +30,13 @@ from ..language.expression import (
 from ..ops.table import FUNCTIONS
 from ..sizes import (
     FUNCTIONS_OF_SIZES,
+    LARGEST,
     Floor,
     Positive,
     evaluate,
     factors_of,
     floored,
+    larger,
     power_of,
     product,
     quotient,
@@ -195,7 +197,7 @@ class Scope:
         known = self.sizes.get(axis, fit.size)
         told, fits = (evaluate(size, given.bound) for size in (known, fit.size))
         if isinstance(told, int) and _is_told_by_many(fits, told) and fit.step != 1:
-            needed = window.size - fit.room + abs(fit.step) * (told - 1)
+            needed = window.size - fit.room + larger(fit.step, -fit.step) * (told - 1)
             agree(window.size, needed, axis, window.ref)  # no longer than what is read of it
         elif not isinstance(told, int) or not isinstance(fits, int) or told == fits:
             self.tell(axis, fit.size, agree, window.ref)
@@ -215,7 +217,11 @@ class Scope:
     def _fit(self, window: _Window) -> None:
         """How long the first axis of a window may be."""
         ref, bound = window.ref, window.given.bound
-        (axis, step), *others = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
+        told = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
+        moving = [(axis, step) for axis, step in told if step != 0]
+        if not moving:
+            return  # it stands still, and says nothing of how long an axis is
+        (axis, step), *others = moving
         steps = [
             (evaluate(self[other], bound) - 1, by) for other, by in others
         ]  # so that like sizes look alike
@@ -242,8 +248,9 @@ class Scope:
                 "pad it there first, as in pad(x, t=(0,1))",
             )
         size = floored(room, -step if back else step) + 1
-        there, left = evaluate(window.size, bound), evaluate(room, bound)
-        if isinstance(left, int) and left < (0 if others and there else -abs(step)):
+        there, left, by = (evaluate(each, bound) for each in (window.size, room, step))
+        beyond = 0 if others and there else -abs(by) if isinstance(by, int) else -LARGEST
+        if isinstance(left, int) and left < beyond:
             raise ShapeError(
                 f"a window of '{ref.name}' reaches over {there - left} positions, and there are {there}",
                 ref.place,
