@@ -120,6 +120,15 @@ def test_a_tensor_with_an_end_alone_is_read_along_a_diagonal() -> None:
     assert tn.layer(str(graph)) == graph
 
 
+def test_a_declared_size_is_that_of_its_name() -> None:
+    """`t` was left open, and a window found it from what fits."""
+    x, v = np.arange(12.0), np.ones(4)
+    graph = tn.layer("x[q:12]: input\nv[t:4]: input\ny[c] = x[t+c] * v[j] + t", c=1)
+    assert tn.layer(str(graph)) == graph
+    assert tn.compile(graph, backend="numpy")({}, x, v).tolist() == [4 * 4 + 4]
+    assert tn.compile(tn.layer("v[t:4]: input\ny = v[j] * t"), backend="numpy")({}, v) == 16
+
+
 def test_a_size_in_brackets_is_not_called_as_an_axis_of_its_line() -> None:
     """`u` is as long as `p`, and `2*p+p` would be three times a position."""
     text = "x[b,t]: input\nK[u]: input\nq[b,p]: input\ny[b,p] = x[b,2*p+u] * K[p] * q[b,p]"

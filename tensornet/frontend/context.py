@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,24 @@ class Text:
                 self._declare(each)
         axes = (axis for entry in self.known.values() for dim in entry.dims or () for axis in dim)
         self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
+        for name, size in self._sizes_declared():
+            self.unifier.agree(symbol(name), size, name, None)
+
+    def _sizes_declared(self) -> Iterator[tuple[str, Any]]:
+        """Sizes that lines speak of and declarations alone give: `t` of `v[t:4]` where no line has such an axis."""
+        parts = [part for line in self.lines for part in line.parts]
+        spoken = {ref.name for ref in parts if isinstance(ref, Ref) and not ref.index}
+        spoken.update(axis for part in parts for axis in _window_axes(part))
+        indices = (*(line.left for line in self.lines), *(ref.index for ref in parts if isinstance(ref, Ref)))
+        plain = (entry for index in indices for entry in index if isinstance(entry, str | tuple))
+        spoken -= {*axes_of_index(tuple(plain)), *self.given}
+        found: dict[str, set[Any]] = {}
+        for entry in self.known.values():
+            for axis in itertools.chain.from_iterable(entry.dims or ()):
+                found.setdefault(axis.name, set()).add(axis.size)
+        for name in sorted(spoken & found.keys()):
+            if len(found[name]) == 1 and symbol(name) not in found[name]:
+                yield name, found[name].pop()
 
     def _declare(self, each: Declaration) -> None:
         previous = self.known.get(each.name)

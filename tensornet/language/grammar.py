@@ -193,8 +193,9 @@ state in parts, `h[b,t-1,(p,k)]`, whatever parts it is made or starts in; the si
     Section(
         "Declarations",
         """`x[b,i]: input`, `W[o,i]: parameter`, `m[i,j]: constant` and `h: output` give a tensor its kind, its axes and
-their order; `n: k + 1` in brackets gives an axis its size. They stand beside `inputs=`, `outputs=` and
-`constants=` of `tensornet.layer`, and say the same in the text.""",
+their order; `n: k + 1` in brackets gives an axis its size, of which a line without such an axis
+speaks by the name. They stand beside `inputs=`, `outputs=` and `constants=` of `tensornet.layer`, and say the same in
+the text.""",
         (Example.of("x[i:2]: input\ny[i] = 3 * x", x=(1.0, 2.0)),),
     ),
     Section(
