@@ -120,6 +120,22 @@ def test_a_tensor_with_an_end_alone_is_read_along_a_diagonal() -> None:
     assert tn.layer(str(graph)) == graph
 
 
+def test_an_axis_that_a_tensor_sizes_needs_no_line_of_its_own() -> None:
+    text = "table[n]: input\na[i,i]: input\nc[s,d]: input\ny[d,s] = a[i,d] * c[s,d] + table[i-s+11]"
+    graph = tn.layer(text, d=1)
+    assert tn.layer(str(graph)) == graph
+
+
+def test_positions_inside_of_a_joined_axis_are_as_many_as_there() -> None:
+    """They were as many as in the result, which was longer than its shape said."""
+    run = tn.compile(
+        tn.layer("y[i] = concat[i](x[i], 2 * index(i)) + index(i)", inputs="x", i=2), backend="numpy"
+    )
+    assert run({}, np.ones(2)).tolist() == [1, 2, 2, 5]
+    padded = tn.layer("y[i] = pad(x[i] * index(i), i=(1, 2)) + index(i)", inputs="x")
+    assert tn.compile(padded, backend="numpy")({}, np.ones(2)).tolist() == [0, 1, 3, 3, 4]
+
+
 def test_a_declared_size_is_that_of_its_name() -> None:
     """`t` was left open, and a window found it from what fits."""
     x, v = np.arange(12.0), np.ones(4)

@@ -51,7 +51,7 @@ def gathered(text: Text, outputs: Names) -> Parts:
         name
         for equation, scope in zip(equations, text.scopes, strict=True)
         for name in sized_by_name(equation.right)
-        if text.unifier.is_as_long(name, scope[name])
+        if text.unifier.is_as_long(name, scope[name]) and (name in text.given or not _is_read(name, equation))
     }
     names = _sizes_in(text, equations, leaves) | {name for call in calls for name in call.graph.bound}
     waiting = iter(equations)
@@ -59,6 +59,11 @@ def gathered(text: Text, outputs: Names) -> Parts:
     body = tuple(applied[n] if n in applied else next(waiting) for n in range(count))
     own = [leaf for leaf in leaves if leaf.name not in text.told]
     return called_last(own, calls), body, chosen, text.unifier.sizes(names, by_name)
+
+
+def _is_read(axis: str, equation: Equation) -> bool:
+    """Whether a tensor is read along an axis as a whole, and so tells its size."""
+    return any(axis in ref.index for ref in equation.references)
 
 
 def _leaves(text: Text) -> list[Leaf]:

@@ -57,7 +57,7 @@ def _kernel(context: Context, call: Call, scope: Scope) -> Value:
     """A kernel of the user's own: each operand with a dimension for each axis of the kernel's equation."""
     function = FUNCTIONS[call.function]
     pattern = pattern_of(function.computes[0])
-    scope = context.inside(Contraction(call.arguments), scope)
+    scope = context.inside(call, scope)
     values = [context.lower(each, scope, None) for each in call.arguments]
     element, result = function.meeting([each.element for each in values])
     values = [convert(context, each, element) for each in values]
@@ -174,7 +174,7 @@ def _normed(context: Context, call: Call, scope: Scope) -> Value | None:
         return None
     if gain.index != norm.axes or bias.index != norm.axes:
         return None
-    value = context.lower(norm.arguments[0], context.inside(norm.arguments[0], scope), None)
+    value = context.lower(norm.arguments[0], context.inside(norm, scope, norm.arguments[0]), None)
     affine = [read(context, each, scope) for each in (gain, bias)]
     element = max(Element.WIDE, value.element, *(each.element for each in affine))
     value, *affine = [convert(context, each, element) for each in (value, *affine)]
@@ -188,7 +188,7 @@ def _over_axes(context: Context, call: Call, scope: Scope, wanted: Layout | None
     """A function along some axes of its operand, which it keeps or removes."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
     asked = None if function.leaves_out(call.axes) else wanted
-    value = context.lower(argument, context.inside(argument, scope), asked)
+    value = context.lower(argument, context.inside(call, scope, argument), asked)
     element, result = function.meeting([value.element])
     value = convert(context, value, element)
     over = function.runs_over(call.axes)
@@ -247,7 +247,8 @@ def _joined(context: Context, call: Call, scope: Scope) -> Value:
     """Operands one after another along an axis, which one without it is 1 long."""
     axis = call.axes[0]
     values = [
-        ungrouped(context, context.lower(part, context.inside(part, scope), None)) for part in call.arguments
+        ungrouped(context, context.lower(part, context.inside(call, scope, part), None))
+        for part in call.arguments
     ]
     element, result = FUNCTIONS[call.function].meeting([each.element for each in values])
     values = [convert(context, each, element) for each in values]
@@ -260,7 +261,7 @@ def _joined(context: Context, call: Call, scope: Scope) -> Value:
 def _moved(context: Context, call: Call, scope: Scope) -> Value:
     """The same axes, with the elements moved along some of them."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
-    inside = context.inside(argument, scope)
+    inside = context.inside(call, scope, argument)
     value = ungrouped(context, context.lower(argument, inside, None))
     sizes = dict(value.sizes)
     options = dict(_numbers(context, call, inside))

@@ -18,9 +18,9 @@ from ..device.model import DeviceProfile
 from ..errors import ShapeError
 from ..graph.element_types import of_leaves
 from ..graph.graph import Graph
-from ..graph.shape_inference import Dim, Scope, beside, scope_inside
+from ..graph.shape_inference import Dim, Scope, beside, scope_inside, without_axes
 from ..language.equation import Equation
-from ..language.expression import ELLIPSIS, Expression
+from ..language.expression import ELLIPSIS, Call, Contraction, Expression, parts_of, remade_axes
 from ..ops.protocols import Entry, Left, Value
 from ..ops.table import Element
 from ..planning.plans import CallStep, Plan
@@ -135,9 +135,11 @@ class Context(ABC):
         """A variable that nothing has yet."""
         return next(name for name in self.numbered if name not in self.taken)
 
-    def inside(self, expression: Expression, scope: Scope) -> Scope:
-        """The scope inside of a binder: an axis may have another size there."""
-        return beside(scope, scope_inside(expression, self.graph.named, self.graph.bound))
+    def inside(self, binder: Contraction | Call, scope: Scope, expression: Expression | None = None) -> Scope:
+        """The scope inside of a binder, or of one of its operands: an axis may have another size there."""
+        inner = Contraction(tuple(parts_of(binder))) if expression is None else expression
+        outer = without_axes(scope, remade_axes(binder)) if isinstance(binder, Call) else scope
+        return beside(outer, scope_inside(inner, self.graph.named, self.graph.bound))
 
     def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
         """The number of positions along some axes, at the sizes planned for."""

@@ -39,7 +39,7 @@ def lower_contraction(
 ) -> Value:
     """A product of several factors, summed over some axes."""
     if expression.summed:
-        scope = context.inside(replace(expression, summed=()), scope)
+        scope = context.inside(expression, scope)
     scalars, values = _factors(context, expression.factors, scope)
     return _multiply(context, values, scalars, expression.summed, wanted)
 

@@ -118,7 +118,7 @@ def lower_expression(
             return lower_contraction(context, expression, scope, wanted)
         case Call(function) as call if (lowered := FUNCTIONS[function].lowered) is not None:
             over = FUNCTIONS[function].kind in ("axis", "reduction")
-            inside = context.inside(Contraction(call.arguments), scope) if over else scope
+            inside = context.inside(call, scope) if over else scope
             return lowered(OneCall(context, inside), call)
         case Call():
             return lower_call(context, expression, scope, wanted)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..graph.graph import Graph
-from ..graph.shape_inference import Scope, beside, scope_inside
+from ..graph.shape_inference import Scope, beside, scope_inside, without_axes
 from ..language.equation import Equation
 from ..language.expression import (
     Call,
@@ -21,6 +21,7 @@ from ..language.expression import (
     free_axes,
     fresh,
     is_scalar,
+    own_axes,
     parts_of,
     rename,
     rename_tensors,
@@ -72,7 +73,7 @@ class _Place:
         """Inside of a part that stands here."""
         if isinstance(part, Ref):
             return replace(self, is_read=True)
-        if isinstance(part, Contraction | Call) and bound_axes(part):
+        if isinstance(part, Contraction | Call) and own_axes(part):
             return replace(self, binders=(*self.binders, part))
         return self
 
@@ -81,9 +82,7 @@ class _Place:
         found = self.graph.scope(self.equation)
         for binder in self.binders:
             inner = self.alone(Contraction(tuple(parts_of(binder))))
-            own = bound_axes(binder)
-            outer = {axis: size for axis, size in found.sizes.items() if axis not in own}
-            found = beside(Scope(outer, inner=found.inner), inner)
+            found = beside(without_axes(found, own_axes(binder)), inner)
         return found
 
     def alone(self, part: Expression) -> Scope:
