@@ -127,13 +127,20 @@ class Size:
     Attributes:
         terms: monomials with their coefficients, as a formula is written: by name, large powers first, the constant
             last.
+        name: the name that it is, if it is no more.
     """
 
-    __slots__ = ("_hash", "_names", "terms")
+    __slots__ = ("_hash", "_names", "name", "terms")
     terms: tuple[tuple[Monomial, Number], ...]
+    name: str | None
 
     def __init__(self, terms: tuple[tuple[Monomial, Number], ...]) -> None:
         self.terms, self._hash = terms, hash(terms)
+        match terms:
+            case ((((str(name), 1),), 1),):
+                self.name = name
+            case _:
+                self.name = None
         self._names: tuple[str, ...] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -221,10 +228,7 @@ def symbol(name: str) -> Size:
 
 def name_of(size: Any) -> str | None:
     """The name that a size is, and no more."""
-    match size:
-        case Size(terms=((((str(name), 1),), 1),)):
-            return name
-    return None
+    return size.name if isinstance(size, Size) else None
 
 
 def size_names(size: Any) -> tuple[str, ...]:
@@ -258,8 +262,9 @@ def total(sizes: Iterable[Any]) -> Any:
     return _reduced(_made(found))
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _times(one: Size, two: SizeLike) -> Any:
-    """one · two."""
+    """one · two; a plan asks for few of them, and often."""
     found: dict[Monomial, Number] = {}
     for mine, a in one.terms:
         for theirs, b in terms_of(two):
@@ -470,6 +475,8 @@ def put_in(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with names replaced by their values, once and all at the same time."""
     if not isinstance(size, Size):
         return size
+    if size.name is not None:
+        return values.get(size.name, size)
     known = tuple([(name, values[name]) for name in size.names if name in values])
     return _put_in(size, known) if known else size
 
@@ -499,10 +506,12 @@ _ROUNDED: dict[type, Callable[[Any], Any]] = {Floor: _floor, Positive: _positive
 
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: a number when nothing is left open."""
-    if not isinstance(size, Size):
-        return size
-    result = put_in(size, values)
-    return result if result is size or result == size else evaluate(result, values)
+    while isinstance(size, Size):
+        found = put_in(size, values)
+        if found is size or found == size:
+            break
+        size = found
+    return size
 
 
 def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
