@@ -109,7 +109,7 @@ class Positive:
 
 @dataclass(frozen=True)
 class Divisor:
-    """A sum that something is divided by: its powers are negative, its coefficients are whole."""
+    """A sum that something is divided by, once in a term: its power is -1, its coefficients are whole."""
 
     size: Size
 
@@ -268,7 +268,7 @@ def _times(one: Size, two: SizeLike) -> Any:
     found: dict[Monomial, Number] = {}
     for mine, a in one.terms:
         for theirs, b in terms_of(two):
-            monomial = _joined(mine, theirs) if theirs else mine
+            monomial = _over_one(_joined(mine, theirs)) if theirs else mine
             found[monomial] = found.get(monomial, 0) + a * b
         if len(found) > MOST_TERMS:
             raise ShapeError(f"a size has more than {MOST_TERMS} terms", fix="write it with fewer names")
@@ -281,6 +281,15 @@ def _joined(one: Monomial, two: Monomial, sign: int = 1) -> Monomial:
     for atom, power in two:
         powers[atom] = powers.get(atom, 0) + sign * power
     return tuple(sorted(((atom, power) for atom, power in powers.items() if power), key=lambda e: str(e[0])))
+
+
+def _over_one(monomial: Monomial) -> Monomial:
+    """The monomial with one sum in its denominator, all of them multiplied out."""
+    sums = [(atom.size, power) for atom, power in monomial if isinstance(atom, Divisor)]
+    if not sums or (sums[0][1] == -1 and len(sums) == 1):
+        return monomial
+    others = tuple(each for each in monomial if not isinstance(each[0], Divisor))
+    return _joined(others, ((Divisor(product(size**-power for size, power in sums)), -1),))
 
 
 def quotient(size: Any, by: Any) -> Any:
@@ -326,16 +335,11 @@ def _reduced(size: Any) -> Any:
     """The size with sums in denominators cancelled, where they divide what stands above them."""
     atoms = (atom for monomial, _ in terms_of(size) for atom, _ in monomial)
     for divisor in dict.fromkeys(atom for atom in atoms if isinstance(atom, Divisor)):
-        parts: dict[int, Any] = {}
-        for monomial, by in terms_of(size):
-            power = dict(monomial).get(divisor, 0)
-            parts[power] = parts.get(power, 0) + _made({_joined(monomial, ((divisor, power),), -1): by})
-        for power in sorted(parts):
-            if power < 0 and (divided := _divided(parts[power], divisor.size)) is not None:
-                parts[power + 1] = divided + parts.get(power + 1, 0)
-                del parts[power]
-                below = {each: Size(((((divisor, each),), 1),)) if each else 1 for each in parts}
-                return total(part * below[each] for each, part in parts.items())
+        over = ((divisor, -1),)
+        above = {_joined(each, over, -1): by for each, by in size.terms if (divisor, -1) in each}
+        divided = _divided(_made(above), divisor.size)
+        if divided is not None:
+            return divided + _made({each: by for each, by in size.terms if (divisor, -1) not in each})
     return size
 
 
@@ -426,28 +430,32 @@ def smaller(one: Any, two: Any) -> Any:
 
 
 def _positive(size: SizeLike) -> Any:
-    """max(0, size): of a size and less it the one with a first term that is positive, in whole numbers."""
-    if not isinstance(size, Size):
-        return max(0, size)
-    if is_never_negative(size):
+    """max(0, size): of a size and less it the one with a first term that is positive, in whole numbers, what is
+    positive in denominators outside."""
+    below = product(_below(each) for each in _lowest(size).items() if _is_positive(each))
+    above = size * below
+    if not isinstance(above, Size):
+        return size if above > 0 else 0
+    if is_never_negative(above):
         return size
-    if is_never_negative(-size):
+    if is_never_negative(-above):
         return 0
-    if size.terms[0][1] < 0:
+    if above.terms[0][1] < 0:
         return size + _positive(-size)
-    number = _content(size.terms)
-    inner = _made({monomial: Fraction(by) / number for monomial, by in size.terms})
-    return _made({((Positive(inner), 1),): number})
+    number = _content(above.terms)
+    inner = _made({monomial: Fraction(by) / number for monomial, by in above.terms})
+    return quotient(_made({((Positive(inner), 1),): number}), below)
 
 
 def is_never_negative(size: Any) -> bool:
-    """Whether no coefficient is negative: atoms are not."""
+    """Whether no coefficient is negative, of atoms that are not."""
     return all(by > 0 and all(map(_is_positive, monomial)) for monomial, by in terms_of(size))
 
 
 def _is_positive(factor: tuple[Atom, int]) -> bool:
+    """Whether a power of an atom is never negative, as far as can be seen."""
     atom, _ = factor
-    return not isinstance(atom, Divisor) or is_never_negative(atom.size)
+    return isinstance(atom, str | Positive) or is_never_negative(atom.size)
 
 
 def _is_whole(monomial: Monomial) -> bool:
@@ -525,16 +533,24 @@ def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
 def _fraction(size: Any) -> tuple[Any, Any]:
     """A size as what stands above one line, and what below it, both of whole coefficients and powers above 0."""
     below: Any = _content(terms_of(size)).denominator if size != 0 else 1
-    lowest: dict[Atom, int] = {}
+    below = below * product(map(_below, _lowest(size).items()))
+    return size * below, below
+
+
+def _below(factor: tuple[Atom, int]) -> Any:
+    """What stands in a denominator, of a power below 0."""
+    atom, power = factor
+    return atom.size if isinstance(atom, Divisor) else _made({((atom, -power),): 1})
+
+
+def _lowest(size: Any) -> dict[Atom, int]:
+    """The atoms that are in denominators, with their lowest powers."""
+    found: dict[Atom, int] = {}
     for monomial, _ in terms_of(size):
         for atom, power in monomial:
-            lowest[atom] = min(power, lowest.get(atom, 0))
-    for atom, power in lowest.items():
-        if power < 0:
-            below = below * (
-                atom.size**-power if isinstance(atom, Divisor) else _made({((atom, -power),): 1})
-            )
-    return size * below, below
+            if power < found.get(atom, 0):
+                found[atom] = power
+    return found
 
 
 def _above(size: Any) -> Any:
@@ -595,11 +611,14 @@ def _as_written(terms: tuple[tuple[Monomial, Number], ...]) -> Iterable[tuple[Mo
         if by not in (1, -1) or len(monomial) != 1 or monomial[0][1] != 1:
             continue
         match monomial[0][0]:
-            case Floor(inner):
-                taken = {each: found[each] for each, _ in inner.terms if each and found.get(each, 0) * by < 0}
+            case Floor(inner) if _is_polynomial(inner):
+                whole = (each for each, _ in inner.terms if each and _is_whole(each))
+                taken = {
+                    each: a for each in whole if (a := found.get(each, 0)) * by < 0 and a.denominator == 1
+                }
                 inside = inner + by * _made(taken)
                 text = f"floor({inside})" if by == 1 else f"ceiling({-inside})"
-            case Positive(inner):
+            case Positive(inner) if _is_polynomial(inner):
                 taken = {each: -by * a for each, a in inner.terms if found.get(each, 0) == -by * a}
                 other = _made(taken)
                 text = f"{'Max' if by == 1 else 'Min'}({other}, {other + by * inner})"
@@ -610,6 +629,11 @@ def _as_written(terms: tuple[tuple[Monomial, Number], ...]) -> Iterable[tuple[Mo
             found = {((text, 1),) if each == monomial else each: a for each, a in found.items()}
             found[((text, 1),)] = 1
     return found.items()
+
+
+def _is_polynomial(size: Size) -> bool:
+    """Whether there are names alone in it."""
+    return all(isinstance(atom, str) for monomial, _ in size.terms for atom, _ in monomial)
 
 
 def factors_of(monomial: Monomial, by: Number) -> tuple[list[Any], list[Any]]:
@@ -661,6 +685,9 @@ def _source_of_terms(size: Any, names: Mapping[str, str]) -> str:
             case str():
                 text = names.get(atom, atom)
             case Positive():
+                if _lowest(atom.size):
+                    fix = f"give {', '.join(size_names(atom.size))} values"
+                    raise ShapeError(f"{atom} is no whole number as long as names are in it", fix=fix)
                 text = f"max(0, {size_source(atom.size, names)})"
             case _:
                 text = f"({size_source(atom.size, names)})"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import pickle
 from collections.abc import Callable
 from fractions import Fraction
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensornet.errors import ShapeError
+from tensornet.language.parser import parse_size
 from tensornet.sizes import (
     Size,
     are_equal,
@@ -22,6 +26,7 @@ from tensornet.sizes import (
     name_of,
     of_sympy,
     put_in,
+    quotient,
     read_parts,
     size_names,
     size_source,
@@ -102,6 +107,53 @@ def test_arithmetic_has_one_result(one: Pair, two: Pair, three: Pair) -> None:
     assert floored(a + 3) == floored(a) + 3
     if c != 0:
         assert are_equal((a * c + b * c) / c, a + b, {})
+
+
+Made = tuple[Any, Callable[[dict[str, int]], Fraction]]
+"""A size, and what it is at whole numbers."""
+
+
+def random_size(random: Random, depth: int) -> Made:
+    """A size of everything that sizes are made with, quotients by sums included."""
+    if not depth or random.random() < 0.15:
+        if random.random() < 0.6:
+            name = random.choice(NAMES)
+            return symbol(name), lambda at: Fraction(at[name])
+        number = random.randint(-4, 6)
+        return number, lambda at: Fraction(number)
+    (a, first), (b, second) = (random_size(random, depth - 1) for _ in range(2))
+    by, power = random.randint(1, 4), random.randint(0, 3)
+    ways: list[Callable[[], Made]] = [
+        lambda: (a + b, lambda at: first(at) + second(at)),
+        lambda: (a - b, lambda at: first(at) - second(at)),
+        lambda: (a * b, lambda at: first(at) * second(at)),
+        lambda: (a * b, lambda at: first(at) * second(at)),
+        lambda: (quotient(a, b), lambda at: first(at) / second(at)),
+        lambda: (floored(a, by), lambda at: Fraction(math.floor(first(at) / by))),
+        lambda: (larger(a, b), lambda at: max(first(at), second(at))),
+        lambda: (smaller(a, b), lambda at: min(first(at), second(at))),
+        lambda: (a**power, lambda at: first(at) ** power),
+    ]
+    try:
+        return random.choice(ways)()
+    except ShapeError:  # divided by 0, or beyond what a size may be
+        return a, first
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_sizes_have_their_values_as_numbers_text_source_and_parts(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(100):
+        size, expected = random_size(random, 4)
+        assert parse_size(str(size)) == size if isinstance(size, Size) else True
+        assert read_parts(written_parts(size)) == size or isinstance(size, Fraction)
+        for _ in range(3):
+            at = {name: random.randint(1, 9) for name in NAMES}
+            with contextlib.suppress(ZeroDivisionError, ShapeError):
+                value = expected(at)
+                assert put_in(size, at) == value, (str(size), at)
+                if value.denominator == 1:
+                    assert eval(size_source(size), {**at}) == value, (str(size), at)
 
 
 @pytest.mark.parametrize(
