@@ -215,11 +215,15 @@ class Scope:
             left = room - abs(step) * (told - 1)
             given.shorter.append(Shorter(window.ref, window.position, size, left, step < 0))
 
+    def _moving(self, window: _Window) -> list[tuple[str, Any]]:
+        """The axes of a window that it moves along, with their steps."""
+        told = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
+        return [(axis, step) for axis, step in told if step != 0]
+
     def _fit(self, window: _Window) -> None:
         """How long the first axis of a window may be."""
         ref, bound = window.ref, window.given.bound
-        told = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
-        moving = [(axis, step) for axis, step in told if step != 0]
+        moving = self._moving(window)
         if not moving:
             return  # it stands still, and says nothing of how long an axis is
         (axis, step), *others = moving

@@ -15,52 +15,49 @@ from __future__ import annotations
 import functools
 import keyword
 import math
-import operator
-import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .errors import ShapeError
+from ..errors import ShapeError
 
 if TYPE_CHECKING:
     from sympy import Expr
 
 __all__ = [
+    "Atom",
     "DOT",
     "FUNCTIONS_OF_SIZES",
-    "LARGEST",
     "Floor",
+    "LARGEST",
+    "LARGEST_POWER",
     "Positive",
     "Size",
     "are_equal",
-    "as_formula",
-    "as_size",
+    "denominators",
     "evaluate",
     "factors_of",
     "floored",
+    "fraction",
     "invert_size",
     "is_name",
     "is_never_negative",
     "larger",
     "name_of",
-    "of_sympy",
+    "positive_part",
     "power_of",
     "product",
     "put_in",
     "quotient",
-    "read_parts",
     "size_names",
-    "size_source",
     "smaller",
     "solve_size",
     "symbol",
     "terms_of",
     "to_sympy",
     "total",
-    "written_parts",
 ]
 
 LARGEST = 2**63 - 1
@@ -302,7 +299,7 @@ def quotient(size: Any, by: Any) -> Any:
         raise ShapeError(f"the size ({size})/0 is none", fix="give sizes above 0")
     if not isinstance(by, Size):
         return _made({monomial: Fraction(a) / by for monomial, a in terms_of(size)})
-    above, below = _fraction(by)
+    above, below = fraction(by)
     if not isinstance(above, Size):
         return quotient(size * below, above)
     number, monomial, divisor = _primitive(above)
@@ -421,18 +418,18 @@ def _without_inner_floor(size: SizeLike) -> Any:
 
 def larger(one: Any, two: Any) -> Any:
     """The larger of two: a + max(0, b - a)."""
-    return one + _positive(two - one)
+    return one + positive_part(two - one)
 
 
 def smaller(one: Any, two: Any) -> Any:
     """The smaller of two: a - max(0, a - b)."""
-    return one - _positive(one - two)
+    return one - positive_part(one - two)
 
 
-def _positive(size: SizeLike) -> Any:
+def positive_part(size: SizeLike) -> Any:
     """max(0, size): of a size and less it the one with a first term that is positive, in whole numbers, what is
     positive in denominators outside."""
-    below = product(_below(each) for each in _lowest(size).items() if _is_positive(each))
+    below = product(_below(each) for each in denominators(size).items() if _is_positive(each))
     above = size * below
     if not isinstance(above, Size):
         return size if above > 0 else 0
@@ -441,7 +438,7 @@ def _positive(size: SizeLike) -> Any:
     if is_never_negative(-above):
         return 0
     if above.terms[0][1] < 0:
-        return size + _positive(-size)
+        return size + positive_part(-size)
     number = _content(above.terms)
     inner = _made({monomial: Fraction(by) / number for monomial, by in above.terms})
     return quotient(_made({((Positive(inner), 1),): number}), below)
@@ -509,7 +506,7 @@ def _factor(factor: tuple[Atom, int], values: Mapping[str, Any]) -> Any:
     return found**power if power > 0 else quotient(1, found**-power)
 
 
-_ROUNDED: dict[type, Callable[[Any], Any]] = {Floor: _floor, Positive: _positive}
+_ROUNDED: dict[type, Callable[[Any], Any]] = {Floor: _floor, Positive: positive_part}
 
 
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
@@ -530,10 +527,10 @@ def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
 # ---------------------------------------------------------------------------- as a fraction, and solved
 
 
-def _fraction(size: Any) -> tuple[Any, Any]:
+def fraction(size: Any) -> tuple[Any, Any]:
     """A size as what stands above one line, and what below it, both of whole coefficients and powers above 0."""
     below: Any = _content(terms_of(size)).denominator if size != 0 else 1
-    below = below * product(map(_below, _lowest(size).items()))
+    below = below * product(map(_below, denominators(size).items()))
     return size * below, below
 
 
@@ -543,7 +540,7 @@ def _below(factor: tuple[Atom, int]) -> Any:
     return atom.size if isinstance(atom, Divisor) else _made({((atom, -power),): 1})
 
 
-def _lowest(size: Any) -> dict[Atom, int]:
+def denominators(size: Any) -> dict[Atom, int]:
     """The atoms that are in denominators, with their lowest powers."""
     found: dict[Atom, int] = {}
     for monomial, _ in terms_of(size):
@@ -555,7 +552,7 @@ def _lowest(size: Any) -> dict[Atom, int]:
 
 def _above(size: Any) -> Any:
     """What stands above the line, where the size is one fraction."""
-    return _fraction(size)[0]
+    return fraction(size)[0]
 
 
 def invert_size(size: Any, name: str, whole: Any) -> Any:
@@ -659,182 +656,7 @@ def _shown_factor(factor: Any) -> str:
     return str(atom) if power == 1 else f"{atom}**{power}"
 
 
-def size_source(size: Any, names: Mapping[str, str] = {}) -> str:
-    """The size as Python source in integer arithmetic: a size is whole, so one division at the end is exact.
-
-    Args:
-        size: the size.
-        names: what names are called in the source; those that are missing are called as they are.
-    """
-    if isinstance(size, int):
-        return str(size)
-    above, below = _fraction(size)
-    if below == 1:
-        return _source_of_terms(above, names)
-    return f"({_source_of_terms(above, names)}) // ({_source_of_terms(below, names)})"
-
-
-def _source_of_terms(size: Any, names: Mapping[str, str]) -> str:
-    """A sum of products of atoms as source."""
-
-    def of(factor: Any) -> str:
-        if isinstance(factor, int):
-            return str(factor)
-        atom, power = factor
-        match atom:
-            case str():
-                text = names.get(atom, atom)
-            case Positive():
-                if _lowest(atom.size):
-                    fix = f"give {', '.join(size_names(atom.size))} values"
-                    raise ShapeError(f"{atom} is no whole number as long as names are in it", fix=fix)
-                text = f"max(0, {size_source(atom.size, names)})"
-            case _:
-                text = f"({size_source(atom.size, names)})"
-        return text if power == 1 else f"{text}**{power}"
-
-    texts = ["*".join(map(of, factors_of(monomial, by)[0])) for monomial, by in terms_of(size)]
-    return " + ".join(texts).replace("+ -", "- ") or "0"
-
-
-# ---------------------------------------------------------------------------- as parts of a document
-
-
-def written_parts(size: Any) -> Any:
-    """A size as values of JSON: `4`, `"D"`, or its terms, `[[coefficient, [atom, power], …], …]`."""
-    if isinstance(size, int):
-        return size
-    if name := name_of(size):
-        return name
-    return [
-        [by if isinstance(by, int) else [by.numerator, by.denominator], *map(_written_factor, monomial)]
-        for monomial, by in terms_of(size)
-    ]
-
-
-def _written_factor(factor: tuple[Atom, int]) -> list[Any]:
-    atom, power = factor
-    if isinstance(atom, str):
-        return [atom, power]
-    return [{type(atom).__name__.lower(): written_parts(atom.size)}, power]
-
-
-def read_parts(value: Any) -> Any:
-    """What `written_parts` gave.
-
-    Raises:
-        ValueError: it is no size.
-    """
-    match value:
-        case bool():
-            pass
-        case int():
-            return value
-        case str() if is_name(value):
-            return symbol(value)
-        case [_, *_]:
-            return total(map(_read_term, value))
-    raise ValueError(repr(value))
-
-
-def _read_term(value: Any) -> Any:
-    match value:
-        case [int(by), *factors]:
-            return by * product(map(_read_factor, factors))
-        case [[int(above), int(below)], *factors] if below > 0:
-            return quotient(above * product(map(_read_factor, factors)), below)
-    raise ValueError(repr(value))
-
-
-def _read_factor(value: Any) -> Any:
-    match value:
-        case [atom, int(power)] if 0 < abs(power) <= LARGEST_POWER:
-            match atom:
-                case str():
-                    found = read_parts(atom)
-                case {"floor": inner, **more} if not more:
-                    found = floored(read_parts(inner))
-                case {"positive": inner, **more} if not more:
-                    found = _positive(read_parts(inner))
-                case {"divisor": inner, **more} if not more:
-                    found = read_parts(inner)
-                case _:
-                    raise ValueError(repr(atom))
-            if (raised := power_of(found, power)) is not None:
-                return raised
-    raise ValueError(repr(value))
-
-
-# ---------------------------------------------------------------------------- what users give and see
-
-
-def as_size(value: Any, name: str) -> Any:
-    """`value` as a size: a positive integer, or a formula, which may be a sympy expression.
-
-    Raises:
-        ShapeError: it is neither.
-    """
-    if isinstance(value, Size):
-        return value
-    sympy = sys.modules.get("sympy")  # who gives one of its expressions has loaded it
-    if sympy is not None and isinstance(value, sympy.Expr) and not value.is_number:
-        return of_sympy(value, name)
-    is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
-    is_integer = sympy is not None and isinstance(value, sympy.Integer)
-    try:
-        size = 0 if is_truth else operator.index(int(value) if is_integer else value)
-    except TypeError:
-        size = 0
-    if not 1 <= size <= LARGEST:
-        fix = f"give {name}= a positive integer or a sympy expression"
-        raise ShapeError(f"the size of '{name}' is {value!r}", fix=fix)
-    return size
-
-
-def of_sympy(formula: Expr, name: str = "an axis") -> Any:
-    """A sympy expression as a size; symbols go by their names, whatever is assumed of them.
-
-    Args:
-        formula: the expression.
-        name: whose size it is, for the error.
-
-    Raises:
-        ShapeError: it holds what sizes have not.
-    """
-    import sympy
-
-    def of(part: Any) -> Any:
-        match part:
-            case sympy.Symbol():
-                if is_name(part.name):
-                    return symbol(part.name)
-                raise ShapeError(
-                    f"the size of '{name}' holds the symbol {part.name!r}",
-                    fix="call symbols by plain names, such as D",
-                )
-            case sympy.Rational():
-                return quotient(int(part.p), int(part.q))
-            case sympy.Pow() if isinstance(part.exp, sympy.Integer):
-                found = power_of(of(part.base), int(part.exp))
-                if found is not None:
-                    return found
-            case sympy.Add():
-                return total(map(of, part.args))
-            case sympy.Mul():
-                return product(map(of, part.args))
-            case sympy.floor() | sympy.ceiling() | sympy.Max() | sympy.Min():
-                return FUNCTIONS_OF_SIZES[type(part).__name__](*map(of, part.args))
-        raise ShapeError(
-            f"the size of '{name}' is {formula}, and sizes have no {part}",
-            fix="use integers, symbols, + - * /, whole powers, floor, ceiling, Max and Min",
-        )
-
-    return of(formula)
-
-
-def as_formula(size: Any) -> int | Expr:
-    """What users see: an integer, or a sympy expression."""
-    return size if isinstance(size, int) else to_sympy(size)
+# ---------------------------------------------------------------------------- as a sympy expression
 
 
 def to_sympy(size: Any) -> Expr:

@@ -1,0 +1,230 @@
+"""Sizes as others have them: source code, parts of documents, and the sympy expressions that users give and see."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ShapeError
+from .polynomial import (
+    FUNCTIONS_OF_SIZES,
+    LARGEST,
+    LARGEST_POWER,
+    Atom,
+    Positive,
+    Size,
+    denominators,
+    factors_of,
+    floored,
+    fraction,
+    is_name,
+    name_of,
+    positive_part,
+    power_of,
+    product,
+    quotient,
+    size_names,
+    symbol,
+    terms_of,
+    to_sympy,
+    total,
+)
+
+if TYPE_CHECKING:
+    from sympy import Expr
+
+__all__ = [
+    "as_formula",
+    "as_size",
+    "of_sympy",
+    "read_parts",
+    "size_source",
+    "written_parts",
+]
+
+# ---------------------------------------------------------------------------- as source
+
+
+def size_source(size: Any, names: Mapping[str, str] = {}) -> str:
+    """The size as Python source in integer arithmetic: a size is whole, so one division at the end is exact.
+
+    Args:
+        size: the size.
+        names: what names are called in the source; those that are missing are called as they are.
+    """
+    if isinstance(size, int):
+        return str(size)
+    above, below = fraction(size)
+    if below == 1:
+        return _source_of_terms(above, names)
+    return f"({_source_of_terms(above, names)}) // ({_source_of_terms(below, names)})"
+
+
+def _source_of_terms(size: Any, names: Mapping[str, str]) -> str:
+    """A sum of products of atoms as source."""
+
+    def of(factor: Any) -> str:
+        if isinstance(factor, int):
+            return str(factor)
+        atom, power = factor
+        match atom:
+            case str():
+                text = names.get(atom, atom)
+            case Positive():
+                if denominators(atom.size):
+                    fix = f"give {', '.join(size_names(atom.size))} values"
+                    raise ShapeError(f"{atom} is no whole number as long as names are in it", fix=fix)
+                text = f"max(0, {size_source(atom.size, names)})"
+            case _:
+                text = f"({size_source(atom.size, names)})"
+        return text if power == 1 else f"{text}**{power}"
+
+    texts = ["*".join(map(of, factors_of(monomial, by)[0])) for monomial, by in terms_of(size)]
+    return " + ".join(texts).replace("+ -", "- ") or "0"
+
+
+# ---------------------------------------------------------------------------- as parts of a document
+
+
+def written_parts(size: Any) -> Any:
+    """A size as values of JSON: `4`, `"D"`, or its terms, `[[coefficient, [atom, power], …], …]`."""
+    if isinstance(size, int):
+        return size
+    if name := name_of(size):
+        return name
+    return [
+        [by if isinstance(by, int) else [by.numerator, by.denominator], *map(_written_factor, monomial)]
+        for monomial, by in terms_of(size)
+    ]
+
+
+def _written_factor(factor: tuple[Atom, int]) -> list[Any]:
+    atom, power = factor
+    if isinstance(atom, str):
+        return [atom, power]
+    return [{type(atom).__name__.lower(): written_parts(atom.size)}, power]
+
+
+def read_parts(value: Any) -> Any:
+    """What `written_parts` gave.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    match value:
+        case bool():
+            pass
+        case int():
+            return value
+        case str() if is_name(value):
+            return symbol(value)
+        case [_, *_]:
+            return total(map(_read_term, value))
+    raise ValueError(repr(value))
+
+
+def _read_term(value: Any) -> Any:
+    match value:
+        case [int(by), *factors]:
+            return by * product(map(_read_factor, factors))
+        case [[int(above), int(below)], *factors] if below > 0:
+            return quotient(above * product(map(_read_factor, factors)), below)
+    raise ValueError(repr(value))
+
+
+def _read_factor(value: Any) -> Any:
+    match value:
+        case [atom, int(power)] if 0 < abs(power) <= LARGEST_POWER:
+            match atom:
+                case str():
+                    found = read_parts(atom)
+                case {"floor": inner, **more} if not more:
+                    found = floored(read_parts(inner))
+                case {"positive": inner, **more} if not more:
+                    found = positive_part(read_parts(inner))
+                case {"divisor": inner, **more} if not more:
+                    found = read_parts(inner)
+                case _:
+                    raise ValueError(repr(atom))
+            if (raised := power_of(found, power)) is not None:
+                return raised
+    raise ValueError(repr(value))
+
+
+# ---------------------------------------------------------------------------- what users give and see
+
+
+def as_size(value: Any, name: str) -> Any:
+    """`value` as a size: a positive integer, or a formula, which may be a sympy expression.
+
+    Raises:
+        ShapeError: it is neither.
+    """
+    if isinstance(value, Size):
+        return value
+    sympy = sys.modules.get("sympy")  # who gives one of its expressions has loaded it
+    if sympy is not None and isinstance(value, sympy.Expr) and not value.is_number:
+        return of_sympy(value, name)
+    is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
+    is_integer = sympy is not None and isinstance(value, sympy.Integer)
+    try:
+        size = 0 if is_truth else operator.index(int(value) if is_integer else value)
+    except TypeError:
+        size = 0
+    if not 1 <= size <= LARGEST:
+        fix = f"give {name}= a positive integer or a sympy expression"
+        raise ShapeError(f"the size of '{name}' is {value!r}", fix=fix)
+    return size
+
+
+def of_sympy(formula: Expr, name: str = "an axis") -> Any:
+    """A sympy expression as a size; symbols go by their names, whatever is assumed of them.
+
+    Args:
+        formula: the expression.
+        name: whose size it is, for the error.
+
+    Raises:
+        ShapeError: it holds what sizes have not.
+    """
+    found = _of_part(formula, name)
+    if isinstance(found, Size | int | Fraction):
+        return found
+    raise ShapeError(
+        f"the size of '{name}' is {formula}, and sizes have no {found}",
+        fix="use integers, symbols, + - * /, whole powers, floor, ceiling, Max and Min",
+    )
+
+
+def _of_part(part: Any, name: str) -> Any:
+    """A part of a formula as a size; what sizes have not as it is."""
+    import sympy
+
+    match part:
+        case sympy.Symbol() if is_name(part.name):
+            return symbol(part.name)
+        case sympy.Symbol():
+            message = f"the size of '{name}' holds the symbol {part.name!r}"
+            raise ShapeError(message, fix="call symbols by plain names, such as D")
+        case sympy.Rational():
+            return quotient(int(part.p), int(part.q))
+        case sympy.Pow() if isinstance(part.exp, sympy.Integer):
+            base = _of_part(part.base, name)
+            found = power_of(base, int(part.exp)) if isinstance(base, Size | int | Fraction) else base
+            return part if found is None else found
+        case sympy.Add() | sympy.Mul() | sympy.floor() | sympy.ceiling() | sympy.Max() | sympy.Min():
+            sizes = [_of_part(each, name) for each in part.args]
+            strange = next((each for each in sizes if not isinstance(each, Size | int | Fraction)), None)
+            return _MADE_OF[type(part).__name__](*sizes) if strange is None else strange
+    return part
+
+
+_MADE_OF = {**FUNCTIONS_OF_SIZES, "Add": lambda *sizes: total(sizes), "Mul": lambda *sizes: product(sizes)}
+
+
+def as_formula(size: Any) -> int | Expr:
+    """What users see: an integer, or a sympy expression."""
+    return size if isinstance(size, int) else to_sympy(size)
