@@ -56,15 +56,15 @@ def graphs(trial: Trial) -> None:
 
 def constants(trial: Trial) -> None:
     """A damaged cache of a device's constants is believed only where it is plausible."""
-    profile = DeviceProfile(**{**asdict(default_profile("cpu")), "key": "fuzzed"})
-    path = save_profile(profile)
-    assert path is not None
-    trial.note(damaged(path, trial.random))
-    if path.is_file():
-        trial.note(path.read_bytes())
-    found = load_profile("fuzzed")
-    if path.is_dir():
-        shutil.rmtree(path)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TENSORNET_CACHE", folder)  # and not the user's, which other processes have too
+        profile = DeviceProfile(**{**asdict(default_profile("cpu")), "key": "fuzzed"})
+        path = save_profile(profile)
+        assert path is not None
+        trial.note(damaged(path, trial.random))
+        if path.is_file():
+            trial.note(path.read_bytes())
+        found = load_profile("fuzzed")
     for name, usual in asdict(profile).items() if found else ():
         value = getattr(found, name)
         likely = usual / 1e4 <= value <= usual * 1e4 if isinstance(usual, float) else value == usual
