@@ -792,7 +792,16 @@ class Line:
         if shape is not None and len(read.entries) != len(shape):
             raise Refused(f"a tensor of {len(shape)} dimensions in {self}")
         for dimension, (entry, size) in enumerate(zip(read.entries, shape or (), strict=False)):
-            self.learn(entry, size, sizes, read.tensor.recurs == dimension)
+            self.learn(entry, size, sizes, self.steps_on(read, dimension))
+
+    def steps_on(self, read: Read, dimension: int) -> bool:
+        """Whether a state is read a step away there: under an axis of the left, or its own; else it is in windows."""
+        if read.tensor.recurs != dimension:
+            return False
+        match read.entries[dimension]:
+            case Op(args=[Place(axis), *_]):
+                return axis in self.on_left() or axis == _name(read.tensor.axes[dimension])
+        return True
 
     def learn(self, entry: Node, size: int, sizes: Sizes, recurs: bool | None) -> None:
         """What the size of a dimension says of the axes in its entry."""
@@ -970,7 +979,7 @@ class Line:
             case Read(tensor, entries):
                 dims = [*enumerate(zip(entries, tensor.shape or (), strict=True))]
                 return tensor.at(
-                    tuple(self.position(e, at, sizes, size, tensor.recurs == n) for n, (e, size) in dims)
+                    tuple(self.position(e, at, sizes, size, self.steps_on(node, n)) for n, (e, size) in dims)
                 )
             case Call():
                 return self.called(node, at, sizes)
