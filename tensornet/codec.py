@@ -23,7 +23,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from .documents import Part
 from .errors import TensornetError
-from .sizes import read_parts, written_parts
+from .sizes import read_parts, write_size
 
 __all__ = [
     "Choice",
@@ -304,11 +304,6 @@ def _bytes(part: Part) -> bytes:
 
 
 # ---------------------------------------------------------------------------- sizes
-
-
-def write_size(size: Any) -> Any:
-    """A size, or a formula of FLOPs, as a value of JSON."""
-    return written_parts(size)
 
 
 def read_size(part: Part) -> Any:

@@ -135,6 +135,7 @@ def sizes() -> st.SearchStrategy[Any]:
             pairs.map(lambda each: larger(*each)),
             pairs.map(lambda each: smaller(*each)),
             st.tuples(inner, small).map(lambda each: floored(each[0], each[1])),
+            st.tuples(inner, small).map(lambda each: -floored(-each[0], each[1])),
             st.tuples(inner, st.integers(0, 3)).map(lambda each: each[0] ** each[1]),
             st.tuples(inner, names).map(lambda each: each[0] / each[1]),
         )

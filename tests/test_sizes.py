@@ -103,6 +103,7 @@ def test_values_are_put_in_all_at_the_same_time(size: Any, values: dict[str, Any
     found = put_in(of_sympy(size), {name: as_size(value, name) for name, value in values.items()})
     if not expected.has(sympy.zoo, sympy.nan):
         assert found == of_sympy(expected)
+        assert isinstance(found, int) == isinstance(of_sympy(expected), int)
 
 
 NAMES = [*"bcdefghijnosuvxDFH", "past"]

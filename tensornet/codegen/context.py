@@ -87,6 +87,8 @@ class Context:
 
     def size(self, size: Any, quietly: bool = False) -> str:
         """A size as source; notes which open sizes are used."""
+        if isinstance(size, int):
+            return str(size)
         spelled = {**self.size_names, OBSERVED: OBSERVED}  # and no other name, whatever let it in
         names = {name: spelled[name] for name in size_names(size)}
         if not quietly:

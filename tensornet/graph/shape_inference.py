@@ -59,8 +59,8 @@ __all__ = [
     "scalar_size",
     "scope_inside",
     "scope_of",
-    "without_axes",
     "size_expression",
+    "without_axes",
 ]
 
 
@@ -227,9 +227,7 @@ class Scope:
         if not moving:
             return  # it stands still, and says nothing of how long an axis is
         (axis, step), *others = moving
-        steps = [
-            (evaluate(self[other], bound) - 1, by) for other, by in others
-        ]  # so that like sizes look alike
+        steps = [(evaluate(self[other], bound) - 1, by) for other, by in others]  # like sizes look alike
         before = scalar_size(window.positions.offset, self)
         after = (
             window.size

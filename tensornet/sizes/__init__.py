@@ -3,7 +3,7 @@
 In: names of axes, texts and sympy expressions. Out: sizes that are equal where their formulas are, their source code.
 """
 
-from .formats import as_formula, as_size, of_sympy, read_parts, size_source, written_parts
+from .formats import as_formula, as_size, of_sympy, read_parts, size_source, write_size
 from .polynomial import (
     DOT,
     FUNCTIONS_OF_SIZES,
@@ -65,5 +65,5 @@ __all__ = [
     "terms_of",
     "to_sympy",
     "total",
-    "written_parts",
+    "write_size",
 ]

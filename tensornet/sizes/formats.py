@@ -42,7 +42,7 @@ __all__ = [
     "of_sympy",
     "read_parts",
     "size_source",
-    "written_parts",
+    "write_size",
 ]
 
 # ---------------------------------------------------------------------------- as source
@@ -89,7 +89,7 @@ def _source_of_terms(size: Any, names: Mapping[str, str]) -> str:
 # ---------------------------------------------------------------------------- as parts of a document
 
 
-def written_parts(size: Any) -> Any:
+def write_size(size: Any) -> Any:
     """A size as values of JSON: `4`, `"D"`, or its terms, `[[coefficient, [atom, power], …], …]`."""
     if isinstance(size, int):
         return size
@@ -105,11 +105,11 @@ def _written_factor(factor: tuple[Atom, int]) -> list[Any]:
     atom, power = factor
     if isinstance(atom, str):
         return [atom, power]
-    return [{type(atom).__name__.lower(): written_parts(atom.size)}, power]
+    return [{type(atom).__name__.lower(): write_size(atom.size)}, power]
 
 
 def read_parts(value: Any) -> Any:
-    """What `written_parts` gave.
+    """What `write_size` gave.
 
     Raises:
         ValueError: it is no size.
