@@ -202,11 +202,6 @@ def remade_axes(call: Call) -> frozenset[str]:
     return option_axes(call) if function.resized is not None else frozenset()
 
 
-def own_axes(part: Contraction | Call) -> frozenset[str]:
-    """The axes whose names are a part's own inside of it: those that exist there alone or have another size there."""
-    return bound_axes(part) | remade_axes(part) if isinstance(part, Call) else bound_axes(part)
-
-
 @_kept
 def free_axes(expression: Expression) -> tuple[str, ...]:
     """The axes of the value, in the order of first appearance."""

@@ -21,7 +21,6 @@ from ..language.expression import (
     free_axes,
     fresh,
     is_scalar,
-    own_axes,
     parts_of,
     rename,
     rename_tensors,
@@ -73,7 +72,7 @@ class _Place:
         """Inside of a part that stands here."""
         if isinstance(part, Ref):
             return replace(self, is_read=True)
-        if isinstance(part, Contraction | Call) and own_axes(part):
+        if isinstance(part, Contraction | Call) and bound_axes(part):
             return replace(self, binders=(*self.binders, part))
         return self
 
@@ -82,7 +81,7 @@ class _Place:
         found = self.graph.scope(self.equation)
         for binder in self.binders:
             inner = self.alone(Contraction(tuple(parts_of(binder))))
-            found = beside(without_axes(found, own_axes(binder)), inner)
+            found = beside(without_axes(found, bound_axes(binder)), inner)
         return found
 
     def alone(self, part: Expression) -> Scope:
