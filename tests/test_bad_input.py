@@ -603,6 +603,16 @@ def test_an_array_is_divided_by_a_size_that_is_nothing() -> None:
         assert np.isnan(run({}, np.ones((2, 0)))).all()
 
 
+def test_a_size_that_an_empty_array_does_not_tell_is_asked_for() -> None:
+    text = "z[u]: input\ny[p] = x[(p,u)] * z[u]"
+    empty = np.ones(0), np.ones(0)
+    with pytest.raises(
+        tn.ShapeError, match=r"no array tells 'p': axis '.*' of 'x' has 0 positions for any 'p'"
+    ):
+        tn.compile(tn.layer(text, inputs="x"))({}, *empty)
+    assert tn.compile(tn.layer(text, inputs="x", p=4))({}, *empty).tolist() == [0] * 4
+
+
 # ---------------------------------------------------------------------------- what calls are given
 
 WRONG: list[Any] = [None, "word", 5, -1, 1.5, True, [], {}, range, "1GB"]

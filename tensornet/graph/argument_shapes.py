@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import Place, ShapeError
-from ..sizes import evaluate, solve_size
+from ..sizes import evaluate, size_names, solve_size
 from .graph import Graph
 from .leaves import Leaf
 from .shape_inference import dim_size
@@ -44,6 +44,9 @@ def sizes_from_shapes(
         expected = evaluate(formula, {**graph.bound, **known})
         if expected != size:
             raise _wrong_size(leaf, position, expected, size, origin)
+        untold = [name for name in size_names(formula) if name not in known and name not in graph.bound]
+        if untold and size == 0:
+            raise _untold(leaf, position, untold[0])
     return {name: known[name] for name in graph.open_sizes if name in known}
 
 
@@ -78,13 +81,27 @@ def _wrong_rank(leaf: Leaf, shape: tuple[int, ...]) -> ShapeError:
     )
 
 
+def _untold(leaf: Leaf, position: int, name: str) -> ShapeError:
+    names, place = _place_of(leaf, position)
+    return ShapeError(
+        f"no array tells '{name}': axis '{names}' of '{leaf.name}' has 0 positions for any '{name}'",
+        place,
+        f"give it: tensornet.layer(…, {name}=…)",
+    )
+
+
 def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Mapping[str, str]) -> ShapeError:
-    names = ",".join(axis.name for axis in leaf.dims[position])
-    text = f"{leaf.name}[{', '.join(','.join(axis.name for axis in dim) for dim in leaf.dims)}]"
-    column = len(leaf.name) + 1 + sum(len(",".join(a.name for a in dim)) + 2 for dim in leaf.dims[:position])
+    names, place = _place_of(leaf, position)
     why = next((f" (as '{origin[a.name]}' has it)" for a in leaf.dims[position] if a.name in origin), "")
     return ShapeError(
         f"sizes disagree: axis '{names}' of '{leaf.name}' is {size}, and should be {expected}{why}",
-        Place(text, 1, column, len(names)),
+        place,
         f"pass '{leaf.name}' with {expected} positions along dimension {position}",
     )
+
+
+def _place_of(leaf: Leaf, position: int) -> tuple[str, Place]:
+    """The axes of a dimension of a leaf, and where they stand in its index."""
+    dims = [",".join(axis.name for axis in dim) for dim in leaf.dims]
+    column = len(leaf.name) + 1 + sum(len(names) + 2 for names in dims[:position])
+    return dims[position], Place(f"{leaf.name}[{', '.join(dims)}]", 1, column, len(dims[position]))
