@@ -425,11 +425,25 @@ class Program:
         self.find_recurrences()
         while self.steps:
             left = [step for step in self.steps if not step.settle()]
-            if len(left) == len(self.steps):
+            if len(left) == len(self.steps) and not any(self.tell(step) for step in left):
                 raise Refused(f"sizes that nothing tells, in {' and '.join(map(str, left))}")
             self.steps = left
         for line in self.lines.values():
             line.check()
+
+    def tell(self, step: Line | Made) -> bool:
+        """Whether the sizes of what reads a tensor along axes alone tell one that its own line does not."""
+        before = dict(step.told) if isinstance(step, Line) else {}
+        for line in self.lines.values() if isinstance(step, Line) else ():
+            reader = Line(self, line.target, line.source)
+            reader.parse()
+            sizes = reader.found(reader.right, {})
+            for read in _walk(reader.right):
+                if isinstance(read, Read) and read.tensor is step.tensor and line is not step:
+                    for mine, entry in zip(step.tensor.axes, read.entries, strict=False):
+                        if isinstance(entry, Place) and entry.axis in sizes:
+                            step.told.setdefault(_name(mine), sizes[entry.axis])
+        return isinstance(step, Line) and step.told != before
 
     def declare(self, node: ast.stmt) -> None:
         """Blocks, sizes, outputs, and the sizes in declarations."""
@@ -564,6 +578,7 @@ class Line:
         self.tensor = Tensor(_entries(self.target), at=self.element)
         self.starts: dict[int, Line] = {}
         self.added: list[Line] = []
+        self.told: Sizes = {}
         self.inner: dict[int, Sizes] = {}
         self.summed: dict[int, list[str]] = {}
         self.kept: dict[Any, Any] = {}
@@ -605,6 +620,13 @@ class Line:
             for each in node.args
         ]
         self.axes = {_name(each) for each in alone if isinstance(each, ast.Name)}
+        self.axes |= {
+            _name(entry.left)  # a step under the state's own axis
+            for tensor, entries in listed
+            for mine, entry in zip(tensor.axes, entries, strict=False)
+            if tensor.recurs is not None and isinstance(entry, ast.BinOp) and _is_step(entry)
+            if _name(mine) == _name(entry.left)
+        }
         self.free_of: dict[int, frozenset[str]] = {}
         self.right = self.expression(self.source)
         self.left = [self.entry(each) for each in self.spread(_entries(self.target))]
@@ -703,7 +725,7 @@ class Line:
         if any(t.shape is None and isinstance(e, ast.Slice) for t, e in self.slices()):
             return False
         self.parse()
-        self.sizes = self.found(self.right, {})
+        self.sizes = self.found(self.right, self.told)
         for line in (*self.added, *self.starts.values()):  # which may tell what the equation does not
             line.parse()
             found = line.found(line.right, {})
@@ -795,12 +817,15 @@ class Line:
             self.learn(entry, size, sizes, self.steps_on(read, dimension))
 
     def steps_on(self, read: Read, dimension: int) -> bool:
-        """Whether a state is read a step away there: under an axis of the left, or its own; else it is in windows."""
+        """Whether a state is read a step away there: under an axis of the left or its own, back, or to a start."""
         if read.tensor.recurs != dimension:
             return False
         match read.entries[dimension]:
-            case Op(args=[Place(axis), *_]):
-                return axis in self.on_left() or axis == _name(read.tensor.axes[dimension])
+            case Op(kind=kind, args=[Place(axis), Number(by)]) if _is_step(read.entries[dimension]):
+                is_back = (by < 0) == (kind is ast.Add)
+                starts = (line.starts for line in self.program.lines.values() if line.tensor is read.tensor)
+                is_own = axis in self.on_left() or axis == _name(read.tensor.axes[dimension])
+                return is_own or is_back or any(at > 0 for each in starts for at in each)
         return True
 
     def learn(self, entry: Node, size: int, sizes: Sizes, recurs: bool | None) -> None:

@@ -22,6 +22,7 @@ from ..ops.structure import INDEX
 from .equation import AlongAxis, Calling, Equation, Opening
 from .expression import (
     Call,
+    Contraction,
     Expression,
     Index,
     Literal,
@@ -125,7 +126,8 @@ class _Sides:
     """Which entries of brackets are steps; others, such as `h[t-1,j+1] * W[k,j]` has, are windows and positions.
 
     A step is under an axis of the left, or under the one that the tensor is defined with. What starts on that side is
-    read a step away under any axis, and so is what is read before the first position, where no window reaches.
+    read a step away under any axis of the line, and so is what is read before the first position, where no window
+    reaches.
 
     Attributes:
         lefts: the axes that tensors are defined with.
@@ -145,13 +147,14 @@ class _Sides:
             (ref.name, at)
             for line in lines
             for ref in (steps_in(line.right) if hasattr(line, "right") else ())
-            for at, step in enumerate(first.steps(ref, _kept_in(line)))
+            for at, step in enumerate(first.steps(ref, line))
             if step
         }
         return replace(first, back=back)
 
-    def steps(self, ref: Ref, kept: Collection[str]) -> list[_Step]:
-        """The steps that entries of brackets are, each an axis and how far, in a line with these axes on the left."""
+    def steps(self, ref: Ref, line: Any) -> list[_Step]:
+        """The steps that entries of brackets are in a line, each an axis and how far."""
+        kept = axes_of_index(line.index if isinstance(line, Start) else getattr(line, "left", ()))
         own = self.lefts.get(ref.name, ())
         own = own if len(own) == len(ref.index) else ref.index
         found: list[_Step] = []
@@ -160,14 +163,22 @@ class _Sides:
             if step is not None and step[0] not in kept and mine not in (step[0], entry):
                 sign = 1 if step[1] > 0 else -1
                 told = (ref.name, sign, at) in self.starts or (sign < 0 and (ref.name, at) in self.back)
-                step = step if told else None
+                step = step if told and step[0] in self._axes_in(line.right) else None
             found.append(step)
         return found
 
-
-def _kept_in(line: Any) -> tuple[str, ...]:
-    """The axes on the left of a line."""
-    return axes_of_index(line.index if isinstance(line, Start) else getattr(line, "left", ()))
+    def _axes_in(self, right: Expression) -> set[str]:
+        """The axes that the right of a line has: what stands in a sum of positions alone may be a size."""
+        found: set[str] = set()
+        for part in subexpressions(right):
+            match part:
+                case Contraction(_, summed):
+                    found.update(summed)
+                case Call(axes=axes):
+                    found.update(axes, option_axes(part))
+                case Ref(name, index):
+                    found.update(axes_of_index(index or self.lefts.get(name, ())))
+        return found
 
 
 def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Opening]]:
@@ -297,16 +308,16 @@ class _Telling:
             if hasattr(line, "right"):
                 for name in [ref.name for ref in steps_in(line.right)]:
                     yield from self.told(self.openings.pop(name, ()))
-                line = replace(line, right=self._visited(line.right, _kept_in(line)))
+                line = replace(line, right=self._visited(line.right, line))
                 yield from self.made
                 self.made.clear()
             yield line
 
-    def _visited(self, part: Expression, kept: Collection[str]) -> Expression:
-        part = transform(part, lambda each: self._visited(each, kept))
+    def _visited(self, part: Expression, line: Any) -> Expression:
+        part = transform(part, lambda each: self._visited(each, line))
         if not isinstance(part, Ref) or part.name not in self.names:
             return part
-        steps = self.sides.steps(part, kept)
+        steps = self.sides.steps(part, line)
         return self._in_parts(part, steps) or _read(part, steps, self.starts)
 
     def _starts_from(self, name: str, at: int, by: int) -> Iterator[Start]:
