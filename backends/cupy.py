@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
@@ -80,8 +80,8 @@ class CupyBackend(Plain):
         return {**helpers(xp, special.erf, special.expit), **own}
 
     @staticmethod
-    def kind(array: Any) -> tuple[Any, ...]:
-        return type(array), array.shape, array.dtype, array.device.id  # a device has no hash
+    def signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple([(type(x), x.shape, x.dtype, x.device.id) for x in arrays])  # a device has no hash
 
     def device(self, array: Any = None) -> str:
         return f"cuda:{array.device.id if array is not None else 0}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensornet.protocol import Argument, kind_of
+from tensornet.protocol import Argument, signature_of
 
 __all__ = ["KERNELS", "OWN", "Plain", "functions"]
 
@@ -59,7 +59,7 @@ def functions(library: str) -> dict[str, str]:
 class Plain:
     """A backend of a library without a tape: arrays are of one type, and what is computed keeps nothing behind."""
 
-    kind = staticmethod(kind_of)
+    signature = staticmethod(signature_of)
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype)

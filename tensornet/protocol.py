@@ -14,7 +14,7 @@ __all__ = [
     "Kept",
     "backend_of",
     "is_offered",
-    "kind_of",
+    "signature_of",
     "load_backend",
     "offer",
     "offer_any",
@@ -46,9 +46,9 @@ class Kept:
     calls: tuple[tuple[frozenset[int], frozenset[int]], ...]
 
 
-def kind_of(array: Any) -> tuple[Any, ...]:
-    """What tells arrays apart that need a look of their own."""
-    return type(array), array.shape, array.dtype, array.device
+def signature_of(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
+    """The signature of a call: class, shape, element type and device of each array."""
+    return tuple([(type(array), array.shape, array.dtype, array.device) for array in arrays])
 
 
 @runtime_checkable
@@ -69,8 +69,9 @@ class Backend(Protocol):
         """Operation to source text."""
 
     @property
-    def kind(self) -> Callable[[Any], Hashable]:
-        """Class, shape, element type and device of an array; an AttributeError where it is none."""
+    def signature(self) -> Callable[[Sequence[Any]], Hashable]:
+        """The signature of a call: class, shape, element type and device of each array, and what `autocasts` and
+        `changing` depend on. Raises an AttributeError where one is no array."""
 
     def __hash__(self) -> int: ...
 

@@ -432,8 +432,9 @@ class Program:
             line.check()
 
     def tell(self, step: Line | Made) -> bool:
-        """Whether the sizes of what reads a tensor along axes alone tell one that its own line does not."""
-        before = dict(step.told) if isinstance(step, Line) else {}
+        """Whether the sizes of what reads a tensor along axes alone tell one that its own line does not; if only
+        positions of an axis are read, it is taken for as long as they need, whatever it is."""
+        before, needed = (dict(step.told) if isinstance(step, Line) else {}), Sizes()
         for line in self.lines.values() if isinstance(step, Line) else ():
             reader = Line(self, line.target, line.source)
             reader.parse()
@@ -443,6 +444,10 @@ class Program:
                     for mine, entry in zip(step.tensor.axes, read.entries, strict=False):
                         if isinstance(entry, Place) and entry.axis in sizes:
                             step.told.setdefault(_name(mine), sizes[entry.axis])
+                        if isinstance(entry, Number) and entry.value >= 0:
+                            needed[_name(mine)] = max(needed.get(_name(mine), 0), entry.value + 1)
+        if isinstance(step, Line) and step.told == before:
+            step.told = {**needed, **step.told}
         return isinstance(step, Line) and step.told != before
 
     def declare(self, node: ast.stmt) -> None:

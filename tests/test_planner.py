@@ -497,6 +497,17 @@ def test_an_elementwise_product_lies_as_planned(
         assert (torch.from_numpy(a) * torch.from_numpy(b)).is_contiguous()
 
 
+@pytest.mark.parametrize("batch", [1, 4, 32, 256])
+def test_a_product_with_a_bias_is_one_step_at_any_size(batch: int) -> None:
+    graph = tn.layer("h[b,o] = relu(x[b,i]*W[o,i] + c[o])\ny[b,i] = h[b,o]*V[i,o]", inputs="x", i=16, o=8)
+    steps = [str(step.equation) for step in tn.plan(graph, b=batch, backend="torch").steps]
+    assert steps == [
+        "t1[b,o] = x[b,i] * W[o,i] + c[o]",
+        "h[b,o] = relu(t1[b,o])",
+        "y[b,i] = h[b,o] * V[i,o]",
+    ]
+
+
 def test_a_result_leaves_as_it_lies() -> None:
     """Brought into the order of the equation by a look alone, as results of torch.einsum are."""
     graph = tn.layer("y[a,b,d] = p[d,a] * q[b,d,a] * r[d]", inputs="p q r")

@@ -22,7 +22,7 @@ import importlib
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions
@@ -416,9 +416,9 @@ class JaxBackend(Plain):
     templates = templates
 
     @staticmethod
-    def kind(array: Any) -> tuple[Any, ...]:
-        """What tells arrays apart; one that is traced is nowhere yet."""
-        return type(array), array.shape, array.dtype, getattr(array, "device", None)
+    def signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The signature of a call; an array that is traced is nowhere yet."""
+        return tuple([(type(x), x.shape, x.dtype, getattr(x, "device", None)) for x in arrays])
 
     def namespace(self) -> Mapping[str, Any]:
         jax = _library()

@@ -7,12 +7,12 @@ import importlib
 import importlib.util
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from tensornet.device.model import packed_with
 from tensornet.errors import BackendError, no_positions, outside
-from tensornet.protocol import Argument, Kept, backend_of, kind_of
+from tensornet.protocol import Argument, Kept, backend_of
 
 from ..associative_scan import recurrence
 from ..integer_division import floor_divide, remainder
@@ -395,7 +395,6 @@ class TorchBackend:
 
     name = "torch"
     templates = templates
-    kind = staticmethod(kind_of)
 
     def namespace(self) -> Mapping[str, Any]:
         return {
@@ -500,6 +499,11 @@ class TorchBackend:
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype).removeprefix("torch.")
+
+    @property
+    def signature(self) -> Callable[[Sequence[Any]], Hashable]:
+        found: Callable[[Sequence[Any]], Hashable] = _beside("products").signature
+        return found
 
     def autocasts(self, array: Any) -> bool:
         device = getattr(array.device, "type", "cpu")  # another library's is no such device

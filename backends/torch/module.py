@@ -103,6 +103,8 @@ class TensorModule(torch.nn.Module):
     def _asked(self, standing: Sequence[torch.nn.Module | None]) -> frozenset[str]:
         """The scopes of the blocks that cannot be computed but by their modules."""
         blocks = self._places.blocks
+        if not blocks:
+            return _NONE
         return frozenset([scope for at, scope, block in blocks if _runs_itself(standing[at], block)])
 
     def reset_parameters(
@@ -227,6 +229,9 @@ class TensorModule(torch.nn.Module):
         self._arranged, self._traced, self._places = {}, None, _Places(self.graph)
 
 
+_NONE = frozenset[str]()
+"""No blocks: what most modules hold."""
+
 _REBUILT = ("_arranged", "_traced", "_places")
 """What is made from the graph and the parameters, and so neither copied nor stored."""
 
@@ -254,9 +259,14 @@ class _Arranged:
             self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind == "parameter"
         ]
         self.blocks = [module._places.at[scope] for scope in self.executable.scopes]
+        self.takes_training = self.executable.takes_training
         held = (self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind != "input")
         self.needed = sorted({*self.blocks, *(at for at, _ in held if at)})
         self.constants: dict[Program, list[tuple[int, str]]] = {}
+        self.last: tuple[Any, _Way] = (
+            None,
+            _Way(self._gone, [], ()),
+        )  # what was ready at the last call, and its way
 
     def __call__(
         self,
@@ -268,18 +278,25 @@ class _Arranged:
         """Runs the module, in a way that is known to fit or in that for inputs of this kind."""
         if self.needed and any(standing[at] is None for at in self.needed):
             raise self._gone(module, standing)
-        parameters = [_parameter(standing[at], name) for at, name in self.parameters]
-        way = way or self._way([*inputs, *parameters])
-        constants = [standing[at]._buffers[name] for at, name in way.constants]
-        blocks = [standing[at] for at in self.blocks]
-        options = {"training": module.training} if self.executable.takes_training else {}
-        return way.function(*inputs, *parameters, *constants, *way.tables, *blocks, **options)
+        arrays = [*inputs, *[_parameter(standing[at], name) for at, name in self.parameters]]
+        way = way or self._way(arrays)
+        if way.constants or way.tables or self.blocks:
+            arrays += [standing[at]._buffers[name] for at, name in way.constants]
+            arrays += [*way.tables, *[standing[at] for at in self.blocks]]
+        if self.takes_training:
+            return way.function(*arrays, training=module.training)
+        return way.function(*arrays)
 
     def _way(self, arrays: list[torch.Tensor]) -> _Way:
         """The way for inputs and parameters of this kind."""
         ready = self.executable.ready(arrays)
+        if ready is self.last[0]:
+            return self.last[1]
         tables = ready.tables or self.executable.tables(ready.program, ready.place)
-        return _Way(ready.program.function, self._read(ready.program), tables.arrays)
+        way = _Way(ready.program.function, self._read(ready.program), tables.arrays)
+        if ready.tables is not None:
+            self.last = ready, way
+        return way
 
     def _read(self, program: Program) -> list[tuple[int, str]]:
         """The constants that a program reads at each call, but for those of blocks."""

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["changing", "is_eager", "is_recorded", "is_traced", "is_transformed", "with_vjp"]
+from tensornet.protocol import load_backend
+
+__all__ = [
+    "changing",
+    "is_eager",
+    "is_recorded",
+    "is_traced",
+    "is_transformed",
+    "signature",
+    "with_vjp",
+]
+
+backend = load_backend("torch")
 
 Given: TypeAlias = Sequence[torch.Tensor]
 Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
+
+
+def signature(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
+    """The signature of a call: each tensor, whether torch casts them, and which of them `changing` names."""
+    looks = torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()
+    casts = looks and bool(arrays) and backend.autocasts(arrays[0])
+    return (casts, changing(arrays), *[(type(x), x.shape, x.dtype, x.device) for x in arrays])
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from ..ops.protocols import Value, left_of
 from ..ops.table import FUNCTIONS, Element, Function
 from .context import Context
 from .contractions import lower_rounded
-from .epilogues import with_bias, with_function
+from .epilogues import order_with_bias, with_bias, with_function
 from .pointwise import Operand, combine, exact_together, operand, order_of
 from .reading import read, scalar
 from .steps import convert, emit, reorder, transpose_seconds, ungrouped
@@ -93,7 +93,8 @@ def _pointwise(context: Context, call: Call, scope: Scope, wanted: Layout | None
     hidden = _hidden(context, call, conditions, scope, wanted)
     if hidden is not None:
         return hidden
-    operands = [operand(context, each, scope, wanted, adds) for each in call.arguments[split:]]
+    asked = order_with_bias(context, call) or wanted if adds else wanted
+    operands = [operand(context, each, scope, asked, adds) for each in call.arguments[split:]]
     if adds:
         operands = exact_together(context, operands)
     fused = _fused(context, call.function, operands)

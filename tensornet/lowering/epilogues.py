@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..contraction.pairs import Layout
 from ..device.model import packed_with
-from ..language.expression import Call
+from ..language.expression import Call, Contraction, Ref, axes_of_index, free_axes
 from ..ops.protocols import Value
 from ..ops.table import FUNCTIONS, Element
 from ..planning.steps import Step
@@ -14,7 +15,7 @@ from .context import Context
 from .pointwise import Operand
 from .steps import convert
 
-__all__ = ["with_bias", "with_function"]
+__all__ = ["order_with_bias", "with_bias", "with_function"]
 
 
 def _product_of(context: Context, value: Value) -> Step | None:
@@ -27,6 +28,25 @@ def _product_of(context: Context, value: Value) -> Step | None:
     ):
         return None
     return last
+
+
+def order_with_bias(context: Context, call: Call) -> Layout | None:
+    """The order in which a product of two takes what is added to its rows in one step: with that innermost."""
+    match call.arguments:
+        case (Contraction((one, two), summed), Ref() as bias) | (
+            Ref() as bias,
+            Contraction((one, two), summed),
+        ):
+            last = axes_of_index(bias.index)
+        case _:
+            return None
+    own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
+    if not summed or "linear" not in context.target.supported or {*last} not in own:
+        return None
+    rows = one if own[1] == {*last} else two
+    first = axes_of_index(rows.index) if isinstance(rows, Ref) else tuple(free_axes(rows))
+    kept = tuple(axis for axis in first if axis not in summed)
+    return (*kept, *last) if isinstance(rows, Ref) or len(kept) == 1 else None
 
 
 def with_bias(context: Context, terms: Sequence[Operand]) -> Value | None:

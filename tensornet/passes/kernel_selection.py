@@ -321,9 +321,10 @@ class _Search:
             case Call(function), Contraction(factors, ()) if function in ("add", WHERE.name):
                 numbers = [each for each in factors if is_scalar(each)]
                 others = [each for each in factors if not is_scalar(each)]
-                inside, seen = self._look(others[0], found)
-                if len(others) == 1 and isinstance(inside, Call) and inside.function == function:
-                    return _times(numbers, inside), seen
+                if len(others) == 1:
+                    inside, seen = self._look(others[0], found)
+                    if isinstance(inside, Call) and inside.function == function:
+                        return _times(numbers, inside), seen
         return part, found
 
     def _all(self, pairs: Sequence[tuple[Expression, Expression]], found: _Found) -> Iterator[_Found]:

@@ -148,7 +148,7 @@ class Executable:
         self._parameters = [leaf.name for leaf in graph.parameters]
         self._params = params
         self._held = None if params is None else [params[name] for name in self._parameters]
-        self._kind = self.backend.kind
+        self._signature = self.backend.signature
         self._by_kind: dict[Any, _Ready] = {}
         self._by_size: dict[Any, Program] = {}
         self._constants: dict[tuple[str, str, str], Any] = {}
@@ -256,14 +256,13 @@ class Executable:
     def ready(self, arrays: list[Any]) -> _Ready:
         """What runs arrays of this kind: the program, and the constants and tables on their device."""
         try:
-            autocasts = self._autocasts(arrays)
-            changing = () if autocasts else self._changing(arrays)
-            kind = (autocasts, changing, *map(self._kind, arrays))
+            kind = self._signature(arrays)
         except (AttributeError, RuntimeError):  # a nested tensor raises the latter
             raise self._not_arrays(arrays) from None
         found = self._by_kind.get(kind)
         if found is None:
-            found = self._prepare(arrays, autocasts, changing)
+            autocasts = self._autocasts(arrays)
+            found = self._prepare(arrays, autocasts, () if autocasts else self._changing(arrays))
             if len(self._by_kind) >= SHAPES:
                 self._by_kind.clear()
             self._by_kind[kind] = found
