@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export TENSORNET_CALIBRATE ?= 1
 export PYTHONDONTWRITEBYTECODE :=  # tests start many processes, and pytest rewrites each file once
 
-.PHONY: study quick test test-oldest test-slow fuzz fuzz-programs lint page bench bench-model gpu format clean
+.PHONY: study quick test test-oldest test-slow test-thorough fuzz fuzz-programs lint page bench bench-model gpu format clean
 
 study: $(VENV)/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -22,7 +22,10 @@ test: $(VENV)/ready
 test-oldest:  # with the oldest versions that are declared; `make test-oldest OLDEST=path/to/python3.10`
 	$(MAKE) test PYTHON=$(or $(OLDEST),python3.10) VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
-test-slow: $(VENV)/ready
+test-slow: $(VENV)/ready  # what is left out by day
+	$(BIN)/pytest -n 2 --dist worksteal -m "slow" tests
+
+test-thorough: $(VENV)/ready  # all, and 1,000 new examples of each property: hours
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest tests
 
 fuzz: $(VENV)/ready  # some minutes; `make fuzz SEED=1` makes other input

@@ -21,6 +21,8 @@ import hypothesis
 import platformdirs
 import pytest
 
+from .by_day import for_the_night
+
 hypothesis.settings.register_profile(
     "ci",
     deadline=None,
@@ -42,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update", action="store_true", help="write what is found into the tables of tests/data"
     )
+    parser.addoption("--all-day", action="store_true", help="leave out the table of tests/by_day.py")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -62,7 +65,10 @@ def _why_no_gpu() -> str:
     return "" if torch.cuda.is_available() else "needs a CUDA device: torch.cuda.is_available() is False"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in () if config.getoption("--all-day") else list(for_the_night(items)):
+        item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = _why_no_gpu() if marked else ""
     if reason:

@@ -535,6 +535,8 @@ class _Writer:
     def reduced(self, within: Sequence[str], depth: int) -> Text:
         over = self.outside(within, self.one((1, 1, 1, 2)))
         text, axes = self.needing([*within, *over], over, depth)
+        if not over:  # all axes are taken
+            return text, axes
         function = self.one(LEAVE)
         if len(over) == 1 and self.chance(10):
             function = self.one(("argmax", "argmin"))

@@ -1,0 +1,80 @@
+"""Which tests run by day: `data/by_day.txt` has those that take long, with the share of their items that does.
+
+    pytest -n 2 -m "not slow" --all-day --junitxml=times.xml tests
+    python -m tests.by_day times.xml
+
+writes the table anew, out of measured times. A test of one item that takes longer than `ALONE` is for the night, and of
+one with many so few run by day that they take about `TOGETHER`, evenly spaced and the first among them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import xml.etree.ElementTree
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+__all__ = ["for_the_night", "shares", "written"]
+
+TABLE = Path(__file__).parent / "data" / "by_day.txt"
+ALONE, TOGETHER = 2.7, 1.3
+"""Seconds, of a machine on which others ran as well: `make test` then takes four minutes on two cores of its own."""
+
+CHOOSES = ("tests/test_programs.py", "tests/test_errors.py", "tests/test_fuzz.py")
+"""These files say themselves what is tried by day."""
+
+SMOKE = {
+    "tests/test_models.py::test_a_model_is_one_graph_to_torch_compile",
+    "tests/test_readme.py::test_python_blocks_print_what_the_readme_prints",
+    "tests/test_structure.py::test_imports_go_down_the_floors",
+    "tests/test_training.py::test_kill_9_at_any_moment_ends_in_the_same_numbers",
+}
+"""One of each kind of long test runs by day: a compiler, the README, the house, processes."""
+
+
+def shares() -> dict[str, int]:
+    """Of each test in the table, every how many-th item runs by day; 0 where none does."""
+    lines = (line.split() for line in TABLE.read_text().splitlines() if not line.startswith("#"))
+    return {name: int(share.removeprefix("1/")) for share, name in lines}
+
+
+def for_the_night(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    """The items that do not run by day, by the table."""
+    every, seen = shares(), defaultdict[str, int](int)
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name in every and item.get_closest_marker("slow") is None:
+            if every[name] == 0 or seen[name] % every[name]:
+                yield item
+            seen[name] += 1
+
+
+def written(times: Mapping[str, Sequence[float]]) -> list[str]:
+    """The table, of the seconds that the items of each test take."""
+    found = []
+    for name, each in sorted(times.items()):
+        total, chosen = sum(each), name.startswith(CHOOSES) or name in SMOKE
+        if len(each) == 1 and total > ALONE and not chosen:
+            found.append(f"0 {name}")
+        if len(each) > 1 and (every := min(len(each), math.ceil(total / TOGETHER))) > 1 and not chosen:
+            found.append(f"1/{every} {name}")
+    return found
+
+
+def _times(report: str) -> dict[str, list[float]]:
+    """The seconds of the items of each test, out of pytest's report of a run."""
+    found = defaultdict[str, list[float]](list)
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        if case.find("skipped") is None:
+            name = f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name'].partition('[')[0]}"
+            found[name].append(float(case.attrib["time"]))
+    return found
+
+
+if __name__ == "__main__":
+    header = "# Tests that take long, and the share of their items that runs by day: see tests/by_day.py."
+    TABLE.write_text("\n".join([header, *written(_times(sys.argv[1]))]) + "\n")
