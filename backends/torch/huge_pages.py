@@ -2,7 +2,8 @@
 
 Of memory that is new a page is made ready when it is first touched, which takes longer than many a product that
 is written there. Linux makes pages of 2 MiB ready at a time where it is told to, as NumPy tells it for its arrays.
-A product of 50,176 × 96 by 288, of 58 MB, takes 0.62 of the time so, and 0.52 on two threads; below `MAPPED` nothing changes.
+A product of 50,176 × 96 by 288, of 58 MB, takes 0.62 of the time so, and 0.52 on two threads; below `MAPPED` bytes
+nothing changes.
 """
 
 from __future__ import annotations
