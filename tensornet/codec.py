@@ -156,7 +156,7 @@ class _Writing:
                 return repr(value)
             case bytes():
                 return base64.b64encode(value).decode()
-            case tuple():
+            case Sequence():
                 return [self.plain(each) for each in value]
             case frozenset():
                 return [self.plain(each) for each in sorted(value)]
@@ -214,7 +214,7 @@ def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
         return read_value(_member(options, part), part, shared)
     if origin is frozenset:
         return frozenset(read_value(options[0], each, shared) for each in part)
-    if origin is tuple and options[1:] == (...,):
+    if origin is Sequence or (origin is tuple and options[1:] == (...,)):
         return tuple([read_value(options[0], each, shared) for each in part])
     if origin is tuple:
         parts = tuple(part)

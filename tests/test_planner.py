@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import math
 import os
+import pickle
 import random
 import string
 import subprocess
@@ -24,12 +26,14 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from benchmarks.trees import trees
+from tensornet.codegen import program
 from tensornet.contraction.pairs import Pricing, flatten
 from tensornet.contraction.path_optimizers import FastestOrder, _Network, fastest, fewest_flops
 from tensornet.contraction.search import Problem, Search, left_to_right, path_of
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.json_store import Store
+from tensornet.planning import planner
 
 from .conftest import examples, sampled
 
@@ -255,6 +259,36 @@ def test_plan_prints_and_counts() -> None:
     document = json.loads(found.to_json())
     assert document["steps"][0]["equation"]["text"] == "y[b,o] = x[b,i] * W[o,i]"
     assert document["flops"] == 160
+
+
+def test_alternatives_are_planned_when_they_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = tn.layer("y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", inputs="x", i=4, j=5, p=2, q=3)
+    asked = list[str]()
+    find = planner._alternatives
+    monkeypatch.setattr(planner, "_alternatives", lambda *given: asked.append("") or find(*given))
+    found, other, sent = tn.plan(graph, b=8), tn.plan(graph, b=8), tn.plan(graph, b=8)
+    assert not asked
+    assert [row.name for row in found.alternatives] == ["as written", "fewest FLOPs"]
+    assert found.alternatives[0] in found.alternatives
+    assert len(asked) == 1
+    assert found == other
+    assert hash(found.alternatives) == hash(other.alternatives)
+    for again in (tn.Plan.from_json(sent.to_json()), pickle.loads(pickle.dumps(sent))):
+        assert again == found
+        assert type(again.alternatives) is tuple
+        assert str(again) == str(found)
+    assert tn.plan(graph, b=8, compare=False).alternatives == ()
+
+
+def test_the_collector_of_garbage_waits_while_a_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, schedule = list[bool](), program.schedule
+    monkeypatch.setattr(program, "schedule", lambda *given: seen.append(gc.isenabled()) or schedule(*given))
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=3, o=4)
+    tn.plan(graph, b=4)
+    assert (seen, gc.isenabled()) == ([False], True)
+    with pytest.raises(tn.ShapeError, match="not open"):
+        tn.plan(graph, nobody=4)
+    assert gc.isenabled()
 
 
 def test_formulas() -> None:

@@ -34,7 +34,7 @@ from ..sizes import as_formula, as_size, evaluate, product, symbol, to_sympy
 from .blocks import bare, in_numbers, with_functions
 from .constant_folding import Folded, fold_constants, seconds_at_a_call
 from .liveness import at_sizes, memory_in_use, with_fewer_frees
-from .plans import Alternative, CallStep, Plan
+from .plans import Alternative, CallStep, OnDemand, Plan
 from .progress import counted, watched
 from .slicing import Part, cuttable
 from .steps import Result, Step
@@ -90,8 +90,7 @@ def schedule(
     if has_complex:
         _check_complex(whole, laid.steps, dtype)
     laid = _within(memory_limit, laid)
-    with traced(None):
-        alternatives = tuple(_alternatives(whole, values, target)) if compare else ()
+    alternatives = OnDemand(functools.partial(_alternatives, whole, values, target)) if compare else ()
     at = tuple(sorted(values.items()))
     assumed = tuple(name for name, _ in at if name not in sizes)
     return laid.plan(at, assumed, alternatives)
@@ -188,7 +187,7 @@ class _Laid:
         self,
         at: tuple[tuple[str, int], ...],
         assumed: tuple[str, ...],
-        alternatives: tuple[Alternative, ...],
+        alternatives: Sequence[Alternative],
     ) -> Plan:
         """The plan, its code not yet written.
 
@@ -457,7 +456,8 @@ _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choo
 def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> Iterator[Alternative]:
     target = replace(target, changing=frozenset())
     for way in ("as written", "fewest FLOPs"):
-        steps, results = _lowered(graph, values, target, way)
+        with traced(None):
+            steps, results = _lowered(graph, values, target, way)
         parts = fold_constants(graph, steps, results, values, target)
         yield Alternative(
             way,
