@@ -93,7 +93,7 @@ def _pointwise(context: Context, call: Call, scope: Scope, wanted: Layout | None
     hidden = _hidden(context, call, conditions, scope, wanted)
     if hidden is not None:
         return hidden
-    asked = order_with_bias(context, call) or wanted if adds else wanted
+    asked = order_with_bias(context, call, scope) or wanted if adds else wanted
     operands = [operand(context, each, scope, asked, adds) for each in call.arguments[split:]]
     if adds:
         operands = exact_together(context, operands)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ..contraction.pairs import Layout
 from ..device.model import packed_with
+from ..graph.shape_inference import Scope
 from ..language.expression import Call, Contraction, Ref, axes_of_index, free_axes
 from ..ops.protocols import Value
 from ..ops.table import FUNCTIONS, Element
@@ -16,6 +17,10 @@ from .pointwise import Operand
 from .steps import convert
 
 __all__ = ["order_with_bias", "with_bias", "with_function"]
+
+
+WORTH = 0.3
+"""From this part of the time of its product on, a bias that takes no step is worth more than an order that suits."""
 
 
 def _product_of(context: Context, value: Value) -> Step | None:
@@ -30,23 +35,31 @@ def _product_of(context: Context, value: Value) -> Step | None:
     return last
 
 
-def order_with_bias(context: Context, call: Call) -> Layout | None:
-    """The order in which a product of two takes what is added to its rows in one step: with that innermost."""
+def order_with_bias(context: Context, call: Call, scope: Scope) -> Layout | None:
+    """The order in which a product of two takes what is added to its rows in one step, where that is worth asking for:
+    with the axes of the bias innermost."""
     match call.arguments:
-        case (Contraction((one, two), summed), Ref() as bias) | (
-            Ref() as bias,
-            Contraction((one, two), summed),
-        ):
-            last = axes_of_index(bias.index)
+        case (Contraction((one, two), (_, *_)) as made, Ref() as bias):
+            pass
+        case (Ref() as bias, Contraction((one, two), (_, *_)) as made):
+            pass
         case _:
             return None
+    last = axes_of_index(bias.index)
     own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
-    if not summed or "linear" not in context.target.supported or {*last} not in own:
+    if "linear" not in context.target.supported or {*last} not in own:
         return None
     rows = one if own[1] == {*last} else two
-    first = axes_of_index(rows.index) if isinstance(rows, Ref) else tuple(free_axes(rows))
-    kept = tuple(axis for axis in first if axis not in summed)
-    return (*kept, *last) if isinstance(rows, Ref) or len(kept) == 1 else None
+    first = axes_of_index(rows.index) if isinstance(rows, Ref) else free_axes(rows)
+    kept = tuple(axis for axis in first if axis not in made.summed)
+    if len(kept) > 1 and not isinstance(rows, Ref):
+        return None
+    inside = context.inside(made, scope)
+    sizes = {axis: inside[axis] for axis in (*kept, *last, *made.summed)}
+    m, n, k = (float(context.count(sizes, axes)) for axes in (kept, last, made.summed))
+    size, profile = context.itemsize, context.profile
+    alone = profile.pointwise(2 * size * m * n, size * m * n)
+    return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None
 
 
 def with_bias(context: Context, terms: Sequence[Operand]) -> Value | None:
