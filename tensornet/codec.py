@@ -34,6 +34,7 @@ __all__ = [
     "read_size",
     "read_value",
     "refuses",
+    "state_of",
     "write",
     "write_size",
 ]
@@ -114,6 +115,11 @@ def refuses(cls: type[T]) -> Callable[[Check[T]], Check[T]]:
         return check
 
     return added
+
+
+def state_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass, as `__getstate__`: what is kept beside them, a hash, holds in one process alone."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 # ---------------------------------------------------------------------------- writing

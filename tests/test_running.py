@@ -464,6 +464,26 @@ def test_all_goes_to_a_fresh_process() -> None:
     assert "tensornet.register('left'" in lines[4]
 
 
+def test_hashes_are_made_anew_in_another_process() -> None:
+    text = "y[b,o] = x[b,i] * W[o,i]"
+    worker = f"""
+import pickle, sys
+import tensornet as tn
+
+graph = tn.layer({text!r}, inputs="x", i=3, o=2)
+own = [graph, tn.plan(graph, b=4), *graph.body, *graph.leaves]
+for mine, theirs in zip(own, pickle.loads(sys.stdin.buffer.read()), strict=True):
+    print(mine == theirs, hash(mine) == hash(theirs))
+"""
+    graph = tn.layer(text, inputs="x", i=3, o=2)
+    sent = [graph, tn.plan(graph, b=4), *graph.body, *graph.leaves]
+    assert len({*sent}) == len(sent)  # each hash is kept beside its value
+    done = subprocess.run(
+        [sys.executable, "-c", worker], input=pickle.dumps(sent), capture_output=True, check=True
+    )
+    assert done.stdout.decode().split() == ["True"] * (2 * len(sent))
+
+
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
 def test_a_function_is_pickled_after_it_ran(backend: str) -> None:
     library = pytest.importorskip(backend)

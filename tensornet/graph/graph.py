@@ -20,11 +20,11 @@ import functools
 import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from ..codec import Scope as Prefix
-from ..codec import document
+from ..codec import document, state_of
 from ..display import folded
 from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Equation, renamed_axes, spoken_sizes
@@ -302,7 +302,7 @@ class Graph:
 
     def __getstate__(self) -> dict[str, Any]:
         """What it was made of, with the functions in it that the user registered."""
-        made = {each.name: getattr(self, each.name) for each in fields(self)}
+        made = state_of(self)
         named = (part.function for part in self.expressions() if isinstance(part, Call))
         return made | {"registered": pack(named)}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Annotated, Any
 
-from ..codec import Choice, Text, document
+from ..codec import Choice, Text, document, state_of
 from ..documents import Part
 from ..errors import DtypeError, EquationError, ShapeError, near, told_in
 from ..language.grammar import NAMED, STARTS, WORDS
@@ -93,7 +94,16 @@ class Leaf:
     value: Constant | None = None
     holds: Element | None = None
 
-    @property
+    __getstate__ = state_of
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.kind, self.dims))
+
+    @functools.cached_property
     def shape(self) -> tuple[Any, ...]:
         """The size of each dimension, symbolic where open."""
         return tuple(dim_size(dim) for dim in self.dims)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from ..codec import document
+from ..codec import document, state_of
 from ..errors import EquationError, Place, near, told_in
 from ..ops.scan import STEPS
 from ..ops.structure import INDEX, PAD
@@ -69,6 +69,15 @@ class Equation:
     left: tuple[str | tuple[str, ...], ...]
     right: Expression
     place: Place | None = field(default=None, compare=False, repr=False)
+
+    __getstate__ = state_of
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.left, self.right))
 
     @functools.cached_property
     def parts(self) -> tuple[Expression, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -60,12 +61,16 @@ class Draft:
         self.dims = dict(graph.named)
         self.elements = of_tensors(graph)
         self._leaves = {leaf.name: leaf for leaf in graph.leaves if leaf.kind != "input"}
-        shapes = (evaluate(size, graph.bound) for leaf in graph.leaves for size in leaf.shape)
-        self._told = {name for size in shapes for name in size_names(size)}
         self._equations: dict[str, Equation] = {}
         self._readers: dict[str, Counter[str]] = defaultdict(Counter)
         for equation in graph.own:
             self._add(equation)
+
+    @functools.cached_property
+    def _told(self) -> set[str]:
+        """The open sizes that the shapes of what is given tell."""
+        shapes = (evaluate(size, self.graph.bound) for leaf in self.graph.leaves for size in leaf.shape)
+        return {name for size in shapes for name in size_names(size)}
 
     def __contains__(self, name: str) -> bool:
         return name in self._equations

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..codec import Scope, Text, document, read, write
+from ..codec import Scope, Text, document, read, state_of, write
 from ..device.model import Certainty
 from ..display import folded
 from ..documents import Part
@@ -248,6 +248,8 @@ class Plan:
     def checked(self, part: Part) -> None:
         """Refuses steps and results that read what is not there."""
         _check_names(self, part)
+
+    __getstate__ = state_of
 
     def __hash__(self) -> int:
         return self._hash
