@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
@@ -79,9 +79,10 @@ class CupyBackend(Plain):
         }
         return {**helpers(xp, special.erf, special.expit), **own}
 
-    @staticmethod
-    def signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple([(type(x), x.shape, x.dtype, x.device.id) for x in arrays])  # a device has no hash
+    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
+        return lambda arrays: tuple(
+            [(type(x), x.shape, x.dtype, x.device.id) for x in arrays]
+        )  # a device has no hash
 
     def device(self, array: Any = None) -> str:
         return f"cuda:{array.device.id if array is not None else 0}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from tensornet.protocol import Argument, signature_of
@@ -59,10 +59,11 @@ def functions(library: str) -> dict[str, str]:
 class Plain:
     """A backend of a library without a tape: arrays are of one type, and what is computed keeps nothing behind."""
 
-    signature = staticmethod(signature_of)
-
     def dtype(self, array: Any) -> str:
         return str(array.dtype)
+
+    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
+        return signature_of
 
     def autocasts(self, array: Any) -> bool:
         return False

@@ -2,12 +2,14 @@
 
     python -m benchmarks.calls
 
-`tn.einsum` of small operands against `opt_einsum.contract` and `torch.einsum`, all given the text each time.
+`tn.einsum` of small operands against `opt_einsum.contract` and `torch.einsum`, all given the text each time; and
+`tn.module` of small layers against a module that calls PyTorch's functions.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import opt_einsum
@@ -16,7 +18,7 @@ import torch
 import tensornet as tn
 
 from .report import run
-from .suite import OURS, Case, Contestant, Place, Suite
+from .suite import MEASURES, OURS, Case, Contestant, Place, Suite, ours
 
 __all__ = ["SUITE"]
 
@@ -45,10 +47,51 @@ def eager(equation: str, place: Place) -> dict[str, Contestant]:
     return {name: Contestant(partial(each, equation), operands) for name, each in contract.items()}
 
 
-CASES = tuple(Case(equation, partial(eager, equation)) for equation in EQUATIONS)
+class ByHand(torch.nn.Module):
+    """A module of parameters and a function of them."""
+
+    def __init__(self, function: Callable[..., torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        for name, each in parameters.items():
+            self.register_parameter(name, torch.nn.Parameter(each.detach().clone()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x, **self._parameters)
+
+
+MODULES: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
+    "a gain": ("y[b,i] = x[b,i] * g[i]", lambda x, g: x * g),
+    "a layer": (
+        "y[b,o] = relu(x[b,i] * W[o,i] + c[o])",
+        lambda x, W, c: torch.relu(torch.nn.functional.linear(x, W, c)),
+    ),
+    "two layers": (
+        "h[b,o] = relu(x[b,i] * W[o,i] + c[o])\ny[b,i] = h[b,o] * V[i,o]",
+        lambda x, W, c, V: torch.nn.functional.linear(torch.relu(torch.nn.functional.linear(x, W, c)), V),
+    ),
+}
+"""Layers of 4 × 16 numbers and 8 outputs, which take a few microseconds."""
+
+
+def module(name: str, place: Place) -> dict[str, Contestant]:
+    """A small layer as a module."""
+    text, function = MODULES[name]
+    x = place.drawn(4, 16)
+    graph = tn.layer(text, inputs="x", i=16, **({"o": 8} if "o" in text else {}))
+    mine = ours(graph, None, (x,), place)
+    assert isinstance(mine.function, torch.nn.Module)
+    hand = ByHand(function, dict(mine.function.named_parameters()))
+    return {OURS: mine, "by hand": Contestant(hand, (x,), tuple(hand.parameters()))}
+
+
+CASES = (
+    *(Case(equation, partial(eager, equation)) for equation in EQUATIONS),
+    *(Case(f"module of {name}", partial(module, name), MEASURES) for name in MODULES),
+)
 SUITE = Suite(
     "calls",
-    "einsum of small operands, planned or looked up at each call",
+    "einsum of small operands, planned or looked up at each call, and small modules",
     {"usual": CASES, "tiny": CASES, "large": CASES},
 )
 

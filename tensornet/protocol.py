@@ -68,10 +68,9 @@ class Backend(Protocol):
     def templates(self) -> Mapping[str, str]:
         """Operation to source text."""
 
-    @property
-    def signature(self) -> Callable[[Sequence[Any]], Hashable]:
-        """The signature of a call: class, shape, element type and device of each array, and what `autocasts` and
-        `changing` depend on. Raises an AttributeError where one is no array."""
+    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
+        """What gives the signature of a call: class, shape, element type and device of each array, and what `autocasts`
+        and `changing` depend on. It raises an AttributeError where one is no array."""
 
     def __hash__(self) -> int: ...
 

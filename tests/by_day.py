@@ -4,11 +4,12 @@
     python -m tests.by_day times.xml
 
 writes the table anew, out of measured times. A test of one item that takes longer than `ALONE` is for the night, and of
-one with many so few run by day that they take about `TOGETHER`, evenly spaced and the first among them.
+one with many so few run by day that they take about `TOGETHER`, or that each value of each setting is tried.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import xml.etree.ElementTree
@@ -18,22 +19,27 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["for_the_night", "shares", "written"]
+__all__ = ["chosen", "for_the_night", "settings", "shares", "written"]
 
 TABLE = Path(__file__).parent / "data" / "by_day.txt"
 ALONE, TOGETHER = 2.7, 1.3
-"""Seconds, of a machine on which others ran as well: `make test` then takes four minutes on two cores of its own."""
+"""Seconds, of a machine on which others ran as well: `make test` then takes less than four minutes on two cores."""
+
+FEW = 8
+"""A setting of so many values at most has each of them in an item by day."""
 
 CHOOSES = ("tests/test_programs.py", "tests/test_errors.py", "tests/test_fuzz.py")
 """These files say themselves what is tried by day."""
 
 SMOKE = {
     "tests/test_models.py::test_a_model_is_one_graph_to_torch_compile",
+    "tests/test_recurrent_layers.py::test_gradients_are_those_of_torch",
+    "tests/test_torch.py::test_autograd_agrees_with_planned_gradients",
     "tests/test_readme.py::test_python_blocks_print_what_the_readme_prints",
     "tests/test_structure.py::test_imports_go_down_the_floors",
     "tests/test_training.py::test_kill_9_at_any_moment_ends_in_the_same_numbers",
 }
-"""One of each kind of long test runs by day: a compiler, the README, the house, processes."""
+"""One of each kind of long test runs by day: a compiler, gradients, the README, the house, processes."""
 
 
 def shares() -> dict[str, int]:
@@ -44,13 +50,36 @@ def shares() -> dict[str, int]:
 
 def for_the_night(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
     """The items that do not run by day, by the table."""
-    every, seen = shares(), defaultdict[str, int](int)
+    every, tests = shares(), defaultdict[str, list[pytest.Item]](list)
     for item in items:
         name = item.nodeid.partition("[")[0]
         if name in every and item.get_closest_marker("slow") is None:
-            if every[name] == 0 or seen[name] % every[name]:
-                yield item
-            seen[name] += 1
+            tests[name].append(item)
+    for name, each in tests.items():
+        kept = chosen([settings(item) for item in each], every[name])
+        yield from (item for n, item in enumerate(each) if n not in kept)
+
+
+def settings(item: pytest.Item) -> dict[str, int]:
+    """Which value of each of its parameters an item has; of one parameter alone the values are cases, no settings."""
+    found: dict[str, int] = item.callspec.indices if hasattr(item, "callspec") else {}
+    return {name: n for name, n in found.items() if len(found) > 1 or name == "backend"}
+
+
+def chosen(items: Sequence[Mapping[str, int]], every: int) -> set[int]:
+    """Of the items of a test, by their settings, those that run by day: every n-th, and so many that each value of a
+    setting with few of them is in one."""
+    if not every:
+        return set()
+    values = {name: {item[name] for item in items} for name in items[0]}
+    waiting = {(name, n) for name, found in values.items() if len(found) <= FEW for n in found}
+    kept = set[int]()
+    while waiting:
+        best = max(range(len(items)), key=lambda n: len(waiting & items[n].items()))
+        kept.add(best)
+        waiting -= items[best].items()
+    evenly = (n for n in range(0, len(items), every) if n not in kept)
+    return kept.union(itertools.islice(evenly, max(0, math.ceil(len(items) / every) - len(kept))))
 
 
 def written(times: Mapping[str, Sequence[float]]) -> list[str]:

@@ -26,6 +26,7 @@ from tensornet.frontend.elaborate_ir import function_of
 from tensornet.ir.naming import graph_of
 from tensornet.passes.fuse import fuse_contractions
 from tensornet.protocol import load_backend
+from tensornet.sizes import size_names
 
 from . import core_form, oracle
 from .array_functions import join_leading, split_leading
@@ -121,8 +122,12 @@ def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> N
     leading = join_leading(graph, given)
     tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
     known = {"lead": math.prod(leading)} | {n: size for n, size in names.sizes if isinstance(size, int)}
-    told = core_form.sizes_of(function, tensors, known)  # of an axis read at positions alone nobody tells
-    results = core_form.evaluate(function, tensors, {**case.sizes, **told})
+    told = core_form.sizes_of(function, tensors, known)
+    in_leaves = {name for leaf in graph.leaves for size in leaf.shape for name in size_names(size)}
+    untold = {
+        n: size for n, size in case.sizes.items() if n not in in_leaves
+    }  # of axes read at positions alone
+    results = core_form.evaluate(function, tensors, {**untold, **told})
     pairs = zip(graph.outputs, results, strict=True)
     _compare(
         case, [split_leading(graph, *pair, leading) for pair in pairs], expected, "core form", case.outputs

@@ -46,6 +46,34 @@ def compiled(graph: tn.Graph, backend: Any, arrays: dict[str, np.ndarray]) -> li
     return [chosen.numpy(each) for each in (found if isinstance(found, tuple) else (found,))]
 
 
+@pytest.mark.parametrize(("back", "start"), [(-1, ""), (-1, "h[-1] = 5\n"), (1, "h[+1] = 5\n")])
+@pytest.mark.parametrize(
+    ("axes", "line"),
+    [
+        ("q", "y = {} * {}"),
+        ("q", "y = 2 * sin({}) * {}"),
+        ("u,q", "y[u] = {} * {}"),
+        ("u,q", "y[u] = {1} * {0}"),
+    ],
+)
+def test_a_bare_name_brings_axes_that_steps_are_under(axes: str, line: str, back: int, start: str) -> None:
+    x = np.arange(1.0, 5.0) if axes == "q" else np.arange(8.0).reshape(2, 4)
+    found = []
+    for given, text, inputs in (
+        (f"x[{axes}]", f"x[{axes}]: input\n", "x"),
+        ("x", f"x[{axes}]: input\n", "x"),
+        ("x", "", f"x[{axes}]"),
+    ):
+        text += f"{start}h[t] = 0.5 * h[t{back:+d}] + 1\n" + line.format(f"h[q{back:+d}]", given)
+        found.append(np.asarray(tn.compile(tn.layer(text, inputs=inputs, t=4))({}, x)).tolist())
+    assert found[0] == found[1] == found[2]
+    state = [5.0 if start else 0.0]
+    for _ in range(3):
+        state.append(0.5 * state[-1] + 1)
+    if "sin" not in line:
+        np.testing.assert_allclose(found[0], x @ np.array(state)[::-back])
+
+
 def test_starts_are_printed_where_all_readers_tell_the_same() -> None:
     text = "h[b,-1] = s[b]\nh[b,-2] = 0.5\nh[b,t] = x[b,t] + 0.5 * h[b,t-1] - w * h[b,t-2]"
     graph = tn.layer(text, inputs="x s")

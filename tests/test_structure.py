@@ -18,6 +18,8 @@ import pytest
 
 import tensornet as tn
 
+from .by_day import chosen
+
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -381,3 +383,13 @@ def test_what_is_listed_is_public() -> None:
     listed = {name for name in dir(backends) if not name.startswith("__")}
     assert listed <= {"numpy", "torch", "cupy", "jax"}
     assert all(hasattr(backends, name) for name in listed)
+
+
+def test_by_day_each_value_of_a_setting_is_tried() -> None:
+    items = [{"backend": n % 4, "size": n // 4 % 3, "case": n} for n in range(36)]
+    kept = chosen(items, 6)
+    assert {items[n]["backend"] for n in kept} == {0, 1, 2, 3}
+    assert {items[n]["size"] for n in kept} == {0, 1, 2}
+    assert len(kept) == 6
+    assert chosen(items, 0) == set()
+    assert chosen([{} for _ in range(7)], 3) == {0, 3, 6}

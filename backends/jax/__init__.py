@@ -22,7 +22,7 @@ import importlib
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError, no_positions
@@ -415,10 +415,8 @@ class JaxBackend(Plain):
     name = "jax"
     templates = templates
 
-    @staticmethod
-    def signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """The signature of a call; an array that is traced is nowhere yet."""
-        return tuple([(type(x), x.shape, x.dtype, getattr(x, "device", None)) for x in arrays])
+    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
+        return lambda arrays: tuple([(type(x), x.shape, x.dtype, getattr(x, "device", None)) for x in arrays])
 
     def namespace(self) -> Mapping[str, Any]:
         jax = _library()

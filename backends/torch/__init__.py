@@ -500,8 +500,8 @@ class TorchBackend:
     def dtype(self, array: Any) -> str:
         return str(array.dtype).removeprefix("torch.")
 
-    @property
-    def signature(self) -> Callable[[Sequence[Any]], Hashable]:
+    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
+        _library()
         found: Callable[[Sequence[Any]], Hashable] = _beside("products").signature
         return found
 

@@ -290,8 +290,9 @@ class _Arranged:
     def _way(self, arrays: list[torch.Tensor]) -> _Way:
         """The way for inputs and parameters of this kind."""
         ready = self.executable.ready(arrays)
-        if ready is self.last[0]:
-            return self.last[1]
+        before, way = self.last
+        if ready is before:
+            return way
         tables = ready.tables or self.executable.tables(ready.program, ready.place)
         way = _Way(ready.program.function, self._read(ready.program), tables.arrays)
         if ready.tables is not None:

@@ -28,9 +28,15 @@ Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
 
 def signature(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
     """The signature of a call: each tensor, whether torch casts them, and which of them `changing` names."""
-    looks = torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled()
-    casts = looks and bool(arrays) and backend.autocasts(arrays[0])
+    casts = bool(arrays) and _may_cast(arrays[0]) and backend.autocasts(arrays[0])
     return (casts, changing(arrays), *[(type(x), x.shape, x.dtype, x.device) for x in arrays])
+
+
+def _may_cast(tensor: torch.Tensor) -> bool:
+    """Whether torch might cast: what it says of all devices leaves some out, and what it says of one takes long."""
+    if torch.compiler.is_compiling() or not (tensor.is_cpu or tensor.is_cuda):
+        return True
+    return bool(torch._C._is_any_autocast_enabled())
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:

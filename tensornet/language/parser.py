@@ -170,7 +170,7 @@ class _Reader(Terms):
                         node, f"the block '{found[-1].name}' is defined twice", "choose another name"
                     )
                 known.add(found[-1].name)
-        return tuple(written_out(together(recurring(called_along(found))), self.taken))
+        return tuple(written_out(together(recurring(called_along(found), self.taken)), self.taken))
 
     def statement(self, node: ast.stmt, blocks: set[str]) -> Written | Start | CallAlong:
         match node:

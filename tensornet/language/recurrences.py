@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from ..errors import EquationError, Place, told_in
 from ..ops.scan import STEPS
 from ..ops.structure import INDEX
-from .equation import AlongAxis, Calling, Equation, Opening
+from .equation import AlongAxis, Calling, Declaration, Equation, Opening
 from .expression import (
     Call,
     Contraction,
@@ -94,8 +94,13 @@ def step_of(entry: Any) -> tuple[str, int] | None:
 
 
 @told_in("recurrences")
-def recurring(lines: Sequence[Any]) -> list[Any]:
-    """The lines of a block, with what recurs said by functions, and without the starts."""
+def recurring(lines: Sequence[Any], sizes: Collection[str] = ()) -> list[Any]:
+    """The lines of a block, with what recurs said by functions, and without the starts.
+
+    Args:
+        lines: the lines.
+        sizes: names that are told to be sizes and axes.
+    """
     starts: dict[_Key, Start] = {}
     for each in lines:
         if isinstance(each, Start):
@@ -107,7 +112,7 @@ def recurring(lines: Sequence[Any]) -> list[Any]:
     if not names:
         return list(lines)
     _check_starts(lines, starts)
-    taken, sides = _named(lines), _Sides.of(lines, starts)
+    taken, sides = _named(lines), _Sides.of(lines, starts, sizes)
     openings = _openings(starts, taken)
     return list(_Telling(names, starts, taken, openings, sides).told(lines))
 
@@ -133,16 +138,20 @@ class _Sides:
         lefts: the axes that tensors are defined with.
         starts: the sides of dimensions that have a start.
         back: the dimensions along which something is read a step away.
+        axes: those that a bare name stands for, of tensors, and none of what is no tensor.
     """
 
     lefts: Mapping[str, tuple[Index, ...]]
     starts: Collection[tuple[str, int, int]]
     back: Collection[tuple[str, int]]
+    axes: Mapping[str, Collection[str]]
 
     @classmethod
-    def of(cls, lines: Sequence[Any], starts: Iterable[_Key]) -> _Sides:
+    def of(cls, lines: Sequence[Any], starts: Iterable[_Key], sizes: Collection[str]) -> _Sides:
         """Those of the lines of a block."""
-        first = cls(_lefts(lines), {(name, 1 if step > 0 else -1, at) for name, step, at in starts}, ())
+        lefts = _lefts(lines)
+        sides = {(name, 1 if step > 0 else -1, at) for name, step, at in starts}
+        first = cls(lefts, sides, (), _axes_of_names(lines, lefts, sizes))
         back = {
             (ref.name, at)
             for line in lines
@@ -163,22 +172,47 @@ class _Sides:
             if step is not None and step[0] not in kept and mine not in (step[0], entry):
                 sign = 1 if step[1] > 0 else -1
                 told = (ref.name, sign, at) in self.starts or (sign < 0 and (ref.name, at) in self.back)
-                step = step if told and step[0] in self._axes_in(line.right) else None
+                step = step if told and self._may_have(line.right, step[0]) else None
             found.append(step)
         return found
 
-    def _axes_in(self, right: Expression) -> set[str]:
-        """The axes that the right of a line has: what stands in a sum of positions alone may be a size."""
-        found: set[str] = set()
+    def _may_have(self, right: Expression, axis: str) -> bool:
+        """Whether the right of a line has an axis, or has a bare name of which nothing is told.
+
+        A name that stands in a sum of positions alone may be that of a size.
+        """
+        read = [part for part in references(right) if part.index]
+        inside = {part.name for ref in read for part in references(ref) if not part.index}
         for part in subexpressions(right):
             match part:
-                case Contraction(_, summed):
-                    found.update(summed)
-                case Call(axes=axes):
-                    found.update(axes, option_axes(part))
-                case Ref(name, index):
-                    found.update(axes_of_index(index or self.lefts.get(name, ())))
-        return found
+                case Contraction(_, summed) if axis in summed:
+                    return True
+                case Call(axes=axes) if axis in axes or axis in option_axes(part):
+                    return True
+                case Ref(name, ()) if name not in inside and axis in self.axes.get(name, (axis,)):
+                    return True
+                case Ref(_, index) if axis in axes_of_index(index):
+                    return True
+        return False
+
+
+def _axes_of_names(
+    lines: Sequence[Any], lefts: Mapping[str, tuple[Index, ...]], sizes: Collection[str]
+) -> dict[str, Collection[str]]:
+    """The axes that bare names stand for: those that a tensor is defined or declared with, and none of a size."""
+    declared = {
+        line.name: [axis for dim in line.dims for axis, _ in dim]
+        for line in lines
+        if isinstance(line, Declaration) and line.dims is not None
+    }
+    reads = (ref.index for line in lines if hasattr(line, "right") for ref in references(line.right))
+    axes = {axis for index in (*lefts.values(), *reads) for axis in axes_of_index(index)}
+    axes |= {axis for dims in declared.values() for axis in dims}
+    return {
+        **dict.fromkeys((*axes, *sizes), ()),
+        **declared,
+        **{name: axes_of_index(left) for name, left in lefts.items()},
+    }
 
 
 def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Opening]]:

@@ -49,10 +49,12 @@ def order_with_bias(context: Context, call: Call, scope: Scope) -> Layout | None
     own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
     if "linear" not in context.target.supported or {*last} not in own:
         return None
-    rows = one if own[1] == {*last} else two
+    rows, other = (one, two) if own[1] == {*last} else (two, one)
     first = axes_of_index(rows.index) if isinstance(rows, Ref) else free_axes(rows)
     kept = tuple(axis for axis in first if axis not in made.summed)
-    if len(kept) > 1 and not isinstance(rows, Ref):
+    if not kept or not set(kept).isdisjoint(free_axes(other)):
+        return None  # many products, which no library adds a bias to
+    if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
         return None
     inside = context.inside(made, scope)
     sizes = {axis: inside[axis] for axis in (*kept, *last, *made.summed)}

@@ -47,13 +47,11 @@ class OnDemand(Sequence[Alternative]):
     """Alternatives that are planned when they are first looked at: to find them takes a third of the time of a plan."""
 
     def __init__(self, make: Callable[[], Iterable[Alternative]]) -> None:
-        self._make: Callable[[], Iterable[Alternative]] | None = make
+        self._make = make
 
     @functools.cached_property
     def _found(self) -> tuple[Alternative, ...]:
-        assert self._make is not None
-        found, self._make = tuple(self._make()), None  # and what they are made of may go
-        return found
+        return tuple(self._make())
 
     def __len__(self) -> int:
         return len(self._found)

@@ -148,7 +148,7 @@ class Executable:
         self._parameters = [leaf.name for leaf in graph.parameters]
         self._params = params
         self._held = None if params is None else [params[name] for name in self._parameters]
-        self._signature = self.backend.signature
+        self._signature = self.backend.signing()
         self._by_kind: dict[Any, _Ready] = {}
         self._by_size: dict[Any, Program] = {}
         self._constants: dict[tuple[str, str, str], Any] = {}
