@@ -547,7 +547,7 @@ def test_a_small_product_with_a_bias_is_one_step_however_few_its_rows_are(batch:
     "line", ["relu(x[b,i,t]*W[o,i] + c[o])", "softmax[t](x[b,i,t]*W[o,i] + c[o])", "x[b,i,t]*W[b,o,i] + c[o]"]
 )
 def test_no_bias_asks_for_an_order_that_spares_no_step(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = tn.layer(f"h[b,o,t] = {line}", inputs="x", i=8, o=8)
+    graph = tn.layer(f"h[b,o,t] = {line}\ny[b,p,t] = h[b,o,t]*V[p,o]", inputs="x", i=8, o=8, p=8)
     found = tn.plan(graph, b=1, t=1024, backend="torch")
     monkeypatch.setattr(calls, "order_with_bias", lambda *given: None)
     assert found.steps == tn.plan(graph, b=1, t=1024, backend="torch").steps
