@@ -14,6 +14,7 @@ from hypothesis import assume, given, reject
 
 import tensornet as tn
 from tensornet.backends.torch.products import with_vjp
+from tensornet.protocol import load_backend
 
 from .conftest import covered, examples
 from .programs import SUMMED_ALONE, Program, programs
@@ -294,3 +295,21 @@ def test_gradients_come_to_the_way_back_as_it_is_planned(order: tuple[int, ...])
     (found,) = torch.autograd.grad(y, x, down)
     assert lying == [True]
     torch.testing.assert_close(found, 3.0 * down)
+
+
+def test_a_call_under_autocast_is_another_on_every_device() -> None:
+    class OnMetal:
+        device, shape, dtype = torch.device("mps"), (2,), torch.float32
+        is_cpu = is_cuda = requires_grad = False
+
+    sign = load_backend("torch").signing()
+    before = sign([OnMetal()])
+    torch.set_autocast_enabled("mps", True)
+    try:
+        assert sign([OnMetal()]) != before
+    finally:
+        torch.set_autocast_enabled("mps", False)
+    x = torch.ones(2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = sign([x])
+    assert len({cast, sign([x]), sign([x.clone().requires_grad_()]), sign([x.double()])}) == 4
