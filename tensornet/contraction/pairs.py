@@ -20,7 +20,7 @@ from ..codec import Choice, document
 from ..device.memory_access import MOST, MemoryAccess, memory_access
 from ..device.model import DeviceProfile
 
-__all__ = ["Arrangement", "Pricing", "extent", "flatten", "ordered", "view_order"]
+__all__ = ["Arrangement", "Pricing", "access_seconds", "extent", "flatten", "ordered", "view_order"]
 
 EXPANDED = 2**20
 """A tensor is repeated along the batch axes of the other one up to so many bytes. None are copied, but its
@@ -127,6 +127,19 @@ def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
 def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:
     """The number of positions along some axes, cut off where only a hopeless order comes to."""
     return min(math.prod([sizes[axis] for axis in axes]), MOST)
+
+
+def access_seconds(
+    profile: DeviceProfile,
+    result: Layout,
+    operands: tuple[Layout, ...],
+    sizes: Mapping[str, int],
+    itemsize: int,
+) -> float:
+    """Seconds to go through memory in the order of a result, reading operands as they lie."""
+    if (elements := extent(result, sizes)) > HELD:
+        return profile.pointwise(itemsize * elements, 0.0)
+    return profile.access_seconds(memory_access(result, operands, sizes, itemsize))
 
 
 class _Matrix(NamedTuple):
@@ -378,9 +391,7 @@ class Pricing:
     # ---- memory
 
     def _access_seconds(self, result: Layout, operands: tuple[Layout, ...]) -> float:
-        if self.extent(result) > HELD:
-            return self.profile.pointwise(self.itemsize * self.extent(result), 0.0)
-        return self.profile.access_seconds(memory_access(result, operands, self.sizes, self.itemsize))
+        return access_seconds(self.profile, result, operands, self.sizes, self.itemsize)
 
     def _reached(self, order: Layout, layout: Layout) -> float:
         """Seconds that it takes longer to read a tensor in another order than as it lies."""

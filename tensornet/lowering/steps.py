@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..contraction.pairs import Arrangement, Layout, Pricing, flatten, view_order
+from ..contraction.pairs import Arrangement, Layout, access_seconds, flatten, view_order
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import Call, Expression, Literal, Ref, axes_of_index, references
@@ -80,14 +80,9 @@ def _seconds(
     if function.is_look(right):
         return profile.view
     seconds = function.seconds(profile, moved, written, _in_order(context, function, right, operands))
-    layouts = tuple(each.layout for each in operands)
-    if function.axes != "none" or all(each == order for each in layouts):
+    if function.axes != "none" or all(each.layout == order for each in operands):
         return seconds
-    return (
-        seconds
-        + _pricing(context, operands).access_seconds(order, layouts)
-        - profile.pointwise(moved, written)
-    )
+    return seconds + _access_seconds(context, operands, order) - profile.pointwise(moved, written)
 
 
 def _in_order(context: Context, function: Function, call: Call, operands: Sequence[Value]) -> bool:
@@ -99,10 +94,11 @@ def _in_order(context: Context, function: Function, call: Call, operands: Sequen
     return not over or not operands or set(over) == set(operands[0].layout[-len(over) :])
 
 
-def _pricing(context: Context, values: Sequence[Value]) -> Pricing:
-    """What it takes to go through some values."""
+def _access_seconds(context: Context, values: Sequence[Value], order: Layout) -> float:
+    """Seconds to go through some values in an order."""
     sizes = {axis: context.count(each.sizes, (axis,)) for each in values for axis in each.layout}
-    return Pricing(sizes, context.profile, context.itemsize)
+    layouts = tuple(each.layout for each in values)
+    return access_seconds(context.profile, order, layouts, sizes, context.itemsize)
 
 
 # ---------------------------------------------------------------------------- values
@@ -128,7 +124,7 @@ def reorder(context: Context, value: Value, left: Left) -> Value:
 
 def transpose_seconds(context: Context, value: Value, order: Layout) -> float:
     """Seconds to bring a value into another order."""
-    return _pricing(context, [value]).transpose_seconds(value.layout, order)
+    return _access_seconds(context, [value], order) + context.profile.view
 
 
 def offers(context: Context, value: Value, groups: Sequence[Layout]) -> bool:
