@@ -91,8 +91,9 @@ class _Place:
 
 def _placed(expression: Expression, place: _Place) -> Iterator[tuple[Contraction | Call, _Place]]:
     """The calls and products inside of an expression, with their places."""
-    inside = place.within(expression)
-    for part in parts_of(expression):
+    parts = parts_of(expression)
+    inside = place.within(expression) if parts else place
+    for part in parts:
         if isinstance(part, Contraction | Call):
             yield part, inside
         yield from _placed(part, inside)
