@@ -80,9 +80,8 @@ class CupyBackend(Plain):
         return {**helpers(xp, special.erf, special.expit), **own}
 
     def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        return lambda arrays: tuple(
-            [(type(x), x.shape, x.dtype, x.device.id) for x in arrays]
-        )  # a device has no hash
+        # a device has no hash
+        return lambda arrays: tuple([(type(x), x.shape, x.dtype, x.device.id) for x in arrays])
 
     def device(self, array: Any = None) -> str:
         return f"cuda:{array.device.id if array is not None else 0}"

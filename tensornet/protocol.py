@@ -14,12 +14,12 @@ __all__ = [
     "Kept",
     "backend_of",
     "is_offered",
-    "signature_of",
     "load_backend",
     "offer",
     "offer_any",
     "offer_reader",
     "reader_of",
+    "signature_of",
 ]
 
 

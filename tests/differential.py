@@ -124,9 +124,8 @@ def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> N
     known = {"lead": math.prod(leading)} | {n: size for n, size in names.sizes if isinstance(size, int)}
     told = core_form.sizes_of(function, tensors, known)
     in_leaves = {name for leaf in graph.leaves for size in leaf.shape for name in size_names(size)}
-    untold = {
-        n: size for n, size in case.sizes.items() if n not in in_leaves
-    }  # of axes read at positions alone
+    # nobody tells the size of an axis that is read at positions alone
+    untold = {name: size for name, size in case.sizes.items() if name not in in_leaves}
     results = core_form.evaluate(function, tensors, {**untold, **told})
     pairs = zip(graph.outputs, results, strict=True)
     _compare(

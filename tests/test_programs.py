@@ -23,9 +23,9 @@ pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE, "ignore:.* encountered in:
 
 KEPT = Path(__file__).parent / "data" / "programs.txt"
 SHARE_REFUSED = 0.15
-BY_DAY = {"numpy": 1, "torch": 8, "jax": 24, "array-api-strict": 12}
+BY_DAY = {"numpy": 1, "torch": 4, "jax": 12, "array-api-strict": 6}
 """On a backend each so many of the written programs run by day, and all of them by night."""
-THOROUGH = 8
+THOROUGH = 4
 """By day each so many of them is thorough on NumPy, and another as many leave their gradients to torch."""
 AT_EACH_SAVE = 6
 """On NumPy each so many of them is in `make quick`."""
@@ -87,17 +87,15 @@ def test_every_function_is_in_a_written_program() -> None:
 
 
 @pytest.mark.parametrize(
-    "backend",
-    ["numpy", *(pytest.param(each, marks=pytest.mark.slow) for each in ("torch", "array-api-strict", "jax"))],
+    "backend", ["numpy", "torch", "array-api-strict", pytest.param("jax", marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("record", records("programs.txt"), ids=title)
 def test_what_went_wrong_once(record: str, backend: str) -> None:
     assert outcome(recorded(record), backend) in ("", "unsure: both refuse it")
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.slow)])
-def test_random_programs(count: int) -> None:
-    found = survey(0, range(count), every=20, smaller=False)
+def test_random_programs() -> None:
+    found = survey(0, range(100), every=50, smaller=False)
     assert not found.findings, str(found)
     assert sum(found.refused.values()) < SHARE_REFUSED * found.tried, str(found)
 

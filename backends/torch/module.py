@@ -263,10 +263,8 @@ class _Arranged:
         held = (self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind != "input")
         self.needed = sorted({*self.blocks, *(at for at, _ in held if at)})
         self.constants: dict[Program, list[tuple[int, str]]] = {}
-        self.last: tuple[Any, _Way] = (
-            None,
-            _Way(self._gone, [], ()),
-        )  # what was ready at the last call, and its way
+        # what was ready at the last call, and its way
+        self.last: tuple[Any, _Way] = None, _Way(self._gone, [], ())
 
     def __call__(
         self,
