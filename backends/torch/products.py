@@ -10,15 +10,7 @@ from torch.autograd import forward_ad
 
 from tensornet.protocol import load_backend
 
-__all__ = [
-    "changing",
-    "is_eager",
-    "is_recorded",
-    "is_traced",
-    "is_transformed",
-    "signature",
-    "with_vjp",
-]
+__all__ = ["changing", "is_eager", "is_recorded", "is_traced", "is_transformed", "signature", "with_vjp"]
 
 backend = load_backend("torch")
 

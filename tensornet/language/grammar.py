@@ -167,9 +167,9 @@ is computed position by position, and what does not recur before that; a linear 
 where what is infinite may become NaN. `h[b,-1,o] = …` says where it starts, one step before the first position, and
 `h[b,+1,o] = …` one step after the last, of what is read at `t+1`; without that it starts at 0. A bare name there that
 nothing gives axes has those of the state. Farther back is `t-2`, with a start at -2 as well; `D[i-1,j-1]` is a step
-along two axes. A step is under an axis of the left or the state's own, and under any where it is back, or where a start
-on that side is given: otherwise, as in `h[t-1,j+1] * W[k,j]`, a state is read in windows as any tensor is. On the right
-`h[b,-1,o]` is the last position, the state to go on from.
+along two axes. A step is under an axis of the left or the state's own, and under any axis of the line where it goes
+back, or where a start on that side is given: otherwise, as in `h[t-1,j+1] * W[k,j]`, a state is read in windows as any
+tensor is. On the right `h[b,-1,o]` is the last position, the state to go on from.
 `previous[t](a, start)` and `following[t](a, start)` say the same, of any tensor. Weights in factors read a
 state in parts, `h[b,t-1,(p,k)]`, whatever parts it is made or starts in; the sizes of the parts are given.""",
         (
