@@ -1,7 +1,7 @@
 """Gain propagation: the mean square asked of an expression, handed down to its parameters.
 
 The rules stand as a table in `initial_values.py`. `aim` keeps the scale; `vanish` makes zero, so that all but one
-factor of a product is alive.
+factor of a product is alive. What only trying finds is tried: by `rescale` and `_set_gain`.
 """
 
 from __future__ import annotations
@@ -10,190 +10,189 @@ import math
 from collections.abc import Iterable
 
 from ..graph.algebra import function_of_one
-from ..graph.shape_inference import Scope
-from ..language.expression import Call, Contraction, Expression, Ref, free_axes, is_scalar
+from ..language.expression import Call, Contraction, Expression, Ref, free_axes
 from ..ops.table import FUNCTIONS
-from .gain_search import rescale, set_gain
 from .near_identity import start_chain
 from .state import FAR, Starts
 
-__all__ = ["aim", "vanish"]
+__all__ = ["aim", "rescale", "vanish"]
+
+EXACT, CLOSE = 1e-9, 0.02
+"""A logarithm of a mean square within the first is on its target; a slope is told by a step of the second."""
+
+NEAR = 2.1
+"""A function of a gain is near to one if its mean square is so within this factor."""
+
+STEPS, FARTHEST, WORTH = 8, 2.0, 0.9
+"""So many steps are taken, each of a factor of `exp(2)` at most, while what is off falls below this share of itself."""
 
 
-def aim(starts: Starts, expression: Expression, target: float, scope: Scope) -> None:
+def aim(starts: Starts, expression: Expression, target: float) -> None:
     """Chooses the parameters of an expression so that its mean square is the target."""
     if not starts.free(expression):
         return
-    expression, scope = starts.behind(expression, scope)
-    match expression:
-        case Ref(name) if name in starts.parameters:
+    match starts.behind(expression):
+        case Ref(name) if name in starts.leaves:
             starts.start(name, "std", math.sqrt(target))
-        case Contraction():
-            _product(starts, expression, target, starts.known.scope(expression, scope))
+        case Contraction() as term:
+            _product(starts, term, target)
         case Call("add", terms):
-            _sum(starts, expression, terms, target, scope)
-        case Call():
-            _call(starts, expression, target, scope)
+            _sum(starts, terms, target)
+        case Call() as call:
+            _call(starts, call, target)
 
 
-def _sum(starts: Starts, whole: Call, terms: tuple[Expression, ...], target: float, scope: Scope) -> None:
-    """Beside data or a frozen value a weight is a bias; else the terms share the target."""
+def _sum(starts: Starts, terms: tuple[Expression, ...], target: float) -> None:
+    """Beside data or a frozen value a weight is a bias, and so is one along fewer axes; the others share the target."""
     free = [term for term in terms if starts.free(term)]
     data = [term for term in free if not starts.is_weight(term)]
-    if data or len(free) < len(terms):
-        for term in free:
-            if term not in data:
-                vanish(starts, term, target, scope)
-        for term in data:
-            aim(starts, term, target / len(data), scope)
-        return
-    new = starts.free(whole)
-    spread = [term for term in terms if _is_spread(term, terms)]
-    for term in terms:
-        if term in spread:
-            vanish(starts, term, target, scope)
-        else:
-            aim(starts, term, target / (len(terms) - len(spread)), scope)
-    rescale(starts, new, whole, target, scope)
+    alone = [term for term in free if not _is_spread(term, terms)] if len(free) == len(terms) else []
+    drawn = data or alone
+    for term in drawn:
+        aim(starts, term, target / len(drawn))
+    for term in free:
+        if term not in drawn:
+            vanish(starts, term, target)
 
 
 def _is_spread(term: Expression, terms: Iterable[Expression]) -> bool:
-    """Whether a parameter is the same along an axis of a term beside it: a bias of a weight."""
+    """Whether a parameter is the same along an axis of a term beside it."""
     own = set(free_axes(term))
     return isinstance(term, Ref) and any(own < set(free_axes(other)) for other in terms)
 
 
-def _product(starts: Starts, term: Contraction, target: float, scope: Scope) -> None:
-    """Shares the target among the weights of a product, those first that can give least."""
-    factors = [factor for factor in term.factors if not is_scalar(factor)]
+def _product(starts: Starts, term: Contraction, target: float) -> None:
+    """The weights of a product share the target, or else its data; factors that only scale are one if they can be."""
     data = starts.data(term.factors)
-    linear = [name for factor in data if starts.is_elastic(factor) for name in starts.free(factor)]
+    names = set[str]().union(*map(starts.linear, data))
     for factor in data:
         if not isinstance(factor, Ref):  # a table read at positions is a weight
-            aim(starts, factor, 1.0, scope)
-    weights = [factor for factor in factors if starts.free(factor)]
-    gains = [weight for weight in weights if _only_scales(starts, weight, factors, term.summed)]
+            aim(starts, factor, 1.0)
+    weights = [factor for factor in term.factors if starts.free(factor)]
+    gains = [weight for weight in weights if _only_scales(starts, weight, term)]
     rest = [weight for weight in weights if weight not in gains]
     if term.summed and not rest:
         gains, rest = [], weights
-    names = starts.free(Contraction(tuple(rest))) if rest else linear
-    is_elastic = any(map(starts.is_elastic, rest))
-    if rest:
-        if term is starts.line.right or not starts.is_weight(term):  # no part of a weight that another reads
-            target *= start_chain(starts, term, scope)
-        _share_out(starts, term, [weight for weight in rest if starts.free(weight)], gains, target, scope)
-    else:
-        rescale(starts, names, term, target, scope)
     for gain in gains:
-        missing = _missing(starts, term, gains, target, scope)
-        set_gain(starts, gain, 1.0 if is_elastic or 1 / FAR <= missing <= FAR else missing, scope)
+        _set_gain(starts, gain, 1.0)
+    is_part = term is not starts.line.right and starts.is_weight(term)  # of what another product reads
     if rest:
-        rescale(starts, names, term, target, scope)
+        names = {*starts.free(Contraction(tuple(rest)))}
+        target *= 1.0 if is_part else start_chain(starts, term)
+        _share_out(starts, term, [weight for weight in rest if starts.free(weight)], target)
+    if not is_part:
+        rescale(starts, names, term, target)
+    for gain in gains:
+        reached = starts.known.of(term).square
+        if reached and not 1 / FAR <= target / reached <= FAR:
+            _set_gain(starts, gain, target / reached * starts.known.of(gain).square)
 
 
-def _share_out(
-    starts: Starts,
-    term: Contraction,
-    weights: list[Expression],
-    gains: list[Expression],
-    target: float,
-    scope: Scope,
-) -> None:
-    """Aims the weights of a product, those first whose mean square cannot be made anything."""
-    rigid = [weight for weight in weights if not starts.is_elastic(weight)]
-    waiting = [*rigid, *(weight for weight in weights if weight not in rigid)]
-    for weight in rigid:
-        aim(starts, weight, _shares(starts, term, waiting, gains, target, scope)[weight], scope)
-        waiting.remove(weight)
-    for weight, share in _shares(starts, term, waiting, gains, target, scope).items():
-        aim(starts, weight, share, scope)
+def _share_out(starts: Starts, term: Contraction, weights: list[Expression], target: float) -> None:
+    """Aims the weights of a product: summed axes are charged to those that have them, the rest to all.
 
-
-def _missing(
-    starts: Starts, term: Contraction, gains: Iterable[Expression], target: float, scope: Scope
-) -> float:
-    """By how much a product falls short with gains of 1; what is 0, as a norm of one element is, stays 0."""
-    reached = starts.reached(term, dict.fromkeys(gains, 1.0), scope)
-    return target / reached if reached else 1.0
-
-
-def _only_scales(
-    starts: Starts, weight: Expression, factors: list[Expression], summed: tuple[str, ...]
-) -> bool:
-    """Whether a parameter, or a function of one, is spread over others and not summed."""
-    one, own = function_of_one(weight), set(free_axes(weight))
-    if one is None or one.name not in starts.parameters or own & set(summed):
-        return False
-    data = {axis for factor in factors if not starts.is_weight(factor) for axis in free_axes(factor)}
-    larger = [set(free_axes(factor)) for factor in factors if starts.is_weight(factor)]
-    return own <= data or any(own < axes for axes in larger)
-
-
-def _shares(
-    starts: Starts,
-    term: Contraction,
-    waiting: list[Expression],
-    gains: list[Expression],
-    target: float,
-    scope: Scope,
-) -> dict[Expression, float]:
-    """What each weight is to give: summed axes are charged to those that have them, the rest to all."""
-    if not waiting:
-        return {}
-    charges = dict.fromkeys(waiting, 1.0)
-    for axis in term.summed:
-        holders = [weight for weight in charges if axis in free_axes(weight)]
+    By logarithms, since the axes of a long product are many.
+    """
+    known, scope = starts.known, starts.known.scope(term)
+    settled = (known.of(factor, scope).square for factor in term.factors if not starts.free(factor))
+    left = math.log(target) - sum(math.log(square) for square in settled if 0 < square < math.inf)
+    shares = dict.fromkeys(weights, 0.0)
+    for axis, count in known.counts(term, term.summed).items():
+        holders = [weight for weight in weights if axis in free_axes(weight)]
+        left -= 0.0 if holders else math.log(count)
         for weight in holders:
-            charges[weight] *= starts.known.count(scope, axis) ** (-1.0 / len(holders))
-    given = starts.reached(term, dict.fromkeys(gains, 1.0) | charges, scope)
-    given = given if math.isfinite(given) and given > 0 else math.prod(charges.values())
-    each = (target / given) ** (1.0 / len(waiting))
-    return {weight: charge * each for weight, charge in charges.items()}
+            shares[weight] -= math.log(count) / len(holders)
+    for weight, share in shares.items():
+        aim(starts, weight, math.exp(share + left / len(weights)))
 
 
-def vanish(starts: Starts, expression: Expression, target: float, scope: Scope) -> None:
+def _only_scales(starts: Starts, weight: Expression, term: Contraction) -> bool:
+    """Whether a parameter, or a function of one, is spread over others of a product and not summed."""
+    one, own = function_of_one(weight), set(free_axes(weight))
+    if one is None or one.name in starts.known.definitions or own & set(term.summed):
+        return False
+    data = {axis for factor in starts.data(term.factors) for axis in free_axes(factor)}
+    return own <= data or any(own < {*free_axes(each)} for each in term.factors if starts.is_weight(each))
+
+
+def vanish(starts: Starts, expression: Expression, target: float) -> None:
     """A weight starts at zero, all but one of its factors alive, on the scale of the target."""
-    expression, scope = starts.behind(expression, scope)
-    match expression:
+    match starts.behind(expression):
         case Ref(name):
             if name not in starts.known.tensors:
                 starts.start(name, "value", 0.0)
-        case Contraction(factors) if starts.free(expression):
-            _vanish_product(starts, expression, [f for f in factors if starts.free(f)], target, scope)
+        case Contraction() as term if starts.free(term):
+            _vanish_product(starts, term, target)
         case Call(_, arguments):
             for argument in arguments:
                 if starts.free(argument):
-                    vanish(starts, argument, target, scope)
+                    vanish(starts, argument, target)
 
 
-def _vanish_product(
-    starts: Starts, term: Contraction, weights: list[Expression], target: float, scope: Scope
-) -> None:
+def _vanish_product(starts: Starts, term: Contraction, target: float) -> None:
     """The last of the weights starts at zero, unless what is settled makes the product zero already."""
-    is_zero = starts.reached(term, dict.fromkeys(weights, 1.0), scope) == 0
-    last = weights[-1]
-    others = [factor for factor in term.factors if factor is not last and not is_scalar(factor)]
-    own = set(starts.free(last)).difference(*(starts.free(factor) for factor in others))
-    aim(starts, term, target, scope)
-    if is_zero or not own:
-        return
-    for name in own:
-        del starts.known.tensors[name]
-    vanish(starts, last, 1.0, scope)
+    *others, last = [factor for factor in term.factors if starts.free(factor)]
+    own = set(starts.free(last)).difference(*map(starts.free, others))
+    aim(starts, term, target)
+    if starts.known.of(term).square and own:
+        for name in own:
+            del starts.known.tensors[name]
+        vanish(starts, last, 1.0)
 
 
-def _call(starts: Starts, call: Call, target: float, scope: Scope) -> None:
-    """Arguments beside data start at zero or one; weights on the scale that the function asks for."""
-    function = FUNCTIONS[call.function]
-    if not starts.is_weight(call):
-        for argument in call.arguments:
-            if function.kind == "pointwise" and starts.is_weight(argument):
-                vanish(starts, argument, 1.0, scope)
-            aim(starts, argument, 1.0, scope)
-        return
+def _call(starts: Starts, call: Call, target: float) -> None:
+    """Weights beside data start at zero; other arguments on the scale that the function asks for, or passes on."""
+    function, of_data = FUNCTIONS[call.function], not starts.is_weight(call)
     carries = function.kind == "structure" or function.carries
-    new = starts.free(call)
     for argument in call.arguments:
-        aim(starts, argument, target if carries else 1.0, starts.known.scope(argument, scope))
-    if not carries:
-        rescale(starts, new, call, target, scope, most=math.log(2.0))
+        if of_data and function.kind == "pointwise" and starts.is_weight(argument):
+            vanish(starts, argument, 1.0)
+        aim(starts, argument, target if carries else 1.0)
+
+
+# ---------------------------------------------------------------------------- what only trying finds
+
+
+def _set_gain(starts: Starts, gain: Expression, target: float) -> None:
+    """A factor that only scales starts at a constant: one, or where its function comes near to it."""
+    one = function_of_one(gain)
+    assert one is not None
+    errors = dict[float, float]()
+    for value in (
+        [math.sqrt(target)] if one == gain else sorted((n / 20 for n in range(40, -41, -1)), key=abs)
+    ):
+        starts.start(one.name, "value", value)
+        errors[value] = abs(_off(starts, gain, target))
+    enough = max(math.log(NEAR), min(errors.values()) + 0.1)
+    starts.start(one.name, "value", next(value for value in errors if errors[value] <= enough))
+
+
+def rescale(starts: Starts, names: Iterable[str], whole: Expression, target: float) -> None:
+    """Multiplies deviations by one factor that brings the whole to the target, or nearer, by Newton's method."""
+    drawn = {name: starts.found[name] for name in names if name in starts.found}
+    stds = {name: number for name, (kind, number) in drawn.items() if kind == "std"}
+
+    def off(step: float) -> float:
+        for name, number in stds.items():
+            starts.start(name, "std", number * math.exp(step))
+        return _off(starts, whole, target)
+
+    step, error = 0.0, off(0.0)
+    for _ in range(STEPS if stds and target else 0):
+        move = FARTHEST  # back from what is too large to be told
+        if error < math.inf:
+            slope = (off(step + CLOSE) - error) / CLOSE if abs(error) > EXACT else 0.0
+            move = max(-FARTHEST, min(error / slope, FARTHEST)) if slope and math.isfinite(slope) else 0.0
+        found = off(step - move)
+        if abs(found) >= WORTH * abs(error) and error < math.inf:
+            break
+        step, error = step - move, found
+    off(step if error < math.inf else 0.0)
+
+
+def _off(starts: Starts, expression: Expression, target: float) -> float:
+    """The logarithm of how many times the mean square is too large."""
+    reached = starts.known.of(expression).square
+    if not reached:
+        return -math.inf
+    return math.log(reached / target) if reached < math.inf else math.inf

@@ -1,15 +1,15 @@
 """Measured initialisation (LSUV): what gains foresee is corrected by tensors that are computed on noise.
 
 Gains suppose that factors are independent, and that many terms are summed. A tensor is computed from several starts,
-by a function that runs the graph, and parameters are chosen again until it is typically on its scale (Mishkin and
-Matas 2016). What is measured takes the place of what was foreseen, for the equations that follow as well.
+by a function that runs the graph, and parameters are rescaled until it is typically on its scale (Mishkin and Matas
+2016). What is measured takes the place of what was foreseen, for the equations that follow as well.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,13 +17,13 @@ from ..language.equation import Equation
 from ..language.expression import Call, Expression, axes_of_index, subexpressions
 from ..ops.moments import Moments
 from ..ops.table import FUNCTIONS
-from .gain_propagation import aim
+from .gain_propagation import rescale
 from .state import FAR, Starts
 
 __all__ = ["Measurement", "Sampled", "Seen", "check"]
 
 EXTREME = 100.0
-"""The same of losses, scores and averages, which have no scale to keep."""
+"""Losses, scores and averages have no scale to keep: a word is said of a mean square this many times off."""
 
 PASSED = 2.5
 """So many terms may be added up, one after another, before what comes out is held against their number."""
@@ -34,11 +34,8 @@ ALIVE = 0.55
 ENOUGH = 2.0
 """A mean square is left as it is within this factor."""
 
-LOOSE = 1.2
-"""A mean square is as foreseen within this factor."""
-
 TRIES = 3
-"""So often a line is aimed and measured again."""
+"""So often a line is rescaled and measured again."""
 
 
 @dataclass(frozen=True)
@@ -58,37 +55,23 @@ class Seen:
         """Those of the typical start."""
         return Moments(self.mean, max(statistics.median(self.squares), self.mean**2))
 
-    @property
-    def is_off(self) -> bool:
-        """Whether the typical start is too large or too small, by a number that may be made up for."""
-        square = self.moments.square
-        return 0 < square < math.inf and not 1 / ENOUGH <= square <= ENOUGH
-
-    def differs(self, square: float) -> bool:
-        """Whether the typical mean square is another than what was foreseen."""
+    def differs(self, square: float, within: float) -> bool:
+        """Whether the typical mean square is another, by more than a factor."""
         typical = self.moments.square
-        return not typical / LOOSE <= square <= typical * LOOSE
+        return not typical / within <= square <= typical * within
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether more than half of the starts have a deviation within a factor of 2, nearly, of 1."""
-        return self.share > ALIVE
+    def share(self, scale: float = 1.0) -> float:
+        """The share of starts whose mean square is not far from a scale."""
+        return sum(scale / FAR <= square <= scale * FAR for square in self.squares) / len(self.squares)
+
+    def is_alive(self, scale: float = 1.0) -> bool:
+        """Whether more than half of the starts have a deviation within a factor of 2, nearly, of the scale's."""
+        return self.share(scale) > ALIVE
 
     @property
     def is_clear(self) -> bool:
         """Whether more starts would hardly say otherwise: two and a half deviations of the share, at most."""
-        return abs(self.share - ALIVE) > 1.25 / math.sqrt(len(self.squares))
-
-    @property
-    def share(self) -> float:
-        """The share of starts whose mean square is not far from 1."""
-        return sum(1 / FAR <= square <= FAR for square in self.squares) / len(self.squares)
-
-    def against(self, square: float) -> Seen:
-        """The same, were the deviation that it is held against the root of this one, if that is more than 1."""
-        if square <= 1:
-            return self
-        return Seen(self.mean / math.sqrt(square), tuple(each / square for each in self.squares))
+        return abs(self.share() - ALIVE) > 1.25 / math.sqrt(len(self.squares))
 
 
 Sampled: TypeAlias = Callable[[str, Mapping[str, tuple[str, float]]], "Seen | None"]
@@ -103,47 +86,39 @@ class Measurement:
     """
 
     def __init__(self, starts: Starts, sampled: Sampled) -> None:
-        graph = starts.graph
         self.starts, self.sampled = starts, sampled
-        self.averages = {equation.name for each in graph.recurrences for equation in each.equations}
-        self.coming = {leaf.name: list(range(len(leaf.dims))) for leaf in graph.inputs}
+        self.averages = {equation.name for each in starts.graph.recurrences for equation in each.equations}
+        self.coming = {leaf.name: {*range(len(leaf.dims))} for leaf in starts.graph.inputs}
 
-    def correct(self, equation: Equation, free: Sequence[str]) -> Seen | None:
-        """Measures a tensor, its parameters chosen again until that is typically on its scale.
+    def correct(self, equation: Equation, names: Collection[str]) -> Seen | None:
+        """Measures a tensor, its parameters on another scale until that is typically on its own.
 
         Args:
             equation: what defines the tensor.
-            free: the parameters that can bring its mean square anywhere.
+            names: the parameters that can bring its mean square anywhere.
         """
+        starts, target, right = self.starts, 1.0, equation.right
         if self._averages(equation):
             return None
-        starts, target = self.starts, 1.0
         seen = self.sampled(equation.name, starts.found)
         for _ in range(TRIES):
-            if seen is None or not free or not seen.is_off:
+            if seen is None or not names or not seen.moments.square or not seen.differs(1.0, ENOUGH):
                 break
             target /= seen.moments.square
-            starts.forget(free)
-            aim(starts, equation.right, target, starts.known.scope(equation.right))
+            rescale(starts, names, right, target)
             seen = self.sampled(equation.name, starts.found)
         return seen
 
     def _averages(self, equation: Equation) -> bool:
         """Whether positions that come in are averaged, here or before."""
+        read = [(ref, self.coming.get(ref.name, ())) for ref in equation.references]
         coming = {
-            axis
-            for ref in equation.references
-            for n in self.coming.get(ref.name, ())
-            for axis in axes_of_index(ref.index[n : n + 1])
+            axis for ref, places in read for n in places for axis in axes_of_index(ref.index[n : n + 1])
         }
-        self.coming[equation.name] = [
-            n for n, entry in enumerate(equation.left) if coming.intersection(axes_of_index((entry,)))
-        ]
-        read = {ref.name for ref in equation.references}
-        if (
-            any(coming.intersection(share.axes) for share in _averaging(equation.right))
-            or read & self.averages
-        ):
+        left = enumerate(equation.left)
+        self.coming[equation.name] = {n for n, entry in left if coming.intersection(axes_of_index((entry,)))}
+        averaged = {axis for share in _averaging(equation.right) for axis in share.axes}
+        if averaged & coming or any(ref.name in self.averages for ref, _ in read):
             self.averages.add(equation.name)
         return equation.name in self.averages
 
@@ -153,10 +128,10 @@ def check(starts: Starts, equation: Equation, seen: Seen, chosen: Sequence[str])
 
     A number without axes is a loss or a score, and averages of noise are small: a word is said of what is extreme.
     """
-    right, seen = equation.right, seen.against(_carried(starts, equation.right, chosen))
-    square = seen.moments.square
+    right, scale = equation.right, _carried(starts, equation.right, chosen)
+    square = seen.moments.square / scale
     of_function = isinstance(right, Call) and right.function != "add"
-    if seen.is_alive or not square or not chosen or of_function or starts.below(right) & starts.given:
+    if seen.is_alive(scale) or not square or not chosen or of_function or starts.below(right) & starts.given:
         return
     has_scale = bool(equation.left) and not (square < 1 and any(_averaging(right)))
     if not has_scale and 1 / EXTREME <= square <= EXTREME:
@@ -164,16 +139,15 @@ def check(starts: Starts, equation: Equation, seen: Seen, chosen: Sequence[str])
     if 1 / FAR <= square <= FAR:
         starts.doubt(right, "starts far too large or too small more often than not")
     else:
-        times = f"{math.sqrt(square):.2g}" if math.isfinite(square) else "unforeseeable"
-        starts.doubt(right, f"starts at {times} times the deviation of what goes in")
+        starts.doubt(right, f"starts at {math.sqrt(square):.2g} times the deviation of what goes in")
 
 
 def _carried(starts: Starts, right: Expression, chosen: Sequence[str]) -> float:
-    """The mean square of what a sum passes on and of something beside that is on its scale, in units of `PASSED`: a
-    stack of such sums grows by one from each to the next."""
+    """The mean square of what a sum passes on and of something beside that is on its scale, in units of `PASSED`, but
+    no less than 1: a stack of such sums grows by one from each to the next."""
     terms = right.arguments if isinstance(right, Call) and right.function == "add" else ()
     passed = [term for term in terms if not starts.below(term).intersection(chosen)]
-    return (max((starts.known.of(term).square for term in passed), default=1.0) + 1.0) / PASSED
+    return max([1.0, *((starts.known.of(term).square + 1.0) / PASSED for term in passed)])
 
 
 def _averaging(right: Expression) -> list[Call]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import EquationError
@@ -30,7 +29,6 @@ from ..language.expression import (
     Size,
     free_axes,
     is_scalar,
-    references,
     scalar_value,
     subexpressions,
 )
@@ -58,7 +56,6 @@ class Estimator:
         tensors: the moments of every tensor that are known.
         definitions: the lines that make weights of parameters; they are looked through.
         lines: the moments of such weights, as last estimated; who changes a parameter takes them out.
-        assumed: moments to go by for whole expressions, in their stead.
         scopes: the sizes of axes in expressions, which no start changes.
     """
 
@@ -67,11 +64,9 @@ class Estimator:
         self.tensors: dict[str, Moments] = {}
         self.definitions: dict[str, Equation] = {}
         self.lines: dict[str, Moments] = {}
-        self.assumed: dict[Expression, Moments] = {}
         self.scopes: dict[Expression, Scope] = {}
-        self.leaves = {leaf.name: leaf for leaf in graph.leaves}
         for leaf in graph.leaves:
-            if (found := _of_leaf(graph, leaf)) is not None:
+            if (found := moments_of_start(graph, leaf)) is not None:
                 self.tensors[leaf.name] = found
 
     # ---- sizes
@@ -87,23 +82,16 @@ class Estimator:
             return found
         return Scope({**around.sizes, **found.sizes}, {**around.assumed, **found.assumed})
 
-    def count(self, scope: Scope, axis: str) -> float:
-        """The size of an axis as a number."""
-        size = evaluate(scope[axis], self.graph.bound)
-        return float(size) if isinstance(size, int) else float(TYPICAL)
+    def counts(self, part: Expression, axes: Iterable[str], around: Scope | None = None) -> dict[str, float]:
+        """The sizes of some axes in a part of an equation as numbers."""
+        scope = self.scope(part, around)
+        found = {axis: evaluate(scope[axis], self.graph.bound) for axis in axes}
+        return {axis: float(size if isinstance(size, int) else TYPICAL) for axis, size in found.items()}
 
     # ---- moments
 
-    def of_start(self, name: str, start: tuple[str, float]) -> Moments:
-        """The moments of what a parameter starts at."""
-        found = moments_of_start(self.graph, replace(self.leaves[name], start=start))
-        assert found is not None
-        return found
-
     def of(self, expression: Expression, scope: Scope | None = None) -> Moments:
         """The moments of the elements of an expression."""
-        if self.assumed and expression in self.assumed:
-            return self.assumed[expression]
         scope = self.scope(expression) if scope is None else scope
         match expression:
             case Ref(name):
@@ -113,14 +101,14 @@ class Estimator:
             case _ if is_scalar(expression):
                 return self._number(expression, scope)
             case _ if (mapped := _mapped(expression)) is not None:
-                found = self._of_map(expression, mapped, scope)
+                return self._of_map(expression, mapped, scope)
             case Contraction():
                 return self._product(expression, scope)
             case Call("add", terms):
                 return _sum(self.of(term, scope) for term in terms)
             case Call():
-                found = self._call(expression, scope)
-        return found if math.isfinite(found.square) or self._is_of_parameters(expression) else STANDARD
+                return self._call(expression, scope)
+        raise AssertionError(expression)
 
     def _of_line(self, name: str) -> Moments:
         """Those of a weight; the lines before it first, so that a long chain of lines is no deep recursion."""
@@ -131,27 +119,23 @@ class Estimator:
                 break
         return self.lines[name]
 
-    def _is_of_parameters(self, expression: Expression) -> bool:
-        """Whether none but parameters go into an expression, so that a start without moments is to be avoided."""
-        leaves = (self.leaves.get(ref.name) for ref in references(expression))
-        return all(leaf is not None and leaf.kind == "parameter" for leaf in leaves)
-
     def _number(self, expression: Expression, scope: Scope) -> Moments:
-        value = scalar_value(expression, lambda axis: self.count(scope, axis))
-        if value is None or not math.isfinite(abs(value)):
-            return Moments(1.0, 1.0)
-        value = value.real if not isinstance(value, complex) or value.imag == 0 else abs(value)
-        return Moments(float(value), float(value) ** 2)
+        value = scalar_value(expression, lambda axis: self.counts(expression, [axis], scope)[axis])
+        value = 1.0 if value is None or not math.isfinite(abs(value)) else value
+        number = float(abs(value) if value.imag else value.real)
+        return Moments(number, number**2)
 
     def _of_map(self, expression: Expression, argument: Expression, scope: Scope) -> Moments:
-        sizes = {part.axis for part in subexpressions(expression) if isinstance(part, Size)}
-        counts = tuple((axis, self.count(scope, axis)) for axis in sorted(sizes))
-        return _of_form(put(expression, argument, _BLANK), counts, self.of(argument, scope).rounded())
+        form = put(expression, argument, _BLANK)
+        for part in subexpressions(form):
+            if isinstance(part, Size) and part != _BLANK:
+                form = put(form, part, Literal(self.counts(part, [part.axis], scope)[part.axis]))
+        return _of_form(form, self.of(argument, scope).rounded())
 
     def _call(self, call: Call, scope: Scope) -> Moments:
         function = FUNCTIONS[call.function]
         inner = self.scope(call.arguments[0], scope) if call.arguments else scope
-        count = math.prod(self.count(inner, axis) for axis in call.axes)
+        count = math.prod(self.counts(call, call.axes, inner).values())
         if function.moments is None and function.expansion:
             return self.of(expanded(call, Literal(count)), inner)
         found = tuple(self.of(argument, scope) for argument in call.arguments)
@@ -166,30 +150,25 @@ class Estimator:
         """Logarithms are summed, since a long product leaves the range of a float on the way."""
         scope = self.scope(term, scope)
         factors = [(free_axes(factor), self.of(factor, scope)) for factor in self._grouped(term.factors)]
-        logs = {axis: _log(self.count(scope, axis)) for axis in term.summed}
+        logs = {axis: _log(count) for axis, count in self.counts(term, term.summed, scope).items()}
         zero_mean = {axis for axes, moments in factors if not moments.mean for axis in axes}
-        apart = {axis for axis in logs if axis not in zero_mean}
+        apart = {axis: count for axis, count in logs.items() if axis not in zero_mean}
+        whole, runs = sum(logs.values()), sum(apart.values())
         sign = math.prod(math.copysign(1.0, moments.mean) for _, moments in factors)
-        mean = sum(logs.values()) + sum(_log(abs(moments.mean)) for _, moments in factors)
-        square = sum(logs.values()) + sum(_log(moments.square) for _, moments in factors)
-        if not apart:
-            return Moments(sign * _exp(mean), _exp(square))
-        runs = sum(logs[axis] for axis in apart)
-        pairs = sum(logs.values()) + runs
-        for axes, moments in factors:
-            pairs += _log(moments.mean**2 if apart.intersection(axes) else moments.square)
-        return Moments(sign * _exp(mean), _exp(square) + (1 - _exp(-runs)) * _exp(pairs))
+        mean = sign * _exp(whole + sum(_log(abs(moments.mean)) for _, moments in factors))
+        square = _exp(whole + sum(_log(moments.square) for _, moments in factors))
+        if apart:
+            for axes, moments in factors:
+                whole += _log(moments.square if apart.keys().isdisjoint(axes) else moments.mean**2)
+            square += (1 - _exp(-runs)) * _exp(whole + runs)
+        return Moments(mean, square)
 
     def _grouped(self, factors: Iterable[Expression]) -> list[Expression]:
         """The factors of a product: functions of one tensor at one place are one factor."""
-        places, found = dict[Ref, list[Expression]](), list[Expression]()
-        for factor in factors:
-            one = function_of_one(factor)
-            if one is None or factor in self.assumed:
-                found.append(factor)
-            else:
-                places.setdefault(one, []).append(factor)
-        return found + [each[0] if len(each) == 1 else Contraction(tuple(each)) for each in places.values()]
+        places = dict[Ref | int, list[Expression]]()
+        for n, factor in enumerate(factors):
+            places.setdefault(function_of_one(factor) or n, []).append(factor)
+        return [each[0] if len(each) == 1 else Contraction(tuple(each)) for each in places.values()]
 
 
 def _sum(terms: Iterable[Moments]) -> Moments:
@@ -202,8 +181,8 @@ def _sum(terms: Iterable[Moments]) -> Moments:
 
 
 def moments_of_start(graph: Graph, leaf: Leaf) -> Moments | None:
-    """The moments of what a parameter is told to start at, if it is."""
-    match leaf.start:
+    """The moments of a leaf, where they are known from the outset: those of a parameter where its start is told."""
+    match leaf.value if leaf.kind == "constant" else leaf.start:
         case Constant() as value:
             return _of_array(value)
         case (kind, number):
@@ -211,25 +190,13 @@ def moments_of_start(graph: Graph, leaf: Leaf) -> Moments | None:
             shape = tuple(float(size) if isinstance(size, int) else float(TYPICAL) for size in found)
             mean = number if kind == "value" else 0.0
             return Moments(mean, square_of(kind, number, shape, fan_of(graph, leaf)))
-    return None
-
-
-def _of_leaf(graph: Graph, leaf: Leaf) -> Moments | None:
-    """The moments of a leaf, where they are known from the outset."""
-    match leaf.kind, leaf.value:
-        case "input", _:
-            return STANDARD
-        case "constant", Constant() as value:
-            return _of_array(value)
-    return moments_of_start(graph, leaf)
+    return STANDARD if leaf.kind == "input" else None
 
 
 def _of_array(value: Constant) -> Moments:
     """Those of the elements that are no mask: not infinite, nor standing for it."""
-    array = value.array()
-    if array.dtype.kind not in "fc" or not array.size:
-        return STANDARD
-    finite = array[abs(array) < 1e6]
+    array = value.array().ravel()
+    finite = array[abs(array) < 1e6] if array.dtype.kind in "fc" else array[:0]
     if not finite.size:
         return STANDARD
     return Moments(float(abs(finite.mean())), float((abs(finite) ** 2).mean()))
@@ -253,20 +220,18 @@ def _mapped(expression: Expression) -> Expression | None:
 
 
 @functools.lru_cache(1024)
-def _of_form(form: Expression, counts: tuple[tuple[str, float], ...], moments: Moments) -> Moments:
+def _of_form(form: Expression, moments: Moments) -> Moments:
     """Those of a function of the blank in a form; none where the integral does not exist."""
-    sizes = dict(counts)
-    if _levels(form) and moments.variance < SPREAD * moments.mean**2:
-        moments = Moments(moments.mean, moments.mean**2)
-
-    def compute(value: float) -> Any:
-        return scalar_value(form, {**sizes, _BLANK.axis: value}.get)
-
+    levels = _levels(form) and moments.variance < SPREAD * moments.mean**2
+    deviation, mean, square = 0.0 if levels else math.sqrt(moments.variance), 0.0, 0.0
     try:
-        found = _quadrature(compute, moments)
+        for node, weight in _points() if deviation else ((0.0, 1.0),):
+            found: Any = scalar_value(form, {_BLANK.axis: moments.mean + deviation * node}.get)
+            result = float(abs(found) if isinstance(found, complex) else found)
+            mean, square = mean + weight * result, square + weight * result**2
     except (ArithmeticError, ValueError, TypeError, EquationError):
         return UNKNOWN
-    return found if found.square < 1e12 else UNKNOWN
+    return Moments(mean, square) if square < 1e12 else UNKNOWN
 
 
 @functools.cache
@@ -292,19 +257,9 @@ def _levels(form: Expression) -> bool:
     return False
 
 
-def _quadrature(compute: Callable[[float], Any], moments: Moments) -> Moments:
-    deviation = math.sqrt(moments.variance)
-    mean = square = 0.0
-    for node, weight in _points() if deviation else ((0.0, 1.0),):
-        found = compute(moments.mean + deviation * node)
-        result = float(abs(found) if isinstance(found, complex) else found)
-        mean, square = mean + weight * result, square + weight * result**2
-    return Moments(mean, square)
-
-
 def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
+    return math.log(value) if value else -math.inf
 
 
 def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
+    return math.inf if value > 700 else math.exp(value)

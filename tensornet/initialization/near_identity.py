@@ -12,10 +12,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from ..graph.shape_inference import Scope
-from ..language.expression import Contraction, Expression, Ref, free_axes, is_scalar, references
+from ..language.expression import Contraction, Expression, Ref, free_axes
 from ..ops.moments import Moments
-from .state import FAR, Link, Starts
+from .state import FAR, Starts
 
 __all__ = ["behind_its_mean", "start_chain"]
 
@@ -27,113 +26,72 @@ UNPREDICTABLE = math.log(10.0)
 """A product whose logarithm deviates this much is worth a word."""
 
 
-def start_chain(starts: Starts, term: Contraction, scope: Scope) -> float:
+def start_chain(starts: Starts, term: Contraction) -> float:
     """Starts the links of a product near the identity if it is long.
 
     Returns:
         By how much the typical square lies below its mean then, beyond what is tolerable.
     """
-    if math.sqrt(_wandering(starts, term, scope)[1]) / 2 > OFTEN_OFF:
-        _start_links(starts, term, starts.known.scope(term, scope))
-    decay, variance = _wandering(starts, term, scope)
-    deviation = math.sqrt(variance) / 2
+    if _wandering(starts, term)[1] > OFTEN_OFF:
+        _start_links(starts, term)
+    decay, deviation = _wandering(starts, term)
     if decay > math.log(FAR) and deviation > UNPREDICTABLE:
         off = f"{math.exp(deviation):.2g}"
         starts.doubt(term, f"is a product so long that it may start {off} times too large or small")
     return math.exp(max(0.0, decay - math.log(FAR)))
 
 
-def _start_links(starts: Starts, term: Contraction, scope: Scope) -> None:
-    known = starts.known
-    data = {factor: known.of(factor, scope) for factor in starts.data(term.factors)}
-    features: set[str] = set()
-    for link in _links(starts, term, scope, data):
-        starts.links[link.name] = link
-        starts.start(link.name, "near_identity", link.scale)
-        positions = math.prod(known.count(scope, axis) for axis in link.beside)
-        known.tensors[link.name] = known.tensors[link.name].times(math.sqrt(positions))
-        features.update(link.beside)
-    names = {ref.name for factor in data if features & {*free_axes(factor)} for ref in references(factor)}
-    for factor, moments in data.items():  # as if features were what they are in the mean, which is passed on
-        if names.intersection(ref.name for ref in references(factor)):
-            known.assumed[factor] = Moments(0.0, moments.mean**2)
+def _products(starts: Starts, product: Expression) -> Iterator[Contraction]:
+    """A product and those that are factors of it, those of weights with lines of their own too."""
+    found = starts.behind(product)
+    if isinstance(found, Contraction):
+        yield found
+        for factor in found.factors:
+            yield from _products(starts, factor)
 
 
-def _links(starts: Starts, term: Contraction, scope: Scope, data: Mapping[Expression, Moments]) -> list[Link]:
-    """The links of a product, but for one where there is nothing else whose start is to be chosen."""
-    free, refs = {*starts.free(term)}, [*_weights(starts, term, scope)]
-    times = Counter(ref.name for ref in refs)
-    once = [ref for ref in refs if ref.name in free and times[ref.name] == 1]
-    totals = {
-        axis: _total(starts.known.count(scope, axis), moments)
-        for factor, moments in data.items()
-        for axis in free_axes(factor)
-    }
-    found = [link for ref in once if (link := _link(starts, ref, scope, totals)) is not None]
-    return found if len(found) < len(once) else found[:-1]
+def _start_links(starts: Starts, term: Contraction) -> None:
+    """Starts the links of a product, but for one where there is nothing else whose start is to be chosen."""
+    known, free = starts.known, starts.free(term)
+    data = {axis: known.of(factor) for factor in starts.data(term.factors) for axis in free_axes(factor)}
+    factors = [(each, product) for product in _products(starts, term) for each in product.factors]
+    refs = [(each, product) for each, product in factors if isinstance(each, Ref) and each.name in free]
+    times = Counter(ref.name for ref, _ in refs)
+    once = [(ref, known.counts(product, free_axes(ref))) for ref, product in refs if times[ref.name] == 1]
+    links = [(ref, counts) for ref, counts in once if _is_link(ref, counts, data)]
+    for ref, counts in links if len(links) < len(once) else links[:-1]:
+        features = [(count, data[axis]) for axis, count in counts.items() if axis in data]
+        size = max(count for axis, count in counts.items() if axis not in data)
+        starts.start(ref.name, "near_identity", 1 / math.prod(count * each.mean for count, each in features))
+        let_through = 1 / (size * math.prod(count * each.square for count, each in features))
+        known.tensors[ref.name] = Moments(0.0, let_through)  # the mean square that passes on what comes in
 
 
-def _weights(starts: Starts, product: Expression, scope: Scope) -> Iterator[Ref]:
-    """The tensors that are multiplied, those of weights that are products themselves too."""
-    waiting: list[Expression] = [product]
-    while waiting:
-        part = waiting.pop()
-        inner, _ = starts.behind(part, scope)
-        if isinstance(inner, Contraction):
-            waiting.extend(reversed([each for each in inner.factors if not is_scalar(each)]))
-        elif isinstance(part, Ref):
-            yield part
+def _is_link(ref: Ref, counts: Mapping[str, float], data: Mapping[str, Moments]) -> bool:
+    """Whether a weight has two axes of one size, and others only of features that add up to something."""
+    ends = [count for axis, count in counts.items() if axis not in data]
+    features = [data[axis] for axis in counts if axis in data]
+    adds_up = all(each.mean > 0 and each.mean**2 > 0.1 * each.square for each in features)
+    return len(counts) == len(ref.index) and len(ends) == 2 and ends[0] == ends[1] and adds_up
 
 
-def _total(count: float, moments: Moments) -> float:
-    """What features add up to in the mean; 0 where that is nothing beside how far they deviate."""
-    return count * moments.mean if moments.mean**2 > 0.1 * moments.square else 0.0
+def _wandering(starts: Starts, term: Contraction) -> tuple[float, float]:
+    """By how much the logarithm of a product's square lies below that of its mean, and the deviation of its root.
 
-
-def _link(starts: Starts, ref: Ref, scope: Scope, totals: Mapping[str, float]) -> Link | None:
-    """A weight with two axes of one size, whose others are those of features."""
-    axes = [entry for entry in ref.index if isinstance(entry, str)]
-    beside = tuple(axis for axis in axes if axis in totals)
-    ends = [axis for axis in axes if axis not in totals]
-    if len(axes) < len(ref.index) or len(ends) != 2:
-        return None
-    total = math.prod(totals[axis] for axis in beside)
-    if total <= 0 or starts.known.count(scope, ends[0]) != starts.known.count(scope, ends[1]):
-        return None
-    return Link(ref.name, (ends[0], ends[1]), beside, 1 / total)
-
-
-def _wandering(starts: Starts, term: Expression, scope: Scope) -> tuple[float, float]:
-    """By how much the logarithm of a product's square lies below that of its mean, and its variance.
-
-    A χ² of S degrees of freedom has a logarithm of log S − 1/S − 1/(3S²) at its mean, nearly.
+    Each sum that data have no part in, and no link lets through, is a χ² of as many degrees of freedom.
     """
-    term, scope = starts.behind(term, scope)
-    count = starts.known.count
-    match term:
-        case Ref(name) if name in starts.parameters and name not in starts.links:
-            return -behind_its_mean(math.prod(count(scope, axis) for axis in free_axes(term))), 0.0
-        case Contraction(factors):
-            scope = starts.known.scope(term, scope)
-            sizes = [math.prod(count(scope, axis) for axis in place) for place in _places(starts, term)]
-            parts = [_wandering(starts, factor, scope) for factor in factors]
-            decay = sum(map(behind_its_mean, sizes)) + sum(part[0] for part in parts)
-            variance = sum(2 / size + 2 / size**2 for size in sizes if size > 1)
-            return decay, variance + sum(part[1] for part in parts)
-    return 0.0, 0.0
-
-
-def _places(starts: Starts, term: Contraction) -> list[set[str]]:
-    """The axes of sums of random numbers: those of a tensor of data are one place, and so are the ends of a link."""
-    left, places = set(term.summed), list[set[str]]()
-    for factor in term.factors:
-        if isinstance(factor, Ref) and (link := starts.links.get(factor.name)):
-            left -= {next((axis for axis in link.ends if axis in left), ""), *link.beside}
-    for factor in term.factors:
-        if not starts.is_weight(factor):
-            places.append(left & set(free_axes(factor)))
-            left -= places[-1]
-    return places + [{axis} for axis in left]
+    decay = variance = 0.0
+    of_data = {axis for factor in starts.data(term.factors) for axis in free_axes(factor)}
+    for product in _products(starts, term):
+        left = [axis for axis in product.summed if axis not in of_data]
+        for factor in product.factors:
+            if isinstance(factor, Ref) and starts.found.get(factor.name, ("",))[0] == "near_identity":
+                through = next((axis for axis in free_axes(factor) if axis in left), None)
+                left = [axis for axis in left if axis != through]
+        sizes = [size for size in starts.known.counts(product, left).values() if size > 1]
+        decay += sum(map(behind_its_mean, sizes))
+        variance += sum(2 / size + 2 / size**2 for size in sizes)
+    return decay, math.sqrt(variance) / 2
 
 
 def behind_its_mean(size: float) -> float:

@@ -22,10 +22,6 @@ class Moments:
         """What the mean leaves of the mean square."""
         return max(0.0, self.square - self.mean**2)
 
-    def times(self, factor: float) -> Moments:
-        """Those of the tensor times a number."""
-        return Moments(self.mean * factor, self.square * factor**2)
-
     def rounded(self) -> Moments:
         """Those to four digits, so that what was integrated once need not be again."""
         return Moments(float(f"{self.mean:.4g}"), float(f"{self.square:.4g}"))
