@@ -10,7 +10,6 @@ import pytest
 import tensornet as tn
 from tensornet import models
 from tensornet.device.model import default_profile
-from tensornet.passes.horizontal_fusion import fuse_horizontally
 from tensornet.planning.liveness import is_view
 from tensornet.planning.steps import Step
 from tensornet.protocol import load_backend
@@ -18,7 +17,7 @@ from tensornet.sizes import evaluate
 
 from .differential import BACKENDS, by_numpy
 from .programs import has
-from .test_rewrites import eager
+from .test_rewrites import REWRITES
 
 torch = pytest.importorskip("torch")
 
@@ -72,7 +71,7 @@ def test_one_product_gives_what_several_do(text: str, outputs: str, backend: str
     }
     arrays = {name: draw.standard_normal([int(size) for size in shape]) for name, shape in shapes.items()}
     frozen = tn.freeze(graph, {leaf.name: arrays[leaf.name] for leaf in graph.parameters})
-    joined = fuse_horizontally(frozen, eager())
+    joined = REWRITES["join"](frozen)
     assert sum("concat" in str(equation) for equation in joined.own) in (1, 2)
     assert sum("pad" in str(equation) for equation in joined.own) == (
         3 if "\nw[" in text and "D" not in text else 2
@@ -101,8 +100,8 @@ def test_frozen_queries_keys_and_values_are_one_product_and_go_to_the_kernel() -
     plan = tn.plan(frozen(attention()), backend="torch", profile=CPU, b=8, i=64)
     assert products(plan) == 2
     assert "scaled_dot_product_attention" in plan.code
-    (factor,) = (step for step in plan.once if "concat" in str(step) and "factor" in step.defines[0])
-    assert isinstance(factor, Step)
+    joined = [step for step in plan.once if isinstance(step, Step) and "concat" in str(step.equation)]
+    assert [len(step.equation.left) for step in joined] == [1, 2]  # biases, and factors
     assert tn.Plan.from_json(plan.to_json()) == plan
 
 

@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-import array_api_strict
 import numpy as np
 import pytest
 
 import tensornet as tn
 from tensornet import models
-from tensornet.backends.array_api import of
 from tensornet.graph.element_types import holding
 from tensornet.ops.table import Element
 from tensornet.passes.grouped_gemm import select_grouped_gemm
@@ -20,16 +18,27 @@ from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.protocol import load_backend
 
 from .conftest import sampled
-from .test_gradients import agrees_with_differences
+from .differential import BACKENDS
+from .test_gradients import agrees_with_differences, results
 from .test_gradients import check as agrees_with_autograd
-from .test_rewrites import eager
+from .test_rewrites import eager, on_graphs
 
 torch = pytest.importorskip("torch")
 
 KERNELS = ("grouped_matmul", "grouped_outer")
-BACKENDS = {name: lambda name=name: load_backend(name) for name in ("numpy", "torch", "jax")} | {
-    "array-api-strict": lambda: of(array_api_strict)
-}
+GROUPED = on_graphs(select_grouped_gemm, eager, lambda: KERNELS)
+"""Products by groups, whatever they cost."""
+ADDED = on_graphs(eliminate_one_hots, eager, lambda: KERNELS)
+"""Sums of outer products by groups."""
+
+
+def grouped(graph: tn.Graph) -> tn.Graph:
+    """The graph, of whose positions `p` it is known that they are such, with kernels in the place of equations."""
+    return ADDED(GROUPED(holding(graph, {"p": Element.WHOLE})))
+
+
+LOOKED_UP = tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p")
+TWICE = tn.layer("y[n,k,f] = x[n,c] * W[p[n,k],f,c]", inputs="x p")
 
 
 def plainly(x: Any, held: dict[str, Any], active: int, gated: bool) -> tuple[Any, Any]:
@@ -73,8 +82,7 @@ def test_it_is_that_of_plain_torch(
     derivative = tn.gradient(graph, wrt=["x", *held])
     arrays = {name: each.detach().numpy() for name, each in (*held.items(), ("x", x))}
     arrays |= {"y.grad": seed.numpy()}  # that of a number is 1
-    given = [arrays[leaf.name] for leaf in derivative.inputs]
-    written = tn.compile(derivative)({leaf.name: arrays[leaf.name] for leaf in derivative.parameters}, *given)
+    written = results(derivative, "numpy", arrays).values()
     for one, other in zip(written, expected, strict=True):
         np.testing.assert_allclose(one, other.numpy(), rtol=1e-9, atol=1e-9)
 
@@ -104,8 +112,8 @@ def test_the_plan_chooses() -> None:
 
 def test_what_is_put_in_order_counts_as_memory() -> None:
     """Rows by matrix, their products, and these where the rows are; beside x, W and p."""
-    written = tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p", c=64, f=128)
-    plan = tn.plan(holding(written, {"p": Element.WHOLE}), backend="torch", n=4096, W0=16)
+    written = holding(LOOKED_UP, {"p": Element.WHOLE})
+    plan = tn.plan(written, backend="torch", n=4096, W0=16, c=64, f=128)
     assert "grouped_matmul" in plan.code
     assert plan.peak_memory == 4 * (2 * 4096 * 64 + 2 * 4096 * 128 + 16 * 64 * 128) + 8 * 4096
 
@@ -147,10 +155,8 @@ SIZES = {"n": 7, "k": 2, "c": 3, "d": 2, "f": 4, "h": 2, "t": 3, "v": 5}
 
 def arrays_for(text: str, told: str, low: int, high: int) -> tuple[dict[str, Any], np.ndarray]:
     """Arrays for what an equation reads, and its value by numpy's einsum."""
-    rng, arrays = (
-        np.random.default_rng(0),
-        {"p": np.random.default_rng(1).integers(low, high, [SIZES[a] for a in told])},
-    )
+    rng = np.random.default_rng(0)
+    arrays = {"p": np.random.default_rng(1).integers(low, high, [SIZES[a] for a in told])}
     left, right = text.split(" = ")
     operands, supported = [], []
     for name, index in re.findall(r"([xzgW])\[((?:p\[[^]]*\]|[^]])*)\]", right):
@@ -179,8 +185,7 @@ def kernels_agree(text: str, told: str, backends: Iterable[str]) -> None:
     arrays, expected = arrays_for(text, told, -1 if outside else 0, 7 if outside else 4)
     inputs = [name for name in arrays if name != "W"]
     written = tn.layer(text, inputs=inputs, **({"v": 5} if outside else {}))
-    written = holding(written, {"p": Element.WHOLE})
-    changed = eliminate_one_hots(select_grouped_gemm(written, eager(), KERNELS), eager(), KERNELS)
+    changed = grouped(written)
     assert "grouped_" in str(changed)
     for backend, graph in (*((name, changed) for name in backends), ("numpy", written)):
         library = BACKENDS[backend]()
@@ -194,9 +199,7 @@ def kernels_agree(text: str, told: str, backends: Iterable[str]) -> None:
 def test_gradients_flow_through_kernels(text: str, told: str) -> None:
     arrays, _ = arrays_for(text, told, 0, 5)
     graph = tn.layer(text, inputs=list(arrays), **({"v": 5} if "onehot" in text else {}))
-    changed = eliminate_one_hots(
-        select_grouped_gemm(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS), eager(), KERNELS
-    )
+    changed = grouped(graph)
     assert "grouped_" in str(changed)
     names = [name for name in arrays if name != "p"]
     run = tn.compile(changed, backend="torch")
@@ -214,57 +217,37 @@ def test_gradients_flow_through_kernels(text: str, told: str) -> None:
     agrees_with_differences(graph, arrays, names)
 
 
-@pytest.mark.parametrize("mapped", [(0, None)])
-def test_kernels_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
-    graph = tn.layer("y[n,k,f] = x[n,c] * W[p[n,k],f,c]", inputs="x p")
-    changed = select_grouped_gemm(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS)
-    run = tn.compile(changed, backend="torch")
+def test_kernels_can_be_mapped() -> None:
+    run = tn.compile(grouped(TWICE), backend="torch")
     torch.manual_seed(0)
-    x, p = torch.randn(3, 7, 4), torch.randint(0, 5, (3, 7, 2))
-    W = torch.randn(5, 6, 4)
-    given = [each if at == 0 else each[1] for each, at in zip((x, p), mapped, strict=True)]
-    whole = [each if at == 0 else each[1].expand_as(each) for each, at in zip((x, p), mapped, strict=True)]
-    expected = torch.einsum("bnc,bnkfc->bnkf", whole[0], W[whole[1]])
-    found = torch.vmap(lambda x, p: run({"W": W}, x, p), in_dims=mapped)(*given)
-    torch.testing.assert_close(found, expected)
+    x, p, W = torch.randn(3, 7, 4), torch.randint(0, 5, (7, 2)), torch.randn(5, 6, 4)
+    found = torch.vmap(lambda x: run({"W": W}, x, p))(x)
+    torch.testing.assert_close(found, torch.einsum("bnc,nkfc->bnkf", x, W[p]))
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array-api-strict"])
 def test_wrong_positions_are_refused(backend: str) -> None:
     library = BACKENDS[backend]()
-    graph = select_grouped_gemm(
-        holding(tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p"), {"p": Element.WHOLE}),
-        eager(),
-        KERNELS,
-    )
-    given = (np.zeros((3, 4)), np.array([0, 5, 1]))
-    arrays = list(map(library.asarray, given))
-    held, run = {"W": library.asarray(np.zeros((5, 6, 4)))}, tn.compile(graph, backend=library)
+    arrays = map(library.asarray, (np.zeros((3, 4)), np.array([0, 5, 1])))
+    run = tn.compile(grouped(LOOKED_UP), backend=library)
     with pytest.raises(tn.ShapeError, match="5"):
-        run(held, *arrays)
+        run({"W": library.asarray(np.zeros((5, 6, 4)))}, *arrays)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 6), (3, 0, 6), (3, 4, 0)])
-@pytest.mark.parametrize("backend", ["numpy", "torch", "jax", "array-api-strict"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_empty(backend: str, shape: tuple[int, int, int]) -> None:
     library, (n, c, f) = BACKENDS[backend](), shape
-    graph = select_grouped_gemm(
-        holding(tn.layer("y[n,f] = x[n,c] * W[p[n],f,c]", inputs="x p"), {"p": Element.WHOLE}),
-        eager(),
-        KERNELS,
-    )
-    given = (np.zeros((n, c)), np.zeros(n, dtype=np.int64))
-    held = {"W": library.asarray(np.zeros((5, f, c)))}
-    found = library.numpy(tn.compile(graph, backend=library)(held, *map(library.asarray, given)))
+    arrays = map(library.asarray, (np.zeros((n, c)), np.zeros(n, dtype=np.int64)))
+    run = tn.compile(grouped(LOOKED_UP), backend=library)
+    found = library.numpy(run({"W": library.asarray(np.zeros((5, f, c)))}, *arrays))
     np.testing.assert_array_equal(found, np.zeros((n, f)))
 
 
 def test_jax_differentiates_and_traces_kernels() -> None:
     jax = pytest.importorskip("jax")
     library = load_backend("jax")
-    graph = tn.layer("y[n,k,f] = x[n,c] * W[p[n,k],f,c]", inputs="x p")
-    changed = select_grouped_gemm(holding(graph, {"p": Element.WHOLE}), eager(), KERNELS)
-    run = tn.compile(changed, backend="jax")
+    run = tn.compile(grouped(TWICE), backend="jax")
     rng = np.random.default_rng(0)
     x, p, W = rng.standard_normal((7, 4)), rng.integers(0, 5, (7, 2)), rng.standard_normal((5, 6, 4))
     x, p, W = (library.asarray(each) for each in (x.astype("float32"), p, W.astype("float32")))

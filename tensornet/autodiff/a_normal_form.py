@@ -23,6 +23,7 @@ from ..language.expression import (
     contraction,
     flat,
     free_axes,
+    is_random,
     is_scalar,
     remade_axes,
     transform,
@@ -30,7 +31,6 @@ from ..language.expression import (
 )
 from ..ops.structure import PAD
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
-from ..passes.common_subexpressions import is_random
 from ..sizes import evaluate
 from .activity import changes
 from .vjp_context import VjpContext

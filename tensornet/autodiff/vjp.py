@@ -25,9 +25,8 @@ from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, beside, dim_size
 from ..language.equation import Equation
-from ..language.expression import Ref, is_scalar
+from ..language.expression import Ref, is_random, is_scalar
 from ..ops.table import Element
-from ..passes.common_subexpressions import is_random
 from ..scan.lowering import with_states
 from .a_normal_form import take_apart
 from .activity import active

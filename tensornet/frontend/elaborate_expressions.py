@@ -14,7 +14,7 @@ from typing import Any
 
 from ..graph.element_types import of_number
 from ..graph.graph import Graph
-from ..graph.shape_inference import Scope, scalar_size, scope_inside
+from ..graph.shape_inference import Scope, beside, scalar_size, scope_inside
 from ..ir.build import index, met_axes, node, number, size
 from ..ir.node import (
     Affine,
@@ -52,22 +52,25 @@ __all__ = ["Expressions"]
 
 
 class Expressions:
-    """The expressions of a graph as nodes.
+    """The expressions of a graph as nodes; or those without one, whose axes are each one size wherever they stand.
 
     Attributes:
-        graph: the graph.
+        graph: the graph, if there is one.
         tensors: the nodes, by the names of tensors.
+        reads: what references stand for, where they are no tensors.
         axes: the names of the axes of nodes.
         draws: numbers for what is random, so that no two draws are one.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph | None, draws: int = 0) -> None:
         self.graph = graph
-        formulas = {name: value for name, value in graph.sizes if not isinstance(value, int)}
+        sizes = graph.sizes if graph is not None else ()
+        formulas = {name: value for name, value in sizes if not isinstance(value, int)}
         self.formulas = {name: evaluate(symbol(name), formulas) for name in formulas}
         self.tensors: dict[str, Node] = {}
+        self.reads: dict[Ref, Operand] = {}
         self.axes: dict[Node, tuple[str, ...]] = {}
-        self.draws = itertools.count()
+        self.draws = itertools.count(draws)
 
     def size(self, length: Any) -> Size:
         """A size of the graph."""
@@ -100,7 +103,7 @@ class Expressions:
                 options: tuple[tuple[str, Any], ...] = tuple(
                     (n, self.scalar(each, scope)) for n, each in told
                 )
-                if not function.is_repeatable:
+                if function.random or function.trains:
                     options += (("draw", next(self.draws)),)
                 inner = self._within(arguments, function.leaves_out(part.axes), scope)
                 return self._made(part.function, arguments, left, inner, over, options)
@@ -111,6 +114,8 @@ class Expressions:
         if is_scalar(part):
             return Operand(self.scalar(part, scope))
         match part:
+            case Ref() if part in self.reads:
+                return self.reads[part]
             case Ref(name, entries):
                 read = self.tensors[name]
                 pairs = zip(entries, read.shape, strict=True)
@@ -166,12 +171,18 @@ class Expressions:
             self.axes.setdefault(made, tuple(str(axis) for axis in met))
         return made
 
-    def _within(self, parts: Sequence[Expression], axes: Iterable[str], scope: Scope) -> Scope:
-        """The scope inside of what binds some axes, which are as long as the parts tell."""
+    def _within(
+        self, parts: Sequence[Expression], axes: Iterable[str], scope: Scope, remade: bool = False
+    ) -> Scope:
+        """The scope inside of what binds some axes, which are as long as the parts tell.
+
+        Where they do not, they are as long as outside, but for those that are remade: these go by their names.
+        """
         bound = tuple(axes)
-        if not bound:
+        if not bound or self.graph is None:
             return scope
         inside = scope_inside(Contraction(tuple(parts)), self.graph.named, self.graph.bound)
+        inside = inside if remade else beside(scope, inside)
         return replace(scope, sizes={**scope.sizes, **{axis: inside[axis] for axis in bound}})
 
     # ---- positions
@@ -194,8 +205,10 @@ class Expressions:
         found = affine(told)
         if found is None:
             return Gather(*self.part(told, scope))
-        steps = tuple((axis, self._amount(step, scope)) for axis, step in found.steps)
-        return Affine(steps, self._amount(found.offset, scope))
+        steps = ((axis, self._amount(step, scope)) for axis, step in found.steps)
+        return Affine(
+            tuple((axis, step) for axis, step in steps if step != 0), self._amount(found.offset, scope)
+        )
 
     def _amount(self, told: Expression, scope: Scope) -> Size:
         """A number of positions."""
@@ -231,7 +244,7 @@ class Expressions:
     def _padded(self, part: Call, left: Left, scope: Scope) -> Node:
         """A crop or a padding: a copy of what is kept, and a number where nothing is written."""
         amounts = {name: values for name, values in part.options if name in option_axes(part)}
-        inside = self._within(part.arguments, amounts, scope)
+        inside = self._within(part.arguments, amounts, scope, remade=True)
         operand = self._whole(part.arguments[0], inside)
         sizes: dict[Axis, Size] = {}
         read: dict[Axis, Affine] = {}
@@ -259,7 +272,7 @@ class Expressions:
         pieces: dict[Axis, Size] = {}
         for n, argument in enumerate(part.arguments):
             has = joined in free_axes(argument)
-            inside = self._within((argument,), (joined,) if has else (), scope)
+            inside = self._within((argument,), (joined,) if has else (), scope, remade=True)
             read = self._whole(argument, inside) if has else self.part(argument, inside)
             pieces[joined, n] = self.size(inside[joined]) if has else 1
             table = {axis: along((joined, n) if axis == joined else axis) for axis in axes_of(read.reads)}

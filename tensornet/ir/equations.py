@@ -27,12 +27,13 @@ from ..language.expression import (
     product_of,
     sum_of,
 )
-from ..ops.structure import CONCAT, INDEX, PAD, REPEAT
+from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT
+from ..ops.table import FUNCTIONS
 from ..sizes import floored, is_never_negative, name_of, put_in, size_names
 from .build import Options, node, whole
 from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, fills
 
-__all__ = ["LEAVES", "Dims", "Line", "Sizes", "is_lone", "reads_of"]
+__all__ = ["LEAVES", "Dims", "Line", "Sizes", "is_lone", "is_position", "is_told", "reads_of"]
 
 Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
 """The axes of each dimension of a tensor, and their sizes."""
@@ -88,7 +89,7 @@ class Naming(Protocol):
     values: dict[str, int]
     lone: set[Node]
     reserved: set[str]
-    axes: dict[Node, tuple[str, ...]]
+    called: dict[tuple[Node, int], str]
 
     def tensor(self, each: Node) -> str:
         """The name of a node, which has an equation then."""
@@ -145,7 +146,8 @@ class Line:
 
     def named(self, each: Node, axis: int) -> str:
         """A name for an axis: its own, or that of a dimension that tells its size, or one that does by itself."""
-        own = self.naming.axes.get(each, ())[axis : axis + 1]
+        called = self.naming.called.get((each, axis))
+        own = () if called is None else (called,)
         hints, size = [*self._hints(each, axis)], _size_of(each, axis)
         if not hints and own != (ELLIPSIS,):
             return self.sized(size, *own)
@@ -273,7 +275,8 @@ class Line:
         child, reads = operand
         if child.is_scalar:
             return self._scalar(child, each, names)
-        if child.op == "index":
+        sized_inside = each.op in JOINED or "fill" in each.attributes
+        if child.op == "index" and not sized_inside:
             (entry,) = reads
             if isinstance(entry, Gather):
                 return self._held(each, entry, names)
@@ -342,6 +345,8 @@ class Line:
 def reads_of(each: Node) -> list[Operand]:
     """What a node reads: operands, and what holds positions."""
     found = [*each.operands]
+    if len(each.children) == len(found):
+        return found
     waiting: list[Any] = [*each.result, *(entry for operand in each.operands for entry in operand.reads)]
     while waiting:
         entry = waiting.pop(0)
@@ -362,11 +367,35 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
         or any(len(parts(child, d) or ()) > 1 for d in range(len(axes)))
     ):
         return False
-    if reader.op not in JOINED and "fill" not in reader.attributes:
-        return True
     entries = [entry for operand in child.operands for entry in operand.reads]  # its axes are sized inside
     plain = all(e.axis is not None or (isinstance(e, Affine) and not e.terms) for e in entries)
+    if reader.op not in JOINED and "fill" not in reader.attributes:
+        return plain or not is_kernel(child) or any(isinstance(entry, Gather) for entry in entries)
     return child.op == "copy" and "fill" not in child.attributes and plain
+
+
+def is_position(each: Node) -> bool:
+    """Whether a node is a sum of positions along axes, or ones there."""
+    if each.op in LEAVES or each.is_scalar:
+        return True
+    whole = each.op in ("add", "contract") and each.element.is_position
+    if each.op != ONEHOT.name and not (whole and len(each.sizes) == len(each.shape)):
+        return False
+    entries = (entry for operand in each.operands for entry in operand.reads)
+    plain = all(isinstance(entry, Affine) for entry in entries)
+    return plain and all(is_position(operand.node) for operand in each.operands)
+
+
+def is_told(reader: Node, child: Node) -> bool:
+    """Whether a node is an operand that tells positions to a kernel, which takes them as they are written, or is a
+    part of such ones."""
+    is_operand = is_position(child) and any(each.node is child for each in reader.operands)
+    return is_operand and (is_kernel(reader) or is_position(reader))
+
+
+def is_kernel(each: Node) -> bool:
+    """Whether a node is of a function that nobody writes."""
+    return each.op in FUNCTIONS and FUNCTIONS[each.op].is_kernel
 
 
 def _moved_axis(entry: Affine | Gather) -> int:

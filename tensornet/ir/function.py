@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ..ops.table import FUNCTIONS
 from ..sizes import Size as Formula
 from ..sizes import put_in
 from .build import node
-from .node import Affine, Entries, Gather, Node, Operand, Size
+from .node import Affine, Entries, Gather, Node, Operand, Size, interned
 
-__all__ = ["Function", "applied", "order", "rebuilt", "rewritten"]
+__all__ = ["Function", "applied", "order", "over_operands", "over_others", "rebuilt"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def order(outputs: Iterable[Node]) -> list[Node]:
     waiting = list(outputs)[::-1]
     while waiting:
         last = waiting[-1]
-        missing = [each for each in last.nodes() if each not in done] if last not in done else []
+        missing = [each for each in last.children if each not in done] if last not in done else []
         if missing:
             waiting += missing[::-1]
         else:
@@ -66,26 +67,67 @@ def rebuilt(
     moved = functools.partial(put_in, values=sizes)
     for old in order(outputs):
         if old not in new:
-            same = not sizes and all(new[each] is each for each in old.nodes())
-            new[old] = rule(old if same else _copied(old, new, moved))
+            new[old] = rule(_copied(old, new, moved) if sizes else over_others(old, new))
     return [new[each] for each in outputs]
 
 
-def _copied(old: Node, new: Mapping[Node, Node], moved: Callable[[Size], Size]) -> Node:
+def over_others(old: Node, new: Mapping[Node, Node], kept: Mapping[Node, Sequence[int]] = {}) -> Node:
+    """A node over others in the place of those that it reads.
+
+    Args:
+        old: the node.
+        new: what stands in the place of nodes.
+        kept: of nodes that it reads, the dimensions that those in their place still have.
+    """
+    if all(new.get(each, each) is each for each in old.children):
+        return old
+    operands = tuple(Operand(new.get(each, each), reads) for each, reads in old.operands)
+    rounds = old.op in FUNCTIONS and FUNCTIONS[old.op].rounds
+    if kept or rounds or len(old.children) > len(operands) or not _alike(old.operands, operands):
+        return _copied(old, new, lambda size: size, kept)
+    return interned(old.op, old.sizes, operands, old.result, old.shape, old.over, old.options, old.element)
+
+
+def _alike(old: Sequence[Operand], new: Sequence[Operand]) -> bool:
+    """Whether what is made of some operands is as long, and of the same elements, as what is made of others."""
+    return all(
+        one.node is two.node
+        or (
+            one.node.shape == two.node.shape
+            and one.node.element is two.node.element
+            and not (one.node.is_scalar or two.node.is_scalar)
+        )
+        for one, two in zip(old, new, strict=True)
+    )
+
+
+def over_operands(old: Node, operands: Sequence[Operand]) -> Node:
+    """A node over other operands, read along its axes."""
+    sizes = dict(enumerate(old.sizes))
+    return node(old.op, sizes, operands, old.result, old.shape, old.over, old.options)
+
+
+def _copied(
+    old: Node,
+    new: Mapping[Node, Node],
+    moved: Callable[[Size], Size],
+    kept: Mapping[Node, Sequence[int]] = {},
+) -> Node:
     """A node over other nodes and sizes."""
 
     def entry(each: Affine | Gather) -> Affine | Gather:
         if isinstance(each, Gather):
-            return Gather(new[each.node], entries(each.reads))
+            return Gather(*read(each.node, each.reads))
         return Affine(tuple((axis, moved(step)) for axis, step in each.terms), moved(each.offset))
 
-    def entries(every: Entries) -> Entries:
-        return tuple(map(entry, every))
+    def read(each: Node, reads: Entries) -> Operand:
+        dims = kept.get(each, range(len(reads)))
+        return Operand(new.get(each, each), tuple(entry(reads[d]) for d in dims))
 
     def option(value: Any) -> Any:
         match value:
             case Node():
-                return new[value]
+                return new.get(value, value)
             case Formula():
                 return moved(value)
             case tuple():
@@ -95,19 +137,13 @@ def _copied(old: Node, new: Mapping[Node, Node], moved: Callable[[Size], Size]) 
     return node(
         old.op,
         dict(enumerate(map(moved, old.sizes))),
-        [Operand(new[each.node], entries(each.reads)) for each in old.operands],
-        entries(old.result),
+        [read(*each) for each in old.operands],
+        tuple(map(entry, old.result)),
         [*map(moved, old.shape)],
         old.over,
         tuple((name, option(value)) for name, value in old.options),
         old.element if old.op in ("call", "scan", "item") or old.is_scalar or not old.operands else None,
     )
-
-
-def rewritten(function: Function, rule: Rule) -> Function:
-    """The function with a rewrite applied to each of its nodes, from the inputs on."""
-    new = {each: each for each in function.inputs}
-    return Function(function.inputs, tuple(rebuilt(function.outputs, new, rule)), function.sizes)
 
 
 def applied(function: Function, given: Sequence[Node], sizes: Sequence[Size] = ()) -> list[Node]:

@@ -10,8 +10,8 @@ a size is one size throughout a graph and its blocks.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,11 +20,12 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
+from ..language.expression import ELLIPSIS
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import evaluate, name_of, put_in, size_names, symbol
-from .equations import LEAVES, Dims, Line, Sizes, is_lone, reads_of
+from .equations import LEAVES, Dims, Line, Sizes, is_lone, is_told, reads_of
 from .function import Function, order, rebuilt
-from .node import Node, Size
+from .node import Affine, Node, Operand, Size, fills
 
 __all__ = ["Called", "Names", "graph_of"]
 
@@ -50,9 +51,10 @@ class Names:
     calls: dict[Node, Called] = field(repr=False)
 
     def moved(self, new: Mapping[Node, Node]) -> Names:
-        """The names of other nodes in the place of some; those of others are left out."""
+        """The names of other nodes in the place of some; those of others are left out, as are those of other axes."""
         tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
-        axes = {new[each]: names for each, names in self.axes.items() if each in new}
+        pairs = ((each, new[each], names) for each, names in self.axes.items() if each in new)
+        axes = {other: names[: _alike(each, other)] for each, other, names in pairs}
         calls = {new[each]: called for each, called in self.calls.items() if each in new}
         return replace(self, tensors=tensors, axes=axes, calls=calls)
 
@@ -115,27 +117,74 @@ class _Naming:
         self.nodes = order(
             [*(each for each in names.tensors if each in needed), *outputs]
         )  # as they were written
+        self.stems: dict[Node | None, str] = dict(zip(outputs, names.outputs, strict=False))
+        self.called = dict[tuple[Node, int], str]()
+        for each in reversed(self.nodes):
+            self._ask(each)
         self.items: dict[Node, dict[int, Node]] = {}
         for each in self.nodes:
             if each.op == "item":
                 self.items.setdefault(each.operands[0].node, {})[each.attributes["n"]] = each
-        self.lone = set(self._written_where_read())
+        self.lone = self._written_where_read()
 
-    def _written_where_read(self) -> Iterator[Node]:
-        """The nodes that are read once, along axes alone, and have no name."""
-        counts = Counter(each for node in self.nodes for each in node.nodes())
+    def _ask(self, each: Node) -> None:
+        """Has what a node reads go by the names of the node and of its axes, where it has none of its own."""
+        stem = self.names.tensors.get(each) or self.stems.get(each, "v")
+        self.stems |= dict.fromkeys(each.children, stem)
+        self.called |= {(each, n): name for n, name in enumerate(self.axes.get(each, ()))}
+        for child, reads in each.operands:
+            for axes, entry in zip(child.dims, reads, strict=True):
+                name = self.called.get((each, entry.axis), ELLIPSIS) if entry.axis is not None else ELLIPSIS
+                if axes and len(axes) == 1 and name != ELLIPSIS:
+                    self.called.setdefault((child, axes[0]), name)
+
+    def _written_where_read(self) -> set[Node]:
+        """The nodes without a name that are read along axes alone: once, or as positions that kernels are told."""
+        counts = Counter(each for node in self.nodes for each in node.children)
+        reading: dict[Node, list[Operand]] = defaultdict(list)
         for node in self.nodes:
             for child, reads in reads_of(node) if node.op not in ("call", "scan") else ():
-                asked = child in self.outputs or child in self.names.tensors
-                if counts[child] == 1 and not asked and is_lone(node, child, reads):
-                    yield child
+                reading[child].append(Operand(node, reads))
+        found: set[Node] = set()
+        for child in reversed(self.nodes):
+            pairs = reading[child]
+            asked = child in self.outputs or child in self.names.tensors or counts[child] != len(pairs)
+            if asked or not pairs or not self._tells_sizes(child):
+                continue
+            if not all(is_lone(node, child, reads) for node, reads in pairs):
+                continue
+            if len(pairs) == 1 or all(is_told(node, child) for node, _ in pairs):
+                found.add(child)
+        return found
+
+    def _tells_sizes(self, each: Node) -> bool:
+        """Whether what a node reads tells the sizes of its dimensions, or their names do: nothing around it may."""
+        entries = [
+            (entry, length)
+            for child, reads in each.operands
+            for entry, length in zip(reads, child.shape, strict=True)
+        ]
+        told, own = {entry.axis for entry, _ in entries}, self.axes.get(each, ())
+        kept = {axis for axes in each.dims for axis in axes or ()}
+        apart = {
+            axis
+            for entry, length in entries
+            if entry.axis is None
+            and isinstance(entry, Affine)
+            and fills(entry, each.sizes, length, self.same)
+            for axis, _ in entry.terms
+        }
+        return all(
+            axis < len(own) and self.same(self.sizes.known.get(own[axis]), each.sizes[axis])
+            for axis in (apart & kept) - told
+        )
 
     def graph(self) -> Graph:
         """The graph."""
         for each in self.nodes:
             if each.op in ("call", "scan"):
                 self._call(each)
-            elif each not in self.lone and each.op not in ("input", "item", *LEAVES):
+            elif not (each in self.lone or each.is_scalar or each.op in ("input", "item", *LEAVES)):
                 self.tensor(each)
         for name, each in zip(self.names.outputs, self.outputs, strict=True):
             if self.tensors.get(each) != name:
@@ -157,7 +206,8 @@ class _Naming:
     def _named(self, each: Node | None) -> str:
         """A name for a node: its own, if no other node has it."""
         own = self.names.tensors.get(each, "") if each is not None else ""
-        numbered = (f"{own or 'v'}_{n}" for n in itertools.count(1))
+        stem = own or self.stems.get(each, "v")
+        numbered = (f"{stem}_{n}" for n in itertools.count(1))
         taken = (self.taken, self.sizes.known, self.sizes.made)
         free = (name for name in numbered if not any(name in names for names in taken))
         name = own if own and own not in self.given else next(free)
@@ -226,6 +276,12 @@ class _Naming:
             known = self.sizes.inside(own)
             self.blocks[key] = _Naming(inputs, outputs, inner, bound, known, self.blocks).graph()
         return self.blocks[key]
+
+
+def _alike(one: Node, other: Node) -> int:
+    """How many axes two nodes have alike, the first ones, if they have the same dimensions."""
+    pairs = zip(one.sizes, other.sizes, strict=False) if one.dims == other.dims else ()
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _dims_of(dims: Any) -> Dims:

@@ -1,4 +1,4 @@
-"""Hash-consed nodes: one operation over a space of numbered axes.
+"""Hash-consed nodes, and so common subexpression elimination: one operation over a space of numbered axes.
 
     Node  = op · sizes of its axes · operands, each a node and a read · result, a write · shape · over · options
     entry = Affine: offset + Σ step · axis      an axis, a position, a composite, a window
@@ -16,6 +16,7 @@ from the axes of the node to positions. What the op is decides the rest:
 
 from __future__ import annotations
 
+import functools
 import operator
 import weakref
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,7 @@ __all__ = [
     "Operand",
     "Size",
     "along",
+    "composed",
     "interned",
     "row_major",
     "substitute",
@@ -59,7 +61,14 @@ class Affine:
     terms: tuple[tuple[Axis, Size], ...] = ()
     offset: Size = 0
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.terms, self.offset))
+
+    @functools.cached_property
     def axis(self) -> Axis | None:
         """The axis, where the position is no more than that."""
         return self.terms[0][0] if len(self.terms) == 1 and self.offset == 0 and self.steps == (1,) else None
@@ -106,12 +115,18 @@ class Node:
         options: its attributes as names and values: numbers, sizes, nodes without axes, functions.
         element: what the elements are.
         dims: the axes of each dimension that is an axis or a composite; nothing where it is written otherwise.
+        attributes: the options by name.
+        children: what it reads, each as often as it does: operands, positions, and options that are nodes.
+        is_scalar: whether it is a number made of numbers and sizes alone, the same wherever it is read.
     """
 
     __slots__ = (
-        *("__weakref__", "dims", "element", "op", "operands", "options"),
-        *("over", "result", "shape", "sizes"),
+        *("__weakref__", "attributes", "children", "dims", "element", "is_scalar", "op", "operands"),
+        *("options", "over", "result", "shape", "sizes"),
     )
+    attributes: Mapping[str, Any]
+    children: tuple[Node, ...]
+    is_scalar: bool
     dims: tuple[tuple[int, ...] | None, ...]
     op: str
     sizes: tuple[Size, ...]
@@ -129,26 +144,18 @@ class Node:
     def __reduce__(self) -> tuple[Any, ...]:
         return interned, tuple(getattr(self, name) for name in _FIELDS)
 
-    @property
-    def attributes(self) -> Mapping[str, Any]:
-        """The options by name."""
-        return dict(self.options)
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether it is a number made of numbers and sizes alone, the same wherever it is read."""
-        if self.op in ("number", "size"):
-            return True
-        plain = not self.shape and not self.sizes and bool(self.operands) and self.op not in ("item", "call")
-        return plain and "draw" not in self.attributes and all(each.node.is_scalar for each in self.operands)
-
-    def nodes(self) -> Iterator[Node]:
-        """What it reads, each as often as it does: operands, positions, and options that are nodes."""
+    def _children(self) -> Iterator[Node]:
         for operand in self.operands:
             yield operand.node
             yield from gathered(operand.reads)
         yield from gathered(self.result)
         yield from (value for _, value in self.options if isinstance(value, Node))
+
+    def _is_scalar(self) -> bool:
+        if self.op in ("number", "size"):
+            return True
+        plain = not self.shape and not self.sizes and bool(self.operands) and self.op not in ("item", "call")
+        return plain and "draw" not in self.attributes and all(each.node.is_scalar for each in self.operands)
 
 
 _FIELDS = ("op", "sizes", "operands", "result", "shape", "over", "options", "element")
@@ -174,6 +181,8 @@ def interned(
         for name, value in zip(_FIELDS, fields, strict=True):
             setattr(found, name, value)
         found.dims = plain_dims(result, sizes, shape)
+        found.attributes = dict(options)
+        found.children, found.is_scalar = tuple(found._children()), found._is_scalar()
         _TABLE[key] = found
     return found
 
@@ -248,6 +257,11 @@ def substitute(entries: Entries, table: Mapping[Axis, Affine]) -> Entries:
 def _substituted(entry: Affine | Gather, table: Mapping[Axis, Affine]) -> Affine | Gather:
     if isinstance(entry, Gather):
         return Gather(entry.node, substitute(entry.reads, table))
+    return composed(entry, table)
+
+
+def composed(entry: Affine, table: Mapping[Axis, Affine]) -> Affine:
+    """A position with others in the place of axes."""
     steps: dict[Axis, Size] = {}
     offset = entry.offset
     for axis, step in entry.terms:
@@ -255,4 +269,4 @@ def _substituted(entry: Affine | Gather, table: Mapping[Axis, Affine]) -> Affine
         offset += step * inner.offset
         for each, by in inner.terms:
             steps[each] = steps.get(each, 0) + step * by
-    return Affine(tuple(steps.items()), offset)
+    return Affine(tuple((axis, step) for axis, step in steps.items() if step != 0), offset)

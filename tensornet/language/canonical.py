@@ -46,9 +46,15 @@ class CanonicalForms:
     def __init__(self, count: Callable[[Call], Expression]) -> None:
         self.count = count
         self._written: dict[Expression, Expression] = {}
+        self._forms: dict[int, tuple[Expression, Expression]] = {}
 
     def of(self, expression: Expression) -> Expression:
         """The canonical form."""
+        if id(expression) not in self._forms:
+            self._forms[id(expression)] = expression, self._form(expression)
+        return self._forms[id(expression)][1]
+
+    def _form(self, expression: Expression) -> Expression:
         if is_scalar(expression) or isinstance(expression, Ref):
             return expression
         if isinstance(expression, Call) and FUNCTIONS[expression.function].expansion:
@@ -57,6 +63,12 @@ class CanonicalForms:
             form = _simplified(transform(expression, self.of))
         self._written.setdefault(form, expression)
         return form
+
+    def name(self, expression: Expression, ref: Ref) -> None:
+        """Has an expression written as a tensor."""
+        form = self.of(expression)
+        if not isinstance(form, Ref):
+            self._written[form] = ref
 
     def written(self, form: Expression) -> Expression:
         """An expression with its parts as they were written."""

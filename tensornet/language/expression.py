@@ -34,6 +34,7 @@ __all__ = [
     "flat",
     "fresh",
     "free_axes",
+    "is_random",
     "is_scalar",
     "is_told",
     "occurring",
@@ -313,6 +314,13 @@ def references(expression: Expression) -> Iterator[Ref]:
 
 
 @_kept
+def is_random(expression: Expression) -> bool:
+    """Whether the value is another each time."""
+    return any(
+        isinstance(part, Call) and FUNCTIONS[part.function].random for part in subexpressions(expression)
+    )
+
+
 def is_scalar(expression: Expression) -> bool:
     """Whether the value is a number made of literals and sizes alone."""
     match expression:

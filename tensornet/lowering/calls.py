@@ -94,7 +94,12 @@ def _pointwise(context: Context, call: Call, scope: Scope, wanted: Layout | None
     if hidden is not None:
         return hidden
     asked = order_with_bias(context, call, scope) or wanted if adds else wanted
-    operands = [operand(context, each, scope, asked, adds) for each in call.arguments[split:]]
+    arguments = call.arguments[split:]
+    lowered = {
+        n: operand(context, arguments[n], scope, asked, adds)
+        for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
+    }  # a product last: what is added to it may be one step with it
+    operands = [lowered[n] for n in range(len(arguments))]
     if adds:
         operands = exact_together(context, operands)
     fused = _fused(context, call.function, operands)
@@ -106,6 +111,10 @@ def _pointwise(context: Context, call: Call, scope: Scope, wanted: Layout | None
         return replace(call, arguments=arguments, options=numbers)
 
     return combine(context, _rule(call), written, operands, conditions, wanted)
+
+
+def _is_product(part: Expression) -> bool:
+    return isinstance(part, Contraction) and bool(part.summed)
 
 
 def _fused(context: Context, function: str, operands: Sequence[Operand]) -> Value | None:

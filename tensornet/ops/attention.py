@@ -32,7 +32,7 @@ def _hidden(numbers: Mapping[str, Any]) -> bool:
 
 def _equations() -> Iterator[KernelEquation]:
     """Attention whose scores are as they are, have something added, or are hidden in part; dropped out or not."""
-    score = "scale * q[b,i,d] * k[b,j,d]"
+    score, hides = "scale * q[b,i,d] * k[b,j,d]", "where(max[j](see), hidden, 0)"
     of_scores = (
         KernelEquation(score, ("q", "k", "v")),
         KernelEquation(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask"), ("mask",)),
@@ -47,15 +47,16 @@ def _equations() -> Iterator[KernelEquation]:
             ("q", "repeat[h](k)", "repeat[h](v)"),
             options=(("causal", 1),),
         ),
-        # a query that sees nothing weighs all alike whatever it is, and gets no gradient
+        # a query that sees nothing weighs all alike whatever it is, and gets no gradient; its scores are 0, for the
+        # backward pass makes weights of sums of them, in which -1e30 leaves nothing of how many keys there are
         KernelEquation(
             f"where(see[b,i,j], {score}, hidden)",
-            ("where(max[j](see), q, 0)", "k", "v", "where(see, 0, hidden)"),
+            ("where(max[j](see), q, 0)", "k", "v", f"where(see, 0, {hides})"),
             ("see",),
         ),
         KernelEquation(
             f"where(see[b,i,j], {score} + mask[b,i,j], hidden)",
-            ("where(max[j](see), q, 0)", "k", "v", "where(see, mask, hidden)"),
+            ("where(max[j](see), q, 0)", "k", "v", f"where(see, mask, {hides})"),
             ("see", "mask"),
         ),
     )

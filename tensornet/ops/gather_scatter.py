@@ -155,7 +155,7 @@ def _matmul_groups(told: Sequence[str], x: Sequence[str], w: Sequence[str], summ
 def _lower_matmul(lowering: Lowering, call: Call) -> Value:
     """Rows with a dimension each for what tells, what is theirs alone and what is summed; matrices one by one."""
     rows, matrices = cast("tuple[Expression, Ref]", call.arguments)
-    (entry,) = [each for each in matrices.index if isinstance(each, Ref)]
+    (entry,) = [cast("Expression", each) for each in matrices.index if not isinstance(each, str)]
     which = lowering.new_axis()
     plain = replace(matrices, index=tuple(which if each is entry else each for each in matrices.index))
     x, told, w = (lowering.lower(each) for each in (rows, entry, plain))

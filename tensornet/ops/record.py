@@ -297,11 +297,6 @@ class Function:
         return self.arity[1] == 0
 
     @property
-    def tells_sizes(self) -> bool:
-        """Whether the sizes around it show in the value, so that the same words may say two things."""
-        return self.axes in ("exchanged", "made", "joined") or self.resized is not None
-
-    @property
     def form(self) -> str:
         """How an equation writes it: `softmax[j](a)`, `a + b`, `where(condition, a, b)`."""
         operands = string.ascii_lowercase[: self.arity[0]]

@@ -2,149 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
 
-from ..graph.element_types import of_expression
-from ..graph.graph import Graph
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    contraction,
-    free_axes,
-    rename,
-    sum_of,
-    transform,
-    without,
-)
+from ..ir.build import node, number
+from ..ir.function import over_operands, rebuilt
+from ..ir.node import Axis, Node, Operand, along, axes_of, substitute
+from ..ir.rewriting import Facts, Program
 from ..ops.pointwise import AND, REFLEXIVE, WHERE
 from ..ops.reduce import MAX
 from ..ops.table import FUNCTIONS, Element
-from ..sizes import evaluate
-from .rewriter import Draft
 
 __all__ = ["drop_known_totals", "drop_tautologies"]
 
 
-def drop_known_totals(graph: Graph) -> Graph:
+def drop_known_totals(program: Program) -> Program:
     """Leaves weights out of the terms that only sum them, where other terms of the sum have their other axes."""
-    draft = Draft(graph)
-    for name in [equation.name for equation in graph.own]:
-        if name in draft:
-            equation = draft[name]
-            right = _without(draft, equation.right)
-            if right != equation.right:
-                draft.put(replace(equation, right=right))
-    return draft.finished()
+    return program.rewritten(_without_totals)
 
 
-def _without(draft: Draft, expression: Expression) -> Expression:
-    expression = transform(expression, lambda part: _without(draft, part))
-    if not isinstance(expression, Call) or expression.function != "add":
-        return expression
-    terms = list(expression.arguments)
+def _without_totals(total: Node, facts: Facts) -> Node:
+    """A sum, without the weights that terms only sum."""
+    if total.op != "add" or total.is_scalar:
+        return total
+    terms = [*total.operands]
     for at, term in enumerate(terms):
-        others = {axis for n, each in enumerate(terms) if n != at for axis in free_axes(each)}
-        terms[at] = _term(draft, term, others)
-    return expression if tuple(terms) == expression.arguments else sum_of(terms, expression.place)
+        others = {axis for n, each in enumerate(terms) if n != at for axis in axes_of(each.reads)}
+        while facts.readers[term.node] == 1 and (shorter := _without_total(term, others)) is not None:
+            terms[at] = term = shorter
+    if terms == [*total.operands]:
+        return total
+    made = node("add", dict(enumerate(total.sizes)), terms, total.result, total.shape)
+    return made if made.element is total.element else total
 
 
-def _term(draft: Draft, term: Expression, others: Collection[str]) -> Expression:
-    """A term without the weights that it only sums; the other axes of these stand in `others` or are in it still."""
-    for factor in term.factors if isinstance(term, Contraction) else ():
-        assert isinstance(term, Contraction)
-        summed = _summed_to_one(draft, factor)
-        rest = without(term.factors, (factor,))
-        beside = {axis for each in rest for axis in free_axes(each)}
-        lost = set(free_axes(factor)) - summed - beside
-        if summed and summed <= set(term.summed) - beside and lost <= set(others) - set(term.summed):
-            left = tuple(axis for axis in term.summed if axis not in summed)
-            return _term(draft, contraction(rest or (Literal(1),), left, term.place), others)
-    return term
-
-
-def _summed_to_one(draft: Draft, factor: Expression) -> set[str]:
-    """The axes along which a factor sums to 1, under its own names."""
-    names = {axis: axis for axis in free_axes(factor)}
-    if isinstance(factor, Ref) and factor.name in draft:
-        producer = draft[factor.name]
-        pairs = list(zip(producer.left, factor.index, strict=True))
-        if not all(isinstance(made, str) and isinstance(read, str) for made, read in pairs):
-            return set()
-        names, factor = {str(made): str(read) for made, read in pairs}, producer.right
-    if not isinstance(factor, Call) or not FUNCTIONS[factor.function].sums_to_one:
-        return set()
-    return {names[axis] for axis in factor.axes if axis in names}
-
-
-def drop_tautologies(graph: Graph) -> Graph:
-    """Leaves out choices by a condition that always holds."""
-    draft = Draft(graph)
-    for equation in graph.own:
-        if equation.name in draft and any(map(_is_choice, equation.parts)):
-            right = _chosen(draft, equation.right)
-            if right != equation.right:
-                draft.put(replace(equation, right=right))
-    return draft.finished()
-
-
-def _is_choice(part: Expression) -> bool:
-    """Whether it is `where(max[j](…), …, …)`."""
-    match part:
-        case Call(choice, (Call(largest), *_)):
-            return choice == WHERE.name and largest == MAX.name
-    return False
-
-
-def _chosen(draft: Draft, expression: Expression) -> Expression:
-    expression = transform(expression, lambda part: _chosen(draft, part))
-    match expression:
-        case Call(_, (Call(_, (condition,), axes), chosen, _)) if _is_choice(expression):
-            whole = set(free_axes(expression)) == set(free_axes(chosen))
-            return chosen if whole and _holds(draft, condition, axes) else expression
-    return expression
-
-
-def _holds(draft: Draft, condition: Expression, axes: Collection[str]) -> bool:
-    """Whether a condition is true somewhere along some axes, whatever stands in the tensors."""
-    pairs = [_compared(draft, part) for part in _together(draft, condition)]
-    names: dict[str, str] = {}
-    for one, other in (pair for pair in pairs if pair is not None):
-        for a, b in zip(free_axes(one), free_axes(other), strict=False):
-            names |= {a: b} if a in axes else {b: a} if b in axes else {}
-    scope, bound = draft.scope(condition), draft.graph.bound
-    return all(evaluate(scope[a], bound) == evaluate(scope[b], bound) for a, b in names.items()) and all(
-        pair is not None and rename(pair[0], names) == rename(pair[1], names) for pair in pairs
-    )
-
-
-def _compared(draft: Draft, part: Expression) -> tuple[Expression, Expression] | None:
-    """The integers that a condition compares and that it holds for where they are equal."""
-    match part:
-        case Call(function, (one, other)) if function in REFLEXIVE:
-            whole = (of_expression(each, draft.elements) <= Element.WHOLE for each in (one, other))
-            return (one, other) if all(whole) else None
+def _without_total(term: Operand, others: Collection[Axis]) -> Operand | None:
+    """A product without one of its factors, which is only summed; its other axes stand in `others` or the rest."""
+    product, reads = term
+    if product.op != "contract" or any(axes is None or len(axes) > 1 for axes in product.dims):
+        return None
+    dims = [axes[0] for axes in product.dims if axes is not None]
+    for at, factor in enumerate(product.operands):
+        rest = [each for n, each in enumerate(product.operands) if n != at]
+        summed, beside = _summed_to_one(factor), {axis for each in rest for axis in axes_of(each.reads)}
+        lost = {*axes_of(factor.reads)} - summed - beside
+        places = {axis: reads[dims.index(axis)].axis for axis in lost if axis in dims}
+        goes = summed and summed.isdisjoint({*dims, *beside}) and len(places) == len(lost)
+        if not goes or not all(place in others for place in places.values()):
+            continue
+        kept = [d for d, axis in enumerate(dims) if axis not in lost]
+        left = tuple(product.result[d] for d in kept)
+        sizes = dict(enumerate(product.sizes))
+        made = node("contract", sizes, rest or [Operand(number(1))], left, None, product.over)
+        return Operand(made, tuple(reads[d] for d in kept))
     return None
 
 
-def _together(draft: Draft, condition: Expression) -> Iterator[Expression]:
-    """The conditions that are to hold at once, named ones seen through."""
-    match condition:
-        case Call(function, parts) if function == AND.name:
-            for part in parts:
-                yield from _together(draft, part)
-        case Ref(name, index) if name in draft:
-            names = {
-                made: read
-                for made, read in zip(draft[name].left, index, strict=True)
-                if isinstance(made, str) and isinstance(read, str)
-            }
-            if len(names) == len(index):
-                yield from _together(draft, rename(draft[name].right, names))
-            else:
-                yield condition
-        case _:
-            yield condition
+def _summed_to_one(factor: Operand) -> set[Axis]:
+    """The axes along which a factor sums to 1, as the product calls them."""
+    weights, reads = factor
+    function = FUNCTIONS.get(weights.op)
+    if function is None or not function.sums_to_one or weights.is_scalar:
+        return set()
+    places = [
+        entry.axis
+        for axes, entry in zip(weights.dims, reads, strict=True)
+        if axes and axes[0] in weights.over
+    ]
+    whole = (
+        len(places) == len(weights.over)
+        and None not in places
+        and all(axes and len(axes) == 1 for axes in weights.dims)
+    )
+    return {*places} if whole else set()
+
+
+def drop_tautologies(program: Program) -> Program:
+    """Leaves out choices by a condition that always holds."""
+    return program.rewritten(lambda each, _: _without_choices(each, program.numbers))
+
+
+def _without_choices(each: Node, sizes: Mapping[str, int]) -> Node:
+    """What a choice chooses in any case, and a choice between numbers that are chosen so, where that is told."""
+    if each.op != WHERE.name:
+        return each
+    chosen = _chosen(each, sizes)
+    if chosen is not None and not chosen.node.is_scalar:
+        made = node("copy", dict(enumerate(each.sizes)), [chosen], each.result, each.shape)
+        return made if made.element is each.element else each
+    found = [_chosen(operand.node, sizes) for operand in each.operands]
+    operands = [
+        number if number is not None and number.node.is_scalar else operand
+        for operand, number in zip(each.operands, found, strict=True)
+    ]
+    made = over_operands(each, operands) if operands != [*each.operands] else each
+    return made if made.element is each.element else each
+
+
+def _chosen(choice: Node, sizes: Mapping[str, int]) -> Operand | None:
+    """What `where(max[j](c), a, b)` chooses in any case: a number, or what has all axes."""
+    if choice.op != WHERE.name or choice.operands[0].node.op != MAX.name:
+        return None
+    (largest, chosen, _), whole = choice.operands, range(len(choice.sizes))
+    if not chosen.node.is_scalar and not {*axes_of(chosen.reads)}.issuperset(whole):
+        return None
+    (known,) = rebuilt([largest.node], {}, sizes=sizes)
+    return chosen if _holds(known.operands[0], known) else None
+
+
+def _holds(condition: Operand, largest: Node) -> bool:
+    """Whether a condition is true somewhere along some axes, whatever stands in the tensors.
+
+    It is where each integer is compared with itself: the axes are put at those that it is read at beside.
+    """
+    at = {axis: along(axis) for axis in range(len(largest.sizes))}
+    for pair in _together(condition):
+        if pair is None or pair[0].node is not pair[1].node:
+            return False
+        for one, other in zip(*(substitute(each.reads, at) for each in pair), strict=True):
+            if one == other:
+                continue
+            mine, its = (one.axis, other.axis) if one.axis in largest.over else (other.axis, one.axis)
+            if mine not in largest.over or its is None or largest.sizes[mine] != largest.sizes[its]:
+                return False
+            at = {axis: along(its) if entry.axis == mine else entry for axis, entry in at.items()}
+    return True
+
+
+def _together(condition: Operand) -> Iterator[tuple[Operand, Operand] | None]:
+    """The integers that a condition compares, in pairs, where it holds for those that are equal; nothing for others."""
+    each, reads = condition
+    plain = all(axes and len(axes) == 1 for axes in each.dims)
+    if not plain or each.op not in (AND.name, *REFLEXIVE) or len(each.sizes) > len(reads):
+        yield None
+        return
+    table = {axes[0]: entry for axes, entry in zip(each.dims, reads, strict=True) if axes}
+    parts = [Operand(part.node, substitute(part.reads, table)) for part in each.operands]  # type: ignore[arg-type]
+    if each.op == AND.name:
+        for part in parts:
+            yield from _together(part)
+    else:
+        one, other = parts
+        yield (one, other) if max(one.node.element, other.node.element) <= Element.WHOLE else None

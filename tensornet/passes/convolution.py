@@ -4,476 +4,343 @@ A window goes along with products over other axes. So factors of the kernel that
 be multiplied with it before, those of the result behind, and one dimension after the other where no factor ties
 them: of a Tucker kernel that is a 1×1, a smaller one and a 1×1, of a CP kernel one for each dimension.
 
-The backward pass has ones where positions meet, `onehot[i](2*p+u)`: summed over both axes, a product with these is what
-the operand of a convolution gets.
+The backward pass is written where positions meet, at `2*p+u`: summed over both axes, such a product is what the operand
+of a convolution gets.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
-from ..graph.graph import Graph
-from ..language.affine import Affine, affine, is_window
-from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Index,
-    Literal,
-    Ref,
-    axes_of_index,
-    contraction,
-    free_axes,
-    fresh,
-    is_told,
-    occurring,
-    rename,
-    without,
-)
+from ..ir.build import node, number
+from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, Size, along, axes_of, fills
+from ..ir.positions import chooses, ones_of, position_of, with_ones
+from ..ir.products import Kernel, axes_in, called, computed, part, summed_axes
+from ..ir.rewriting import Change, Cost, Program, improved
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
-from ..ops.structure import PAD, is_inside
-from ..ops.table import FUNCTIONS
-from .rewriter import Change, Cost, Draft, by_kernels, improved, replaced
+from ..ops.table import FUNCTIONS, Element
+from .fuse import fuse_contractions
+from .gather_pushdown import push_positions_down
 
 __all__ = ["select_convolutions", "select_pooling"]
 
+Factors: TypeAlias = "Sequence[Operand]"
 
-def select_convolutions(
-    graph: Graph, cost: Cost, supported: Container[str], simplify: Callable[[Graph], Graph]
-) -> Graph:
+Way: TypeAlias = "tuple[Kernel, Factors]"
+"""A convolution, and the factors that its result is multiplied with."""
+
+
+def select_convolutions(program: Program, cost: Cost, supported: Container[str]) -> Program:
     """Computes products of windows by convolutions, in the order that takes least.
 
-    Args:
-        graph: the graph.
-        cost: what a part of it takes.
-        supported: the kernels that there are.
-        simplify: the passes that always pay, which bring the factors of a product together.
+    The passes that always pay bring the factors of a product together before.
     """
     if CONVOLUTION.name not in supported:
-        return graph
-    whole = simplify(graph)
-    found = improved(whole, whole.own, _convolutions, cost)
-    return graph if found == whole else found
+        return program
+    whole = fuse_contractions(push_positions_down(program))
+    found = improved(whole, whole.nodes, _convolutions, cost)
+    return program if found.function == whole.function else found
 
 
-@dataclass(frozen=True)
-class _Way:
-    """A way to compute a product.
-
-    Attributes:
-        made: equations to come before.
-        found: what stands in the place of the product then.
-        replaced: the equations that nothing reads any more.
-    """
-
-    made: tuple[Equation, ...]
-    found: Expression
-    replaced: tuple[Equation, ...] = ()
-
-
-def _convolutions(draft: Draft, reader: Equation) -> Iterator[Change]:
-    for product in reader.parts:
-        if not isinstance(product, Contraction) or not product.summed or not draft.is_number(product):
-            continue
-        factors, summed = _flat(draft, product)
-        if any(
-            isinstance(each, Call) and is_inside(each) for each in factors
-        ):  # they choose, and do not multiply
-            continue
-        windowed = [each for each in factors if isinstance(each, Ref) and any(map(is_told, each.index))]
-        ones = [each for each in factors if _is_ones(each)]
-        if len(windowed) == 1 and not ones:
-            others = without(factors, windowed)
-            ways = _read(draft, reader, windowed[0], others, summed)
-        elif ones and not windowed:
-            others = tuple(each for each in factors if not _is_ones(each))
-            ways = _made(others, ones, summed)
-        else:
-            continue
-        for way in ways:
-            right = replaced(reader.right, product, way.found)
-            yield Change((*way.made, replace(reader, right=right)), (*way.replaced, reader))
+def _convolutions(program: Program, product: Node) -> Iterator[Change]:
+    if product.op != "contract" or product.element is not Element.NUMBER:
+        return
+    whole = with_ones(product)
+    if any(map(chooses, whole.operands)):  # they choose, and do not multiply
+        return
+    sizes: dict[Axis, Size] = dict(enumerate(whole.sizes))
+    windowed = [each for each in whole.operands if _is_told(whole, each, program.same)]
+    ones = [each for each in whole.operands if _window_of(each) is not None]
+    if ones and not windowed:
+        ways = _made(whole, ones)
+    elif len(windowed) == 1 and not ones:
+        ways = _read(program, whole, windowed[0])
+    else:
+        return
+    for kernel, behind in ways:
+        yield Change({product: computed(whole, kernel, behind, sizes)})
 
 
-def _read(
-    draft: Draft, reader: Equation, operand: Ref, others: tuple[Expression, ...], summed: frozenset[str]
-) -> Iterator[_Way]:
-    """The ways to compute a product with what is read in windows; where these are summed whole, factors along one
-    side of theirs come after the convolution."""
-    yield from _Reading(draft, reader, operand, others, summed).ways()
-    windows = [window for entry in operand.index if is_told(entry) and (window := affine(entry)) is not None]
-    sides = zip(*(window.axes for window in windows), strict=False)
-    for side in sides if all(set(window.axes) <= summed for window in windows) else ():
-        after = tuple(each for each in others if set(side) & set(free_axes(each)))
-        inner = tuple(each for each in others if each not in after)
-        for way in _Reading(draft, reader, operand, inner, summed - _axes(after)).ways() if after else ():
-            yield replace(way, found=_summed((way.found, *after), summed, ()))
+def _is_told(product: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> bool:
+    """Whether a factor is read at positions along some axes."""
+    pairs = zip(operand.reads, operand.node.shape, strict=True)
+    return any({*axes_of((each,))} and not _is_whole(product, each, length, same) for each, length in pairs)
 
 
-def _flat(draft: Draft, product: Contraction) -> tuple[tuple[Expression, ...], frozenset[str]]:
-    """The factors of a product, and of products in it whose sums may as well be the last; the axes summed over."""
-    factors: list[Expression] = []
-    summed = set(product.summed)
-    for factor in product.factors:
-        factor = _written_out(draft, factor)
-        inner = factor.summed if isinstance(factor, Contraction) else ()
-        others = {axis for each in product.factors if each is not factor for axis in occurring(each)}
-        if isinstance(factor, Contraction) and not set(inner) & (summed | others):  # names of its own
-            factors += factor.factors
-            summed |= set(inner)
-        else:
-            factors.append(factor)
-    return tuple(factors), frozenset(summed)
+def _window_of(factor: Operand) -> Affine | None:
+    """The window where a factor has ones, if it is that."""
+    ones = ones_of(factor)
+    told = position_of(ones.told) if ones is not None else None
+    return told if told is not None and _is_window(told) else None
 
 
-def _written_out(draft: Draft, factor: Expression) -> Expression:
-    """A factor, or the ones that it is called."""
-    match factor:
-        case Ref(name, index) if name in draft and all(isinstance(entry, str) for entry in index):
-            names = dict(zip(draft[name].left, index, strict=True))
-            right = draft[name].right
-            if (
-                len(set(index)) == len(index)
-                and all(isinstance(axis, str) for axis in names)
-                and _is_ones(right)
-            ):
-                return rename(right, names)  # type: ignore[arg-type]
-    return factor
+def _without(factors: Factors, others: Factors) -> Factors:
+    """The factors that are none of some others."""
+    return [each for each in factors if not any(each is other for other in others)]
 
 
-def _is_ones(factor: Expression) -> bool:
-    """Whether a factor is 1 where positions are a sum of two axes."""
-    return (
-        isinstance(factor, Call)
-        and bool(FUNCTIONS[factor.function].selects)
-        and is_window(factor.arguments[0])
-    )
-
-
-def _axes(factors: Iterable[Expression]) -> set[str]:
-    return {axis for each in factors for axis in free_axes(each)}
-
-
-def _summed(factors: Sequence[Expression], summed: Iterable[str], outside: Iterable[str]) -> Expression:
-    """The product of factors, summed over axes that nothing outside has."""
-    inside = (_axes(factors) & set(summed)) - set(outside)
-    return contraction(tuple(factors), tuple(inside), None)
+def _having(factors: Factors, axes: Collection[Axis]) -> Factors:
+    """The factors that have one of some axes."""
+    return [each for each in factors if not {*axes}.isdisjoint(axes_of(each.reads))]
 
 
 # ---------------------------------------------------------------------------- what is read in windows
 
 
+def _read(program: Program, product: Node, operand: Operand) -> Iterator[Way]:
+    """The ways to compute a product with what is read in windows; where these are summed whole, factors along one
+    side of theirs come after the convolution."""
+    windows = _windows(product, operand, program.same)
+    if not 0 < len(windows) <= DIMENSIONS:
+        return
+    tensor, others = _opened(program, operand, windows), _without(product.operands, [operand])
+    sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
+    sizes |= {("at", each): length for each, length in zip(tensor.reads, tensor.node.shape, strict=True)}
+    reading = _Reading(tensor, windows, summed_axes(product), sizes)
+    yield from reading.ways(others)
+    if reading.summed.issuperset(axis for each in windows for axis, _ in each.terms):
+        for side in zip(*([axis for axis, _ in each.terms] for each in windows), strict=False):
+            after = _having(others, side)
+            inner = replace(reading, summed=reading.summed.difference(axes_in(after)))
+            ways = inner.ways(_without(others, after)) if after else ()
+            yield from ((kernel, [*behind, *after]) for kernel, behind in ways)
+
+
 @dataclass(frozen=True)
-class _Operand:
-    """A tensor that is read in windows, and how many zeros are still to be put around it where it is."""
-
-    ref: Ref
-    around: Mapping[Index, tuple[Expression, ...]]
-
-
-@dataclass
-class _Chain:
-    """Equations one after another, the last of which is still to be read in windows.
+class _Tensor:
+    """What is still to be read in windows.
 
     Attributes:
-        draft, reader: the graph, and the equation of the product.
-        operand: what the windows are of.
-        made: the equations.
+        node: the tensor.
+        reads: where it is to be read.
+        around: how many zeros are still to be put around it, for some of the windows.
     """
 
-    draft: Draft
-    reader: Equation
-    operand: _Operand
-    made: tuple[Equation, ...] = ()
+    node: Node
+    reads: Entries
+    around: Mapping[Affine | Gather, tuple[int, int]]
 
-    def _put(self, kind: str, left: Sequence[Any], right: Expression) -> str:
-        """Adds an equation; what it defines."""
-        name = self.draft.fresh(f"{self.operand.ref.name}_{kind}", [each.name for each in self.made])
-        self.made = (*self.made, Equation(name, tuple(left), right, self.operand.ref.place))
-        return name
+    def plainly(self, windows: Container[Affine | Gather]) -> Operand:
+        """The tensor, read along an axis in the place of some windows."""
+        reads = (along(("at", each)) if each in windows else each for each in self.reads)
+        return Operand(self.node, tuple(reads))
 
-    def _plain(self, kept: Container[Index] = ()) -> tuple[Ref, dict[str, Index]]:
-        """The operand read plainly but for some windows, and the windows that axes are read in then."""
-        ref = self.operand.ref
-        taken = {*occurring(self.reader.right), *axes_of_index(self.reader.left), *occurring(ref)}
-        taken |= set(self.draft.graph.bound)
-        windows: dict[str, Index] = {}
-        index: list[Index] = []
-        for entry in ref.index:
-            if is_told(entry) and entry not in kept:
-                axis = fresh("i", taken | set(windows))
-                windows[axis] = entry
-                index.append(axis)
-            else:
-                index.append(entry)
-        return replace(ref, index=tuple(index)), windows
+    def followed(self, made: Operand) -> _Tensor:
+        """What was made of the tensor, to be read in the windows in whose place it has axes."""
+        axes = (entry.axis for entry in made.reads)
+        reads = (axis[1] if isinstance(axis, tuple) else along(axis) for axis in axes)
+        return replace(self, node=made.node, reads=tuple(reads))
 
-    def times(
-        self, factors: Sequence[Expression], others: Sequence[Expression], summed: frozenset[str]
-    ) -> None:
-        """Multiplies the operand with factors, and sums what no others have."""
-        if not factors:
-            return
-        plain, windows = self._plain()
-        product = _summed((plain, *factors), summed, _axes(others))
-        made = free_axes(product)
-        left = [*(axis for axis in made if axis not in windows), *windows]  # as kernels take it
-        name = self._put("times", left, product)
-        self._goes_on(name, [windows.get(axis, axis) for axis in left])
-
-    def _goes_on(self, name: str, index: Sequence[Index]) -> None:
-        self.operand = replace(self.operand, ref=Ref(name, tuple(index), self.operand.ref.place))
-
-    def read(self, windows: Container[Index]) -> tuple[Ref, dict[str, Index]]:
-        """The operand, read in some windows, with the zeros for these, and plainly in the others."""
-        around = {entry: amounts for entry, amounts in self.operand.around.items() if entry in windows}
-        if around:
-            plain, found = self._plain()
-            axes = {entry: axis for axis, entry in found.items()}
-            options = tuple((axes[entry], amounts) for entry, amounts in around.items())
-            name = self._put("padded", plain.index, Call(PAD.name, (plain,), (), options))
-            self._goes_on(name, self.operand.ref.index)
-            rest = {entry: each for entry, each in self.operand.around.items() if entry not in around}
-            self.operand = replace(self.operand, around=rest)
-        return self._plain(windows)
-
-    def along(self, window: Index, call: Call, waiting: Mapping[str, Index]) -> None:
-        """Goes on with what came of one window."""
-        left = free_axes(call)
-        self._goes_on(self._put("along", left, call), [waiting.get(axis, axis) for axis in left])
+    def padded(self, windows: Container[Affine | Gather]) -> _Tensor:
+        """The tensor with the zeros for some windows around it."""
+        amounts = [self.around.get(each, (0, 0)) if each in windows else (0, 0) for each in self.reads]
+        if not any(map(any, amounts)):
+            return self
+        sizes = dict(enumerate(self.node.shape))
+        written = tuple(Affine(((d, 1),), before) for d, (before, _) in enumerate(amounts))
+        shape = [length + sum(each) for length, each in zip(self.node.shape, amounts, strict=True)]
+        operand = Operand(self.node, tuple(map(along, sizes)))
+        made = node("copy", sizes, [operand], written, shape, options=(("fill", number(0)),))
+        return replace(self, node=made)
 
 
-@dataclass
+def _opened(program: Program, operand: Operand, windows: list[Affine]) -> _Tensor:
+    """What is read in windows, without the zeros that are put around it for one product alone."""
+    child, reads = operand
+    whole = _Tensor(child, reads, {})
+    if child.attributes.get("fill") is not number(0) or program.readers[child] > 1:
+        return whole
+    ((inner, plain),) = child.operands
+    around: dict[Affine | Gather, tuple[int, int]] = {}
+    for d, (entry, read) in enumerate(zip(child.result, reads, strict=True)):
+        before = entry.offset  # type: ignore[union-attr]
+        after = child.shape[d] - inner.shape[d] - before
+        counts = isinstance(before, int) and isinstance(after, int) and min(before, after) >= 0
+        if plain[d] != along(d) or not counts or (before + after and read not in windows):
+            return whole
+        around[read] = before, after
+    return _Tensor(inner, reads, around)
+
+
+@dataclass(frozen=True)
 class _Reading:
     """A product with one factor that is read in windows.
 
     Attributes:
-        draft, reader: the graph, and the equation of the product.
-        operand: the factor that is read in windows.
-        others: the other factors.
-        summed: the axes that the product sums.
+        tensor: what is read in windows.
+        windows: these.
+        summed: the axes that the product sums over.
+        sizes: of all axes, and of those that stand in the place of windows.
     """
 
-    draft: Draft
-    reader: Equation
-    operand: Ref
-    others: tuple[Expression, ...]
-    summed: frozenset[str]
+    tensor: _Tensor
+    windows: list[Affine]
+    summed: set[Axis]
+    sizes: Mapping[Axis, Size]
 
-    def ways(self) -> Iterator[_Way]:
-        """Equations to come before, and what stands in the place of the product then."""
-        windows = self._windows()
-        if windows is None:
+    def ways(self, others: Factors) -> Iterator[Way]:
+        """Convolutions with products of other factors, and the factors behind."""
+        moving = {axis for each in self.windows for axis, _ in each.terms}
+        if any(len({axis for axis, _ in each.terms} - self.summed) != 1 for each in self.windows):
             return
-        inner = {axis for each in windows.values() for axis in each.axes if axis in self.summed}
-        outer = {axis for each in windows.values() for axis in each.axes} - inner
-        plain = set(axes_of_index(tuple(entry for entry in self.operand.index if not is_told(entry))))
-        core = [each for each in self.others if inner & set(free_axes(each))]
-        if not inner:
-            core = [each for each in self.others if plain & self.summed & set(free_axes(each))][:1]
-        if not core or outer & _axes(core):
+        inner, outer = moving & self.summed, moving - self.summed
+        channels = self.summed.intersection(axes_of(self.tensor.reads)) - inner
+        core = _having(others, inner) if inner else _having(others, channels)[:1]
+        if not core or not outer.isdisjoint(axes_in(core)):
             return
-        rest = [each for each in without(self.others, core) if not outer & set(free_axes(each))]
-        for first in _grown(plain & self.summed, rest):
-            behind = without(self.others, (*core, *first))
-            for held in _grown(_axes(core) & self.summed, without(rest, first)):
-                yield from self._way(windows, first, [*core, *held], without(behind, held))
-            yield from self._by_dimension(windows, first, core, behind)
+        rest = _without(others, [*core, *_having(others, outer)])
+        for first in _grown(channels, rest):
+            behind = _without(others, [*core, *first])
+            for held in _grown(self.summed.intersection(axes_in(core)), _without(rest, first)):
+                yield from self._at_once(first, [*core, *held], _without(behind, held))
+            yield from self._by_dimension(first, core, behind)
 
-    def _windows(self) -> dict[Index, Affine] | None:
-        """Where the operand is read at an axis that is kept, or its sum with one that is not; nothing if it is read
-        otherwise."""
-        found: dict[Index, Affine] = {}
-        for entry in self.operand.index:
-            if is_told(entry):
-                window = affine(entry)
-                if window is None or not is_window(entry) or len(set(window.axes) - self.summed) != 1:
-                    return None
-                found[entry] = window
-            elif isinstance(entry, int):
-                return None
-        axes = axes_of_index(self.operand.index)
-        repeated = sum(len(axes_of_index((entry,))) for entry in self.operand.index) > len(axes)
-        return None if repeated or len(found) > DIMENSIONS else found
-
-    def _chain(self, opened: bool) -> tuple[_Chain, tuple[Equation, ...]]:
-        """The beginning of a chain; if it is opened, with the tensor that zeros are put around for this product
-        alone, and the equation that does so."""
-        if (
-            opened
-            and self.operand.name in self.draft
-            and self.draft.only_reader(self.operand.name) is not None
-        ):
-            equation = self.draft[self.operand.name]
-            names = dict(zip(equation.left, self.operand.index, strict=True))
-            match equation.right:
-                case Call(PAD.name, (Ref(name, index),), (), options) if index == equation.left and all(
-                    axis in names and is_told(names[axis]) and _are_counts(amounts)
-                    for axis, amounts in options
-                ):
-                    around = {names[axis]: amounts for axis, amounts in options}
-                    ref = replace(self.operand, name=name)
-                    return _Chain(self.draft, self.reader, _Operand(ref, around)), (equation,)
-        return _Chain(self.draft, self.reader, _Operand(self.operand, {})), ()
-
-    def _way(
-        self,
-        windows: Mapping[Index, Affine],
-        first: Sequence[Expression],
-        held: Sequence[Expression],
-        behind: Sequence[Expression],
-    ) -> Iterator[_Way]:
+    def _at_once(self, first: Factors, held: Factors, behind: Factors) -> Iterator[Way]:
         """Some factors before the windows, some in the kernel, and some behind."""
-        chain, replaced = self._chain(bool(first))
-        chain.times(first, [*held, *behind], self.summed)
-        operand, _ = chain.read(windows)
-        found = self._convolved(operand, held, behind)
-        if found is not None:
-            yield _Way(chain.made, _summed((found, *behind), self.summed, ()), replaced)
+        tensor = self._times(first, [*held, *behind]).padded(self.windows)
+        kernel = self._convolved(tensor.plainly(()), held, behind)
+        if kernel is not None:
+            yield kernel, behind
 
-    def _convolved(
-        self, operand: Ref, held: Sequence[Expression], behind: Sequence[Expression]
-    ) -> Call | None:
-        """The operand, read in windows, with a kernel that is a product; nothing if one has an axis by itself."""
-        kernel = _summed(held, self.summed, {*free_axes(operand), *_axes(behind)})
-        own = set(free_axes(operand)) | set(free_axes(kernel))
-        axes = (own & self.summed) - _axes(behind)
-        if not axes <= set(free_axes(operand)) & set(free_axes(kernel)):
-            return None
-        return Call(CONVOLUTION.name, (operand, kernel), tuple(sorted(axes)), place=self.operand.place)
-
-    def _by_dimension(
-        self,
-        windows: Mapping[Index, Affine],
-        before: Sequence[Expression],
-        core: Sequence[Expression],
-        behind: Sequence[Expression],
-    ) -> Iterator[_Way]:
+    def _by_dimension(self, first: Factors, core: Factors, behind: Factors) -> Iterator[Way]:
         """One dimension after the other, if each factor of the kernel has one of them."""
-        parts = [
-            [each for each in core if set(window.axes) & set(free_axes(each))] for window in windows.values()
-        ]
+        parts = [_having(core, [axis for axis, _ in each.terms]) for each in self.windows]
         if len(parts) < 2 or sum(map(len, parts)) != len(core) or not all(parts):
             return
-        chain, replaced = self._chain(True)
-        chain.times(before, [*core, *behind], self.summed)
-        *firsts, last = zip(windows, parts, strict=True)
-        for n, (window, held) in enumerate(firsts, 1):
-            operand, waiting = chain.read((window,))
+        tensor = self._times(first, [*core, *behind])
+        for n, (window, held) in enumerate(zip(self.windows, parts, strict=True), 1):
+            tensor = tensor.padded([window])
             later = [*itertools.chain(*parts[n:]), *behind]
-            call = self._convolved(operand, held, later)
-            if call is None:
+            kernel = self._convolved(tensor.plainly(self.windows[n:]), held, later)
+            if kernel is None:
                 return
-            chain.along(window, call, waiting)
-        operand, _ = chain.read((last[0],))
-        found = self._convolved(operand, last[1], behind)
-        if found is not None:
-            yield _Way(chain.made, _summed((found, *behind), self.summed, ()), replaced)
+            if n == len(parts):
+                yield kernel, behind
+            else:
+                tensor = tensor.followed(called(kernel, self.sizes))
+
+    def _times(self, factors: Factors, others: Factors) -> _Tensor:
+        """The tensor multiplied with factors and summed over what no others have."""
+        if not factors:
+            return self.tensor
+        plain = self.tensor.plainly(self.windows)
+        gone = self.summed.difference(axes_in(others))
+        kept = [axis for axis in axes_in([plain, *factors]) if axis not in gone]
+        left = tuple(map(along, sorted(kept, key=lambda axis: isinstance(axis, tuple))))  # as kernels take it
+        made = node("contract", self.sizes, [plain, *factors], left)
+        return self.tensor.followed(Operand(made, left))
+
+    def _convolved(self, operand: Operand, held: Factors, behind: Factors) -> Kernel | None:
+        """What is read in windows, with a kernel that is a product; nothing if one has an axis by itself."""
+        summed, own = self.summed.difference(axes_in(behind)), {*axes_of(operand.reads)}
+        kernel = part(held, summed - own, self.sizes)
+        other = {*axes_of(kernel.reads)}
+        axes = (own | other) & summed
+        return _call(operand, kernel, axes) if axes <= own & other else None
 
 
-def _grown(axes: set[str], factors: Sequence[Expression]) -> Iterator[tuple[Expression, ...]]:
+def _call(one: Operand, other: Operand, axes: set[Axis], ones: Factors = ()) -> Kernel:
+    """The convolution of two tensors over some axes."""
+    return CONVOLUTION.name, (one, other, *ones), tuple(sorted(axes)), ()
+
+
+def _grown(axes: Collection[Axis], factors: Factors) -> Iterator[Factors]:
     """None of some factors, those that have one of some axes, and those that then have one in common with these, …"""
-    found: tuple[Expression, ...] = ()
+    found: list[Operand] = []
     while True:
-        yield found
-        tied = axes | _axes(found)
-        more = tuple(each for each in factors if each not in found and tied & set(free_axes(each)))
+        yield [*found]
+        more = _having(_without(factors, found), {*axes, *axes_in(found)})
         if not more:
             return
         found += more
 
 
-def _are_counts(amounts: Sequence[Expression]) -> bool:
-    """Whether these are whole numbers of zeros."""
-    return all(
-        isinstance(each, Literal) and isinstance(each.value, int) and each.value >= 0 for each in amounts
-    )
-
-
 # ---------------------------------------------------------------------------- what is made of windows
 
 
-def _made(
-    others: tuple[Expression, ...], ones: Sequence[Expression], summed: frozenset[str]
-) -> Iterator[_Way]:
+def _made(product: Node, ones: Factors) -> Iterator[Way]:
     """The product, whose factors that belong to neither windows nor kernel go with one of them, or come last."""
-    windows = [window for each in ones if (window := affine(each.arguments[0])) is not None]  # type: ignore[union-attr]
-    outer = {window.axes[0] for window in windows}
-    inner = {axis for window in windows for axis in window.axes[1:]}
-    made = {axis for each in ones for axis in each.axes}  # type: ignore[union-attr]
-    apart = len(outer | inner) == sum(len(window.axes) for window in windows)
+    windows = [window for each in ones if (window := _window_of(each)) is not None]
+    summed, others = summed_axes(product), _without(product.operands, ones)
+    outer = {each.terms[0][0] for each in windows}
+    inner = {axis for each in windows for axis, _ in each.terms[1:]}
+    made = {*axes_in(ones)} - outer - inner
+    apart = len(outer | inner) == sum(len(each.terms) for each in windows)
     if not apart or not outer | inner <= summed or made & summed or len(windows) > DIMENSIONS:
         return
-    given = [each for each in others if outer & set(free_axes(each))]
-    core = [each for each in others if inner & set(free_axes(each))]
-    rest = [each for each in others if each not in given and each not in core]
+    given, core = _having(others, outer), _having(others, inner)
     if not inner:
-        core = [each for each in rest if set(free_axes(each)) & _axes(given) & summed][:1]
-        rest = list(without(rest, core))
-    if not given or not core or any(each in core for each in given) or made & _axes((*given, *core)):
+        core = _having(_without(others, given), summed.intersection(axes_in(given)))[:1]
+    rest = _without(others, [*given, *core])
+    if not given or not core or _having(given, inner) or _having([*given, *core], made):
         return
-    near = [each for each in rest if not made & set(free_axes(each))]
-    last = [each for each in rest if each not in near]
-    for one, other, behind in dict.fromkeys(
-        (
-            ((*given, *near), (*core,), (*last,)),
-            ((*given,), (*core, *near), (*last,)),
-            ((*given,), (*core,), (*rest,)),
-        )
-    ):
-        found = _folded(one, other, behind, ones, summed)
-        if found is not None:
-            yield _Way((), found)
+    last = _having(rest, made)
+    near = _without(rest, last)
+    forms = [([*given, *near], core, last), (given, [*core, *near], last), (given, core, rest)]
+    for one, other, behind in forms if near else forms[:1]:
+        kernel = _folded(product, ones, one, other, behind)
+        if kernel is not None:
+            yield kernel, behind
 
 
-def _folded(
-    given: Sequence[Expression],
-    core: Sequence[Expression],
-    behind: Sequence[Expression],
-    ones: Sequence[Expression],
-    summed: frozenset[str],
-) -> Expression | None:
+def _folded(product: Node, ones: Factors, given: Factors, core: Factors, behind: Factors) -> Kernel | None:
     """What the operand of a convolution gets, of a gradient and a kernel; nothing if one has an axis by itself."""
-    outside = _axes(behind)
-    gradient = _summed(given, summed, {*outside, *_axes((*core, *ones))})
-    kernel = _summed(core, summed, {*outside, *_axes((*given, *ones))})
-    windows = {axis for each in ones for axis in free_axes(each)} & summed
-    axes = ((set(free_axes(gradient)) | set(free_axes(kernel))) & summed) - outside
-    shared = set(free_axes(gradient)) & set(free_axes(kernel))
-    if not axes - windows <= shared or windows & shared or windows & outside:
-        return None
-    call = Call(CONVOLUTION.name, (gradient, kernel, *ones), tuple(sorted(axes)))
-    return _summed((call, *behind), summed, ())
+    sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
+    summed = summed_axes(product).difference(axes_in(behind))
+    moving = summed_axes(product).intersection(axes_in(ones))
+    alone = summed - moving
+    gradient = part(given, alone.difference(axes_in(core)), sizes)
+    kernel = part(core, alone.difference(axes_in(given)), sizes)
+    one, other = {*axes_of(gradient.reads)}, {*axes_of(kernel.reads)}
+    apart = moving.isdisjoint(one & other) and moving <= summed
+    axes = (one | other) & summed
+    return _call(gradient, kernel, axes, ones) if apart and axes - moving <= one & other else None
 
 
 # ---------------------------------------------------------------------------- pooling
 
 
-@by_kernels
-def select_pooling(draft: Draft, reader: Equation, supported: Container[str]) -> Iterator[Change]:
-    """Reduces windows without laying them out, where that pays."""
-    for part in reader.parts:
-        match part:
-            case Call(function, (Ref() as operand,), axes) if FUNCTIONS[function].pools in supported:
-                if _is_pool(operand, axes) and draft.is_number(part):
-                    made: Expression = replace(part, function=FUNCTIONS[function].pools)
-                    yield Change((replace(reader, right=replaced(reader.right, part, made)),), (reader,))
+def select_pooling(program: Program, cost: Cost, supported: Container[str]) -> Program:
+    """Reduces windows without laying them out, where `cost` says that pays."""
+    return improved(program, program.nodes, functools.partial(_pools, supported), cost)
 
 
-def _is_pool(operand: Ref, axes: tuple[str, ...]) -> bool:
-    """Whether a tensor is read in windows, of all of whose elements something is made."""
-    windows = [affine(entry) for entry in operand.index if is_told(entry) and is_window(entry)]
-    plain = [entry for entry in operand.index if isinstance(entry, str | tuple)]
-    named = [axis for window in windows if window is not None for axis in window.axes]
-    inner = [window.axes[1] for window in windows if window is not None and len(window.axes) == 2]
-    whole = len(plain) + len(windows) == len(operand.index) and len(named) == 2 * len(inner) == 2 * len(
-        windows
-    )
-    apart = len({*named, *axes_of_index(tuple(plain))}) == len(named) + sum(
-        len(axes_of_index((entry,))) for entry in plain
-    )
-    return whole and apart and 0 < len(inner) <= DIMENSIONS and sorted(inner) == sorted(axes)
+def _pools(supported: Container[str], program: Program, each: Node) -> Iterator[Change]:
+    """A reduction of all elements of windows as a kernel."""
+    function = FUNCTIONS.get(each.op)
+    if function is None or function.pools not in supported or each.element is not Element.NUMBER:
+        return
+    windows = _windows(each, each.operands[0], program.same)
+    inner = [axis for window in windows for axis, _ in window.terms[1:]]
+    whole = len(inner) == len(windows) and sorted(inner) == sorted(each.over)
+    if whole and 0 < len(windows) <= DIMENSIONS:
+        sizes = dict(enumerate(each.sizes))
+        made = node(function.pools, sizes, each.operands, each.result, each.shape, each.over, each.options)
+        yield Change({each: made})
+
+
+def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> list[Affine]:
+    """The windows that an operand is read in: at an axis or a sum of two, forwards by whole numbers.
+
+    None where it is read at other positions as well, or twice along one axis.
+    """
+    axes = [*axes_of(operand.reads)]
+    pairs = zip(operand.reads, operand.node.shape, strict=True)
+    found = [entry for entry, length in pairs if not _is_whole(each, entry, length, same)]
+    windows = [entry for entry in found if isinstance(entry, Affine) and _is_window(entry)]
+    return windows if len(windows) == len(found) and len({*axes}) == len(axes) else []
+
+
+def _is_whole(each: Node, entry: Affine | Gather, length: Size, same: Callable[[Size, Size], bool]) -> bool:
+    """Whether a dimension is read along an axis or a composite, from end to end."""
+    return isinstance(entry, Affine) and fills(entry, each.sizes, length, same)
+
+
+def _is_window(entry: Affine) -> bool:
+    """Whether positions are those along an axis or a sum of two, forwards by whole numbers."""
+    whole = all(isinstance(each, int) for each in (entry.offset, *entry.steps))
+    return whole and 0 < len(entry.terms) <= 2 and min(entry.steps) > 0 and entry.offset >= 0

@@ -3,49 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from functools import partial
 
-from ..graph.graph import Graph
+from ..frontend.elaborate_expressions import Expressions
+from ..graph.shape_inference import Scope
+from ..ir.node import Node, Operand, along, axes_of, substitute
+from ..ir.positions import counted
+from ..ir.rewriting import Program
 from ..language.canonical import expanded
-from ..language.equation import Equation
-from ..language.expression import Call, Expression, Size, flat, product_of, transform
+from ..language.expression import Call, Expression, Ref, flat, transform
+from ..ops.protocols import left_of
 from ..ops.table import FUNCTIONS
-from .common_subexpressions import is_random
+from ..sizes import product
 
-__all__ = ["expand", "is_made_of_others"]
+__all__ = ["expand"]
 
-
-def is_made_of_others(part: object) -> bool:
-    """Whether a part of an equation is a call that others say as well."""
-    return isinstance(part, Call) and bool(FUNCTIONS[part.function].expansion)
+COUNT = Ref("$count", ())
+"""The number of positions that a function runs over."""
 
 
-def expand(graph: Graph, supported: Collection[str]) -> Graph:
-    """The graph with expansions in the place of functions that the backend has no spelling for.
+def expand(program: Program, supported: Collection[str]) -> Program:
+    """The program with expansions in the place of functions that the backend has no spelling for.
 
     Args:
-        graph: a graph.
+        program: a program.
         supported: the operations that the backend has; none where nothing is to run, and then nothing lacks.
     """
-    if not supported:
-        return graph
-    body = tuple(
-        replace(item, right=_expanded(item.right, supported)) if isinstance(item, Equation) else item
-        for item in graph.body
-    )
-    return graph if body == graph.body else replace(graph, body=body)
+    return program.rewritten(lambda each, _: _expanded(each, supported)) if supported else program
 
 
-def _expanded(part: Expression, supported: Collection[str]) -> Expression:
-    changed = transform(part, partial(_expanded, supported=supported))
-    if not isinstance(changed, Call) or not is_made_of_others(changed) or changed.function in supported:
+def _expanded(each: Node, supported: Collection[str]) -> Node:
+    """What a function is in others, as a node."""
+    if each.op in supported or each.op not in FUNCTIONS or not FUNCTIONS[each.op].expansion or each.is_scalar:
+        return each
+    names = {axis: f"@{axis}" for axis in range(len(each.sizes))}
+    table = {axis: along(name) for axis, name in names.items()}
+    expressions, arguments = Expressions(None), list[Ref]()
+    for n, (child, reads) in enumerate(each.operands):
+        operand = Operand(child, substitute(reads, table))
+        arguments.append(Ref(f"${n}", tuple(dict.fromkeys(map(str, axes_of(operand.reads))))))
+        expressions.reads[arguments[-1]] = operand
+    options = {name: Ref(f"${name}", ()) for name, _ in each.options}
+    expressions.reads |= {options[name]: Operand(value) for name, value in each.options}
+    expressions.reads[COUNT] = counted(product(each.sizes[axis] for axis in each.over))
+    over = tuple(names[axis] for axis in each.over)
+    call = Call(each.op, tuple(arguments), over, tuple((name, (ref,)) for name, ref in options.items()))
+    left = left_of(tuple(names[axis] for axis in axes or ()) for axes in each.dims)
+    sizes = {names[axis]: size for axis, size in enumerate(each.sizes)}
+    return expressions.value(_in_others(call, supported), left, Scope(sizes))
+
+
+def _in_others(part: Expression, supported: Collection[str]) -> Expression:
+    """An expression in functions that the backend has."""
+    changed = transform(part, partial(_in_others, supported=supported))
+    if (
+        not isinstance(changed, Call)
+        or changed.function in supported
+        or not FUNCTIONS[changed.function].expansion
+    ):
         return part if changed is part else flat(changed)
-    if any(map(is_random, changed.arguments)):  # an expansion reads it more than once, and would draw again
-        return changed
-    return _expanded(expanded(changed, _count(changed)), supported)
-
-
-def _count(call: Call) -> Expression:
-    """The number of positions that a call runs over."""
-    return product_of([Size(axis) for axis in call.axes])
+    return _in_others(expanded(changed, COUNT), supported)

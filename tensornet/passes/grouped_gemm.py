@@ -8,84 +8,67 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Container, Iterator
-from dataclasses import replace
 
-from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    axes_of_index,
-    contraction,
-    free_axes,
-    fresh,
-    occurring,
-)
+from ..ir.node import Axis, Gather, Node, Operand, Size, along, axes_of
+from ..ir.products import axes_in, computed, multiplied, part, summed_axes
+from ..ir.rewriting import Change, Cost, Program, improved
 from ..ops.gather_scatter import GROUPED_MATMUL
-from .rewriter import Change, Draft, by_kernels, replaced
+from ..ops.record import Element
 
 __all__ = ["select_grouped_gemm"]
 
 
-@by_kernels
-def select_grouped_gemm(draft: Draft, reader: Equation, supported: Container[str]) -> Iterator[Change]:
+def select_grouped_gemm(program: Program, cost: Cost, supported: Container[str]) -> Program:
     """Multiplies rows with the matrices that positions tell in the way that takes least time."""
-    for product in reader.parts:
-        if not isinstance(product, Contraction):
+    return improved(program, program.nodes, functools.partial(_changes, supported), cost)
+
+
+def _changes(supported: Container[str], _: Program, product: Node) -> Iterator[Change]:
+    for at, matrices in enumerate(product.operands if product.op == "contract" else ()):
+        d = _told(matrices)
+        if d is None or matrices.node.element is not Element.NUMBER:
             continue
-        for at, factor in enumerate(product.factors):
-            told = _told(factor)
-            if isinstance(factor, Ref) and told is not None and draft.is_number(factor):
-                yield from _changes(draft, reader, product, at, factor, told, supported)
+        own = {entry.axis for entry in matrices.reads} - {None}
+        summed = own & summed_axes(product)
+        others = [each for n, each in enumerate(product.operands) if n != at]
+        needed = [each for each in others if summed.intersection(axes_of(each.reads))]
+        if not summed or own & {*axes_in(needed)} != summed:
+            continue
+        rest = [each for each in others if each not in needed]
+        for made in _products(product, needed, matrices, d, summed, rest, supported):
+            yield Change({product: made})
 
 
-def _told(factor: Expression) -> Ref | None:
-    """The tensor that tells along the one axis where a factor is read at positions, if it has no other such axis."""
-    if not isinstance(factor, Ref):
-        return None
-    told = [entry for entry in factor.index if isinstance(entry, Ref)]
-    plain = [entry for entry in factor.index if isinstance(entry, str)]
-    apart = len(told) == 1 and len(plain) == len(set(plain)) == len(factor.index) - 1
-    return told[0] if apart and not set(plain) & set(free_axes(told[0])) else None
+def _told(factor: Operand) -> int | None:
+    """The one dimension where a factor is read at positions that a tensor tells, if axes apart are all others."""
+    gathers = [d for d, entry in enumerate(factor.reads) if isinstance(entry, Gather)]
+    tells = {*axes_of(tuple(factor.reads[d] for d in gathers))}
+    plain = {entry.axis for entry in factor.reads} - {None, *tells}
+    return gathers[0] if len(gathers) == 1 and len(plain) == len(factor.reads) - 1 else None
 
 
-def _changes(
-    draft: Draft,
-    reader: Equation,
-    product: Contraction,
-    at: int,
-    matrices: Ref,
-    told: Ref,
+def _products(
+    product: Node,
+    needed: list[Operand],
+    matrices: Operand,
+    d: int,
+    summed: set[Axis],
+    rest: list[Operand],
     supported: Container[str],
-) -> Iterator[Change]:
-    tells = set(free_axes(told))
-    own = set(free_axes(matrices)) - tells
-    summed = own & set(product.summed)
-    others = [n for n in range(len(product.factors)) if n != at]
-    needed = [n for n in others if summed & set(free_axes(product.factors[n]))]
-    rows = contraction(tuple(product.factors[n] for n in needed), (), product.place) if needed else None
-    if rows is None or not summed <= set(free_axes(rows)) or own - summed & set(free_axes(rows)):
+) -> Iterator[Node]:
+    """A product of rows with matrices that are told along a dimension: by groups, and each row with all matrices."""
+    sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
+    rows = part(needed, (), sizes)
+    if rows.node.element is not Element.NUMBER:
         return
-    if (own - summed) & set(free_axes(rows)) or not draft.is_number(rows):
-        return
-    rest = tuple(product.factors[n] for n in others if n not in needed)
-    if summed & {axis for each in rest for axis in occurring(each)}:
-        return
-    left = tuple(axis for axis in product.summed if axis not in summed)
     if GROUPED_MATMUL.name in supported:
-        call = Call(GROUPED_MATMUL.name, (rows, matrices), tuple(sorted(summed)), place=matrices.place)
-        right = replaced(reader.right, product, contraction((call, *rest), left, product.place))
-        yield Change((replace(reader, right=right),), (reader,))
-    taken = (
-        occurring(product) | set(axes_of_index(reader.left)) | {*draft.graph.bound, *draft.graph.open_sizes}
-    )
-    which = fresh("v", taken)
-    every = replace(matrices, index=tuple(which if each is told else each for each in matrices.index))
-    whole = contraction((rows, every), tuple(summed), product.place)
-    axes = free_axes(whole)
-    made = Equation(draft.fresh(f"{reader.name}_each"), axes, whole, matrices.place)
-    read = Ref(made.name, tuple(told if axis == which else axis for axis in axes))
-    right = replaced(reader.right, product, contraction((read, *rest), left, product.place))
-    yield Change((made, replace(reader, right=right)), (reader,))
+        call = GROUPED_MATMUL.name, (rows, matrices), tuple(sorted(summed)), ()
+        yield computed(product, call, rest, sizes)
+    sizes["which"] = matrices.node.shape[d]
+    told = matrices.reads[d]
+    reads = tuple(along("which") if entry is told else entry for entry in matrices.reads)
+    every = part([*needed, Operand(matrices.node, reads)], summed, sizes)
+    read = tuple(told if entry.axis == "which" else entry for entry in every.reads)
+    yield multiplied(product, [Operand(every.node, read), *rest], sizes)

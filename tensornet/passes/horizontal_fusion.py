@@ -6,170 +6,186 @@ would have to be put together at each.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from ..graph.graph import Graph
-from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Literal, Ref, axes_of_index, fresh, sum_of
-from ..ops.structure import CONCAT, PAD
-from ..sizes import evaluate, product, symbol
-from .rewriter import Change, Cost, Draft
+from ..ir.build import node, number, whole
+from ..ir.inlining import opened
+from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major
+from ..ir.rewriting import Change, Cost, Program, improved
+from ..ops.structure import CONCAT
+from ..sizes import evaluate, product
 
 __all__ = ["fuse_horizontally"]
 
 
-def fuse_horizontally(graph: Graph, cost: Cost) -> Graph:
+def fuse_horizontally(program: Program, cost: Cost) -> Program:
     """Multiplies a tensor by several constants at once, where `cost` says that pays."""
-    draft = Draft(graph)
-    constants = {leaf.name for leaf in graph.constants}
-    groups: dict[tuple[object, ...], list[_Product]] = defaultdict(list)
-    for equation in graph.own:
-        found = _product(draft, equation, constants)
-        if found is not None:
-            groups[found.fits].append(found)
-    for products in groups.values():
-        if len(products) > 1:
-            change = _joined(draft, products)
-            before, after = (
-                cost(_with_readers(draft, change, each)) for each in (change.replaced, change.made)
-            )
-            if after < before:
-                draft.take(change)
-    return draft.finished()
+    return improved(program, program.nodes, _changes, cost)
 
 
-def _with_readers(draft: Draft, change: Change, equations: tuple[Equation, ...]) -> Graph:
-    """Some equations and what reads the results of a change, which decides how these had best lie."""
-    made = change.asked
-    reading = {reader.name for name in made for reader in draft.readers(name)}.difference(made)
-    readers = tuple(draft[each.name] for each in draft.graph.own if each.name in reading)
-    last = [name for name in made if name in draft.graph.outputs or not draft.readers(name)]
-    return draft.part((*equations, *readers), (*last, *(each.name for each in readers)))
+def _changes(program: Program, first: Node) -> Iterator[Change]:
+    """The product of several, of which a node is the first."""
+    own = _product(program, first)
+    if own is None:
+        return
+    every = (own if each is first else _product(program, each) for each in program.nodes)
+    alike = [each for each in every if each is not None and each.fits == own.fits]
+    if len(alike) > 1 and alike[0] is own:
+        yield Change(_joined(alike), least=0.0, with_readers=True)
 
 
 @dataclass(frozen=True)
 class _Product:
-    """An equation that says a tensor times a factor, and a bias or none.
+    """A tensor times a factor, and a bias or none.
 
     Attributes:
-        equation: the equation.
+        root: the node that says so.
         operand, factor, bias: what it reads.
         summed: the axes summed over, in the order of the operand.
+        kept: its other axes.
         columns: the other axes of the factor, in its order.
-        length: their positions.
+        lengths: of the columns.
+        result: where it is written.
+        sizes: of all axes.
     """
 
-    equation: Equation
-    operand: Ref
-    factor: Ref
-    bias: Ref | None
-    summed: tuple[str, ...]
-    columns: tuple[str, ...]
-    length: int
+    root: Node
+    operand: Operand
+    factor: Operand
+    bias: Operand | None
+    summed: tuple[Axis, ...]
+    kept: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    lengths: tuple[int, ...]
+    result: Entries
+    sizes: Mapping[Axis, Size]
 
     @property
     def fits(self) -> tuple[object, ...]:
         """What products have alike that can be one."""
-        places = tuple(self.operand.index.index(axis) for axis in self.summed)
-        return self.operand.name, places, self.bias is None
+        places = tuple(n for n, entry in enumerate(self.operand.reads) if entry.axis in self.summed)
+        return self.operand.node, places, self.bias is None
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """The axes of the operand that stay."""
-        return tuple(axis for axis in axes_of_index(self.operand.index) if axis not in self.summed)
+    def length(self) -> int:
+        """The positions of all columns."""
+        return int(product(self.lengths))
 
 
-def _product(draft: Draft, equation: Equation, constants: Collection[str]) -> _Product | None:
-    """The product that an equation says, if it is one with a constant."""
-    match equation.right:
-        case Contraction((Ref() as one, Ref() as two), summed):
-            bias = None
-        case Call("add", (Contraction((Ref() as one, Ref() as two), summed), Ref() as bias)):
-            pass
-        case Call("add", (Ref() as bias, Contraction((Ref() as one, Ref() as two), summed))):
-            pass
-        case _:
-            return None
-    operand, factor = (two, one) if one.name in constants else (one, two)
+def _product(program: Program, root: Node) -> _Product | None:
+    """The product that a node says, if it is one with a constant."""
+    parts = _parts(program, root)
+    if parts is None:
+        return None
+    (one, two), bias, result, sizes = parts
+    operand, factor = (one, two) if _is_constant(program, two) else (two, one)
     at_hand = [each for each in (factor, bias) if each is not None]
-    if operand.name in constants or not all(each.name in constants and _is_plain(each) for each in at_hand):
+    if _is_constant(program, operand) or not all(_is_constant(program, each) for each in at_hand):
         return None
-    if not _is_plain(operand) or not all(isinstance(entry, str) for entry in operand.index):
+    given, own = [entry.axis for entry in operand.reads], _axes(factor)
+    if not given or None in given or len({*given}) < len(given) or own is None:
         return None
-    given, own = axes_of_index(operand.index), axes_of_index(factor.index)
+    written = {*axes_of(result)}
+    summed = tuple(axis for axis in given if axis not in written)
     columns = tuple(axis for axis in own if axis not in summed)
-    if not columns or set(given) & set(own) != set(summed) or set(given) & set(columns):
+    if not columns or {*given} & {*own} != {*summed} or {*given, *columns} - {*summed} != written:
         return None
-    if bias is not None and set(axes_of_index(bias.index)) != set(columns):
+    if bias is not None and ((axes := _axes(bias)) is None or {*axes} != {*columns}):
         return None
-    inside, bound = draft.scope(equation.right), draft.graph.bound
-    sizes = [evaluate(inside[axis], bound) for axis in columns]
-    by_name = [evaluate(symbol(axis), bound) for axis in columns]
-    if not all(isinstance(size, int) and size for size in sizes) or (len(sizes) > 1 and sizes != by_name):
+    bound = dict(program.names.sizes)
+    lengths = tuple(evaluate(sizes[axis], bound) for axis in columns)
+    if not all(isinstance(each, int) and each for each in lengths):
         return None
-    if not all(draft.stands_alone(each, inside) for each in at_hand):
-        return None
-    ordered = tuple(axis for axis in given if axis in summed)
-    return _Product(equation, operand, factor, bias, ordered, columns, int(product(sizes)))
+    kept = tuple(axis for axis in given if axis in written)
+    return _Product(root, operand, factor, bias, summed, kept, columns, lengths, result, sizes)
 
 
-def _is_plain(ref: Ref) -> bool:
-    """Whether a tensor is read under axis names alone, each once."""
-    names = [name for entry in ref.index for name in ((entry,) if not isinstance(entry, tuple) else entry)]
-    return all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
+_Parts: TypeAlias = "tuple[Sequence[Operand], Operand | None, Entries, Mapping[Axis, Size]]"
+"""Two factors, a bias or none, where the result is written, and the sizes of all axes."""
 
 
-def _joined(draft: Draft, products: Sequence[_Product]) -> Change:
-    """One product in the place of several, each of which becomes a part of it."""
+def _parts(program: Program, root: Node) -> _Parts | None:
+    """What a product of two, with a bias or none, is made of."""
+    if root.op == "contract":
+        alone = len(root.operands) == 2 and not root.over and not _is_before_bias(program, root)
+        return (root.operands, None, root.result, dict(enumerate(root.sizes))) if alone else None
+    at = next((n for n, each in enumerate(root.operands) if each.node.op == "contract"), None)
+    if root.op != "add" or at is None or len(root.operands) != 2:
+        return None
+    found = opened(root, at, program.same) if program.readers[root.operands[at].node] == 1 else None
+    if found is None or found.over or found.unread or len(found.inside) != 2:
+        return None
+    return found.inside, found.operands[0], found.result, found.sizes
+
+
+def _is_before_bias(program: Program, root: Node) -> bool:
+    """Whether a bias is added to a product, so that the sum is looked at."""
+    return any(each.op == "add" and _product(program, each) for each in program.reading[root])
+
+
+def _is_constant(program: Program, operand: Operand) -> bool:
+    given = program.leaves.get(operand.node)
+    return given is not None and given.kind == "constant"
+
+
+def _axes(operand: Operand) -> tuple[Axis, ...] | None:
+    """The axes under which a tensor is read, alone or as composites, each once."""
+    axes = tuple(axes_of(operand.reads))
+    plain = all(isinstance(entry, Affine) and entry.offset == 0 and entry.terms for entry in operand.reads)
+    return axes if plain and len({*axes}) == len(axes) else None
+
+
+def _joined(products: Sequence[_Product]) -> Mapping[Node, Node]:
+    """Parts of one product in the place of several."""
     first = products[0]
-    names = [each.equation.name for each in products]
-    name = draft.fresh("_".join([names[0], *(each.rpartition(".")[2] for each in names[1:])]))
-    taken = {name, *axes_of_index(first.operand.index)}
-    axis = fresh("n", {*taken, *draft.dims, *draft.graph.bound, *draft.graph.open_sizes})
-    made: list[Equation] = []
-
-    def put_together(stem: str, parts: Sequence[tuple[_Product, Ref]], summed: tuple[str, ...]) -> Ref:
-        """Factors or biases one after another, each with its columns as one axis."""
-        arguments: list[Expression] = []
-        for each, ref in parts:
-            inner = each.summed if summed else ()
-            left = (_entry(each.columns), *inner)
-            if ref.index != left:
-                made.append(Equation(draft.fresh(f"{ref.name}_flat", taken), left, ref))
-                ref = Ref(made[-1].name, left)
-                taken.add(ref.name)
-            arguments.append(Ref(ref.name, (axis, *summed)))
-        whole = Call(CONCAT.name, tuple(arguments), (axis,))
-        made.append(Equation(draft.fresh(f"{name}_{stem}", taken), (axis, *summed), whole))
-        taken.add(made[-1].name)
-        return Ref(made[-1].name, (axis, *summed))
-
-    factor = put_together("factor", [(each, each.factor) for each in products], first.summed)
-    terms: list[Expression] = [Contraction((first.operand, factor), tuple(sorted(first.summed)))]
-    biases = [(each, each.bias) for each in products if each.bias is not None]
+    sizes, n = dict(first.sizes), "n"
+    lengths = [each.length for each in products]
+    factor = _concatenated([_flat(each, each.factor, each.summed) for each in products], lengths)
+    sizes[n] = sum(lengths)
+    left = tuple(map(along, (*first.kept, n)))
+    reads = tuple(map(along, (n, *first.summed)))
+    made = node("contract", sizes, [first.operand, Operand(factor, reads)], left)
+    biases = [_flat(each, each.bias, ()) for each in products if each.bias is not None]
     if biases:
-        terms.append(put_together("bias", biases, ()))
-    whole = Equation(name, (*first.kept, axis), sum_of(terms), first.equation.place)
-    parts = tuple(_parts(draft, products, whole, axis, taken))
-    return Change((*made, whole, *parts), tuple(each.equation for each in products))
+        made = node(
+            "add", sizes, [Operand(made, left), Operand(_concatenated(biases, lengths), (along(n),))], left
+        )
+    starts = itertools.accumulate(lengths, initial=0)
+    return {each.root: _part(each, made, start) for each, start in zip(products, starts, strict=False)}
 
 
-def _parts(
-    draft: Draft, products: Sequence[_Product], whole: Equation, axis: str, taken: set[str]
-) -> Iterator[Equation]:
-    """What each of the products is of the whole."""
-    total, start = sum(each.length for each in products), 0
-    for each in products:
-        amounts = (Literal(-start), Literal(start + each.length - total))
-        cut = Call(PAD.name, (Ref(whole.name, whole.left),), (), ((axis, amounts),))
-        part = Equation(draft.fresh(f"{each.equation.name}_part", taken), whole.left, cut)
-        taken.add(part.name)
-        yield part
-        yield replace(each.equation, right=Ref(part.name, (*each.kept, _entry(each.columns))))
-        start += each.length
+def _flat(each: _Product, operand: Operand, summed: tuple[Axis, ...]) -> Node:
+    """A factor or a bias with its columns as one axis, the first."""
+    if operand.reads == (row_major(each.columns, each.sizes), *map(along, summed)):
+        return operand.node
+    sizes = {**each.sizes, **dict(zip(each.columns, each.lengths, strict=True))}
+    left = (row_major(each.columns, sizes), *map(along, summed))
+    return node("copy", sizes, [operand], left)
 
 
-def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...]:
-    return axes[0] if len(axes) == 1 else axes
+def _concatenated(parts: Sequence[Node], lengths: Sequence[int]) -> Node:
+    """Tensors one after another along the first axis."""
+    axes = [("along", d) for d in range(1, len(parts[0].shape))]
+    pieces = [("piece", n) for n in range(len(parts))]
+    sizes: dict[Axis, Size] = dict(zip(axes, parts[0].shape[1:], strict=True))
+    sizes |= dict(zip(pieces, lengths, strict=True))
+    sizes["n"] = sum(lengths)
+    operands = [
+        Operand(part, tuple(map(along, (piece, *axes)))) for piece, part in zip(pieces, parts, strict=True)
+    ]
+    return node(CONCAT.name, sizes, operands, tuple(map(along, ("n", *axes))), None, ("n", *pieces))
+
+
+def _part(each: _Product, made: Node, start: int) -> Node:
+    """What one of the products is of the whole."""
+    operand = whole(made)
+    sizes: dict[Axis, Size] = dict(zip((entry.axis for entry in operand.reads), made.shape, strict=True))
+    last = operand.reads[-1].axis
+    sizes[last] = each.length
+    cut = Operand(made, (*operand.reads[:-1], Affine(((last, 1),), start)))
+    part = node("copy", sizes, [cut], operand.reads, None, (), (("fill", number(0)),))
+    left = (*map(along, each.kept), row_major(each.columns, each.sizes))
+    return node("copy", each.sizes, [Operand(part, left)], each.result, each.root.shape)

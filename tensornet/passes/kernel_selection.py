@@ -12,13 +12,14 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any
 
+from ..frontend.elaborate_expressions import Expressions
 from ..graph.element_types import of_expression
-from ..graph.graph import Graph
 from ..graph.shape_inference import Scope, size_expression
+from ..ir.node import Axis, Node, Operand, along, axes_of, row_major, substitute
+from ..ir.rewriting import Change, Cost, Program, improved
 from ..language.canonical import CanonicalForms, canonical_functions, flattened, value_of
-from ..language.equation import Equation
 from ..language.expression import (
     Call,
     Contraction,
@@ -26,20 +27,15 @@ from ..language.expression import (
     Literal,
     Ref,
     Size,
-    axes_of_index,
     bound_axes,
     contraction,
     flat,
     free_axes,
-    fresh,
     is_scalar,
     occurring,
-    parts_of,
     product_of,
     references,
-    relabel,
     rename,
-    sized_by_name,
     subexpressions,
     sum_of,
     transform,
@@ -47,143 +43,82 @@ from ..language.expression import (
 )
 from ..language.patterns import Pattern, groups_of, pattern_of, sized
 from ..ops.pointwise import WHERE
+from ..ops.protocols import left_of
 from ..ops.record import Element, KernelEquation
+from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, product
-from .rewriter import Draft
 
 __all__ = ["select_kernels"]
 
-Cost: TypeAlias = "Callable[[Graph], float]"
-
 TRIED = ((10007, 10009, 10037, 10039, 10061, 10067), (20011, 20021, 20023, 20029, 20047, 20051))
 """Open sizes at which numbers that speak of them are compared."""
+
+DEEP = 16
+"""So many functions one within the other are brought into canonical form together."""
+
+NEAR = 8
+"""So many nodes behind one another is what a pattern says, with all its functions, written out."""
 
 MOST = 256
 """So many ways to deal the factors of a product out to the tensors of a pattern are all looked at."""
 
 
-def select_kernels(graph: Graph, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]) -> Graph:
-    """The graph with kernels in the place of what they compute, wherever `cost` says that this pays.
+def select_kernels(
+    program: Program, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]
+) -> Program:
+    """The program with kernels in the place of what they compute, wherever `cost` says that this pays.
 
     Args:
-        graph: the graph.
-        cost: the expected seconds of a graph; it is asked about a region and what makes its operands.
+        program: the program.
+        cost: the expected seconds of a program; it is asked about a region and what makes its operands.
         kernels: what it may be covered with.
         values: every open size.
     """
-    if not kernels:
-        return graph
-    draft, functions = Draft(graph), dict[str, frozenset[str]]()
     patterns = [(kernel, each, pattern_of(each)) for kernel in kernels for each in kernel.recognised]
-    for equation in graph.own:
-        functions[equation.name] = _functions(equation.parts, functions)
-        possible = [each for each in patterns if each[-1].functions <= functions[equation.name]]
-        covered = functools.partial(_covered, draft, equation.name, cost, possible, values, functions)
-        while possible and equation.name in draft and covered():
-            pass
-    return draft.finished()
+    if not patterns:
+        return program
+    canonical = functools.cache(lambda name: canonical_functions((name,)))
+
+    def changes(present: Program, head: Node) -> Iterator[Change]:
+        if head.is_scalar or head.element < Element.WIDE or not _is_open(head):
+            return
+        near = [each for each in patterns if _may_be(each[-1], head)]
+        called = _functions(head, canonical) if near else frozenset()
+        possible = [each for each in near if each[-1].functions <= called]
+        if possible:
+            search = _Search(present, head, values)
+            covers = (search.covered(*each) for each in possible)
+            yield from (
+                Change({head: each}, least=0.0, with_operands=True) for each in covers if each is not None
+            )
+
+    return improved(program, [*_outermost_first(program)], changes, cost, first=True)
 
 
-_Kernel: TypeAlias = "tuple[Function, KernelEquation, Pattern]"
+def _may_be(pattern: Pattern, head: Node) -> bool:
+    """Whether a pattern begins as a node does: a function that no others make up is what it is called."""
+    made = head.op in ("contract", "copy", "power") or bool(FUNCTIONS[head.op].expansion)
+    return made or (isinstance(pattern.expression, Call) and pattern.expression.function == head.op)
 
 
-_Behind: TypeAlias = "Mapping[str, frozenset[str]]"
-"""The functions in the canonical forms of what tensors hang on, by their names."""
+def _functions(head: Node, canonical: Callable[[str], frozenset[str]]) -> frozenset[str]:
+    """The functions in the canonical form of a node, and of what it hangs on as far as patterns reach."""
+    found, last = {head}, {head}
+    for _ in range(NEAR):
+        last = {each for node in last for each in node.children} - found
+        found |= last
+    return frozenset().union(*map(canonical, {each.op for each in found}.intersection(FUNCTIONS)))
 
 
-def _functions(parts: Iterable[Expression], behind: _Behind) -> frozenset[str]:
-    """The functions in the canonical form of an expression, told by its parts, and of all that it hangs on."""
-    parts = tuple(parts)
-    own = canonical_functions({part.function for part in parts if isinstance(part, Call)})
-    return own.union(
-        *(behind.get(name, ()) for name in {each.name for each in parts if isinstance(each, Ref)})
-    )
-
-
-def _covered(
-    draft: Draft,
-    name: str,
-    cost: Cost,
-    kernels: Sequence[_Kernel],
-    values: Mapping[str, int],
-    behind: _Behind,
-) -> bool:
-    """Puts the first kernel that pays into an equation; whether there is one."""
-    for found in _covers(draft, draft[name], kernels, values, behind):
-        before, after = _beside(draft, found)
-        if cost(draft.part(after, (name,))) < cost(draft.part(before, (name,))):
-            draft.put(found.equation)
-            return True
-    return False
-
-
-@dataclass(frozen=True)
-class _Cover:
-    """An equation with a kernel in it, in the place of some equations, itself the last of them."""
-
-    equation: Equation
-    region: tuple[Equation, ...]
-
-
-def _covers(
-    draft: Draft,
-    equation: Equation,
-    kernels: Sequence[_Kernel],
-    values: Mapping[str, int],
-    behind: _Behind,
-) -> Iterator[_Cover]:
-    """The best way to put each kernel into an equation."""
-    search = _Search(draft, equation, values)
-    parts = (part for part in equation.parts if isinstance(part, Contraction | Call))
-    real = (part for part in parts if not is_scalar(part) and search.is_real(part))
-    heads = [(part, _functions(subexpressions(part), behind)) for part in real]
-    for (kernel, meaning, pattern), (head, functions) in itertools.product(kernels, heads):
-        if not pattern.functions <= functions or (kernel.fused and _is_called(kernel, head)):
-            continue
-        ways = (
-            found
-            for found in search.whole(pattern, search.form(head))
-            if not search.is_rounded(found, pattern, kernel)
-            and meaning.holds(found.numbers)
-            and search.is_sized(found)
-        )
-        found = min(ways, key=search.elements, default=None)
-        if found is not None:
-            right = _put(equation.right, head, search.call(kernel, meaning, pattern, found))
-            yield _Cover(replace(equation, right=right), (*search.region(found), equation))
-
-
-def _is_called(kernel: Function, head: Expression) -> bool:
-    """Whether a kernel is written there as what it is."""
-    return any(isinstance(part, Call) and part.function == kernel.name for part in subexpressions(head))
-
-
-def _beside(draft: Draft, found: _Cover) -> tuple[tuple[Equation, ...], tuple[Equation, ...]]:
-    """The region as it is and covered, both with the equations that make its operands and serve it alone.
-
-    Covered, an equation remains whose result is read beside the kernel.
-    """
-    inside = {equation.name for equation in found.region}
-    made: dict[str, Equation] = {}
-    for equation in found.region:
-        for ref in equation.references:
-            if ref.name in draft and ref.name not in inside:
-                reader = draft.only_reader(ref.name)
-                if reader is not None and reader.name in inside:
-                    made[ref.name] = draft[ref.name]
-    left, read = list[Equation](), {ref.name for ref in found.equation.references}
-    for equation in reversed(found.region):
-        if equation.name in read and equation.name != found.equation.name:
-            left.insert(0, equation)
-            read.update(ref.name for ref in equation.references)
-    return (*made.values(), *found.region), (*made.values(), *left, found.equation)
-
-
-def _put(expression: Expression, head: Expression, instead: Expression) -> Expression:
-    if expression is head:
-        return instead
-    return transform(expression, lambda part: _put(part, head, instead))
+def _outermost_first(program: Program) -> Iterator[Node]:
+    """The nodes in order, but those that stand within an equation after what reads them."""
+    lone = {each for each in program.nodes if program.readers[each] == 1} - program.names.tensors.keys()
+    for each in program.nodes:
+        waiting = [] if each in lone else [each]
+        while waiting:
+            yield (last := waiting.pop())
+            waiting += [other for other in last.children if other in lone]
 
 
 # ---------------------------------------------------------------------------- search
@@ -196,23 +131,23 @@ class _Found:
     Attributes:
         bound: the expression for each name in the pattern, tensors and numbers.
         runs: axes of the pattern that a sum or a function runs over, each with those of the program.
-        looked: the equations that were looked through.
         beside: the factors that stand beside the kernel in its product, and the sums that remain.
         inside, bounded: the axes of the program that the sums around bind, and those that any sum does.
         outside: the names that some of these have outside of their sums.
         counts: numbers of the pattern that speak of sizes of axes, with those of the program.
         groups: the axes of the program for each of the pattern, once these are known.
+        same: parts of the pattern that are found, with what they are.
     """
 
     bound: Mapping[str, Expression] = field(default_factory=dict)
     runs: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = ()
-    looked: tuple[str, ...] = ()
     beside: tuple[tuple[Expression, ...], frozenset[str]] = ((), frozenset())
     inside: frozenset[str] = frozenset()
     bounded: frozenset[str] = frozenset()
     outside: Mapping[str, str] = field(default_factory=dict)
     counts: tuple[tuple[Expression, Expression], ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    same: Mapping[Expression, Expression] = field(default_factory=dict)
 
     def binding(self, name: str, expression: Expression) -> _Found | None:
         """With a name of the pattern bound; nothing where it is something else already.
@@ -253,24 +188,134 @@ class _Found:
 
 
 class _Search:
-    """Looks for patterns in one equation, through what is computed for it alone."""
+    """Looks for patterns in what one node computes, through what is computed for it alone.
+
+    The axes of the node, and of each one that is looked through, have names of their own; so have tensors.
+
+    Attributes:
+        tensors: what the names stand for: nodes, read along axes that are numbered as they are met.
+        sizes, called: of all axes, their sizes and what the program calls them.
+    """
 
     pattern: Pattern
 
-    def __init__(self, draft: Draft, equation: Equation, values: Mapping[str, int]) -> None:
-        self.draft, self.graph, self.equation = draft, draft.graph, equation
-        self.values = {**values, **self.graph.bound}
+    def __init__(self, program: Program, head: Node, values: Mapping[str, int]) -> None:
+        self.program, self.head = program, head
+        self.bound = dict(program.names.sizes)
+        self.values = {**values, **self.bound}
         self.forms = CanonicalForms(self._count)
-        self.places = {each.name: n for n, each in enumerate(self.graph.own)}
+        self.tensors = dict[str, Operand]()
+        self.names = dict[Operand, str]()
+        self.elements_of = dict[str, Element]()
+        self.sizes, self.called = dict[str, Any](), dict[str, str]()
         self.seen: dict[tuple[Ref, bool], Expression | None] = {}
-        self.serving: dict[str, bool] = {}
-        self.form = functools.cache(self._form)
-        self.taken = {*occurring(equation.right), *axes_of_index(equation.left)}
+        self.serving: dict[Node, bool] = {}
+        self.labels = self._named(head, {})
+        self.form = self.forms.of(self._written(head, self.labels))
 
-    def _form(self, head: Expression) -> Expression:
-        """The canonical form of a part of the equation."""
-        around = self.draft.scope(Contraction(tuple(parts_of(self.equation.right))))
-        return self.forms.of(self._sized(head, around))
+    def covered(self, kernel: Function, meaning: KernelEquation, pattern: Pattern) -> Node | None:
+        """The best way to put a kernel in the place of the node."""
+        if kernel.fused and kernel.name in (self.head.op, *(each.node.op for each in self.head.operands)):
+            return None  # it is called there
+        ways = (
+            found
+            for found in self.whole(pattern, self.form)
+            if not self.is_rounded(found, pattern, kernel)
+            and meaning.holds(found.numbers)
+            and self.is_sized(found)
+        )
+        found = min(ways, key=self.elements, default=None)
+        return None if found is None else self._elaborated(self.call(kernel, meaning, pattern, found))
+
+    # ---- nodes as expressions, and back
+
+    def _named(self, each: Node, known: Mapping[Axis, str]) -> dict[Axis, str]:
+        """A name for each axis of a node."""
+        labels = dict(known)
+        called = self.program.names.axes.get(each, ())
+        for axis, size in enumerate(each.sizes):
+            if axis not in labels:
+                labels[axis] = f"@{len(self.sizes)}"
+                self.sizes[labels[axis]] = size
+                self.called[labels[axis]] = called[axis] if axis < len(called) else ""
+        return labels
+
+    def _written(self, each: Node, labels: Mapping[Axis, str], deep: int = DEEP) -> Expression:
+        """What a node computes, of others that stand in its equation, and of tensors."""
+        table = {axis: along(name) for axis, name in labels.items()}
+        reads = (Operand(other.node, substitute(other.reads, table)) for other in each.operands)
+        parts = tuple(self._part(other, deep) for other in reads)
+        if each.op == "copy":
+            return parts[0]
+        over = tuple(labels[axis] for axis in each.over)
+        if each.op == "contract":
+            kept = {axis for axes in each.dims for axis in axes or ()}
+            summed = tuple(name for axis, name in labels.items() if axis not in {*kept, *each.over})
+            counts = tuple(size_expression(self._known(each.sizes[axis])) for axis in each.over)
+            return flat(contraction((*parts, *counts), summed, None))
+        options = tuple((name, (self._number(value),)) for name, value in each.options if name != "draw")
+        return flat(Call(each.op, parts, tuple(dict.fromkeys(over)), options))
+
+    def _known(self, size: Any) -> Any:
+        return evaluate(size, self.bound)
+
+    def _part(self, operand: Operand, deep: int) -> Expression:
+        """An operand under names of axes: a number, positions, a function of others, or a tensor, which has a name."""
+        node, reads = operand
+        if node.is_scalar:
+            return self._number(node)
+        if node.op == "index" and reads[0].axis is not None:
+            return Call(INDEX.name, (), (reads[0].axis,))
+        ref = self._ref(operand)
+        is_inside = node.op != "contract" or node not in self.program.names.tensors
+        if not deep or not is_inside or self.program.readers[node] > 1 or not _is_open(node):
+            return ref
+        labels = self._opened(operand)
+        if labels is None:
+            return ref
+        inside = self._written(node, self._named(node, labels), deep - 1)
+        self.forms.name(inside, ref)
+        return inside
+
+    def _ref(self, operand: Operand) -> Ref:
+        """A tensor under a name for how it is read."""
+        node, reads = operand
+        axes = tuple(dict.fromkeys(axes_of(reads)))
+        numbered = Operand(node, substitute(reads, {axis: along(n) for n, axis in enumerate(axes)}))
+        name = self.names.setdefault(numbered, f"${len(self.names)}")
+        self.tensors[name], self.elements_of[name] = numbered, node.element
+        return Ref(name, axes)
+
+    def _number(self, node: Node) -> Expression:
+        """A number as an expression."""
+        match node.op:
+            case "number":
+                return Literal(node.attributes["value"])
+            case "size":
+                return size_expression(self._known(node.attributes["size"]))
+        parts = tuple(self._number(each.node) for each in node.operands)
+        if node.op == "contract":
+            return product_of([*parts])
+        options = tuple((name, (self._number(value),)) for name, value in node.options)
+        return Call(node.op, parts, (), options)
+
+    def _read(self, ref: Ref) -> Operand:
+        """What a name stands for, under the axes of a reference."""
+        node, reads = self.tensors[ref.name]
+        table = {n: along(axis) for n, axis in enumerate(ref.index)}
+        return Operand(node, substitute(reads, table))
+
+    def _elaborated(self, right: Expression) -> Node | None:
+        """The node of an expression, written as the head is."""
+        expressions = Expressions(None, 1 + self.program.draws)
+        expressions.reads.update((ref, self._read(ref)) for ref in references(right))
+        names = [tuple(self.labels[axis] for axis in axes or ()) for axes in self.head.dims]
+        made = expressions.value(right, left_of(names), Scope(self.sizes))
+        for each, axes in expressions.axes.items():
+            called = tuple(self.called.get(axis, "") for axis in axes)
+            if all(called):
+                self.program.names.axes.setdefault(each, called)
+        return made if made.shape == self.head.shape else None
 
     def whole(self, pattern: Pattern, part: Expression) -> Iterator[_Found]:
         """Every way in which a pattern is an expression, or, a product, some factors of one."""
@@ -279,7 +324,7 @@ class _Search:
             ways = self._product(written, part, start, outermost=True)
         else:
             ways = self._match(written, part, start)
-        settled = map(self._settled, ways)
+        settled = map(self._settled, itertools.islice(ways, MOST))
         return (found for found in settled if found is not None)
 
     # ---- the pattern, part by part
@@ -295,6 +340,16 @@ class _Search:
                 if value_of(part) == value_of(pattern):
                     yield found
                 return
+            case _ if found.same.get(pattern) == part:
+                yield found
+                return
+        ways = self._inside(pattern, part, found)
+        if self.pattern.repeats:
+            ways = (replace(each, same={**each.same, pattern: part}) for each in ways)
+        yield from ways
+
+    def _inside(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
+        """Every way in which a product, a sum or a call is one of the same parts."""
         part, found = self._look(part, found)
         part, found = self._moved_in(part, pattern, found)
         match pattern, part:
@@ -367,9 +422,7 @@ class _Search:
         scalars = [factor for factor in part.factors if is_scalar(factor)]
         factors = [factor for factor in part.factors if not is_scalar(factor)]
         if numbers:
-            scope = self.draft.scope(replace(part, summed=()))
-            value = _together([self._sized(each, scope) for each in scalars])
-            bound = found.binding(numbers[0].name, _over(value, told))
+            bound = found.binding(numbers[0].name, _over(_together(scalars), told))
             if bound is None:
                 return
             found = bound
@@ -438,26 +491,9 @@ class _Search:
         own = {axis for each in held[at] for axis in free_axes(each)}
         return frozenset(axis for axis in summed if axis in own - others)
 
-    def _sized(self, part: Expression, scope: Scope) -> Expression:
-        """An expression with the sizes put in that it speaks of.
-
-        Args:
-            part: the expression.
-            scope: the sizes of axes around it.
-        """
-        if isinstance(part, Size):
-            return size_expression(evaluate(scope[part.axis], self.graph.bound))
-        if not any(isinstance(each, Size) for each in subexpressions(part)):
-            return part
-        if not is_scalar(part):
-            own = self.draft.scope(Contraction(tuple(parts_of(part)))).sizes
-            scope = Scope({**scope.sizes, **own}, scope.assumed, scope.fitting)
-        return transform(part, lambda each: self._sized(each, scope))
-
     def _count(self, call: Call) -> Expression:
         """The number of positions that a call runs over."""
-        scope = self.draft.scope(Contraction(call.arguments))
-        return size_expression(product(evaluate(scope[axis], self.graph.bound) for axis in call.axes))
+        return size_expression(product(self._known(self.sizes[axis]) for axis in call.axes))
 
     # ---- through names
 
@@ -469,49 +505,43 @@ class _Search:
         if key not in self.seen:
             self.seen[key] = self._seen(part)
         behind = self.seen[key]
-        if behind is None:
-            return part, found
-        return self._look(behind, replace(found, looked=(part.name, *found.looked)))
+        return (part, found) if behind is None else self._look(behind, found)
 
-    def _is_looked_through(self, ref: Ref) -> bool:
-        if self.pattern.repeats:
-            return self._serves(ref.name)
-        return ref.name in self.draft and self.draft.only_reader(ref.name) is not None
+    def _is_looked_through(self, each: Node) -> bool:
+        return self._serves(each) if self.pattern.repeats else self.program.readers[each] == 1
 
-    def _serves(self, name: str) -> bool:
-        """Whether what a name stands for is computed for this equation alone, however often it is read."""
-        if name not in self.serving:
-            here = self.places[self.equation.name]
-            made = name in self.draft and name not in self.graph.outputs
-            self.serving[name] = made and all(
-                each.name == self.equation.name or (self.places[each.name] < here and self._serves(each.name))
-                for each in self.draft.readers(name)
+    def _serves(self, each: Node) -> bool:
+        """Whether a node is computed for the head alone, however often it is read."""
+        if each not in self.serving:
+            self.serving[each] = each not in self.program.function.outputs and all(
+                reader is self.head or self._serves(reader) for reader in self.program.reading[each]
             )
-        return self.serving[name]
+        return self.serving[each]
 
     def _seen(self, ref: Ref) -> Expression | None:
-        if not self._is_looked_through(ref):
+        operand = self._read(ref)
+        if not _is_open(operand.node) or not self._is_looked_through(operand.node):
             return None
-        producer, names = self.draft[ref.name], dict[str, str]()
-        for made, read in zip(producer.left, ref.index, strict=True):
-            match made, read:
-                case str(), str():
-                    names[made] = read
-                case tuple(), tuple() if len(made) == len(read):
-                    names.update(zip(made, read, strict=True))
-                case _:
-                    return None
-        right = self._sized(producer.right, self.draft.scope(Contraction(tuple(parts_of(producer.right)))))
-        apart = {axis: "" for axis in occurring(right) - set(free_axes(right)) if axis in self.taken}
-        for axis in sorted(apart):
-            apart[axis] = fresh(axis, self.taken | occurring(right) | set(self.graph.bound))
-            self.taken.add(apart[axis])
-        changed = {old for old, new in {**names, **apart}.items() if old != new}
-        sizes = {part.axis for part in subexpressions(right) if isinstance(part, Size)}
-        if len(set(names.values())) < len(names) or changed & (sized_by_name(right) | sizes):
+        labels = self._opened(operand)
+        if labels is None:
             return None
-        self.taken |= occurring(right) | set(names.values())
-        return self.forms.of(rename(relabel(right, apart) if apart else right, names))
+        return self.forms.of(self._written(operand.node, self._named(operand.node, labels)))
+
+    def _opened(self, operand: Operand) -> dict[Axis, str] | None:
+        """What the axes of a node are called where it is read; nothing where that is otherwise than it is written."""
+        node, reads = operand
+        known = dict[Axis, str]()
+        for axes, entry, length in zip(node.dims, reads, node.shape, strict=True):
+            names = [str(axis) for axis in axes_of((entry,))]
+            if axes is None or len(names) != len(axes) or entry != row_major(tuple(names), self.sizes):
+                return None
+            sizes = [length] if len(axes) == 1 else [node.sizes[axis] for axis in axes]
+            if not all(
+                self.program.same(self.sizes[name], size) for name, size in zip(names, sizes, strict=True)
+            ):
+                return None
+            known |= dict(zip(axes, names, strict=True))
+        return None if len({*known.values()}) < len(known) else known
 
     # ---- what was found
 
@@ -534,57 +564,41 @@ class _Search:
             summed = {axis for each in pattern.expression.summed for axis in groups[each]}
             if not summed or not summed <= found.beside[1] - beside:
                 return None
-        sizes = self._sizes_of(bound, groups)
+        sizes = self._sizes_of(groups)
         if not all(_are_equal(_put_in(one, sizes), other) for one, other in found.counts):
             return None
         bound = {name: _put_in(each, sizes) if is_scalar(each) else each for name, each in bound.items()}
         factors = tuple(map(self.forms.written, found.beside[0]))
         return replace(found, bound=bound, groups=groups, beside=(factors, found.beside[1]))
 
-    def _sizes_of(
-        self, bound: Mapping[str, Expression], groups: Mapping[str, tuple[str, ...]]
-    ) -> dict[str, Expression]:
+    def _sizes_of(self, groups: Mapping[str, tuple[str, ...]]) -> dict[str, Expression]:
         """The sizes of the axes of the pattern."""
-        scope = self.draft.scope(Contraction(tuple(each for each in bound.values() if not is_scalar(each))))
-        sizes = {
-            axis: [evaluate(scope[each], self.graph.bound) for each in own] for axis, own in groups.items()
-        }
-        return {sized(axis): size_expression(product(each)) for axis, each in sizes.items()}
-
-    def is_real(self, part: Expression) -> bool:
-        """Whether a part holds real numbers, of the working type or made of constants, as a frozen model's are."""
-        return of_expression(part, self.draft.elements) >= Element.WIDE
+        sizes = {axis: product(self._known(self.sizes[each]) for each in own) for axis, own in groups.items()}
+        return {sized(axis): size_expression(size) for axis, size in sizes.items()}
 
     def is_rounded(self, found: _Found, pattern: Pattern, kernel: Function) -> bool:
         """Whether a tensor holds what the kernel would round: one that lays its operands out takes them as they are
         but for integers, any other takes numbers of the working type."""
         elements = (
-            of_expression(each, self.draft.elements)
+            of_expression(each, self.elements_of)
             for name, each in found.bound.items()
             if not is_scalar(each) and name not in pattern.partial
         )
         return any(each.is_position if kernel.lowered else each.is_exact for each in elements)
 
+    def _extents(self, part: Expression) -> list[Any]:
+        """The sizes of the axes of an operand, at the sizes planned for."""
+        return [evaluate(self.sizes[axis], self.values) for axis in free_axes(part)]
+
     def is_sized(self, found: _Found) -> bool:
-        """Whether sizes are known, and each operand tells those that its dimensions are taken apart into: a kernel
-        takes them one by one."""
-        operands = tuple(found.bound.values())
-        together = self.draft.scope(Contraction(operands))
-        sizes = (evaluate(together[axis], self.values) for each in operands for axis in free_axes(each))
-        return all(isinstance(size, int) for size in sizes) and all(map(self.draft.is_sized, operands))
+        """Whether sizes are known."""
+        return all(isinstance(size, int) for each in found.bound.values() for size in self._extents(each))
 
     def elements(self, found: _Found) -> tuple[float, int]:
         """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
         operands = tuple(found.bound.values())
-        scope = self.draft.scope(Contraction(operands))  # what one speaks of, another may tell the size of
-        sizes = ([evaluate(scope[axis], self.values) for axis in free_axes(each)] for each in operands)
-        elements = sum(float(product(each)) for each in sizes)
+        elements = sum(float(product(self._extents(each))) for each in operands)
         return elements, sum(len(list(references(each))) for each in operands)
-
-    def region(self, found: _Found) -> Iterator[Equation]:
-        """The equations that were looked through, in the order of the program."""
-        looked = set(found.looked)
-        return (self.draft[each.name] for each in self.graph.own if each.name in looked)
 
     def call(self, kernel: Function, meaning: KernelEquation, pattern: Pattern, found: _Found) -> Expression:
         """The call of a kernel, among the factors that stand beside it."""
@@ -597,6 +611,17 @@ class _Search:
         beside, remaining = found.beside
         gone = set(axes).difference(free_axes(made))
         return contraction((made, *beside), tuple(sorted(remaining - gone)), None)
+
+
+def _is_open(each: Node) -> bool:
+    """Whether a node multiplies, or is of a function whose axes patterns speak of."""
+    if each.op in ("contract", "copy"):
+        return None not in each.dims and "fill" not in each.attributes
+    return (
+        each.op in FUNCTIONS
+        and FUNCTIONS[each.op].axes in ("none", "kept", "removed")
+        and bool(each.operands)
+    )
 
 
 def _bound(
@@ -677,7 +702,7 @@ def _dealt(
 
 def _runs(count: int, places: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """The places of some parts where each place gets a run of them, in any order, or none."""
-    for order in itertools.permutations(places):
+    for sequence in itertools.permutations(places):
         for cuts in itertools.combinations_with_replacement(range(count + 1), len(places) - 1):
             lengths = (stop - start for start, stop in itertools.pairwise((0, *cuts, count)))
-            yield tuple(place for place, length in zip(order, lengths, strict=True) for _ in range(length))
+            yield tuple(place for place, length in zip(sequence, lengths, strict=True) for _ in range(length))

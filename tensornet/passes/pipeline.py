@@ -1,8 +1,10 @@
-"""The pass pipeline: what is done to a graph before it is lowered, in order.
+"""The pass pipeline: what is done to a program before it is lowered, in order.
 
-A pass takes a graph without calls and gives one that computes the same. It is not entered where no equation has what
-it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them. Before these passes
-`planning.planner` outlines blocks and makes scans of recurrences; after them it lowers, and folds constants.
+A pass takes a program without calls, in the core form, and gives one that computes the same. There what nothing needs
+is gone, and what is alike is one node: dead code and common subexpressions take no pass. A pass is not entered where
+no node is one that it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
+Before these passes `planning.planner` outlines blocks and makes scans of recurrences; after them it lowers, and folds
+constants.
 """
 
 from __future__ import annotations
@@ -11,20 +13,17 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
-from ..language.affine import is_window
-from ..language.equation import Equation
-from ..language.expression import Call, Ref, is_told
+from ..ir.node import Affine, Gather, Node, fills
+from ..ir.rewriting import Cost, Program
 from ..ops.pointwise import WHERE
 from ..ops.table import FUNCTIONS, Function
 from .algebraic_simplification import drop_known_totals, drop_tautologies
-from .common_subexpressions import eliminate_common_subexpressions
 from .convolution import select_convolutions, select_pooling
-from .dead_code import eliminate_dead_code
 from .distribute import distribute
-from .expansion import expand, is_made_of_others
+from .expansion import expand
 from .fuse import fuse_contractions
 from .gather_pushdown import push_gathers_down, push_positions_down
 from .grouped_gemm import select_grouped_gemm
@@ -32,7 +31,6 @@ from .horizontal_fusion import fuse_horizontally
 from .kernel_selection import select_kernels
 from .one_hot_elimination import eliminate_one_hots
 from .reduction_pushdown import push_reductions_down
-from .rewriter import Cost
 
 __all__ = [
     "PIPELINE",
@@ -42,6 +40,7 @@ __all__ = [
     "is_traced",
     "noted",
     "optimize",
+    "program_of",
     "simplify",
     "traced",
 ]
@@ -65,129 +64,154 @@ class Context:
     values: Mapping[str, int]
     sums: bool
 
-    def settled_cost(self, part: Graph) -> float:
+    def settled_cost(self, part: Program) -> float:
         """The expected seconds of a part after the passes that follow the first kernel selection."""
         return self.cost(_through(ALGEBRA, part, self))
 
 
-Run: TypeAlias = "Callable[[Graph, Context], Graph]"
-Needs: TypeAlias = "Callable[[object], bool]"
-"""Whether a part of an equation is one that a pass looks for."""
-
-
 @dataclass(frozen=True)
 class Pass:
-    """A pass over the equations of a graph.
+    """A pass over a program.
 
     Attributes:
         name: the field's word for it.
         run: the pass itself.
-        needs: one part of one equation must be such, or the pass is not entered; none need be if not given.
+        needs: one node must be such, or the pass is not entered; none need be if not given.
         always: whether it always pays; else it asks the cost of each change.
     """
 
     name: str
-    run: Run
-    needs: Needs | None = None
+    run: Callable[[Program, Context], Program]
+    needs: Callable[[Node], bool] | None = None
     always: bool = False
 
-    def finds_work(self, graph: Graph) -> bool:
-        """Whether the graph has what the pass looks for."""
-        return self.needs is None or any(map(self.needs, _parts(graph.own)))
+    def finds_work(self, program: Program) -> bool:
+        """Whether the program has what the pass looks for."""
+        return self.needs is None or any(map(self.needs, program.nodes))
 
 
-def _parts(equations: Iterable[Equation]) -> Iterator[object]:
-    return (part for equation in equations for part in equation.parts)
+def program_of(graph: Graph) -> Program:
+    """A graph in the core form."""
+    return Program(*function_of(graph))
 
 
 # ---------------------------------------------------------------------------- what passes look for
 
 
-def _reads_position(part: object) -> bool:
+def _entries(each: Node) -> Iterator[Affine | Gather]:
+    return (entry for operand in each.operands for entry in operand.reads)
+
+
+def _reads_position(each: Node) -> bool:
     """`x[b,0]`."""
-    return isinstance(part, Ref) and any(isinstance(entry, int) for entry in part.index)
+    return any(isinstance(entry, Affine) and not entry.terms for entry in _entries(each))
 
 
-def _gathers(part: object) -> bool:
+def _gathers(each: Node) -> bool:
     """`x[b,t[n]]`."""
-    return isinstance(part, Ref) and any(isinstance(entry, Ref) for entry in part.index)
+    return any(isinstance(entry, Gather) for entry in _entries(each))
 
 
-def _has_windows(part: object) -> bool:
+def _has_windows(each: Node) -> bool:
     """`x[b,2*p+u]`."""
-    return isinstance(part, Ref) and any(is_told(entry) and is_window(entry) for entry in part.index)
+    pairs = (
+        (entry, length)
+        for child, reads in each.operands
+        for entry, length in zip(reads, child.shape, strict=True)
+    )
+    return any(
+        isinstance(entry, Affine) and entry.terms and not fills(entry, each.sizes, length)
+        for entry, length in pairs
+    )
 
 
-def _is_one_hot(part: object) -> bool:
+def _is_one_hot(each: Node) -> bool:
     """`onehot[v](t[b])`."""
-    return isinstance(part, Call) and bool(FUNCTIONS[part.function].selects)
+    return (each.op == "contract" and None in each.dims) or _has(each, "selects")
 
 
-def _averages(part: object) -> bool:
+def _averages(each: Node) -> bool:
     """`mean[n](x[n])`."""
-    return isinstance(part, Call) and FUNCTIONS[part.function].averages
+    return _has(each, "averages")
 
 
-def _windows_or_ones(part: object) -> bool:
-    return _has_windows(part) or _is_one_hot(part)
+def _has(each: Node, what: str) -> bool:
+    """Whether a node is of a function whose record says something."""
+    return each.op in FUNCTIONS and bool(getattr(FUNCTIONS[each.op], what))
 
 
-def _calls_to(*names: str) -> Needs:
+def _windows_or_ones(each: Node) -> bool:
+    return _has_windows(each) or _is_one_hot(each)
+
+
+def _calls_to(*names: str) -> Callable[[Node], bool]:
     """Calls of some functions."""
-    return lambda part: isinstance(part, Call) and part.function in names
+    return lambda each: each.op in names
 
 
 # ---------------------------------------------------------------------------- the passes
 
-DEAD_CODE = Pass("dead code elimination", lambda graph, _: eliminate_dead_code(graph), always=True)
-SUBEXPRESSIONS = Pass(
-    "common subexpression elimination", lambda graph, _: eliminate_common_subexpressions(graph), always=True
+SIMPLIFICATION = (
+    Pass(
+        "gather pushdown at one position",
+        lambda program, _: push_positions_down(program),
+        _reads_position,
+        always=True,
+    ),
+    Pass(
+        "contraction fusion",
+        lambda program, _: fuse_contractions(program),
+        _calls_to("contract"),
+        always=True,
+    ),
 )
-AT_POSITION = Pass(
-    "gather pushdown at one position",
-    lambda graph, _: push_positions_down(graph),
-    _reads_position,
-    always=True,
-)
-FUSION = Pass("contraction fusion", lambda graph, _: fuse_contractions(graph), always=True)
-
-SIMPLIFICATION = (DEAD_CODE, AT_POSITION, SUBEXPRESSIONS, FUSION, DEAD_CODE)
 """The passes that always pay."""
 
 ALGEBRA = (
     *SIMPLIFICATION,
-    Pass("distribution", lambda graph, c: distribute(graph, c.cost), _calls_to("add")),
-    Pass("known totals", lambda graph, _: drop_known_totals(graph), _calls_to("add"), always=True),
+    Pass("distribution", lambda program, c: distribute(program, c.cost), _calls_to("add")),
+    Pass("known totals", lambda program, _: drop_known_totals(program), _calls_to("add"), always=True),
     *SIMPLIFICATION,
 )
 
 PIPELINE = (
-    Pass("expansion", lambda graph, c: expand(graph, c.supported), is_made_of_others, always=True),
-    DEAD_CODE,
-    SUBEXPRESSIONS,
-    AT_POSITION,
-    Pass("gather pushdown", lambda graph, c: push_gathers_down(graph, c.cost), _gathers),
-    Pass("reduction pushdown", lambda graph, c: push_reductions_down(graph, c.cost, c.sums), _averages),
-    Pass("grouped GEMM", lambda graph, c: select_grouped_gemm(graph, c.cost, c.supported), _gathers),
+    Pass(
+        "expansion",
+        lambda program, c: expand(program, c.supported),
+        lambda each: _has(each, "expansion"),
+        always=True,
+    ),
+    SIMPLIFICATION[0],
+    Pass("gather pushdown", lambda program, c: push_gathers_down(program, c.cost), _gathers),
+    Pass("reduction pushdown", lambda program, c: push_reductions_down(program, c.cost, c.sums), _averages),
+    Pass(
+        "grouped GEMM",
+        lambda program, c: select_grouped_gemm(program, c.cost, c.supported),
+        _gathers,
+    ),
     Pass(
         "kernel selection of convolutions",
-        lambda graph, c: select_convolutions(graph, c.cost, c.supported, simplify),
+        lambda program, c: select_convolutions(program, c.cost, c.supported),
         _windows_or_ones,
     ),
     Pass(
         "kernel selection of pooling",
-        lambda graph, c: select_pooling(graph, c.cost, c.supported),
+        lambda program, c: select_pooling(program, c.cost, c.supported),
         _has_windows,
     ),
-    Pass("one-hot elimination", lambda graph, c: eliminate_one_hots(graph, c.cost, c.supported), _is_one_hot),
+    Pass(
+        "one-hot elimination",
+        lambda program, c: eliminate_one_hots(program, c.cost, c.supported),
+        _is_one_hot,
+    ),
     Pass(
         "kernel selection before algebra",
-        lambda graph, c: select_kernels(graph, c.settled_cost, c.kernels, c.values),
+        lambda program, c: select_kernels(program, c.settled_cost, c.kernels, c.values),
     ),
     *ALGEBRA,
-    Pass("kernel selection", lambda graph, c: select_kernels(graph, c.cost, c.kernels, c.values)),
-    Pass("tautologies", lambda graph, _: drop_tautologies(graph), _calls_to(WHERE.name), always=True),
-    Pass("horizontal fusion", lambda graph, c: fuse_horizontally(graph, c.cost)),
+    Pass("kernel selection", lambda program, c: select_kernels(program, c.cost, c.kernels, c.values)),
+    Pass("tautologies", lambda program, _: drop_tautologies(program), _calls_to(WHERE.name), always=True),
+    Pass("horizontal fusion", lambda program, c: fuse_horizontally(program, c.cost), _calls_to("contract")),
     *SIMPLIFICATION,
 )
 """All passes, in order."""
@@ -195,22 +219,23 @@ PIPELINE = (
 
 def optimize(graph: Graph, context: Context) -> Graph:
     """The graph after all passes: the form that takes least time at some sizes on some device."""
+    first = program = program_of(graph)
     for each in PIPELINE:
-        if each.finds_work(graph):
-            graph = noted(each.name, graph, each.run(graph, context))
-    return graph
+        if each.finds_work(program):
+            program = _noted(each.name, program, each.run(program, context))
+    return graph if program is first else program.graph
 
 
 def simplify(graph: Graph) -> Graph:
     """The graph after the passes that always pay."""
-    return _through(SIMPLIFICATION, graph, _NOTHING)
+    return _through(SIMPLIFICATION, program_of(graph), _NOTHING).graph
 
 
-def _through(passes: Iterable[Pass], graph: Graph, context: Context) -> Graph:
+def _through(passes: Iterable[Pass], program: Program, context: Context) -> Program:
     for each in passes:
-        if each.finds_work(graph):
-            graph = each.run(graph, context)
-    return graph
+        if each.finds_work(program):
+            program = each.run(program, context)
+    return program
 
 
 _NOTHING = Context(lambda _: 0.0, (), (), {}, True)
@@ -240,4 +265,11 @@ def noted(name: str, before: Graph | None, after: Graph) -> Graph:
     write = _TRACE.get()
     if write is not None and after != before:
         write("\n".join([f"# {name}", *after.lines(), ""]))
+    return after
+
+
+def _noted(name: str, before: Program, after: Program) -> Program:
+    """The program after a pass; the trace shows its equations where they are others."""
+    if is_traced() and after.function != before.function:
+        noted(name, before.graph, after.graph)
     return after

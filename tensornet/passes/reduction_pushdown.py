@@ -9,126 +9,89 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
-from ..graph.graph import Graph
-from ..graph.shape_inference import size_expression
-from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Ref,
-    Size,
-    contraction,
-    free_axes,
-    product_of,
-    subexpressions,
-    sum_of,
-)
-from ..ops.table import FUNCTIONS
-from ..sizes import are_equal, evaluate, size_names, symbol
-from .fuse import inline
-from .rewriter import Change, Cost, Draft, improved, replaced
+from ..ir.build import node, number, size, whole
+from ..ir.inlining import Opened, opened
+from ..ir.node import Axis, Node, Operand, along, axes_of
+from ..ir.rewriting import Change, Cost, Facts, Program, improved
+from ..ops.table import FUNCTIONS, Element
 
 __all__ = ["push_reductions_down"]
 
 
-def push_reductions_down(graph: Graph, cost: Cost, sums: bool = True) -> Graph:
+def push_reductions_down(program: Program, cost: Cost, sums: bool = True) -> Program:
     """Averages what products and sums are made of instead of them, where `cost` says that pays.
 
     Args:
-        graph: the graph.
+        program: the program.
         cost: the expected seconds of a graph.
         sums: whether averages may become sums: numbers of the working type hold long ones.
     """
-    return improved(graph, reversed(graph.own), functools.partial(_changes, sums), cost)
+    averages = [each for each in reversed(program.nodes) if _averages(each)]
+    return improved(program, averages, functools.partial(_changes, sums), cost)
 
 
-def _changes(sums: bool, draft: Draft, reader: Equation) -> Iterator[Change]:
-    """Ways to average parts of what an equation averages: of what it holds, or of what it alone reads."""
-    for call in _averages(reader.right):
-        if draft.is_number(call):
-            yield from _moved(sums, draft, reader, call, (reader,))
-        match call.arguments:
-            case (Ref(name) as ref,) if name in draft and draft.only_reader(name) is not None:
-                factor = replace(call, arguments=(Contraction((ref,)),))
-                opened = replace(reader, right=replaced(reader.right, call, factor))
-                merged = inline(draft, opened, draft[name], sums=True)
-                if merged is not None and draft.is_number(ref):
-                    old = set(map(id, reader.parts))
-                    inside = next(each for each in _averages(merged.right) if id(each) not in old)
-                    yield from _moved(sums, draft, merged, inside, (draft[name], reader))
+def _averages(each: Node) -> bool:
+    function = FUNCTIONS.get(each.op)
+    return function is not None and function.averages and not each.is_scalar
 
 
-def _moved(
-    sums: bool, draft: Draft, reader: Equation, call: Call, before: tuple[Equation, ...]
-) -> Iterator[Change]:
-    """The changes to an equation that holds what it averages."""
-    moved = call if _speaks_of(call) else _of_parts(call)
-    if moved != call and _keeps_sizes(draft, call, moved):
-        yield Change((replace(reader, right=replaced(reader.right, call, moved)),), before)
-    summed = _as_sum(draft, reader, call) if sums else None
-    if summed is not None:
-        yield Change((replace(reader, right=replaced(reader.right, call, summed)),), before)
+def _changes(sums: bool, program: Program, mean: Node) -> Iterator[Change]:
+    """Ways to average parts of what is averaged, where nothing else reads that."""
+    if not _averages(mean) or mean.operands[0].node.element is not Element.NUMBER:
+        return
+    for made in (_of_parts(program.facts, mean), _as_sum(program.facts, mean) if sums else None):
+        if made is not None and made.element is mean.element:
+            yield Change({mean: made})
 
 
-def _speaks_of(call: Call) -> bool:
-    """Whether what a call averages speaks of the size of an axis that it runs over, which has that size in it alone."""
-    return any(
-        isinstance(part, Size) and part.axis in call.axes for part in subexpressions(call.arguments[0])
-    )
+def _opened(facts: Facts, mean: Node) -> tuple[str, Opened] | None:
+    """What an average alone reads, and what that is made of: a sum or a product."""
+    child = mean.operands[0].node
+    is_open = child.op in ("add", "contract") and facts.readers[child] == 1 and not child.is_scalar
+    found = opened(mean, 0, facts.same) if is_open else None
+    return None if found is None else (child.op, found)
 
 
-def _as_sum(draft: Draft, reader: Equation, call: Call) -> Expression | None:
+def _holders(found: Opened) -> Counter[Axis]:
+    """How many factors have each of the axes that an average runs over."""
+    return Counter(axis for each in found.inside for axis in {*axes_of(each.reads)} if axis in found.over)
+
+
+def _of_parts(facts: Facts, mean: Node) -> Node | None:
+    """The average of a sum, as the sum of averages; of a product, where one factor has an axis, of that factor."""
+    if (inside := _opened(facts, mean)) is None:
+        return None
+    op, found = inside
+    if op == "contract" and max(_holders(found).values(), default=0) > 1:
+        return None
+    parts = [_along(facts, mean, found, each) for each in found.inside]
+    return node(op, found.sizes, parts, found.result, mean.shape, found.unread)
+
+
+def _along(facts: Facts, mean: Node, found: Opened, part: Operand) -> Operand:
+    """The average of a part along those of the axes that it has."""
+    own = tuple(dict.fromkeys(axes_of(part.reads)))
+    over = tuple(axis for axis in found.over if axis in own)
+    if not over:
+        return part
+    kept = tuple(along(axis) for axis in own if axis not in over)
+    made = node(mean.op, found.sizes, [part], kept, None, over)
+    return Operand(_of_parts(facts, made) or made, kept)
+
+
+def _as_sum(facts: Facts, mean: Node) -> Node | None:
     """The average of a product as its sum, divided by how many positions that is over.
 
-    Nothing where no two factors have an axis of it, or a name of a size means something else in the equation.
+    Nothing where no two factors have an axis of it.
     """
-    product = call.arguments[0]
-    if not isinstance(product, Contraction) or max(_holders(call, product).values()) < 2:
+    if (inside := _opened(facts, mean)) is None or inside[0] != "contract":
         return None
-    inside, bound = draft.scope(product), draft.graph.bound
-    sizes = [evaluate(inside[axis], bound) for axis in call.axes]
-    spoken = {name for size in sizes for name in size_names(size)}
-    if any(not are_equal(inside[name], symbol(name), bound) for name in spoken & reader.axes):
+    found = inside[1]
+    if max(_holders(found).values(), default=0) < 2:
         return None
-    total = contraction(product.factors, (*product.summed, *call.axes), product.place)
-    return product_of([total, *(Call("reciprocal", (size_expression(size),)) for size in sizes)])
-
-
-def _keeps_sizes(draft: Draft, call: Call, moved: Expression) -> bool:
-    """Whether each part that is averaged by itself has the sizes that it has beside the others."""
-    inside = draft.scope(call.arguments[0])
-    parts = [part.arguments[0] for part in _averages(moved) if part.function == call.function]
-    return all(draft.stands_alone(part, inside) for part in parts)
-
-
-def _averages(expression: Expression) -> Iterator[Call]:
-    return (
-        part
-        for part in subexpressions(expression)
-        if isinstance(part, Call) and FUNCTIONS[part.function].averages
-    )
-
-
-def _of_parts(call: Call) -> Expression:
-    """The average of a sum, as the sum of averages; of a product, where one factor has an axis, of that factor."""
-    match call.arguments[0]:
-        case Call("add", terms, place=place):
-            return sum_of([_along(call, term) for term in terms], place)
-        case Contraction(factors) as product:
-            if max(_holders(call, product).values()) == 1:
-                return replace(product, factors=tuple(_along(call, factor) for factor in factors))
-    return call
-
-
-def _holders(call: Call, product: Contraction) -> Counter[str]:
-    """How many factors have each of the axes that an average runs over."""
-    return Counter(axis for factor in product.factors for axis in free_axes(factor) if axis in call.axes)
-
-
-def _along(call: Call, part: Expression) -> Expression:
-    """The average of a part along those of the axes that it has."""
-    axes = tuple(axis for axis in call.axes if axis in free_axes(part))
-    return _of_parts(replace(call, arguments=(part,), axes=axes)) if axes else part
+    total = node("contract", found.sizes, found.inside, found.result, mean.shape, found.unread)
+    counts = [mean.sizes[axis] for axis in mean.over]
+    below = [number(each) if isinstance(each, int) else size(each) for each in counts]
+    parts = [whole(total), *(Operand(node("reciprocal", {}, [Operand(each)])) for each in below)]
+    return node("contract", {((), n): length for n, length in enumerate(total.shape)}, parts, parts[0].reads)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..frontend.instantiate import instance, names_of_sizes
-from ..graph.element_types import of_leaf
-from ..graph.graph import Apply, Graph, inlined
+from ..graph.element_types import of_leaf, of_tensors
+from ..graph.graph import Apply, Graph, inlined, reads
 from ..graph.leaves import Leaf
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS
 from ..sizes import evaluate, name_of, symbol
 
-__all__ = ["bare", "in_numbers", "with_functions"]
+__all__ = ["bare", "between_calls", "in_numbers", "with_functions"]
 
 LEAST = 5
 """With so many equations a block is called rather than written out again; a smaller one gains more by being
@@ -93,3 +93,40 @@ def bare(graph: Graph) -> Graph:
 def _bare(leaf: Leaf) -> Leaf:
     holds = of_leaf(leaf) if leaf.value is not None else leaf.holds
     return replace(leaf, start=None, value=None, holds=holds)
+
+
+# ---------------------------------------------------------------------------- beside calls
+
+
+def between_calls(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
+    """A rewrite of the equations of the graph itself; its calls stay as they are."""
+    if not graph.calls:
+        return change(graph)
+    asked = dict.fromkeys((*graph.outputs, *(name for call in graph.calls for name in call.names().values())))
+    made = {equation.name for equation in graph.own}
+    outputs = tuple(name for name in asked if name in made)
+    if not outputs:
+        return replace(graph, body=graph.calls)
+    elements = of_tensors(graph)
+    leaves = [replace(leaf, holds=elements[leaf.name]) for leaf in graph.leaves]
+    for call in graph.calls:
+        leaves += [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in call.results]
+    changed = change(Graph(tuple(leaves), graph.own, outputs, graph.sizes))
+    return replace(graph, body=tuple(_in_order(changed.own, graph.calls)), sizes=changed.sizes)
+
+
+def _in_order(equations: Iterable[Equation], calls: Sequence[Apply]) -> Iterable[Equation | Apply]:
+    """Equations as they come, but each before what reads it, and calls in their order, as late as can be."""
+    items: list[Equation | Apply] = [*equations, *calls]
+    makers = {name: item for item in items for name in item.defines}
+    done, waiting = dict[Equation | Apply, None](), items[::-1]
+    while waiting:
+        missing = (makers[name] for name, _ in reads(waiting[-1]) if name in makers)
+        first = next((each for each in missing if each not in done), None)
+        if isinstance(first, Apply):
+            first = next(call for call in calls if call not in done)
+        if first is not None:
+            waiting.append(first)
+        else:
+            done[waiting.pop()] = None
+    return done

@@ -21,17 +21,17 @@ from ..graph.formulas import naive_flops
 from ..graph.graph import Apply, Graph, of_graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, dim_size
+from ..ir.rewriting import Program
 from ..lowering.lower import lower, steps_to_price
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
 from ..passes.dead_code import eliminate_dead_code
 from ..passes.pipeline import Context, is_traced, noted, optimize, simplify, traced
-from ..passes.rewriter import between_calls
 from ..scan.associative_scan import doubled
 from ..scan.lowering import looped
 from ..scan.rnn_cells import as_cells
 from ..sizes import as_formula, as_size, evaluate, product, symbol, to_sympy
-from .blocks import bare, in_numbers, with_functions
+from .blocks import bare, between_calls, in_numbers, with_functions
 from .constant_folding import Folded, fold_constants, seconds_at_a_call
 from .liveness import at_sizes, memory_in_use, with_fewer_frees
 from .plans import Alternative, CallStep, OnDemand, Plan
@@ -437,8 +437,9 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph
     target = replace(target, changing=frozenset())
 
     @functools.cache  # the present form is asked about beside each that may take its place
-    def cost(part: Graph) -> float:
-        return seconds_at_a_call(part, steps_to_price(part, values, target, fastest), values, target)
+    def cost(part: Program) -> float:
+        steps = steps_to_price(part.graph, values, target, fastest)
+        return seconds_at_a_call(part.graph, steps, values, target)
 
     sums = target.dtype != "float16"  # which holds no long ones
     return optimize(graph, Context(cost, target.supported, target.kernels, values, sums))

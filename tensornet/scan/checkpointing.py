@@ -30,6 +30,7 @@ from ..language.expression import (
     axes_of_index,
     free_axes,
     fresh,
+    is_random,
     is_scalar,
     is_told,
     option_axes,
@@ -38,7 +39,6 @@ from ..language.expression import (
     transform,
 )
 from ..ops.structure import CONCAT, PAD
-from ..passes.common_subexpressions import is_random
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate
 from .lowering import Stating, states_of, with_states
