@@ -36,7 +36,7 @@ SMOKE = {
     "tests/test_recurrent_layers.py::test_gradients_are_those_of_torch",
     "tests/test_torch.py::test_autograd_agrees_with_planned_gradients",
     "tests/test_readme.py::test_python_blocks_print_what_the_readme_prints",
-    "tests/test_structure.py::test_imports_go_down_the_floors",
+    "tests/test_structure.py::test_no_import_goes",
     "tests/test_training.py::test_kill_9_at_any_moment_ends_in_the_same_numbers",
 }
 """One of each kind of long test runs by day: a compiler, gradients, the README, the house, processes."""

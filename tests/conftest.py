@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Container, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
@@ -18,6 +19,7 @@ os.environ["JAX_ENABLE_X64"] = "1"  # what NumPy computes in float64, JAX does a
 os.environ.pop("TENSORNET_CACHE", None)  # no test finds the plans of another
 
 import hypothesis
+import numpy as np
 import platformdirs
 import pytest
 
@@ -104,13 +106,35 @@ def covered(*settings: Iterable[Any]) -> list[Any]:
     return sampled(itertools.product(*lists), by_day)
 
 
+def table(name: str) -> list[list[str]]:
+    """The rows of a table in `data`."""
+    text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
+    return [line.split() for line in text.splitlines() if not line.startswith("#")]
+
+
 def _tupled(case: Any) -> tuple[Any, ...]:
     return case if isinstance(case, tuple) else (case,)
+
+
+def bert(kind: str = "Model") -> Any:
+    """A small BERT of transformers, evaluated."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 50}
+    config = transformers.BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
+    return getattr(transformers, f"Bert{kind}")(config).eval()
 
 
 def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of the parameters of a whole model, those that a part of it has."""
     return {leaf.name: parameters[leaf.name] for leaf in graph.parameters}
+
+
+def parameters_of(graph: Any) -> dict[str, Any]:
+    """Random numbers for every parameter, so that zeros hide nothing."""
+    import tensornet as tn
+
+    rng, started = np.random.default_rng(1), tn.init(graph, dtype="float64")
+    return {name: 0.5 * rng.standard_normal(array.shape) for name, array in started.items()}
 
 
 @pytest.fixture

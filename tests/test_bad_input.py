@@ -37,76 +37,15 @@ def dense(**options: Any) -> tn.Graph:
 # ---------------------------------------------------------------------------- one text, two readings
 
 
-def silu(a: np.ndarray) -> np.ndarray:
-    return a / (1 + np.exp(-a))
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        "y[b,o] = x[b,c] * W[f,c] * silu(x[b,e]*V[f,e]) * Z[o,f]",
-        "y[b,o] = sum[c](x[b,c]*W[f,c]) * silu(sum[c](x[b,c]*V[f,c])) * Z[o,f]",
-        "y[b,o] = sum[c](x[b,c]*W[f,c]) * silu(x[b,c]*V[f,c]) * Z[o,f]",
-        "h[b,f] = x[b,c] * W[f,c]\ny[b,o] = h * silu(x[b,c]*V[f,c]) * Z[o,f]",
+        "z[b,h] = pad(x[b,h], h=(1, 1))\ny[b,p] = max[u](z[b,p+u])\ny[a,e[a,n]] += x[n,a]\nh: 3",
+        "t[n]: input\nx[i,i]: input\nc[s,d]: input\ny[d,s] = x[i,d] * c[s,d] + t[i-s+11]\nd: 1",
     ],
 )
-def test_a_gated_layer_says_which_sum_it_means(text: str) -> None:
-    graph = tn.layer(text, inputs="x", f=5, o=2)
-    params, x = (
-        tn.init(graph, seed=0, dtype="float64", **{a: 3 for a in "ce" if a in graph.open_sizes}),
-        np.eye(4, 3),
-    )
-    expected = ((x @ params["W"].T) * silu(x @ params["V"].T)) @ params["Z"].T
-    np.testing.assert_allclose(tn.compile(graph)(params, x), expected, rtol=1e-12)
-    assert tn.layer(str(graph)) == graph
-
-
-def test_an_outer_sum_written_out_reaches_into_the_function() -> None:
-    graph = tn.layer("y[b,o] = sum[c](x[b,c] * silu(x[b,c]*V[o,c]))", inputs="x", c=3, o=2)
-    draw = np.random.default_rng(0)
-    params, x = {"V": draw.standard_normal((2, 3))}, draw.standard_normal((4, 3))
-    expected = (x[:, None] * silu(x[:, None] * params["V"])).sum(2)
-    np.testing.assert_allclose(tn.compile(graph)(params, x), expected, rtol=1e-12)
-    assert "sum[c]" in str(graph)
-    assert tn.layer(str(graph)) == graph
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "y[b,d] = softmax[j](x[b,c]*k[j,c]) * v[j,d]",
-        "y[b,o] = gelu(x[b,i]*W[f,i] + u[f]) * Z[o,f]",
-        "y[b,o] = (g[i]*x[b,i] + s[i]) * W[o,i]",
-        "y[b,o] = (x[b,i] + s) * W[o,i]",
-        "y[b,i] = x[b,i] * sigmoid(x[b,i]*g[i])",
-        "y[b] = mean[i](x[b,i]*g[i]) * v[i]",
-        "y[b] = where(x[b,i]*g[i] > 0, x[b,i]*h[i], 0) * v[i]",
-    ],
-)
-def test_what_can_be_read_in_one_way_only_is_read(text: str) -> None:
+def test_a_size_that_a_window_or_another_tensor_tells_reads_back(text: str) -> None:
     graph = tn.layer(text, inputs="x")
-    assert tn.layer(str(graph)) == graph
-
-
-def test_a_size_that_speaks_of_a_window_reads_back() -> None:
-    text = "z[b,h] = pad(x[b,h], h=(1, 1))\ny[b,p] = max[u](z[b,p+u])\ny[a,e[a,n]] += x[n,a]"
-    graph = tn.layer(text, inputs="x", h=3)
-    assert tn.layer(str(graph)) == graph
-
-
-def test_a_window_is_as_long_as_fits_whatever_its_name_is_elsewhere() -> None:
-    """`s` of `c` is as long as `q`; in the line it is a window of `table`, and nobody says how long."""
-    text = "table[n]: input\na[d,d]: input\nc[s,d]: input\ny[i,s] = table[11-i+s] * a[i,d] * c[q,d]"
-    graph = tn.layer(text, q=1, d=1)
-    assert tn.layer(str(graph)) == graph
-    table = np.arange(16.0)
-    found = tn.compile(graph, backend="numpy", dtype="float64")({}, table, np.ones((1, 1)), np.ones((1, 1)))
-    np.testing.assert_array_equal(found, table[None, 11:])
-
-
-def test_a_recurrence_as_long_as_a_parameter_reads_back() -> None:
-    text = "x[k,k]: input\ng[k]: input\nW[m:3,n:3]: parameter\nh[k,t] = tanh(h[k,t-1] * W[t,g[t]] + x[k,t])"
-    graph = tn.layer(text)
     assert tn.layer(str(graph)) == graph
 
 
@@ -118,31 +57,6 @@ def test_a_tensor_with_an_end_alone_is_read_along_a_diagonal() -> None:
     assert y.tolist() == [0, h[1, 0], h[2, 1]]
     np.testing.assert_array_equal(z, [[1, 2, 9], [4, 5, 9], [7, 8, 9]])
     assert tn.layer(str(graph)) == graph
-
-
-def test_an_axis_that_a_tensor_sizes_needs_no_line_of_its_own() -> None:
-    text = "table[n]: input\na[i,i]: input\nc[s,d]: input\ny[d,s] = a[i,d] * c[s,d] + table[i-s+11]"
-    graph = tn.layer(text, d=1)
-    assert tn.layer(str(graph)) == graph
-
-
-def test_positions_inside_of_a_joined_axis_are_as_many_as_there() -> None:
-    """They were as many as in the result, which was longer than its shape said."""
-    run = tn.compile(
-        tn.layer("y[i] = concat[i](x[i], 2 * index(i)) + index(i)", inputs="x", i=2), backend="numpy"
-    )
-    assert run({}, np.ones(2)).tolist() == [1, 2, 2, 5]
-    padded = tn.layer("y[i] = pad(x[i] * index(i), i=(1, 2)) + index(i)", inputs="x")
-    assert tn.compile(padded, backend="numpy")({}, np.ones(2)).tolist() == [0, 1, 3, 3, 4]
-
-
-def test_a_declared_size_is_that_of_its_name() -> None:
-    """`t` was left open, and a window found it from what fits."""
-    x, v = np.arange(12.0), np.ones(4)
-    graph = tn.layer("x[q:12]: input\nv[t:4]: input\ny[c] = x[t+c] * v[j] + t", c=1)
-    assert tn.layer(str(graph)) == graph
-    assert tn.compile(graph, backend="numpy")({}, x, v).tolist() == [4 * 4 + 4]
-    assert tn.compile(tn.layer("v[t:4]: input\ny = v[j] * t"), backend="numpy")({}, v) == 16
 
 
 def test_a_size_in_brackets_is_not_called_as_an_axis_of_its_line() -> None:
@@ -160,24 +74,12 @@ def test_a_size_in_brackets_is_not_called_as_an_axis_of_its_line() -> None:
 
 
 def test_a_graph_may_be_given_by_its_name_or_be_called_as_an_axis() -> None:
-    with pytest.raises(tn.EquationError, match="a graph is expected here, not 3"):
-        tn.init(graph=3)  # type: ignore[arg-type]
     graph = tn.layer("y[graph] = x[graph] * W[graph]", inputs="x")
     assert tn.init(graph=graph.bind(graph=3))["W"].shape == (3,)
     assert tn.flop_count(graph, graph=3) == 2 * 3
 
 
 # ---------------------------------------------------------------------------- lines that nobody reads
-
-
-def test_what_a_model_makes_no_use_of_goes() -> None:
-    parts = tn.layer("y[b] = x[b]\nz[b] = 2 * x[b] * W[b]", inputs="x", outputs="y z")
-    graph = tn.model(lambda x: parts(x, scope="a")[0], inputs="x[b]", b=3)
-    assert [equation.name for equation in graph.equations] == ["a.y"]
-    assert [leaf.name for leaf in graph.parameters] == [
-        "a.W"
-    ]  # a signature does not change with what is read
-    assert tn.layer(str(graph)) == graph
 
 
 def test_json_of_a_graph_with_lines_that_nobody_reads_is_read() -> None:
@@ -187,30 +89,6 @@ def test_json_of_a_graph_with_lines_that_nobody_reads_is_read() -> None:
 
 
 # ---------------------------------------------------------------------------- sizes
-
-
-NO_SIZES: list[Any] = [0, -1, 4.0, True, None, float("nan"), 2**63, np.True_, np.float32(4), [4]]
-NO_SIZES += [
-    sympy.oo,
-    -sympy.oo,
-    sympy.nan,
-    sympy.zoo,
-    sympy.Rational(9, 2),
-    sympy.Float(4),
-    sympy.Integer(0),
-]
-NO_SIZES += [
-    sympy.pi,
-    sympy.I,
-    sympy.true,
-    sympy.sqrt(2) * D,
-    D + sympy.oo,
-    0.5 * D,
-    sympy.sin(D),
-    sympy.sqrt(D),
-]
-NO_SIZES += [2**D, D**64, D % 3, abs(D), sympy.Function("f")(D)]
-NO_SIZES += ["4.0", "4; j=3", "4\nj: 3", "4]: input\nz[b", "input", "", "D/0", "x[b]", "a.b", "4 if D else 5"]
 
 
 @pytest.mark.parametrize("size", [4, np.int64(4), np.uint8(4), sympy.Integer(4), np.array(4)], ids=repr)
@@ -229,21 +107,11 @@ def test_the_names_of_a_scope_read_back(scope: str) -> None:
     assert tn.compile(graph)({f"{scope}.W": np.ones((3, 2))}, np.ones((1, 2))).tolist() == [[2, 2, 2]]
 
 
-FORMULAS = [
-    D,
-    2 * D + 1,
-    D / 2 + sympy.Rational(1, 2),
-    D**2,
-    1 / D,
-    sympy.floor(D / 2),
-    sympy.ceiling(D / 3) * 2,
-]
-FORMULAS += [
-    sympy.Max(3, D),
-    sympy.Min(3, D) + sympy.Max(D / 2, sympy.Symbol("E"), 1),
-    (D + 1) ** 15,
-    D**-3 * 6**3,
-]
+FORMULAS = sympy.sympify(
+    "[D, 2*D + 1, D/2 + Rational(1, 2), D**2, 1/D, floor(D/2), ceiling(D/3)*2, "
+    "Max(3, D), Min(3, D) + Max(D/2, Symbol('E'), 1), (D + 1)**15, D**(-3)*6**3]",
+    locals={"D": D},
+)
 
 
 @pytest.mark.parametrize("size", FORMULAS, ids=str)
@@ -301,14 +169,7 @@ def test_a_size_is_solved_where_just_one_value_fits(size: Any, observed: int, va
 
 def test_a_composite_of_a_high_power() -> None:
     graph = tn.layer("y[b,i,j] = x[b,(i,j)]", inputs="x", i=(D + 1) ** 15, j=2)
-    for length in (2 * 2**15, 7):
-        with pytest.raises(
-            tn.ShapeError, match=r"the size of D cannot be told|axis '\(i,j\)' of 'x'|is 7, and should be"
-        ):
-            tn.compile(graph)({}, np.ones((1, length)))
     assert tn.compile(graph.bind(D=1))({}, np.ones((1, 2 * 2**15))).shape == (1, 2**15, 2)
-    with pytest.raises(tn.ShapeError, match=r"the size of .* is .* = \d+(?s:.*)whole number"):
-        graph.bind(D=10**6)
 
 
 def test_a_size_of_positions_alone_can_be_bound() -> None:
@@ -348,69 +209,16 @@ def test_whole_numbers_that_come_to_more_than_64_bits_are_floating(
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
 
 
-WORDS = [
-    "b",
-    "h",
-    "i",
-    "j",
-    "k",
-    "d",
-    "x0",
-    "W1",
-    "W2",
-    "0",
-    "1",
-    "-1",
-    "2",
-    "0.5",
-    "10**400",
-    "99999999999999999999",
-    "pi",
-    "inf",
-    "(i,j)",
-    "...",
-    "*",
-    "+",
-    "/",
-    "-",
-    "**",
-    "<",
-    "==",
-    "exp",
-    "log",
-    "floor",
-    "sqrt",
-    "gelu",
-    "softmax[i]",
-    "mean[j]",
-    "max[k]",
-    "sum[i]",
-    "prod[b]",
-    "var[i]",
-    "hardmax[i]",
-    "logsumexp[j]",
-    "normalize[b]",
-    "onehot[d]",
-    "concat[h]",
-    "index(i)",
-    "roll",
-    "pad",
-    "where",
-    "maximum",
-    "x0[b]",
-    "W1[i,j]",
-    "y1",
-    "(",
-    ")",
-    "[",
-    "]",
-    ",",
-]
+WORDS = """
+b h i j k d x0 W1 W2 0 1 -1 2 0.5 10**400 99999999999999999999 pi inf (i,j) ... * + / - ** < == exp log floor sqrt
+gelu softmax[i] mean[j] max[k] sum[i] prod[b] var[i] hardmax[i] logsumexp[j] normalize[b] onehot[d] concat[h] index(i)
+roll pad where maximum x0[b] W1[i,j] y1 ( ) [ ] ,
+"""
 
 
 @given(
     programs(),
-    st.lists(st.tuples(st.integers(0, 500), st.sampled_from(WORDS)), min_size=1, max_size=2),
+    st.lists(st.tuples(st.integers(0, 500), st.sampled_from(WORDS.split())), min_size=1, max_size=2),
     st.sampled_from([0, 1, 2]),
 )
 def test_a_text_with_slips_is_refused_or_runs(case: Program, slips: list[tuple[int, str]], size: int) -> None:
@@ -470,19 +278,9 @@ def test_a_constant_may_be_of_any_library(value: Any) -> None:
     np.testing.assert_array_equal(tn.compile(graph)({}, np.array([1.0, 2.0])), [0.5, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"arity": "2", "numpy": np.hypot}, r"the arity of 'mine' is '2'"),
-        ({"arity": 0, "numpy": np.hypot}, r"the arity of 'mine' is 0"),
-        ({"arity": True, "numpy": np.hypot}, r"the arity of 'mine' is True"),
-        ({"arity": 2.0, "numpy": np.hypot}, r"the arity of 'mine' is 2.0"),
-        ({"numpy": 3}, r"'mine' for numpy is 3"),
-        ({}, r"'mine' has no implementation"),
-    ],
-)
-def test_a_function_is_registered_whole_or_not_at_all(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.EquationError, match=message):
+@pytest.mark.parametrize("options", [{"arity": 0, "numpy": np.hypot}, {"numpy": 3}, {}], ids=str)
+def test_a_function_that_is_refused_is_not_registered(options: dict[str, Any]) -> None:
+    with pytest.raises(tn.EquationError, match="'mine'"):
         tn.register("mine", **options)
     assert "mine" not in FUNCTIONS
 
@@ -490,39 +288,10 @@ def test_a_function_is_registered_whole_or_not_at_all(options: dict[str, Any], m
 # ---------------------------------------------------------------------------- warnings belong to everybody
 
 
-PIECES = [
-    "1",
-    "0x1f",
-    "2.",
-    ".5",
-    "1e5",
-    "1_0",
-    "0b1",
-    "1j",
-    *[
-        "and",
-        "else",
-        "for",
-        "if",
-        "in",
-        "is",
-        "not",
-        "or",
-        "x",
-        "y[b]",
-        "=",
-        "+",
-        "*",
-        "(",
-        ")",
-        "'",
-        "#",
-        "\\",
-    ],
-]
+PIECES = """1 0x1f 2. .5 1e5 1_0 0b1 1j and else for if in is not or x y[b] = + * ( ) ' # \\"""
 
 
-@given(st.lists(st.sampled_from([*PIECES, '"', "\n", " ", "\\d", "f'", "a.1", "é"]), max_size=12))
+@given(st.lists(st.sampled_from([*PIECES.split(), '"', "\n", " ", "\\d", "f'", "a.1", "é"]), max_size=12))
 def test_reading_a_text_warns_of_nothing(pieces: list[str]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -558,43 +327,21 @@ def test_comments_may_hold_anything() -> None:
     assert str(graph) == "x[b]: input\ny[b] = x[b]"
 
 
-@pytest.mark.parametrize(
-    ("text", "inputs", "shapes", "message"),
-    [
-        ("y[b] = x[b,2]", "x", ((3, 2),), r"index 2 is outside 'x', whose dimension 1 has size 2(?s:.*)\^"),
-        ("y[b] = x[b,-3] * x[b,i]", "x", ((3, 2),), r"index -3 is outside 'x'(?s:.*)size 2"),
-        ("y[i] = pad(exp(x[i]), i=(1,-4))", "x", ((2,),), r"the size of 'i' in 'y' is i - 3 = -1"),
-    ],
-)
-def test_open_sizes_that_do_not_fit_are_told_when_they_are_seen(
-    text: str, inputs: str, shapes: tuple[tuple[int, ...], ...], message: str
-) -> None:
-    f = tn.compile(tn.layer(text, inputs=inputs))
-    with pytest.raises(tn.ShapeError, match=message):
-        f({}, *map(np.ones, shapes))
-    wider = tuple(tuple(size + 3 for size in shape) for shape in shapes)
-    f({}, *map(np.ones, wider))
-
-
 # ---------------------------------------------------------------------------- numbers that nobody can compute
 
 
 @pytest.mark.parametrize(
-    ("number", "shown"),
+    ("right", "size"),
     [
-        ("3 % (i - 2)", r"3 % \(i - 2\)"),
-        ("3 // (i - 2)", r"3 // \(i - 2\)"),
-        ("sqrt(i - 3)", r"sqrt\(i - 3\)"),
-        ("log(i - 2)", r"log\(i - 2\)"),
-        ("(i - 2)**-1", r"\(i - 2\) \*\* \(-1\)"),
-        ("exp(i*1000)", r"exp\(i \* 1000\)"),
+        ("x[b,2]", 5),
+        ("x[b,-3] * x[b,i]", 5),
+        ("sum[i](pad(exp(x[b,i]), i=(1,-4)))", 5),
+        ("x[b,i] * (3 % (i - 2) + 3 // (i - 2) + sqrt(i - 3) + log(i - 2) + (i - 2)**-1)", 5),
+        ("x[b,i] * exp(i*1000)", 0),
     ],
 )
-def test_a_number_of_sizes_that_cannot_be_computed_is_told(number: str, shown: str) -> None:
-    run = tn.compile(tn.layer(f"y[i] = x[i] * ({number})", inputs="x"))
-    run({}, np.ones(5 if "exp" not in number else 0))
-    with pytest.raises(tn.EquationError, match=rf"{shown} cannot be computed(?s:.*)line 1"):
-        run({}, np.ones(2))
+def test_what_some_sizes_do_not_allow_others_do(right: str, size: int) -> None:
+    tn.compile(tn.layer(f"y[b] = {right}", inputs="x"))({}, np.ones((2, size)))
 
 
 def test_an_array_is_divided_by_a_size_that_is_nothing() -> None:
@@ -603,14 +350,9 @@ def test_an_array_is_divided_by_a_size_that_is_nothing() -> None:
         assert np.isnan(run({}, np.ones((2, 0)))).all()
 
 
-def test_a_size_that_an_empty_array_does_not_tell_is_asked_for() -> None:
-    text = "z[u]: input\ny[p] = x[(p,u)] * z[u]"
-    empty = np.ones(0), np.ones(0)
-    with pytest.raises(
-        tn.ShapeError, match=r"no array tells 'p': axis '.*' of 'x' has 0 positions for any 'p'"
-    ):
-        tn.compile(tn.layer(text, inputs="x"))({}, *empty)
-    assert tn.compile(tn.layer(text, inputs="x", p=4))({}, *empty).tolist() == [0] * 4
+def test_a_size_that_an_empty_array_does_not_tell_may_be_given() -> None:
+    graph = tn.layer("z[u]: input\ny[p] = x[(p,u)] * z[u]", inputs="x", p=4)
+    assert tn.compile(graph)({}, np.ones(0), np.ones(0)).tolist() == [0] * 4
 
 
 # ---------------------------------------------------------------------------- what calls are given
@@ -664,49 +406,11 @@ def test_what_a_call_cannot_take_is_an_error_of_ours(wrong: Any) -> None:
     assert {name for name, text in told.items() if "fix:" not in text} == set()
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (lambda g, t: tn.module(g, plan_at=5), "the sizes to plan at are a int(?s:.*)give {"),
-        (lambda g, t: tn.sweep(tn.models.linear, over=5), "the settings of over are a int(?s:.*)rank"),
-        (lambda g, t: tn.compile(g, memory_limit="much"), "memory_limit='much' is no amount(?s:.*)512 MiB"),
-        (lambda g, t: tn.compile(g, dtype="float31"), "there is no element type 'float31'"),
-        (lambda g, t: tn.module(g, device="cuda:77"), "there is no device 'cuda:77' here"),
-        (
-            lambda g, t: tn.to_backend({"W": t.ones(2)}, "torch", device="cuda:77"),
-            "there is no device 'cuda:77'",
-        ),
-        (
-            lambda g, t: tn.compile(g, params={"W": 1e300 * np.ones((2, 3))}, dtype="float32"),
-            "'W' holds numbers that are infinite in float32",
-        ),
-        (
-            lambda g, t: tn.compile(g, params={"W": [[1, 2], [3]]}),
-            "'W' is a list, of which numpy makes no array",
-        ),
-        (
-            lambda g, t: tn.compile(g, backend="torch")(
-                {"W": t.quantize_per_tensor(t.ones(2, 3), 0.1, 0, t.qint8)}, t.ones(4, 3)
-            ),
-            "'W' holds qint8",
-        ),
-        (
-            lambda g, t: tn.compile(g, backend="torch")(
-                {"W": t.ones(2, 3)}, t.nested.nested_tensor([t.ones(2, 3), t.ones(1, 3)])
-            ),
-            "'x' is a Tensor, not an array of torch",
-        ),
-        (
-            lambda g, t: tn.to_backend({"W": t.nested.nested_tensor([t.ones(2), t.ones(1)])}, "numpy"),
-            "a nested tensor has no shape(?s:.*)to_padded_tensor",
-        ),
-    ],
-)
-@pytest.mark.filterwarnings("ignore")  # torch's own, of nested and quantized tensors
-def test_errors_of_calls_name_the_thing_and_the_fix(asked: Any, message: str) -> None:
-    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=3, o=2)
-    with pytest.raises(tn.TensornetError, match=message):
-        asked(graph, torch)
+def test_a_device_that_is_not_here_is_told() -> None:
+    for call in (lambda: tn.module(dense(i=3, p=2), device="cuda:77"),
+                 lambda: tn.to_backend({"W": torch.ones(2)}, "torch", device="cuda:77")):  # fmt: skip
+        with pytest.raises(tn.BackendError, match="there is no device 'cuda:77'"):
+            call()
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own, of quantized tensors
@@ -719,14 +423,9 @@ def test_sparse_and_quantized_weights_are_written_out() -> None:
             np.testing.assert_array_equal(found, W.numpy())
 
 
-@pytest.mark.parametrize(
-    "limit", [1_200_000, "1.2MB", "1200 kB", "1.2e6", 1.2e6, "1171.875 KiB", np.int64(1_200_000)]
-)
-def test_a_limit_of_memory_has_units(limit: Any) -> None:
-    graph = tn.layer("y[b,o] = exp(x[b,i] * W[o,i])", inputs="x")
-    assert in_bytes(limit) == 1_200_000
-    with pytest.raises(tn.BackendError, match="memory_limit is 1,200,000"):
-        tn.plan(graph, memory_limit=limit, b=1000, i=1000, o=1000)
+def test_a_limit_of_memory_has_units() -> None:
+    limits = [1_200_000, "1.2MB", "1200 kB", "1.2e6", 1.2e6, "1171.875 KiB", np.int64(1_200_000)]
+    assert {in_bytes(limit) for limit in limits} == {1_200_000}
 
 
 @pytest.mark.parametrize("size", [0, 1, 10**9])

@@ -34,20 +34,9 @@ from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Sui
 from benchmarks.work import ceilings, counted
 from tensornet.device.timing import Clock, timings
 
-SUITES = [
-    calls.SUITE,
-    contractions.TCL,
-    contractions.CONTRACTIONS,
-    linear.SUITE,
-    attention.SUITE,
-    mixture.SUITE,
-    recurrent.SUITE,
-    convolution.SUITE,
-    models.SUITE,
-]
-TINY = [
-    pytest.param(case, id=f"{suite.name}: {case.name}") for suite in SUITES for case in suite.cases["tiny"]
-]
+PARTS = (calls, linear, attention, mixture, recurrent, convolution, models)
+SUITES = [contractions.TCL, contractions.CONTRACTIONS, *(each.SUITE for each in PARTS)]
+TINY = [pytest.param(case, id=f"{each.name}: {case.name}") for each in SUITES for case in each.cases["tiny"]]
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
@@ -160,32 +149,27 @@ def test_table() -> None:
     assert "GFLOP/s in" not in found.stdout or "a large copy" in found.stdout
 
 
-def disagreeing(place: Place) -> dict[str, Contestant]:
-    x = place.drawn(3)
-    return {OURS: Contestant(torch.sin, (x,)), "other": Contestant(torch.cos, (x,))}
+def beside(other: Any) -> Any:
+    """What builds a sine, and something else as the other contestant."""
 
+    def build(place: Place) -> dict[str, Contestant]:
+        x = place.drawn(3)
+        return {OURS: Contestant(torch.sin, (x,)), "other": Contestant(other, (x,))}
 
-def shaped_otherwise(place: Place) -> dict[str, Contestant]:
-    x = place.drawn(3)
-    return {OURS: Contestant(torch.sin, (x,)), "other": Contestant(lambda x: torch.sin(x)[:1], (x,))}
-
-
-def undefined(place: Place) -> dict[str, Contestant]:
-    x = place.drawn(3)
-    return {OURS: Contestant(lambda x: x / 0 - x / 0, (x,)), "other": Contestant(torch.sin, (x,))}
+    return build
 
 
 @pytest.mark.parametrize(
-    ("build", "told"),
+    ("other", "told"),
     [
-        (disagreeing, "tensornet and other differ by"),
-        (shaped_otherwise, "tensornet gives (3,), other (1,)"),
-        (undefined, "tensornet and other differ by nan"),
+        (torch.cos, "tensornet and other differ by"),
+        (lambda x: torch.sin(x)[:1], "tensornet gives (3,), other (1,)"),
+        (lambda x: x / 0 - x / 0, "tensornet and other differ by nan"),
     ],
 )
-def test_what_disagrees_is_not_timed(build: Any, told: str) -> None:
-    good = Case("good", lambda place: {OURS: disagreeing(place)[OURS], "other": disagreeing(place)[OURS]})
-    suite = Suite("suite", "title", {"tiny": (Case("bad", build), good)})
+def test_what_disagrees_is_not_timed(other: Any, told: str) -> None:
+    cases = (Case("bad", beside(other)), Case("good", beside(torch.sin)))
+    suite = Suite("suite", "title", {"tiny": cases})
     found = called(suite=suite)
     assert found.exit_code == 1
     assert f"bad, forward, eager: DisagreementError: {told}" in found.stdout

@@ -42,76 +42,41 @@ PLAIN = "h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p] + v[o])"
 OPEN = {"a": 2, "b": 3, "t": 5}
 SIZES = {"i": 3, "o": 4}
 
+GIVEN = f"{LSTM}h[b,-1,o] = h0[b,o]\nc[b,-1,o] = c0[b,o]"
+BACKWARDS = f"{LSTM}c[b,+1,o] = c0[o]".replace("t-1", "t+1")
+IN_ONE_LINE = """
+c[b,t,o] = sigmoid(h[b,t-1,p]*Uf[o,p] + x[b,t,i]*Wf[o,i]) * c[b,t-1,o] + tanh(x[b,t,j]*Wg[o,j] + h[b,t-1,q]*Ug[o,q]) * sigmoid(h[b,t-1,p]*Ui[o,p] + x[b,t,i]*Wi[o,i] + 1)
+h[b,t,o] = tanh(c) * sigmoid(x[b,t,i]*Wo[o,i] + h[b,t-1,p]*Uo[o,p])
+"""
+COMPOSITE = """
+z[b,t,(g,o)] = x[b,t,i] * W[(g,o),i] + v[(g,o)] + h[b,t-1,p] * U[(g,o),p]
+c[b,t,o] = tanh(z[b,t,(3,o)]) * sigmoid(z[b,t,(0,o)]) + c[b,t-1,o] * sigmoid(z[b,t,(1,o)])
+h[b,t,o] = tanh(c) * sigmoid(z[b,t,(2,o)])
+"""
+FACTORED = "a[b,t,g,o] = x[b,t,i] * A[g,r,i] * B[g,o,r]\n" + STACKED.replace(
+    "x[b,t,i] * W[g,o,i]", "a[b,t,g,o]"
+)
+TWO_AXES = (
+    LSTM.replace("b,t", "a,b,t").replace("o]", "(o,m)]").replace("[o,", "[(o,m),").replace("p]", "(p,q)]")
+)
+INNER = GRU.replace(" + br[o]", "").replace(" + bz[o]", "").replace(" + bn[o]", "")
+
 CELLS: dict[str, tuple[str, str, str, dict[str, int]]] = {
     "an LSTM": ("lstm_along", LSTM, "x", SIZES),
-    "from given states": (
-        "lstm_along",
-        f"{LSTM}h[b,-1,o] = h0[b,o]\nc[b,-1,o] = c0[b,o]",
-        "x h0[b,o] c0[b,o]",
-        SIZES,
-    ),
-    "from the end": (
-        "lstm_along",
-        f"{LSTM}c[b,+1,o] = c0[o]".replace("t-1", "t+1"),
-        "x",
-        SIZES,
-    ),
-    "in one line": (
-        "lstm_along",
-        "c[b,t,o] = sigmoid(h[b,t-1,p]*Uf[o,p] + x[b,t,i]*Wf[o,i]) * c[b,t-1,o]"
-        " + tanh(x[b,t,j]*Wg[o,j] + h[b,t-1,q]*Ug[o,q]) * sigmoid(h[b,t-1,p]*Ui[o,p] + x[b,t,i]*Wi[o,i] + 1)\n"
-        "h[b,t,o] = tanh(c) * sigmoid(x[b,t,i]*Wo[o,i] + h[b,t-1,p]*Uo[o,p])",
-        "x",
-        SIZES,
-    ),
+    "from given states": ("lstm_along", GIVEN, "x h0[b,o] c0[b,o]", SIZES),
+    "from the end": ("lstm_along", BACKWARDS, "x", SIZES),
+    "in one line": ("lstm_along", IN_ONE_LINE, "x", SIZES),
     "gates of one tensor": ("lstm_along", STACKED, "x", {"g": 4, **SIZES}),
-    "gates of a composite": (
-        "lstm_along",
-        "z[b,t,(g,o)] = x[b,t,i] * W[(g,o),i] + v[(g,o)] + h[b,t-1,p] * U[(g,o),p]\n"
-        "c[b,t,o] = tanh(z[b,t,(3,o)]) * sigmoid(z[b,t,(0,o)]) + c[b,t-1,o] * sigmoid(z[b,t,(1,o)])\n"
-        "h[b,t,o] = tanh(c) * sigmoid(z[b,t,(2,o)])",
-        "x",
-        {"g": 4, **SIZES},
-    ),
-    "products before": (
-        "lstm_along",
-        "a[b,t,g,o] = x[b,t,i] * A[g,r,i] * B[g,o,r]\n" + STACKED.replace("x[b,t,i] * W[g,o,i]", "a[b,t,g,o]"),
-        "x",
-        {"g": 4, "r": 2, **SIZES},
-    ),
-    "channels of two axes, two batches": (
-        "lstm_along",
-        LSTM.replace("b,t", "a,b,t").replace("o]", "(o,m)]").replace("[o,", "[(o,m),").replace("p]", "(p,q)]"),
-        "x[a,b,t,i]",
-        {"m": 2, **SIZES},
-    ),
+    "gates of a composite": ("lstm_along", COMPOSITE, "x", {"g": 4, **SIZES}),
+    "products before": ("lstm_along", FACTORED, "x", {"g": 4, "r": 2, **SIZES}),
+    "channels of two axes, two batches": ("lstm_along", TWO_AXES, "x[a,b,t,i]", {"m": 2, **SIZES}),
     "a GRU": ("gru_along", GRU, "x", SIZES),
-    "a GRU whose gate takes": (
-        "gru_along",
-        GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "z * n + h[b,t-1,o] * (1 - z)"),
-        "x",
-        SIZES,
-    ),
-    "a GRU without biases": (
-        "gru_along",
-        GRU.replace(" + br[o]", "").replace(" + bz[o]", "").replace(" + bn[o]", "").replace(" + un[o]", ""),
-        "x",
-        SIZES,
-    ),
-    "a GRU of inner biases": (
-        "gru_along",
-        GRU.replace(" + br[o]", "").replace(" + bz[o]", "").replace(" + bn[o]", ""),
-        "x",
-        SIZES,
-    ),
+    "a GRU whose gate takes": ("gru_along", GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "z * n + h[b,t-1,o] * (1 - z)"), "x", SIZES),
+    "a GRU without biases": ("gru_along", INNER.replace(" + un[o]", ""), "x", SIZES),
+    "a GRU of inner biases": ("gru_along", INNER, "x", SIZES),
     "a plain layer": ("tanh_along", PLAIN, "x", SIZES),
     "a plain layer of relu": ("relu_along", PLAIN.replace("tanh", "relu"), "x", SIZES),
-    "a plain layer of what is looked up": (
-        "tanh_along",
-        "E[u,i]: parameter\n" + PLAIN.replace("x[b,t,i]", "E[x[b,t],i]"),
-        "x",
-        {"u": 5, **SIZES},
-    ),
+    "a plain layer of what is looked up": ("tanh_along", "E[u,i]: parameter\n" + PLAIN.replace("x[b,t,i]", "E[x[b,t],i]"), "x", {"u": 5, **SIZES}),
 }  # fmt: skip
 
 OTHERS = {
@@ -150,11 +115,9 @@ def tensors(arrays: dict[str, np.ndarray], grad: bool = False) -> dict[str, torc
 
 
 def called(graph: tn.Graph, given: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
+    held = {leaf.name: given[leaf.name] for leaf in graph.parameters}
     function = tn.compile(graph, backend="torch", **options)
-    found: torch.Tensor = function(
-        {leaf.name: given[leaf.name] for leaf in graph.parameters},
-        *(given[leaf.name] for leaf in graph.inputs),
-    )
+    found: torch.Tensor = function(held, *(given[leaf.name] for leaf in graph.inputs))
     return found
 
 
@@ -206,12 +169,9 @@ def test_what_is_no_cell_is_a_loop(name: str) -> None:
     code = tn.plan(graph, backend="torch", compare=False).code
     assert not any(f"{kernel}_along(" in code for kernel in ("lstm", "gru", "tanh", "relu"))
     rng = np.random.default_rng(0)
-    arrays = {
-        leaf.name: rng.standard_normal(
-            [int(evaluate(s, {**graph.bound, "b": 2, "i": 3})) for s in leaf.shape]
-        )
-        for leaf in graph.leaves
-    }
+    known = {**graph.bound, "b": 2, "i": 3}
+    shapes = {leaf.name: [int(evaluate(s, known)) for s in leaf.shape] for leaf in graph.leaves}
+    arrays = {each: rng.standard_normal(shape) for each, shape in shapes.items()}
     found = called(graph, tensors(arrays))
     expected = by_numpy(graph, arrays)
     for one, output in zip(found if isinstance(found, tuple) else (found,), graph.outputs, strict=True):
@@ -234,10 +194,8 @@ def test_gradients_are_those_of_the_equations(name: str) -> None:
     _, graph, arrays = case(name)
     loss = tn.layer("l = sum[b,t,o](sin(h[b,t,o]))", inputs="h[b,t,o]")
     step = tn.value_and_grad(graph, loss=loss, wrt=list(arrays))
-    _, expected = step(
-        {leaf.name: arrays[leaf.name] for leaf in graph.parameters},
-        *(arrays[leaf.name] for leaf in graph.inputs),
-    )
+    held = {leaf.name: arrays[leaf.name] for leaf in graph.parameters}
+    _, expected = step(held, *(arrays[leaf.name] for leaf in graph.inputs))
     given = tensors(arrays, grad=True)
     total = torch.sin(called(graph, given)).sum()
     total.backward(retain_graph=True)

@@ -20,8 +20,6 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet import cli
-from tensornet.cli.reading import equations_of
-from tensornet.errors import EquationError
 from tensornet.language.expression import subexpressions
 from tensornet.ops.table import FUNCTIONS, SUM
 
@@ -61,17 +59,8 @@ def test_help_reads_well() -> None:
 
 
 def test_plan_shows_the_plan_beside_the_others() -> None:
-    done = run(
-        "plan",
-        "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]",
-        "--inputs",
-        "x",
-        "--size",
-        "b=1000,i=8,j=8",
-        "--size",
-        "p=8,q=8",
-        "--code",
-    )
+    sizes = ["--size", "b=1000,i=8,j=8", "--size", "p=8,q=8"]
+    done = run("plan", "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]", "--inputs", "x", *sizes, "--code")
     assert done.returncode == 0
     for word in ("this plan:", "as written:", "fewest FLOPs:", "def forward(x, U, V):"):
         assert word in done.stdout
@@ -115,15 +104,10 @@ def test_files_of_equations_are_drawn_swept_and_compressed(
     read = tn.load_compressed(small["file"])
     assert tn.parameter_count(read.model) == small["parameters"][1] <= 0.5 * 16 * 22
     assert [leaf.name for leaf in read.model.inputs] == ["x"]
-    for wrong, message in (
-        ("y[b,o] = x[b,i] * U[o,i]", "disagree about V"),
-        ("", "says nothing of the equations"),
-    ):
-        more = ["--equations", wrong] if wrong else []
-        done = CliRunner().invoke(
-            cli.app,
-            ["compress", "net.safetensors", "--parameters", "0.5", "--out", "b", "--inputs", "x", *more],
-        )
+    refused = {"y[b,o] = x[b,i] * U[o,i]": "disagree about V", "": "says nothing of the equations"}
+    for wrong, message in refused.items():
+        more = ["--out", "b", "--inputs", "x", *(["--equations", wrong] if wrong else [])]
+        done = CliRunner().invoke(cli.app, ["compress", "net.safetensors", "--parameters", "0.5", *more])
         assert message in str(done.exception)
 
 
@@ -218,11 +202,8 @@ def test_a_terminal_of_few_letters_shows_the_rest_as_question_marks(monkeypatch:
 def test_count_prints_formula_number_and_parts() -> None:
     done = run("count", "tcl", "--set", "sizes=4,4,3", "--set", "ranks=4,4,6")
     assert "parameters: i1*r1 + i2*r2 + i3*r3 = 50" in done.stdout
-    document = json.loads(
-        run(
-            "count", "trl", "--set", "sizes=4,4", "--set", "outputs=10", "--set", "rank=2,2,3", "--json"
-        ).stdout
-    )
+    settings = ["--set", "sizes=4,4", "--set", "outputs=10", "--set", "rank=2,2,3"]
+    document = json.loads(run("count", "trl", *settings, "--json").stdout)
     assert document["parameters"] == 68 == sum(part["parameters"] for part in document["parts"])
     assert "tucker_to_tensor" in run("count").stdout
     assert set(json.loads(run("count", "--json").stdout)["tcl"]) == {"sizes", "ranks", "bias"}
@@ -286,24 +267,13 @@ def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> 
     assert "softmax[j](a)" in shown
 
 
-SYMBOLS = {
-    ", …": "",
-    "(before, after)": "(1, 1)",
-    "rate": "0.5",
-    "i=s": "i=1",
-    "low, high": "0, 1",
-    ", start)": ", 0)",
-    ", or a[t-1]": "",
-    ", or a[t+1]": "",
-    "[t]": "[j]",
-}
+SYMBOLS = {", …": "", "(before, after)": "(1, 1)", "rate": "0.5", "i=s": "i=1", "low, high": "0, 1"}
+SYMBOLS |= {", start)": ", 0)", ", or a[t-1]": "", ", or a[t+1]": "", "[t]": "[j]"}
 """What stands in the forms for something else, and one such thing."""
 AXES = {
     "top": ("i,k", "i,j"),
     "index": ("i", ""),
-    "repeat": ("i,j", "i"),
-    "stack": ("i,j", "i"),
-    "onehot": ("i,j", "i"),
+    **dict.fromkeys(("repeat", "stack", "onehot"), ("i,j", "i")),
 }
 """What is on the left, and what operands have, where that is not the same."""
 
@@ -353,16 +323,6 @@ def test_warnings_are_told_without_a_place_in_the_source(capsys: pytest.CaptureF
 
 
 SMALL = ("--set", "in_sizes=7,7", "--set", "out_sizes=7,7", "--set", "factorization=cp")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"), [("none.txt", "No such file or directory"), ("some.bin", "it is no text in UTF-8")]
-)
-def test_a_file_that_is_none_of_equations(tmp_path: Path, text: str, reason: str) -> None:
-    (tmp_path / "some.bin").write_bytes(b"\xff\xfe=\x00")
-    message = rf"^'.*{text}' is no equation, and no file of such: {reason}\nfix: write"
-    with pytest.raises(EquationError, match=message):
-        equations_of(str(tmp_path / text))
 
 
 def test_version() -> None:

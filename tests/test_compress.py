@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 import pickle
-import string
 import warnings
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ from tensornet.fitting.approximating import Settings, approximate
 from tensornet.fitting.metrics import Metric
 from tensornet.weights.equations import formed
 
-from .conftest import examples, sampled
+from .conftest import bert, examples, sampled
+from .differential import by_numpy
 
 FORMS = ("low_rank", "tucker", "cp", "tt", "blocktt", "kronecker")
 DRAW = np.random.default_rng(0)
@@ -85,18 +86,6 @@ def test_what_loses_least_is_taken_first() -> None:
     assert "dense" in str(found)
 
 
-def test_one_budget_beats_one_rank() -> None:
-    found = tn.compress(PAIR, VALUES, parameters=0.4)
-    spent = tn.parameter_count(found.model)
-    equal = {name: int(0.4 * array.size / sum(array.shape)) for name, array in VALUES.items()}
-    lost = [np.linalg.svd(VALUES[name], compute_uv=False)[rank:] for name, rank in equal.items()]
-    uniform = sum(
-        (values**2).sum() / (array**2).sum() for values, array in zip(lost, VALUES.values(), strict=True)
-    )
-    assert spent <= 0.4 * tn.parameter_count(PAIR)
-    assert sum(error**2 for error in errors_of(found).values()) < uniform
-
-
 @pytest.mark.parametrize("part", [0.5, 0.25])
 def test_a_uniform_budget_leaves_each_weight_the_same_part(part: float) -> None:
     """As close as ranks allow; and the budget spent by error loses less."""
@@ -111,8 +100,6 @@ def test_a_uniform_budget_leaves_each_weight_the_same_part(part: float) -> None:
     bound = tn.allocate(PAIR, VALUES, error=found.allocation.error, uniform=True)
     assert bound.error <= found.allocation.error
     assert bound.weights == found.allocation.weights
-    with pytest.raises(tn.ShapeError, match=r"of [\d,]+ are too few: (?!.*\de\+)"):
-        tn.allocate(PAIR, VALUES, parameters=10, uniform=True)
 
 
 def test_an_error_is_a_bound() -> None:
@@ -176,19 +163,12 @@ def test_levels_lose_what_their_factors_do(method: str, weighed: bool, shape: tu
     for level in below:
         form = formed(dims, method, level.rank)
         found = approximate(form.program, weight, settings=Settings(iterations=0), metric=metric)
-        letter = dict(zip(form.sizes, string.ascii_letters, strict=False))
-        read = ",".join("".join(letter[axis] for axis in each.axes) for each in form.product.factors)
-        made = "".join(letter[axis] for dim in form.dims for axis in dim)
-        arrays = (found.factors[each.name] for each in form.product.factors)
-        left = weight - np.einsum(f"{read}->{made}", *arrays, optimize=True).reshape(shape)
-        axes = "abc"[: len(shape)]
-        square = np.einsum(f"{axes},{axes}->", left, left)
-        whole = np.einsum(f"{axes},{axes}->", weight, weight)
-        if metric is not None:
-            turned = axes.replace("b", "z")
-            square, whole = (
-                np.einsum(f"{axes},bz,{turned}->", each, metric.moments, each) for each in (left, weight)
-            )
+        (made,) = by_numpy(form.program, found.factors).values()
+        moments = np.eye(shape[1]) if metric is None else metric.moments
+        flat = (
+            np.moveaxis(each, 1, -1).reshape(-1, shape[1]) for each in (weight - made.reshape(shape), weight)
+        )
+        square, whole = (np.einsum("bi,ij,bj->", each, moments, each) for each in flat)
         assert level.error == pytest.approx(math.sqrt(square / whole), abs=1e-6)
 
 
@@ -201,44 +181,9 @@ def test_modes_may_come_in_lists() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("modes", "message"),
-    [
-        (
-            ((5, 5), (8, 8)),
-            r"modes=\(\(5, 5\), \(8, 8\)\) fit no weight: of 'A', a dimension of 64 is no product of",
-        ),
-        ([[8, 8]], r"modes=\(\(8, 8\),\) fit no weight: of 'A', .*it has shape \(64, 48\)"),
-    ],
-)
-def test_modes_that_fit_no_weight_are_named(modes: Any, message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        tn.compress(PAIR, VALUES, parameters=0.5, method="tt", modes=modes)
-    with pytest.raises(
-        tn.ShapeError, match=message.replace("'A'", r"'\w+.weight'").replace("64, 48", r"\d+, \d+")
-    ):
-        tn.compress(nn.Sequential(nn.Linear(48, 64)), parameters=0.5, method="tt", modes=modes)
-    wide = tn.allocate(PAIR, VALUES, parameters=0.7, method="tt", modes=((8, 8), (6, 8)))
-    assert set(wide.weights) == {"A"}
-
-
-def test_patterns_and_budgets_that_cannot_be_are_refused() -> None:
-    with pytest.raises(tn.EquationError, match="'C'"):
-        tn.compress(PAIR, VALUES, parameters=0.5, include="C")
-    for wrong in ({}, {"parameters": 0.5, "flops": 0.5}, {"parameters": 0.0}, {"parameters": 1.5}):
-        with pytest.raises(tn.ShapeError, match="budget"):
-            tn.compress(PAIR, VALUES, **wrong)
-    with pytest.raises(tn.ShapeError, match="too few"):
-        tn.compress(PAIR, VALUES, parameters=0.001)
-    with pytest.raises(tn.ShapeError, match="'A' is missing"):
-        tn.compress(PAIR, {"B": VALUES["B"]}, parameters=0.5)
-    for function in (tn.compress, tn.merge, lambda given: tn.adapt(given, "*")):
-        with pytest.raises(tn.EquationError, match="a network is expected here, not int"):
-            function(5)
-    with pytest.raises(tn.EquationError, match="with its parameters"):
-        tn.compress(PAIR, parameters=0.5)
-    with pytest.raises(tn.ShapeError, match="no factorization 'svd'"):
-        tn.compress(PAIR, VALUES, parameters=0.5, method="svd")
+def test_modes_may_fit_some_weights_alone() -> None:
+    found = tn.allocate(PAIR, VALUES, parameters=0.7, method="tt", modes=((8, 8), (6, 8)))
+    assert set(found.weights) == {"A"}
 
 
 def test_a_whole_model_with_blocks() -> None:
@@ -268,17 +213,6 @@ def test_a_graph_is_saved_and_read(tmp_path: Path) -> None:
     assert read.allocation == found.allocation == Allocation.from_json(found.allocation.to_json())
     for name, array in found.params.items():
         np.testing.assert_array_equal(read.params[name], array)
-    with pytest.raises(tn.EquationError, match="is there already"):
-        found.save(path)
-
-
-def test_what_is_no_compressed_network_is_refused(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.safetensors"
-    broken.write_bytes(b"nothing")
-    with pytest.raises(tn.EquationError, match="no safetensors file"):
-        tn.load_compressed(broken)
-    with pytest.raises(tn.EquationError, match="there is no file"):
-        tn.load_compressed(tmp_path / "absent.safetensors")
 
 
 def test_the_command_writes_another_file(tmp_path: Path) -> None:
@@ -326,11 +260,7 @@ def test_the_command_prints_plain_text_of_80_columns(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of transformers
 def test_the_command_takes_a_folder_of_transformers(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=50
-    )
-    network = transformers.BertModel(config)
+    network = bert()
     network.save_pretrained(tmp_path / "bert")
     out = tmp_path / "small.safetensors"
     result = CliRunner().invoke(
@@ -338,7 +268,7 @@ def test_the_command_takes_a_folder_of_transformers(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert "written: " in result.output
-    read = tn.load_compressed(out, transformers.BertModel(config)).model
+    read = tn.load_compressed(out, bert()).model
     count = sum(each.numel() for each in read.parameters())
     assert count <= 0.8 * sum(each.numel() for each in network.parameters())
 
@@ -395,13 +325,7 @@ def images() -> tuple[Images, torch.Tensor]:
 
 
 MADE = {"words": words, "images": images}
-TRIED = [
-    ("words", "low_rank"),
-    ("words", "tt"),
-    ("words", "kronecker"),
-    ("images", "tucker"),
-    ("images", "cp"),
-]
+BY_DAY = {"words": ("low_rank", "tt", "kronecker"), "images": ("tucker", "cp")}
 """By day each form with one network."""
 
 
@@ -417,7 +341,8 @@ def dense_of(network: nn.Module, small: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("name", "method"), sampled([(name, method) for name in MADE for method in FORMS], TRIED)
+    ("name", "method"),
+    sampled(itertools.product(MADE, FORMS), [(name, form) for name in MADE for form in BY_DAY[name]]),
 )
 def test_layers_compute_what_their_weights_say(name: str, method: str) -> None:
     network, x = MADE[name]()
@@ -541,10 +466,6 @@ def test_a_module_is_saved_and_read(tmp_path: Path) -> None:
     torch.manual_seed(5)
     read = tn.load_compressed(path, Words().eval())
     torch.testing.assert_close(read.model(x), found.model(x))
-    with pytest.raises(tn.EquationError, match="module="):
-        tn.load_compressed(path)
-    with pytest.raises(tn.TensornetError):
-        tn.load_compressed(path, nn.Sequential(nn.Linear(3, 3)))
 
 
 def test_batches_weigh_weights_of_modules() -> None:
@@ -559,8 +480,6 @@ def test_batches_weigh_weights_of_modules() -> None:
     assert lost[1] < 0.6 * lost[0]
     found = tn.compress(network, flops=0.5, calibrate=x)
     assert found.allocation.after <= 0.5 * found.allocation.before
-    with pytest.raises(tn.ShapeError, match="calibrate="):
-        tn.compress(network, flops=0.5)
 
 
 @given(st.sampled_from(FORMS), st.integers(2, 24), st.integers(2, 24), st.booleans(), st.floats(0.3, 1.0))
@@ -584,21 +503,17 @@ def test_linear_layers_of_any_shape(method: str, ins: int, outs: int, bias: bool
 @pytest.mark.parametrize("kind", ["ViT", "Swin", "Bert", "GPT2", "Llama", "ResNet"])
 def test_networks_of_transformers(kind: str) -> None:
     transformers = pytest.importorskip("transformers")
-    tokens, picture = torch.randint(0, 100, (2, 9)), torch.randn(2, 3, 32, 32)
     small = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 96}
-    image = {"image_size": 32, "patch_size": 8}
-    settings = {
-        "ViT": ({**small, **image}, picture),
-        "Swin": (
-            {"embed_dim": 32, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4, "image_size": 32},
-            picture,
-        ),
-        "Bert": ({**small, "vocab_size": 100}, tokens),
-        "GPT2": ({"n_embd": 64, "n_layer": 1, "n_head": 4, "vocab_size": 100}, tokens),
-        "Llama": ({**small, "vocab_size": 100, "num_key_value_heads": 2}, tokens),
-        "ResNet": ({"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]}, picture),
-    }
-    options, x = settings[kind]
+    windows = {"embed_dim": 32, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4, "image_size": 32}
+    options: dict[str, Any] = {
+        "ViT": {**small, "image_size": 32, "patch_size": 8},
+        "Swin": windows,
+        "Bert": {**small, "vocab_size": 100},
+        "GPT2": {"n_embd": 64, "n_layer": 1, "n_head": 4, "vocab_size": 100},
+        "Llama": {**small, "vocab_size": 100, "num_key_value_heads": 2},
+        "ResNet": {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]},
+    }[kind]
+    x = torch.randint(0, 100, (2, 9)) if "vocab_size" in options else torch.randn(2, 3, 32, 32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
@@ -616,10 +531,7 @@ def test_networks_of_transformers(kind: str) -> None:
 def test_a_compressed_network_of_transformers_is_saved_and_read(tmp_path: Path) -> None:
     """By `load_compressed`; `from_pretrained`, which would draw the weights that are factors, finds no file."""
     transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64, vocab_size=50
-    )
-    network = transformers.BertForSequenceClassification(config).eval()
+    network = bert("ForSequenceClassification")
     tokens = torch.randint(0, 50, (2, 9))
     small = copy.deepcopy(tn.compress(network, parameters=0.6).model)
     with torch.no_grad():
@@ -641,13 +553,6 @@ def test_a_compressed_network_of_transformers_is_saved_and_read(tmp_path: Path) 
         small.save_pretrained(tmp_path / "dense")
 
 
-def mended(weight: Any) -> nn.Module:
-    """A linear layer of some weight, and another after it."""
-    network = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
-    network[0].weight.data = torch.as_tensor(weight, dtype=torch.float32)
-    return network
-
-
 def test_a_layer_that_stands_at_two_places_is_one() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(32, 32)
@@ -656,75 +561,11 @@ def test_a_layer_that_stands_at_two_places_is_one() -> None:
     assert sum(each.numel() for each in small.parameters()) <= 0.5 * (32 * 32 + 32)
 
 
-def test_weights_and_batches_that_are_not_finite_are_told_by_name() -> None:
-    for value in (float("nan"), float("inf")):
-        with pytest.raises(tn.DtypeError, match=r"'0\.weight' holds what is not finite"):
-            tn.compress(mended(np.full((32, 32), value)), parameters=0.5)
-        with pytest.raises(tn.DtypeError, match="'B' holds what is not finite"):
-            tn.compress(PAIR, {**VALUES, "B": np.full((40, 64), value)}, parameters=0.5)
-        with pytest.raises(tn.DtypeError, match="in these batches is not finite"):
-            tn.compress(mended(np.eye(32)), parameters=0.5, calibrate=torch.full((3, 32), value))
-        with pytest.raises(tn.DtypeError, match="in these batches is not finite"):
-            tn.compress(PAIR, VALUES, parameters=0.5, calibrate=np.full_like(X, np.nan))
-
-
 @pytest.mark.parametrize("method", ["low_rank", "tt", "cp"])
-@pytest.mark.parametrize("scale", [1e300, 1e-300])
-def test_weights_whose_squares_are_no_numbers_are_told_by_name(method: str, scale: float) -> None:
-    network = mended(torch.randn(32, 32)).double()
-    network[0].weight.data *= scale
-    with pytest.raises(
-        tn.DtypeError, match=r"'0.weight' holds numbers up to .*, whose squares float64 cannot"
-    ):
-        tn.compress(network, parameters=0.5, method=method)
+def test_a_weight_of_zeros_is_met(method: str) -> None:
+    network = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)).double()
     network[0].weight.data.zero_()
     assert tn.compress(network, parameters=0.5, method=method).misfits["0.weight"].weight < 1e-40
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested")
-def test_weights_that_are_no_dense_arrays_are_told_by_name() -> None:
-    dense = torch.randn(32, 32)
-    for weight, kind in (
-        (dense.to_sparse(), r"torch.sparse_coo(?s:.*)to_dense"),
-        (dense.to_sparse_csr(), r"torch.sparse_csr(?s:.*)to_dense"),
-        (torch.nested.nested_tensor([dense, dense[:3]]), r"nested(?s:.*)to_padded_tensor"),
-        (torch.nested.nested_tensor([dense, dense[:3]], layout=torch.jagged), r"nested(?s:.*)to_padded"),
-    ):
-        network = mended(dense)
-        network[0].weight = nn.Parameter(weight, requires_grad=False)
-        for change in (lambda m: tn.compress(m, parameters=0.5), lambda m: tn.adapt(m, "*", rank=2)):
-            with pytest.raises(tn.EquationError, match=rf"'0.weight' is {kind}"):
-                change(network)
-
-
-def test_batches_that_are_none_or_not_those_of_the_network_are_refused() -> None:
-    network = mended(np.eye(32))
-    batches: Any
-    for batches in ([], iter(())):
-        with pytest.raises(tn.EquationError, match="no batches to weigh weights by"):
-            tn.compress(network, parameters=0.5, calibrate=batches)
-        with pytest.raises(tn.EquationError, match="no batches to weigh weights by"):
-            tn.compress(PAIR, VALUES, parameters=0.5, calibrate=batches)
-    with pytest.raises(tn.ShapeError, match="a batch of calibrate= is no call of"):
-        tn.compress(network, parameters=0.5, calibrate=[(torch.ones(2, 32), torch.ones(2))])
-
-
-def test_networks_without_values_and_what_is_no_network_are_refused() -> None:
-    refused: list[tuple[Any, str]] = [
-        (nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 8)), r"'0\.weight' is not made yet"),
-        (nn.Linear(8, 8, device="meta"), "'weight' has no values"),
-        (nn.Linear, "expected here, not <class"),
-        (tn.adapt(nn.Sequential(nn.Linear(8, 8)), "*", rank=1), r"'0\.weight' has an adapter"),
-    ]
-    for network, message in refused:
-        with pytest.raises(tn.EquationError, match=message):
-            tn.compress(network, parameters=0.5)
-    for method in ("", [], 3, [None]):
-        with pytest.raises(tn.ShapeError, match="names no forms"):
-            tn.compress(nn.Linear(8, 8), parameters=0.5, method=method)  # type: ignore[arg-type]
-    for form in ("fact_tt", "FACT_TK"):
-        with pytest.raises(tn.ShapeError, match=f"'{form}' is a form of several weights together"):
-            tn.compress(PAIR, VALUES, parameters=0.5, method=form)
 
 
 def test_empty_weights_and_weights_of_hooks_stay_as_they_are() -> None:

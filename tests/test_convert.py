@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,32 +56,43 @@ def run(converted: tuple[tn.Graph, dict[str, Any]], *inputs: Any) -> Any:
     return tn.compile(graph, backend="torch")(parameters, *given)
 
 
+def tensor(outputs: Any) -> torch.Tensor:
+    """The first of the outputs of a reference that is one."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    outputs = outputs if isinstance(outputs, tuple) else outputs.to_tuple()
+    return next(each for each in outputs if isinstance(each, torch.Tensor))
+
+
+def agrees(model: Any, expected: Any, *given: Any, bound: float | None = None, **changes: Any) -> None:
+    """Converted with these changes the model gives, for what ours is given, what the reference does."""
+    convert = models.from_torch if type(model).__module__.startswith("torch.") else models.from_transformers
+    same(run(convert(model, **changes), *given), tensor(expected), bound)
+
+
 # ---------------------------------------------------------------------------- ViT
 
 VIT = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20}
 
 
+GREY = {"image_size": (24, 40), "patch_size": 8, "num_channels": 1}
+PLAIN = {
+    "image_size": 15,
+    "patch_size": 5,
+    "hidden_act": "gelu_new",
+    "qkv_bias": False,
+    "layer_norm_eps": 1e-6,
+}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"image_size": 32, "patch_size": 8},
-        {"image_size": (24, 40), "patch_size": 8, "num_channels": 1},
-        {
-            "image_size": 15,
-            "patch_size": 5,
-            "hidden_act": "gelu_new",
-            "qkv_bias": False,
-            "layer_norm_eps": 1e-6,
-        },
-    ],
-)
+@pytest.mark.parametrize("changes", [{"image_size": 32, "patch_size": 8}, GREY, PLAIN])
 def test_vit(dtype: torch.dtype, changes: dict[str, Any]) -> None:
     config = transformers.ViTConfig(**VIT, **changes, attn_implementation="sdpa")
     model = randomized(transformers.ViTModel(config), dtype)
     side = config.image_size if isinstance(config.image_size, tuple) else (config.image_size,) * 2
     x = torch.randn(3, config.num_channels, *side, dtype=dtype)
-    same(run(models.from_transformers(model), x), model(x).last_hidden_state)
+    agrees(model, model(x), x)
 
 
 @pytest.mark.parametrize("dtype", BOUND)
@@ -98,16 +110,19 @@ def test_vit_classifies(dtype: torch.dtype) -> None:
 # ---------------------------------------------------------------------------- Perceiver
 
 
+PERCEIVER = {
+    "num_latents": 7,
+    "d_latents": 12,
+    "num_blocks": 2,
+    "num_self_attends_per_block": 3,
+    "num_labels": 5,
+}
+PERCEIVER |= {"self_attention_widening_factor": 2, "cross_attention_widening_factor": 3}
+PERCEIVER |= {"num_self_attention_heads": 4, "num_cross_attention_heads": 1, "image_size": 9}
+
+
 def perceiver_config(**changes: Any) -> Any:
-    settings = {"num_latents": 7, "d_latents": 12, "num_blocks": 2, "num_self_attends_per_block": 3}
-    settings |= {
-        "num_self_attention_heads": 4,
-        "num_cross_attention_heads": 1,
-        "image_size": 9,
-        "num_labels": 5,
-    }
-    settings |= {"self_attention_widening_factor": 2, "cross_attention_widening_factor": 3}
-    return transformers.PerceiverConfig(**{**settings, **changes})
+    return transformers.PerceiverConfig(**{**PERCEIVER, **changes})
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -119,9 +134,8 @@ def test_perceiver_reads_an_array(dtype: torch.dtype, shape: str) -> None:
     model = randomized(transformers.PerceiverModel(config), dtype)
     x, keep = torch.randn(2, 11, 10, dtype=dtype), torch.ones(2, 11)
     keep[1, 6:] = 0
-    same(run(models.from_transformers(model), x), model(inputs=x).last_hidden_state)
-    masked = models.from_transformers(model, mask=True)
-    same(run(masked, x, keep), model(inputs=x, attention_mask=keep).last_hidden_state)
+    agrees(model, model(inputs=x), x)
+    agrees(model, model(inputs=x, attention_mask=keep), x, keep, mask=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -148,7 +162,7 @@ def test_perceiver_classifies_images(dtype: torch.dtype, kind: str, monkeypatch:
         expected = model(inputs=x).logits
     finally:
         torch.set_default_dtype(before)
-    same(run(models.from_transformers(model), x), expected)
+    agrees(model, expected, x)
 
 
 # ---------------------------------------------------------------------------- XLNet
@@ -161,6 +175,11 @@ def exact_sinusoids(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None
     """The reference rounds its sinusoids to float32; in float64 they stay exact, and two streams run."""
     if dtype == torch.float64:
         monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+
+
+def xlnet(dtype: torch.dtype, kind: str = "Model", **changes: Any) -> Any:
+    model = getattr(transformers, f"XLNet{kind}")
+    return randomized(model(transformers.XLNetConfig(**XLNET, **changes)), dtype)
 
 
 def xlnet_inputs(dtype: torch.dtype) -> dict[str, Any]:
@@ -182,31 +201,19 @@ def xlnet_inputs(dtype: torch.dtype) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_xlnet_content_stream(exact_sinusoids: None, dtype: torch.dtype) -> None:
-    model, x = (
-        randomized(transformers.XLNetModel(transformers.XLNetConfig(**XLNET)), dtype),
-        xlnet_inputs(dtype),
-    )
-    ids = x["ids"]
-    converted: Callable[..., Any] = lambda **changes: models.from_transformers(model, **changes)  # noqa: E731
-    same(run(converted(), ids), model(ids).last_hidden_state)
-    same(
-        run(converted(segments=True), ids, x["segment"]),
-        model(ids, token_type_ids=x["segment"]).last_hidden_state,
-    )
-    same(
-        run(converted(mask="padding"), ids, x["keep"]), model(ids, attention_mask=x["keep"]).last_hidden_state
-    )
-    both = converted(mask=("permutation", "padding"), segments=True)
-    expected = model(ids, perm_mask=x["hidden"], attention_mask=x["keep"], token_type_ids=x["segment"])
-    same(run(both, ids, x["see"], x["keep"], x["segment"]), expected.last_hidden_state)
+    model, x = xlnet(dtype), xlnet_inputs(dtype)
+    ids, segment, keep = x["ids"], x["segment"], x["keep"]
+    agrees(model, model(ids), ids)
+    agrees(model, model(ids, token_type_ids=segment), ids, segment, segments=True)
+    agrees(model, model(ids, attention_mask=keep), ids, keep, mask="padding")
+    expected = model(ids, perm_mask=x["hidden"], attention_mask=keep, token_type_ids=segment)
+    changes = {"mask": ("permutation", "padding"), "segments": True}
+    agrees(model, expected, ids, x["see"], keep, segment, **changes)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_xlnet_memory(exact_sinusoids: None, dtype: torch.dtype) -> None:
-    model, x = (
-        randomized(transformers.XLNetModel(transformers.XLNetConfig(**XLNET)), dtype),
-        xlnet_inputs(dtype),
-    )
+    model, x = xlnet(dtype), xlnet_inputs(dtype)
     ours = models.from_transformers(model, memory=True, segments=True, mask="padding")
     memories = [each.transpose(0, 1).contiguous() for each in x["memories"]]
     y, *inner = run(ours, x["ids"], x["keep"], x["segment"], *memories)
@@ -222,8 +229,7 @@ def test_xlnet_memory(exact_sinusoids: None, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_xlnet_two_streams(exact_sinusoids: None, mask: Any, memory: bool, dtype: torch.dtype) -> None:
-    x = xlnet_inputs(dtype)
-    model = randomized(transformers.XLNetModel(transformers.XLNetConfig(**XLNET)), dtype)
+    model, x = xlnet(dtype), xlnet_inputs(dtype)
     ours = models.from_transformers(model, two_streams=True, mask=mask, segments=True, memory=memory)
     given = [x["see"]] if mask else []
     given += [x["keep"]] if mask and len(mask) == 2 else []
@@ -238,42 +244,41 @@ def test_xlnet_two_streams(exact_sinusoids: None, mask: Any, memory: bool, dtype
 
 def test_xlnet_where_nothing_may_be_seen() -> None:
     """The reference lets such a row attend to all keys alike, and a content stream still sees itself."""
-    x = xlnet_inputs(torch.float32)
-    model = randomized(transformers.XLNetModel(transformers.XLNetConfig(**XLNET)), torch.float32)
-    ours = models.from_transformers(model, two_streams=True, mask="permutation")
+    model, x = xlnet(torch.float32), xlnet_inputs(torch.float32)
     nothing = torch.ones(2, 7, 7)
-    expected = model(x["ids"], perm_mask=nothing, target_mapping=x["mapping"]).last_hidden_state
-    same(run(ours, x["ids"], x["targets"], 1 - nothing), expected)
+    expected = model(x["ids"], perm_mask=nothing, target_mapping=x["mapping"])
+    agrees(model, expected, x["ids"], x["targets"], 1 - nothing, two_streams=True, mask="permutation")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["XLNetLMHeadModel", "XLNetForSequenceClassification"])
+@pytest.mark.parametrize("kind", ["LMHeadModel", "ForSequenceClassification"])
 @pytest.mark.parametrize("attention", ["bi", "uni"])
 def test_xlnet_heads(exact_sinusoids: None, dtype: torch.dtype, kind: str, attention: str) -> None:
-    config = transformers.XLNetConfig(**XLNET, attn_type=attention, num_labels=4)
-    model = randomized(getattr(transformers, kind)(config), dtype)
+    model = xlnet(dtype, kind, attn_type=attention, num_labels=4)
     ids = torch.randint(0, 29, (2, 9))
-    same(run(models.from_transformers(model), ids), model(ids).logits)
+    agrees(model, model(ids), ids)
 
 
 # ---------------------------------------------------------------------------- Transformer
 
 
+def sides(heads: int, width: int) -> dict[str, int]:
+    """The settings of Marian that its encoder and its decoder have alike."""
+    settings = {"attention_heads": heads, "ffn_dim": width}
+    return {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in settings.items()}
+
+
+MARIAN = {**sides(2, 6), "d_model": 4, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 13}
+MARIAN |= {"max_position_embeddings": 16, "decoder_start_token_id": 0}
+MARIAN |= {"pad_token_id": 0, "eos_token_id": 1, "forced_eos_token_id": 1}
+WIDER = {**sides(3, 20), "d_model": 12, "encoder_layers": 2, "decoder_layers": 3, "vocab_size": 31}
+APART = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 23, "tie_word_embeddings": False}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"scale_embedding": True, "activation_function": "swish"},
-        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 23, "tie_word_embeddings": False},
-    ],
-)
+@pytest.mark.parametrize("changes", [{}, {"scale_embedding": True, "activation_function": "swish"}, APART])
 def test_marian(dtype: torch.dtype, changes: dict[str, Any]) -> None:
-    settings = {"vocab_size": 31, "d_model": 12, "encoder_layers": 2, "decoder_layers": 3, "pad_token_id": 0}
-    settings |= {"encoder_attention_heads": 3, "decoder_attention_heads": 3, "encoder_ffn_dim": 20}
-    settings |= {"decoder_ffn_dim": 20, "max_position_embeddings": 16, "eos_token_id": 1}
-    settings |= {"forced_eos_token_id": 1, "decoder_start_token_id": 0}
-    model = transformers.MarianMTModel(transformers.MarianConfig(**{**settings, **changes}))
+    model = transformers.MarianMTModel(transformers.MarianConfig(**{**MARIAN, **WIDER, **changes}))
     table = model.model.encoder.embed_positions.weight.clone()
     model = randomized(model, dtype)
     for side in (model.model.encoder, model.model.decoder):
@@ -284,9 +289,8 @@ def test_marian(dtype: torch.dtype, changes: dict[str, Any]) -> None:
     bound = 1e-5 if dtype == torch.float32 else 1e-6  # its sinusoids are rounded to float32
     expected = model(input_ids=source, decoder_input_ids=target).logits
     same(run(models.from_torch(model), source, target), expected, bound)
-    expected = model(input_ids=source, decoder_input_ids=target, attention_mask=keep).logits
-    ours = models.from_transformers(model, padding=True)
-    same(run(ours, source, target, keep, torch.ones(3, 7)), expected, bound)
+    expected = model(input_ids=source, decoder_input_ids=target, attention_mask=keep)
+    agrees(model, expected, source, target, keep, torch.ones(3, 7), bound=bound, padding=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -295,12 +299,11 @@ def test_torch_transformer(dtype: torch.dtype, changes: dict[str, Any]) -> None:
     model = randomized(torch.nn.Transformer(12, 3, 2, 3, 20, batch_first=True, **changes), dtype)
     source, target = torch.randn(3, 9, 12, dtype=dtype), torch.randn(3, 7, 12, dtype=dtype)
     ahead = torch.ones(7, 7, dtype=torch.bool).triu(1)
-    same(run(models.from_torch(model), source, target), model(source, target, tgt_mask=ahead))
+    agrees(model, model(source, target, tgt_mask=ahead), source, target)
     keep, own = torch.ones(3, 9, dtype=torch.bool), torch.ones(3, 7, dtype=torch.bool)
     keep[0, 4:], own[2, 3:] = False, False
     masks = {"src_key_padding_mask": ~keep, "tgt_key_padding_mask": ~own, "memory_key_padding_mask": ~keep}
-    expected = model(source, target, tgt_mask=ahead, **masks)
-    same(run(models.from_torch(model, padding=True), source, target, keep, own), expected)
+    agrees(model, model(source, target, tgt_mask=ahead, **masks), source, target, keep, own, padding=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -310,50 +313,37 @@ def test_multihead_attention(dtype: torch.dtype, changes: dict[str, Any]) -> Non
     q, k, v = (
         torch.randn(2, n, width, dtype=dtype) for n, width in ((5, 12), (8, module.kdim), (8, module.vdim))
     )
-    same(run(models.from_torch(module), q, k, v), module(q, k, v)[0])
+    agrees(module, module(q, k, v), q, k, v)
     keep = torch.rand(2, 8) < 0.7
     keep[:, 0] = True
-    ours = models.from_torch(module, mask="padding")
-    same(run(ours, q, k, v, keep), module(q, k, v, key_padding_mask=~keep)[0])
+    agrees(module, module(q, k, v, key_padding_mask=~keep), q, k, v, keep, mask="padding")
 
 
 # ---------------------------------------------------------------------------- every field
 
-IMAGE = {"image_size": 8, "patch_size": 4, "hidden_dropout_prob": 0.1}
-IMAGE_ALONE = {"image_size": 8, "patch_size": 4}
+IMAGE = {**VIT, "num_hidden_layers": 1, "image_size": 8, "patch_size": 4}
+DROPPING = {**IMAGE, "hidden_dropout_prob": 0.1}
 TEXT = {**VIT, "num_hidden_layers": 1, "vocab_size": 13, "max_position_embeddings": 8}
-MARIAN = {"vocab_size": 13, "d_model": 4, "encoder_layers": 1, "decoder_layers": 1, "pad_token_id": 0}
-MARIAN |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 6}
-MARIAN |= {"decoder_ffn_dim": 6, "max_position_embeddings": 16, "eos_token_id": 1}
-MARIAN |= {"forced_eos_token_id": 1, "decoder_start_token_id": 0}
+SWIN = {"image_size": 16, "embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2}
+LATENT = {"num_latents": 3, "d_latents": 4, "num_self_attends_per_block": 1, "num_self_attention_heads": 2}
+GROUPED = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2}
 ONE_LAYER: dict[str, tuple[str, dict[str, Any]]] = {
-    "ViTModel": ("ViT", {**VIT, **IMAGE, "num_hidden_layers": 1}),
-    "ViTForImageClassification": ("ViT", {**VIT, **IMAGE, "num_hidden_layers": 1}),
-    "SwinModel": (
-        "Swin",
-        {"image_size": 16, "embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2},
-    ),
-    "SwinForImageClassification": (
-        "Swin",
-        {"image_size": 16, "embed_dim": 4, "depths": [2, 1], "num_heads": [1, 2], "window_size": 2},
-    ),
-    "PerceiverModel": (
-        "Perceiver",
-        {"d_model": 6, "num_latents": 3, "d_latents": 4, "num_self_attends_per_block": 1}
-        | {"num_self_attention_heads": 2, "num_cross_attention_heads": 2},
-    ),
+    "ViTModel": ("ViT", DROPPING),
+    "ViTForImageClassification": ("ViT", DROPPING),
+    "SwinModel": ("Swin", SWIN),
+    "SwinForImageClassification": ("Swin", {**SWIN, "depths": [2, 1]}),
+    "PerceiverModel": ("Perceiver", {**LATENT, "d_model": 6, "num_cross_attention_heads": 2}),
     "PerceiverForImageClassificationLearned": (
         "Perceiver",
-        {"num_latents": 3, "d_latents": 4, "num_self_attends_per_block": 1, "image_size": 3}
-        | {"num_self_attention_heads": 2, "num_cross_attention_heads": 1},
+        {**LATENT, "image_size": 3, "num_cross_attention_heads": 1},
     ),
     "XLNetModel": ("XLNet", {**XLNET, "n_layer": 1}),
     "XLNetLMHeadModel": ("XLNet", {**XLNET, "n_layer": 1}),
     "XLNetForSequenceClassification": ("XLNet", {**XLNET, "n_layer": 1}),
     "MarianModel": ("Marian", MARIAN),
     "MarianMTModel": ("Marian", MARIAN),
-    "DeiTForImageClassificationWithTeacher": ("DeiT", {**VIT, **IMAGE, "num_hidden_layers": 1}),
-    "CLIPVisionModelWithProjection": ("CLIPVision", {**VIT, **IMAGE_ALONE, "num_hidden_layers": 1}),
+    "DeiTForImageClassificationWithTeacher": ("DeiT", DROPPING),
+    "CLIPVisionModelWithProjection": ("CLIPVision", IMAGE),
     "CLIPTextModelWithProjection": ("CLIPText", {**TEXT, "eos_token_id": 2}),
     "BertForMaskedLM": ("Bert", TEXT),
     "BertForSequenceClassification": ("Bert", TEXT),
@@ -361,24 +351,9 @@ ONE_LAYER: dict[str, tuple[str, dict[str, Any]]] = {
         "GPT2",
         {"n_embd": 12, "n_layer": 1, "n_head": 3, "vocab_size": 13, "n_positions": 8},
     ),
-    "LlamaForCausalLM": (
-        "Llama",
-        {**TEXT, "hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2},
-    ),
+    "LlamaForCausalLM": ("Llama", {**TEXT, **GROUPED}),
 }
-WORDS = (
-    "relu",
-    "gelu_new",
-    "gelu_10",
-    "quick_gelu",
-    "silu",
-    "q",
-    "uni",
-    "first",
-    "mean",
-    "identity",
-    "cls_index",
-)
+WORDS = "relu gelu_new gelu_10 quick_gelu silu q uni first mean identity cls_index"
 
 
 def others(value: Any) -> list[Any]:
@@ -391,7 +366,7 @@ def others(value: Any) -> list[Any]:
         case float():
             return [2 * value + 0.25]
         case str():
-            return [word for word in WORDS if word != value]
+            return [word for word in WORDS.split() if word != value]
         case list() | tuple():
             return [[2 * each if isinstance(each, int) else each for each in value], [*value, *value[-1:]]]
         case _:
@@ -411,9 +386,7 @@ def reference(kind: str, fields: dict[str, Any]) -> tuple[Any, list[torch.Tensor
     for name, buffer in model.named_buffers():
         buffer += torch.randn_like(buffer) if name in kept and buffer.is_floating_point() else 0
     inputs = inputs_of(config, model.config)
-    outputs = model(*inputs)
-    outputs = outputs if isinstance(outputs, tuple) else outputs.to_tuple()
-    return model, inputs, next(each for each in outputs if isinstance(each, torch.Tensor))
+    return model, inputs, tensor(model(*inputs))
 
 
 def inputs_of(config: str, fields: Any) -> list[torch.Tensor]:
@@ -482,8 +455,6 @@ def ours(kind: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 GELU_TANH = functools.partial(torch.nn.functional.gelu, approximate="tanh")
-STACKS = ("Transformer", "TransformerEncoder", "TransformerEncoderLayer", "TransformerDecoder")
-STACKS += ("TransformerDecoderLayer",)
 
 
 def stacks(**changes: Any) -> dict[str, Any]:
@@ -505,18 +476,18 @@ def stacks(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("causal", "changes"), [(False, {}), (True, {"bias": False, "norm_first": True, "activation": GELU_TANH})]
 )
-@pytest.mark.parametrize("kind", STACKS)
+@pytest.mark.parametrize("kind", ["", "Encoder", "EncoderLayer", "Decoder", "DecoderLayer"])
 def test_stacks_and_layers_of_torch(kind: str, causal: bool, changes: dict[str, Any]) -> None:
-    model = randomized(stacks(**changes)[kind], torch.float64)
+    model = randomized(stacks(**changes)[f"Transformer{kind}"], torch.float64)
     source, target = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 4, 12, dtype=torch.float64)
     converted = models.from_torch(model, causal=causal)
     ahead = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else None
-    if kind.startswith("TransformerEncoder"):
+    if kind.startswith("Encoder"):
         masks = {"src_mask" if kind.endswith("Layer") else "mask": ahead}
         same(run(converted, source), model(source, **masks))
     else:
         masks = {"tgt_mask": ahead[:4, :4] if causal else None}
-        given = (source, target) if kind == "Transformer" else (target, source)
+        given = (source, target) if not kind else (target, source)
         same(run(converted, *given), model(*given, **masks))
     assert tn.parameter_count(converted[0]) == sum(each.numel() for each in model.parameters())
 
@@ -529,84 +500,20 @@ def test_a_decoder_is_causal_and_an_encoder_is_not_by_default() -> None:
 def test_dropout_of_torch_is_carried() -> None:
     module = stacks(dropout=0.25)["TransformerEncoder"]
     assert models.from_torch(module)[0] == models.from_torch(module, dropout=0.25)[0]
-    module.layers[1].dropout2.p = 0.5
-    with pytest.raises(
-        tn.ShapeError, match=r"dropout differs: 0.25 in 'layers.0(?s:.*)0.5 in 'layers.1.dropout2'"
-    ):
-        models.from_torch(module)
     graph, _ = models.from_torch(module, dropout=0.0)
     assert "dropout" not in str(graph)
 
 
-def change(path: str, attribute: str, value: Any) -> Callable[[Any], None]:
-    return lambda module: setattr(module.get_submodule(path), attribute, value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            change("encoder.layers.0.norm2", "eps", 0.5),
-            r"eps differs: 1e-05 in 'encoder.layers.0.norm1', 0.5 in 'encoder.layers.0.norm2'",
-        ),
-        (change("decoder.layers.1.norm3", "eps", 0.5), r"eps differs(?s:.*)0.5 in 'decoder.layers.1.norm3'"),
-        (change("encoder.norm", "eps", 0.5), r"eps differs(?s:.*)0.5 in 'encoder.norm'"),
-        (
-            change("decoder.layers.1", "norm_first", True),
-            r"pre differs: False in 'encoder.layers.0', True in 'decoder.layers.1'",
-        ),
-        (
-            change("decoder.layers.1", "activation", torch.tanh),
-            r"activation differs: 'relu'(?s:.*)'tanh' in 'decoder.layers.1'",
-        ),
-        (
-            change("encoder.layers.0.linear1", "bias", None),
-            r"mlp_bias differs: False in 'encoder.layers.0.linear1'",
-        ),
-        (
-            change("encoder.layers.0.norm1", "bias", None),
-            r"norm_bias differs: False in 'encoder.layers.0.norm1'",
-        ),
-        (
-            change("encoder.layers.0.norm1", "weight", None),
-            r"the model has no 'encoder.layers.0.norm1.weight'",
-        ),
-        (
-            change("encoder.layers.0", "norm1", torch.nn.RMSNorm(12)),
-            r"'encoder.layers.0.norm1', a RMSNorm, cannot be converted",
-        ),
-        (change("encoder", "norm", None), r"last_norms differs: False in 'encoder', True in 'decoder'"),
-        (change("encoder", "layers", torch.nn.ModuleList()), r"a stack without layers is not supported"),
-        (change("decoder", "layers", torch.nn.ModuleList()), r"a stack without layers is not supported"),
-        (change("decoder.layers.0.linear2", "bias", torch.nn.Parameter(torch.ones(12))), None),
-    ],
-)
-def test_what_differs_between_layers_is_refused_or_carried(
-    change: Callable[[Any], None], message: str | None
-) -> None:
+def test_what_differs_in_its_parameters_alone_is_carried() -> None:
     module = randomized(torch.nn.Transformer(12, 3, 1, 2, 20, 0.0, batch_first=True), torch.float64)
-    change(module)
-    if message is not None:
-        with pytest.raises(tn.ShapeError, match=message):
-            models.from_torch(module)
-    else:
-        x, ahead = torch.randn(2, 4, 12, dtype=torch.float64), torch.ones(4, 4, dtype=torch.bool).triu(1)
-        module.double()
-        same(run(models.from_torch(module), x, x), module(x, x, tgt_mask=ahead))
+    module.decoder.layers[0].linear2.bias = torch.nn.Parameter(torch.ones(12))
+    x, ahead = torch.randn(2, 4, 12, dtype=torch.float64), torch.ones(4, 4, dtype=torch.bool).triu(1)
+    agrees(module.double(), module(x, x, tgt_mask=ahead), x, x)
 
 
 class Same(torch.nn.TransformerEncoderLayer):
     def extra_repr(self) -> str:
         return "the same"
-
-
-class Other(torch.nn.TransformerEncoderLayer):
-    def _ff_block(self, x: torch.Tensor) -> torch.Tensor:
-        return 2 * super()._ff_block(x)
-
-
-class Transformer(torch.nn.Module):
-    """A namesake."""
 
 
 def test_classes_derived_from_those_of_torch() -> None:
@@ -615,42 +522,11 @@ def test_classes_derived_from_those_of_torch() -> None:
     same(run(models.from_torch(module), x), module(x))
     stack = randomized(torch.nn.TransformerEncoder(module, 2, enable_nested_tensor=False), torch.float64)
     same(run(models.from_torch(stack), x), stack(x))
-    for other in (
-        Other(12, 3, 20),
-        torch.nn.TransformerEncoder(Other(12, 3, 20), 1, enable_nested_tensor=False),
-    ):
-        with pytest.raises(
-            tn.ShapeError, match=r"Other has a _ff_block\(\) other than TransformerEncoderLayer has"
-        ):
-            models.from_torch(other)
-    with pytest.raises(tn.ShapeError, match=r"a Transformer cannot be converted"):
-        models.from_torch(Transformer())
-    with pytest.raises(tn.ShapeError, match=r"'encoder', a Identity, cannot be converted"):
-        models.from_torch(torch.nn.Transformer(12, 3, 1, 1, 20, custom_encoder=torch.nn.Identity()))
-    wrong = torch.nn.Transformer(12, 3, 1, 1, 20, 0.0, custom_encoder=stacks()["TransformerDecoder"])
-    with pytest.raises(tn.ShapeError, match=r"a TransformerDecoder as encoder is not supported"):
-        models.from_torch(wrong)
 
 
 def test_a_function_is_known_by_its_values() -> None:
-    def gelu(x: torch.Tensor) -> torch.Tensor:
-        return x * torch.sigmoid(1.5 * x)
-
     exact = torch.nn.TransformerEncoderLayer(12, 3, 20, activation=lambda x: x * torch.sigmoid(x))
     assert "silu(" in str(models.from_torch(exact)[0])
-    with pytest.raises(
-        tn.ShapeError, match=r"the activation 'gelu' of 'TransformerEncoderLayer' is not supported"
-    ):
-        models.from_torch(torch.nn.TransformerEncoderLayer(12, 3, 20, activation=gelu))
-
-
-def test_layers_that_share_parameters_are_refused() -> None:
-    module = stacks()["TransformerEncoder"]
-    module.layers[1] = module.layers[0]
-    with pytest.raises(
-        tn.ShapeError, match=r"'encoder.0.attention.Wq' and 'encoder.1.attention.Wq' are one parameter"
-    ):
-        models.from_torch(module)
 
 
 # ---------------------------------------------------------------------------- counts
@@ -687,44 +563,6 @@ def test_a_buffer_is_a_constant() -> None:
     same(run((read_back, parameters), *ours("MarianMTModel", inputs)), expected, 1e-6)
 
 
-def test_positions_that_are_no_sinusoids_are_refused() -> None:
-    model, *_ = reference("MarianModel", MARIAN)
-    model.decoder.embed_positions.weight[3, 1] += 0.1
-    with pytest.raises(tn.ShapeError, match=r"a table of positions that are no sinusoids is not supported"):
-        models.from_transformers(model)
-
-
-EPS = {
-    "ViTModel": ["layers.0.layernorm_after", "layernorm"],
-    "SwinModel": [
-        "encoder.layers.1.blocks.0.layernorm_before",
-        "encoder.layers.0.downsample.norm",
-        "layernorm",
-    ],
-    "PerceiverModel": [
-        "encoder.self_attends.0.layernorm",
-        "encoder.cross_attention.attention.self.layernorm2",
-    ],
-    "XLNetModel": ["layer.0.ff.layer_norm"],
-    "MarianModel": ["decoder.layers.0.encoder_attn_layer_norm"],
-}
-
-
-@pytest.mark.parametrize(("kind", "path"), [(kind, path) for kind, paths in EPS.items() for path in paths])
-def test_a_norm_of_another_eps_is_refused(kind: str, path: str) -> None:
-    model, *_ = reference(kind, ONE_LAYER[kind][1])
-    model.get_submodule(path).eps = 0.5
-    with pytest.raises(tn.ShapeError, match=rf"eps differs(?s:.*)'{path}'"):
-        models.from_transformers(model)
-
-
-def test_parameters_that_were_added_are_refused() -> None:
-    model, *_ = reference("ViTModel", ONE_LAYER["ViTModel"][1])
-    model.layers[0].mlp.fc1.lora_A = torch.nn.Parameter(torch.ones(2, 12))
-    with pytest.raises(tn.ShapeError, match=r"the model has 'layers.0.mlp.fc1.lora_A'(?s:.*)adapters"):
-        models.from_transformers(model)
-
-
 # ---------------------------------------------------------------------------- altered by hand
 
 
@@ -743,112 +581,83 @@ def replaced_forward(module: Any) -> None:
     module.forward = lambda *args, **kwargs: 2 * forward(*args, **kwargs)
 
 
+def hooked(module: Any) -> None:
+    module.register_forward_hook(doubled)
+
+
+def hooked_before(module: Any) -> None:
+    module.register_forward_pre_hook(doubled)
+
+
+EXTRA = torch.nn.Parameter(torch.ones(2, 12))
+TABLE = torch.nn.Parameter(torch.ones(16, 4))
+
+
 class TwiceLinear(torch.nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * super().forward(x)
 
 
-ALTERED: list[tuple[str, str, Callable[[Any], Any], str]] = [
-    (
-        "LlamaForCausalLM",
-        "model.layers.0.self_attn",
-        lambda m: setattr(m, "scaling", 0.1),
-        "scaling' is 0.1, wh",
-    ),
-    (
-        "LlamaForCausalLM",
-        "model.layers.0.self_attn",
-        lambda m: setattr(m, "is_causal", False),
-        "causal' is False",
-    ),
-    (
-        "LlamaForCausalLM",
-        "model.layers.0.mlp",
-        replaced_forward,
-        r"0.mlp' has a forward\(\) other than LlamaMLP",
-    ),
-    ("GPT2LMHeadModel", "transformer.h.0.attn", lambda m: setattr(m, "scaling", 0.1), "attn.scaling' is 0.1"),
-    (
-        "BertForMaskedLM",
-        "bert.encoder.layer.0",
-        lambda m: m.register_forward_hook(doubled),
-        "after its forw.*doubled",
-    ),
-    (
-        "ViTModel",
-        "layers.0.mlp.fc1",
-        lambda m: m.register_forward_pre_hook(doubled),
-        "'layers.0.mlp.fc1' has a hook",
-    ),
-    (
-        "ViTModel",
-        "layers",
-        lambda m: m.append(torch.nn.Identity()),
-        "'layers.1' is a Identity(?s:.*)has none",
-    ),
-    ("ViTModel", "", lambda m: setattr(m.config, "qkv_bias", False), "."),
-    (
-        "SwinModel",
-        "encoder.layers.0.blocks.0",
-        lambda m: setattr(m, "shift_size", 1),
-        "shift_size' is 1, where",
-    ),
-    ("SwinModel", "", lambda m: setattr(m, "pooler", torch.nn.Tanh()), "'pooler' is a Tanh, where"),
-    (
-        "DeiTForImageClassificationWithTeacher",
-        "deit.layers.0.attention",
-        lambda m: setattr(m, "scaling", 1),
-        "g' is 1",
-    ),
-    (
-        "CLIPTextModelWithProjection",
-        "text_model",
-        lambda m: setattr(m, "eos_token_id", 5),
-        "eos_token_id' is 5",
-    ),
-    ("MarianModel", "encoder", lambda m: setattr(m, "embed_scale", 3.0), "'encoder.embed_scale' is 3.0"),
-    ("XLNetModel", "layer.0.rel_attn", lambda m: setattr(m, "scale", 3.0), "'layer.0.rel_attn.scale' is 3.0"),
-    (
-        "XLNetForSequenceClassification",
-        "sequence_summary",
-        lambda m: setattr(m, "activation", torch.nn.ReLU()),
-        "activation' is a ReLU(?s:.*)has a Tanh",
-    ),
-    (
-        "PerceiverForImageClassificationLearned",
-        "perceiver.encoder.cross_attention.attention",
-        lambda m: setattr(m, "use_query_residual", False),
-        "use_query_residual' is False",
-    ),
-    (
-        "ViTModel",
-        "layers.0.mlp",
-        lambda m: setattr(m.fc1, "__class__", TwiceLinear),
-        r"TwiceLinear has a forward\(\)",
-    ),
-]
+def test_what_was_altered_by_hand_and_is_as_it_was_converts() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    module[0].register_forward_hook(doubled).remove()
+    models.from_torch(module)
 
 
-@pytest.mark.parametrize(("kind", "path", "alter", "message"), ALTERED)
-def test_a_model_altered_by_hand_is_refused(
+ALTERED: list[tuple[str, str, Any, str]] = [
+    ("LlamaForCausalLM", "model.layers.0.self_attn.scaling", 0.1, "scaling' is 0.1, wh"),
+    ("LlamaForCausalLM", "model.layers.0.self_attn.is_causal", False, "causal' is False"),
+    ("GPT2LMHeadModel", "transformer.h.0.attn.scaling", 0.1, "attn.scaling' is 0.1"),
+    ("ViTModel", "config.qkv_bias", False, "."),
+    ("ViTModel", "layers.0.mlp.fc1.__class__", TwiceLinear, r"TwiceLinear has a forward\(\)"),
+    ("ViTModel", "layers.0.mlp.fc1.lora_A", EXTRA, r"has 'layers.0.mlp.fc1.lora_A'(?s:.*)adapters"),
+    ("ViTModel", "layers.1", torch.nn.Identity(), "'layers.1' is a Identity(?s:.*)has none"),
+    ("ViTModel", "layers.0.layernorm_after.eps", 0.5, "eps differs(?s:.*)'layers.0.layernorm_after'"),
+    ("ViTModel", "layernorm.eps", 0.5, "eps differs(?s:.*)'layernorm'"),
+    ("SwinModel", "encoder.layers.0.blocks.0.shift_size", 1, "shift_size' is 1, where"),
+    ("SwinModel", "pooler", torch.nn.Tanh(), "'pooler' is a Tanh, where"),
+    ("SwinModel", "encoder.layers.1.blocks.0.layernorm_before.eps", 0.5, "eps differs(?s:.*)1.blocks.0.layernorm_before'"),
+    ("SwinModel", "encoder.layers.0.downsample.norm.eps", 0.5, "eps differs(?s:.*)'encoder.layers.0.downsample.norm'"),
+    ("SwinModel", "layernorm.eps", 0.5, "eps differs(?s:.*)'layernorm'"),
+    ("DeiTForImageClassificationWithTeacher", "deit.layers.0.attention.scaling", 1, "g' is 1"),
+    ("CLIPTextModelWithProjection", "text_model.eos_token_id", 5, "eos_token_id' is 5"),
+    ("MarianModel", "encoder.embed_scale", 3.0, "'encoder.embed_scale' is 3.0"),
+    ("MarianModel", "decoder.layers.0.encoder_attn_layer_norm.eps", 0.5, "eps differs(?s:.*)'decoder.*attn_layer_norm'"),
+    ("MarianModel", "decoder.embed_positions.weight", TABLE, "of positions that are no sinusoids is not supported"),
+    ("XLNetModel", "layer.0.rel_attn.scale", 3.0, "'layer.0.rel_attn.scale' is 3.0"),
+    ("XLNetModel", "layer.0.ff.layer_norm.eps", 0.5, "eps differs(?s:.*)'layer.0.ff.layer_norm'"),
+    ("XLNetForSequenceClassification", "sequence_summary.activation", torch.nn.ReLU(), "is a ReLU(?s:.*)has a Tanh"),
+    ("PerceiverForImageClassificationLearned", "perceiver.encoder.cross_attention.attention.use_query_residual", False,
+     "use_query_residual' is False"),
+    ("PerceiverModel", "encoder.self_attends.0.layernorm.eps", 0.5, "eps differs(?s:.*)'encoder.self_attends.0.layernorm'"),
+    ("PerceiverModel", "encoder.cross_attention.attention.self.layernorm2.eps", 0.5, "eps differs(?s:.*)self.layernorm2'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "path", "value", "message"), ALTERED)
+def test_a_model_altered_by_hand_is_refused(kind: str, path: str, value: Any, message: str) -> None:
+    model = made(kind)
+    owner, _, name = path.rpartition(".")
+    setattr(operator.attrgetter(owner)(model) if owner else model, name, value)
+    with pytest.raises(tn.ShapeError, match=message):
+        models.from_transformers(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "alter", "message"),
+    [
+        ("LlamaForCausalLM", "model.layers.0.mlp", replaced_forward, r"mlp' has a forward\(\) other than LlamaMLP"),
+        ("BertForMaskedLM", "bert.encoder.layer.0", hooked, "after its forw.*doubled"),
+        ("ViTModel", "layers.0.mlp.fc1", hooked_before, "'layers.0.mlp.fc1' has a hook"),
+    ],
+)  # fmt: skip
+def test_a_model_that_runs_something_else_is_refused(
     kind: str, path: str, alter: Callable[[Any], Any], message: str
 ) -> None:
     model = made(kind)
     alter(model.get_submodule(path))
     with pytest.raises(tn.ShapeError, match=message):
         models.from_transformers(model)
-
-
-def test_modules_of_torch_altered_by_hand_are_refused() -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
-    hook = module[0].register_forward_hook(doubled)
-    with pytest.raises(tn.ShapeError, match=r"'0' has a hook after its forward\(\), 'doubled'"):
-        models.from_torch(module)
-    hook.remove()
-    models.from_torch(module)
-    replaced_forward(module[1])
-    with pytest.raises(tn.ShapeError, match=r"'1' has a forward\(\) other than ReLU has"):
-        models.from_torch(module)
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers
@@ -911,14 +720,12 @@ def test_every_attribute_of_every_part_counts(exact_sinusoids: None, dtype: torc
             other = copy.deepcopy(model)
             setattr(other.get_submodule(path), name, kinds[type(value)](value))  # type: ignore[no-untyped-call]
             try:
-                outputs = other(*inputs)
+                outputs = tensor(other(*inputs))
                 converted = models.from_transformers(other)
             except Exception:  # refused, or nothing that the reference runs with
                 continue
-            outputs = outputs if isinstance(outputs, tuple) else outputs.to_tuple()
-            first = next(each for each in outputs if isinstance(each, torch.Tensor))
-            if converted[0] != graph or not torch.equal(first, expected):
-                same(run(converted, *ours(kind, inputs)), first, bound)
+            if converted[0] != graph or not torch.equal(outputs, expected):
+                same(run(converted, *ours(kind, inputs)), outputs, bound)
     assert len(seen) > 10
 
 
@@ -947,34 +754,20 @@ def test_a_swin_backbone(image: int, stages: list[str]) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("ViTModel", {"foo": 1}, r"'vit' has no setting 'foo'"),
-        ("ViTModel", {"dim": "x/"}, r"."),
-        (
-            "ViTModel",
-            {"classes": 3, "tokens": False},
-            r"a ViTModel has nothing to be our 'head.W'\nfix: leave out some of classes=3, tokens=False",
-        ),
-        (
-            "MarianMTModel",
-            {"positions": "learned", "length": 20},
-            r"a MarianMTModel has nothing to be our 'source_positions.P'",
-        ),
-        (
-            "ViTModel",
-            {"image": (16, 16)},
-            r"'embeddings.position_embeddings' is \(1, 5, 12\)(?s:.*)models.resize_positions\(old, new\)",
-        ),
+        ("ViTModel", {"foo": 1}, "'vit' has no setting 'foo'"),
+        ("ViTModel", {"dim": "x/"}, "."),
+        ("ViTModel", {"classes": 3, "tokens": False}, r"has nothing to be our 'head.W'\nfix: leave out some of classes=3, tokens=False"),
+        ("MarianMTModel", {"positions": "learned", "length": 20}, "a MarianMTModel has nothing to be our 'source_positions.P'"),
+        ("ViTModel", {"image": (16, 16)}, r"position_embeddings' is \(1, 5, 12\)(?s:.*)models.resize_positions\(old, new\)"),
     ],
-)
+)  # fmt: skip
 def test_a_change_that_does_not_fit(kind: str, changes: dict[str, Any], message: str) -> None:
     model, *_ = reference(kind, ONE_LAYER[kind][1])
     with pytest.raises(tn.TensornetError, match=message):
         models.from_transformers(model, **changes)
 
 
-def test_attention_takes_changes_and_refuses_others() -> None:
-    with pytest.raises(tn.ShapeError, match=r"'attention' has no setting 'foo'"):
-        models.from_torch(torch.nn.MultiheadAttention(8, 2), foo=1)
+def test_attention_takes_changes() -> None:
     assert models.from_torch(torch.nn.MultiheadAttention(8, 2), dim=8)[0].parameters
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,92 +30,37 @@ def read(text: str) -> Equation:
 
 # ---------------------------------------------------------------------------- the grammar
 
-GRAMMAR = [
-    # tensors and axes
-    ("y[b,i] = x[ b , i ]", "y[b,i] = x[b,i]"),
-    ("y=x", "y = x"),
-    ("y[b] = q", "y[b] = q"),
-    ("y[b,(p,q)] = x[b,(p,q)]", "y[b,(p,q)] = x[b,(p,q)]"),
-    ("y[b,c] = z[b,0,c]", "y[b,c] = z[b,0,c]"),
-    ("y[b,c] = z[b,-1,c]", "y[b,c] = z[b,-1,c]"),
-    ("y[b,i,c] = E[t[b,i],c]", "y[b,i,c] = E[t[b,i],c]"),
-    ("y[h,i,j] = B[h,rel[i,j]]", "y[h,i,j] = B[h,rel[i,j]]"),
-    ("y[b] = E[t[s[b]]]", "y[b] = E[t[s[b]]]"),
-    ("y[...,o] = x[...,i] * W[o,i]", "y[...,o] = x[...,i] * W[o,i]"),
-    ("y[b] = blocks.0.mlp.W[b]", "y[b] = blocks.0.mlp.W[b]"),
-    ("blocks.0.y[b] = x[b]", "blocks.0.y[b] = x[b]"),
-    # arithmetic
-    ("y[b] = x[b]*u[b]*2", "y[b] = x[b] * u[b] * 2"),
-    ("y[b] = x[b]+u[b]-v[b]", "y[b] = x[b] + u[b] - v[b]"),
-    ("y[b] = x[b]-(u[b]-v[b])", "y[b] = x[b] - (u[b] - v[b])"),
-    ("y[b] = (x[b]+u[b])*v[b]", "y[b] = (x[b] + u[b]) * v[b]"),
-    ("y[b] = x[b]+(u[b]*v[b])", "y[b] = x[b] + u[b] * v[b]"),
-    ("y[b] = x[b]/u[b]/v[b]", "y[b] = x[b] / u[b] / v[b]"),
-    ("y[b] = x[b]/(u[b]*v[b])", "y[b] = x[b] / (u[b] * v[b])"),
-    ("y[b] = 1/x[b]", "y[b] = 1 / x[b]"),
-    ("y[b] = 2/x[b]", "y[b] = 2 / x[b]"),
-    ("y[b] = -x[b]", "y[b] = -x[b]"),
-    ("y[b] = +x[b]", "y[b] = x[b]"),
-    ("y[b] = -(x[b]+1)", "y[b] = -(x[b] + 1)"),
-    ("y[b] = x[b]**2", "y[b] = x[b] ** 2"),
-    ("y[b] = -x[b]**2", "y[b] = -x[b] ** 2"),
-    ("y[b] = (-x[b])**2", "y[b] = (-x[b]) ** 2"),
-    ("y[b] = x[b]**-2", "y[b] = x[b] ** (-2)"),
-    # comparisons and logic
-    ("y[b] = x[b]<u[b]", "y[b] = x[b] < u[b]"),
-    ("y[b] = x[b]<=u[b]", "y[b] = x[b] <= u[b]"),
-    ("y[b] = x[b]>u[b]", "y[b] = x[b] > u[b]"),
-    ("y[b] = x[b]>=u[b]", "y[b] = x[b] >= u[b]"),
-    ("y[b] = x[b]==u[b]", "y[b] = x[b] == u[b]"),
-    ("y[b] = x[b]!=u[b]", "y[b] = x[b] != u[b]"),
-    ("y[b] = (x[b]<1)&~(u[b]<1)", "y[b] = (x[b] < 1) & ~(u[b] < 1)"),
-    ("y[b] = (x[b]<1)|(u[b]<1)", "y[b] = (x[b] < 1) | (u[b] < 1)"),
-    # numbers and sizes
-    ("y[b] = 0.5*x[b]", "y[b] = 0.5 * x[b]"),
-    ("y[b] = 0x10*x[b]", "y[b] = 16 * x[b]"),
-    ("y[b] = inf*x[b]", "y[b] = inf * x[b]"),
-    ("y[b] = pi*x[b]", "y[b] = 3.141592653589793 * x[b]"),
-    ("y[b] = 2j*x[b]", "y[b] = 2j * x[b]"),
-    ("y[b] = x[b]/sqrt(d1*d2)", "y[b] = x[b] / sqrt(d1 * d2)"),
-    # functions
-    ("y[b] = gelu(x[b])", "y[b] = gelu(x[b])"),
-    ("y[b] = maximum(x[b],0)", "y[b] = maximum(x[b], 0)"),
-    ("y[b,j] = softmax[j](s[b,j])", "y[b,j] = softmax[j](s[b,j])"),
-    ("y[b] = mean[i,j](x[b,i,j])", "y[b] = mean[i,j](x[b,i,j])"),
-    ("y[b] = exp(sum[i](x[b,i]))", "y[b] = exp(sum[i](x[b,i]))"),
-    ("y[b,c] = normalize[c](x[b,c],eps=0.5)", "y[b,c] = normalize[c](x[b,c], eps=0.5)"),
-    ("y[b,i] = roll(x[b,i],i=-1)", "y[b,i] = roll(x[b,i], i=-1)"),
-    ("y[b,i] = roll(x[b,i],i=-s)", "y[b,i] = roll(x[b,i], i=-s)"),
-    ("y[b,i] = pad(x[b,i],i=(1,2),value=3)", "y[b,i] = pad(x[b,i], i=(1, 2), value=3)"),
-    ("y[n,c] = concat[n](cls[1,c],p[n,c])", "y[n,c] = concat[n](cls[1,c], p[n,c])"),
-    ("y[b,v] = onehot[v](t[b])", "y[b,v] = onehot[v](t[b])"),
-    ("y[b] = dropout(x[b],0.1)", "y[b] = dropout(x[b], 0.1)"),
-    ("y[i,j] = where(index(i)>=index(j),s,-inf)", "y[i,j] = where(index(i) >= index(j), s, -inf)"),
-    # white space and comments
+
+DATA = Path(__file__).parent / "data"
+
+
+def rows(name: str) -> list[tuple[str, str]]:
+    """What is written, and what is said of it, in each line of a file in `data`."""
+    lines = (DATA / name).read_text().splitlines()
+    parts = (line.partition(" →") for line in lines if not line.startswith("#"))
+    return [(text, told.strip()) for text, arrow, told in parts if arrow]
+
+
+GRAMMAR = rows("grammar.txt")
+GRAMMAR += [
     ("  y[b] = x[b]  # as in the paper", "y[b] = x[b]"),
     ("y[b] = (x[b] +\n  u[b])", "y[b] = x[b] + u[b]"),
 ]
 
 
 @pytest.mark.parametrize(("text", "printed"), GRAMMAR)
-def test_grammar_row_prints_in_its_canonical_form(text: str, printed: str) -> None:
-    assert str(read(text)) == printed
-
-
-@pytest.mark.parametrize("printed", [printed for _, printed in GRAMMAR])
-def test_canonical_form_prints_as_itself_and_means_the_same(printed: str) -> None:
-    assert str(read(printed)) == printed
-    assert read(str(read(printed))) == read(printed)
+def test_a_row_of_the_grammar_prints_in_its_canonical_form_which_means_the_same(
+    text: str, printed: str
+) -> None:
+    assert str(read(text)) == str(read(printed)) == printed
+    assert read(printed) == read(str(read(printed)))
 
 
 @pytest.mark.parametrize("text", ["y[(p,q)] = x[p] * u[q]", "y[p,q] = x[(p,q)]", "y[b] = E[t[(b,i)]]"])
 def test_a_composite_axis_that_stands_alone_is_one_dimension(text: str) -> None:
     equation = read(text)
-    indices = [
-        equation.left,
-        *(part.index for part in subexpressions(equation.right) if hasattr(part, "index")),
-    ]
-    assert any(isinstance(entry, tuple) for index in indices for entry in index)
+    indices = [getattr(part, "index", ()) for part in subexpressions(equation.right)]
+    assert any(isinstance(entry, tuple) for index in (equation.left, *indices) for entry in index)
     assert read(str(equation)) == equation
 
 
@@ -148,6 +94,7 @@ def test_a_size_is_read_as_integer_or_formula(text: str, value: int) -> None:
     assert (size if isinstance(size, int) else sympy.sympify(size).subs({"D": 3})) == value
 
 
+TENSORS = "q x[b,i] E[t[b,i],c] Q[(h,d),e] z[b,0] z[-1,c] w[...,i] blocks.0.W[i,j] x[(h,),i]"
 OPERATORS = ("+", "-", "*", "/", "**", "<", "<=", ">", ">=", "==", "!=", "&", "|")
 
 
@@ -158,19 +105,7 @@ def expression_texts(depth: int = 4) -> st.SearchStrategy[str]:
         st.floats(0, 1e300, allow_nan=False).map(repr),
         st.sampled_from(["inf", "pi", "1e999", "2j", "0.5j", "1_000", "0x1f"]),
     )
-    tensors = st.sampled_from(
-        [
-            "q",
-            "x[b,i]",
-            "E[t[b,i],c]",
-            "Q[(h,d),e]",
-            "z[b,0]",
-            "z[-1,c]",
-            "w[...,i]",
-            "blocks.0.W[i,j]",
-            "x[(h,),i]",
-        ]
-    )
+    tensors = st.sampled_from(TENSORS.split())
 
     def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         pairs = st.tuples(inner, st.sampled_from(OPERATORS), inner)
@@ -220,42 +155,14 @@ def sums(expression: Expression) -> dict[str, tuple[str, ...]]:
     }
 
 
-EINSTEIN: list[tuple[str, dict[str, tuple[str, ...]]]] = [
-    ("y[b,p] = x[b,i] * W[p,i]", {"x[b,i] * W[p,i]": ("i",)}),
-    ("y[b] = x[b,i]", {"x[b,i]": ("i",)}),
-    ("y = x[b,i]", {"x[b,i]": ("b", "i")}),
-    ("y[b] = x[b,i] * u[b]", {"x[b,i] * u[b]": ("i",)}),
-    ("y[b,i] = x[b,i] * u[i]", {}),
-    ("y[b] = x[b,i] / u[i]", {"x[b,i] * 1 / u[i]": ("i",)}),
-    ("y[b] = -x[b,i]", {"-1 * x[b,i]": ("i",)}),
-    # each term of a sum on its own
-    ("y[b] = x[b,i] * u[i] + v[b,j]", {"x[b,i] * u[i]": ("i",), "v[b,j]": ("j",)}),
-    ("y[b] = x[b,i] - u[b,i]", {"x[b,i]": ("i",), "-1 * u[b,i]": ("i",)}),
-    ("y[b] = (x[b,i] + u[b,i]) * v[b]", {"x[b,i]": ("i",), "u[b,i]": ("i",)}),
-    # the innermost product that holds every occurrence
-    ("y[b] = (x[b,i] + u[b,i]) * w[i]", {"x[b,i] + u[b,i] * w[i]": ("i",)}),
-    ("y[b] = tanh(u[b,i] * v[b,i]) * x[b]", {"u[b,i] * v[b,i]": ("i",)}),
-    ("y[b] = sum[i](tanh(u[b,i] * v[b,i]) * x[b,i])", {"tanh(u[b,i] * v[b,i]) * x[b,i]": ("i",)}),
-    ("y[b] = tanh(x[b,i]) * tanh(u[b,i])", {"tanh(x[b,i]) * tanh(u[b,i])": ("i",)}),
-    ("y[b] = exp(sum[i](x[b,i]))", {"x[b,i]": ("i",)}),
-    # axes that a function binds
-    ("y[b] = mean[i](x[b,i])", {}),
-    ("y[b,j] = softmax[j](q[b,c] * k[j,c])", {"q[b,c] * k[j,c]": ("c",)}),
-    (
-        "y[b,d] = softmax[j](q[b,c] * k[j,c]) * v[j,d]",
-        {"softmax[j](sum[c](q[b,c] * k[j,c])) * v[j,d]": ("j",), "q[b,c] * k[j,c]": ("c",)},
-    ),
-    # gathers, diagonals, composites
-    ("y[c] = E[t[b],c] * u[b]", {"E[t[b],c] * u[b]": ("b",)}),
-    ("y = x[i,i]", {"x[i,i]": ("i",)}),
-    ("y[i] = x[i,i]", {}),
-    ("y[b,h] = x[b,(h,d)]", {"x[b,(h,d)]": ("d",)}),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), EINSTEIN)
-def test_einstein_rule_sums_where_the_text_implies(text: str, expected: dict[str, tuple[str, ...]]) -> None:
-    assert sums(einstein(read(text)).right) == expected
+@pytest.mark.parametrize(("text", "expected"), rows("sums.txt"))
+def test_einstein_rule_sums_where_the_text_implies_and_leaves_what_is_written_out(
+    text: str, expected: str
+) -> None:
+    once = einstein(read(text))
+    found = {f"{','.join(axes)} over {product}" for product, axes in sums(once.right).items()}
+    assert found == {*filter(None, expected.split("; "))}
+    assert einstein(once) == once
 
 
 def test_an_axis_is_summed_inside_the_function_where_it_is_held_and_outside_where_it_is_not() -> None:
@@ -265,12 +172,6 @@ def test_an_axis_is_summed_inside_the_function_where_it_is_held_and_outside_wher
     function = outer.factors[0]
     assert isinstance(function, Call)
     assert sums(function) == {"x[b,i] * W[f,i]": ("i",)}
-
-
-@pytest.mark.parametrize("text", [text for text, _ in EINSTEIN])
-def test_sums_written_out_are_left_alone(text: str) -> None:
-    once = einstein(read(text))
-    assert einstein(once) == once
 
 
 # ---------------------------------------------------------------------------- errors as they are read
@@ -297,34 +198,9 @@ TOKENS = [*WORDS.split(), "\\", "\n", "\t", " "]
 HARD = [
     "",
     " ",
-    "\x00",
-    "y[b] = x[b]\x00",
-    "y[b] = x[b] \\",
-    "\ufeffy[b] = x[b]",
-    "y[b] = x[b]\r\ny2[b] = x[b]\rz[b] = x[b]",
-    "y[b] = x[b]\x0cz[b] = x[b]",
-    "ﬁ[b] = x[b] * fi[b]",
-    "y[b] = x[b] * 9**9**9**9",
-    "y[b] = x[b] / 0",
     "y[b] = x[b] * " + "9" * 5000,
     "y[b] = x[b," + "9" * 4000 + "]",
-    "y[b] = x[b] * 1e999",
     "b: " + "9" * 4000 + "\ny[b] = x[b]",
-    "b: 9**9**9**9\ny[b] = x[b]",
-    "b: 9**15**15\ny[b] = x[b]",
-    "b: (((9**15)**15)**15)**15\ny[b] = x[b]",
-    "b: 1/0\ny[b] = x[b]",
-    "b: b\ny[b] = x[b]",
-    "b: b + 1\ny[b] = x[b]",
-    "b: i\ni: b\ny[b] = x[b,i]",
-    "x[b: b + 1]: input\ny[b] = x[b]",
-    "y[b] = roll(x[b], b=9**9**9**9)",
-    "y[b] = roll(x[b], b=1/0)",
-    "y[b] = pad(x[b], b=(9**9**9**9, 0))",
-    "y[b] = pad(x[b], b=(-9,-9))",
-    "W[b]: parameter(std=9**9**9)\ny[b] = x[b] * W[b]",
-    "W[b]: parameter(std=-1)\ny[b] = x[b] * W[b]",
-    "W[b]: parameter(std=1j)\ny[b] = x[b] * W[b]",
     "y[b] = " + "(" * 150 + "x[b]" + ")" * 150,
     "y[b] = " + "(" * 20000 + "x[b]" + ")" * 20000,
     "y[b] = " + "gelu(" * 90 + "x[b]" + ")" * 90,
@@ -333,22 +209,8 @@ HARD = [
     "y[b] = " + "**".join(["x[b]"] * 500),
     "y[b] = " + "x[" * 80 + "b" + "]" * 80,
     "y[" + ",".join(f"a{n}" for n in range(300)) + "] = x[" + ",".join(f"a{n}" for n in range(300)) + "]",
-    "y[b] = x[b].__class__.__mro__",
-    "y[b] = [c for c in ().__class__.__base__.__subclasses__()]",
-    "y[b] = f'{x}'",
-    "y[b] = (z := x[b])",
-    "y[b] = await x[b]",
-    "y[b] = x[b] if 1 else x[b]",
-    "lambda: 1",
-    "def f(): pass",
-    "class y: pass",
-    "y[b] = x[*b]",
-    "y[*b] = x[b]",
-    "(y)[b] = x[b]",
-    "y[b][c] = x[b,c]",
-    "x.0.[b] = x[b]",
-    "y[b] = x...[b]",
 ]
+HARD += [line.encode().decode("unicode_escape") for line in (DATA / "hard.txt").read_text().splitlines()]
 
 
 def check_layer(text: str) -> None:
@@ -371,12 +233,8 @@ def check_einsum(text: str, *arrays: Any) -> None:
 
 
 @pytest.mark.parametrize("text", HARD, ids=range(len(HARD)))
-def test_hard_text_is_a_layer_or_an_error_of_ours(text: str) -> None:
+def test_hard_text_is_a_layer_and_an_einsum_or_an_error_of_ours(text: str) -> None:
     check_layer(text)
-
-
-@pytest.mark.parametrize("text", HARD, ids=range(len(HARD)))
-def test_hard_text_is_an_einsum_or_an_error_of_ours(text: str) -> None:
     check_einsum(text, np.ones(2))
 
 
@@ -403,30 +261,9 @@ def test_any_text_is_an_einsum_or_an_error_of_ours(text: str) -> None:
     check_einsum(text, np.ones((2, 3)), np.ones(3))
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("i->i",),
-        (),
-        (None, np.ones(2)),
-        (3, np.ones(2)),
-        ("i->i", None),
-        ("i->i", "text"),
-        ("i->i", object()),
-        ("i->i", [[1, 2], [3]]),
-        ("i->i", {}),
-        (np.ones(2), [0], [0, 0]),
-        (np.ones(2), [None]),
-        (np.ones(2), 3),
-        ("i,i->i", np.ones(2)),
-        ("i->i", np.ones(2), np.ones(2)),
-    ],
-)
-def test_einsum_of_wrong_arguments_is_an_error_of_ours(arguments: tuple[Any, ...]) -> None:
-    with pytest.raises((tn.TensornetError, TypeError), match=r"\w+") as caught:
-        tn.einsum(*arguments)
-    if arguments:  # without any argument Python itself complains
-        assert isinstance(caught.value, tn.TensornetError)
+def test_einsum_of_nothing_is_an_error_of_python() -> None:
+    with pytest.raises(TypeError, match="missing"):
+        tn.einsum()  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

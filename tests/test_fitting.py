@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,89 +14,35 @@ from hypothesis import strategies as st
 from tensorly.decomposition import parafac, tensor_train, tucker
 
 import tensornet as tn
-from tensornet.errors import DtypeError, EquationError, ShapeError
 from tensornet.fitting.approximating import Progress, Settings, approximate
 from tensornet.fitting.metrics import Metric
+from tensornet.sizes import evaluate
 
 from .conftest import examples
+from .differential import by_numpy
+from .programs import records
 
 Sizes = dict[str, int]
 
-FORMS = {
-    "low rank": "W[a,b] = P[a,r] * Q[r,b]",
-    "low rank of tensors": "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]",
-    "two bonds": "W[a,b,c] = P[r,a,s] * Q[b,s,c,r]",
-    "Kronecker": "W[(a,b),(c,d)] = P[a,c] * Q[b,d]",
-    "Kronecker of three": "W[(a,b),(c,d)] = P[a,c] * Q[b] * R[d]",
-    "sum of Kronecker": "W[(a,b),(c,d)] = P[r,a,c] * Q[r,b,d]",
-    "batched low rank": "W[a,b,c] = P[b,a,r] * Q[c,r,b]",
-    "Monarch": "W[(a,b),(c,d)] = P[b,a,c] * Q[c,b,d]",
-    "train": "W[a,b,c,d] = P[a,r] * Q[r,b,s] * R[s,c,t] * S[t,d]",
-    "block train": "W[(a,b),(c,d)] = P[a,r] * Q[r,b,c,s] * R[s,d]",
-    "Tucker": "W[a,b,c,d] = G[p,q,r,s] * P[a,p] * Q[b,q] * R[c,r] * S[d,s]",
-    "partial Tucker": "W[a,b,c] = G[p,b,r] * P[a,p] * R[c,r]",
-    "hierarchical Tucker": "W[a,b,c,d] = G[x,y] * H[x,p,q] * P[a,p] * Q[b,q] * I[y,r,s] * R[c,r] * S[d,s]",
-    "one factor": "W[(a,b),c] = P[c,b,a] * 3",
-    "CP": "W[a,b,c] = P[a,r] * Q[b,r] * R[c,r]",
-    "CP of four": "W[(a,b),(c,d)] = P[a,r] * Q[b,r] * R[c,r] * S[d,r]",
-    "ring": "W[a,b,c] = P[r,a,s] * Q[s,b,t] * R[t,c,r]",
-    "sum of products": "W[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d] - R[a,b,s] * S[s,c,d] / 2",
-    "biased": "W[a,b] = P[a,r] * Q[r,b] + R[a]",
-    "in two lines": "V[a,r] = P[a,s] * Q[s,r]\nW[a,b] = V[a,r] * R[r,b] * S[b]",
-}
-"""Equations, of which numpy.einsum makes the weight below, term by term."""
-
+FORMS = dict(record[2:].split("\n", 1) for record in records("forms.txt"))
+"""The equations of a weight, by the names of their forms."""
 MODES, RANKS = "abcd", "pqrstxy"
 
 
-def written(text: str) -> str:
-    """The equation in one line, for what is read in two."""
-    return text.replace("V[a,r] = P[a,s] * Q[s,r]\nW[a,b] = V[a,r]", "W[a,b] = P[a,s] * Q[s,r]")
-
-
-def axes_of(text: str) -> dict[str, str]:
-    """Tensor to its axes, in letters."""
-    return {
-        name: re.sub(r"[(),]", "", axes) for name, axes in re.findall(r"(\w)\[([\w(),]+)\]", written(text))
-    }
-
-
-def weight_of(text: str, factors: dict[str, Any], sizes: Sizes) -> Any:
-    """The weight by numpy.einsum, of the shape that its brackets say."""
-    left, right = written(text).split(" = ")
-    out = axes_of(left)["W"]
-    total = np.zeros([sizes[axis] for axis in out])
-    for sign, term in re.findall(r"(^|[+-]) ?((?:\w\[[\w,]+\][ */\d]*)+)", right):
-        names = re.findall(r"(\w)\[([\w,]+)\]", term)
-        number = float((re.findall(r"\* (\d)\s*$", term) or [1])[0]) / float(
-            (re.findall(r"/ (\d)", term) or [1])[0]
-        )
-        read = {axis for _, axes in names for axis in axes}
-        terms = ",".join(axes.replace(",", "") for _, axes in names)
-        kept = "".join(axis for axis in out if axis in read)
-        value = np.einsum(f"{terms}->{kept}", *(factors[name] for name, _ in names))
-        value = value.reshape([sizes[axis] if axis in read else 1 for axis in out])
-        total += (-1 if sign == "-" else 1) * number * value
-    dims = re.findall(r"\(([\w,]+)\)|(\w)", left[2:-1])
-    return total.reshape([math.prod(sizes[a] for a in (many or one).split(",")) for many, one in dims])
-
-
-def random_factors(text: str, sizes: Sizes, generator: np.random.Generator) -> dict[str, Any]:
-    return {
-        name: generator.standard_normal([sizes[axis] for axis in axes])
-        for name, axes in axes_of(text).items()
-        if name != "W"
-    }
-
-
 def graph_of(text: str, sizes: Sizes) -> tn.Graph:
-    return tn.layer(
-        text, outputs="W", **{name: size for name, size in sizes.items() if name in axes_in(text)}
-    )
+    used = {axis for axes in re.findall(r"\[(.*?)\]", text) for axis in re.findall(r"\w", axes)}
+    return tn.layer(text, outputs="W", **{axis: size for axis, size in sizes.items() if axis in used})
 
 
-def axes_in(text: str) -> set[str]:
-    return {axis for axes in axes_of(text).values() for axis in axes}
+def weight_of(graph: tn.Graph, factors: Any) -> Any:
+    """The weight that the factors make, of the shape that its brackets say."""
+    return by_numpy(graph, factors)["W"]
+
+
+def random_factors(graph: tn.Graph, generator: np.random.Generator) -> dict[str, Any]:
+    known = graph.bound
+    shapes = {leaf.name: [evaluate(size, known) for size in leaf.shape] for leaf in graph.parameters}
+    return {name: generator.standard_normal(shape) for name, shape in shapes.items()}
 
 
 sizes_of_forms = st.fixed_dictionaries(
@@ -109,11 +54,10 @@ sizes_of_forms = st.fixed_dictionaries(
 @examples(8)
 @given(sizes=sizes_of_forms, seed=st.integers(0, 2**20))
 def test_what_is_of_the_form_comes_back(name: str, sizes: Sizes, seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    weight = weight_of(FORMS[name], random_factors(FORMS[name], sizes, generator), sizes)
-    found = approximate(graph_of(FORMS[name], sizes), weight, settings=Settings(restarts=8, seed=seed))
-    made = weight_of(FORMS[name], dict(found.factors), sizes)
-    off = np.linalg.norm(made - weight) / np.linalg.norm(weight)
+    graph = graph_of(FORMS[name], sizes)
+    weight = weight_of(graph, random_factors(graph, np.random.default_rng(seed)))
+    found = approximate(graph, weight, settings=Settings(restarts=8, seed=seed))
+    off = relative(weight, weight_of(graph, found.factors))
     assert off < 1e-6
     assert found.error == pytest.approx(off, abs=1e-9)
 
@@ -121,12 +65,10 @@ def test_what_is_of_the_form_comes_back(name: str, sizes: Sizes, seed: int) -> N
 @pytest.mark.parametrize("name", FORMS)
 def test_the_error_is_that_of_the_factors(name: str) -> None:
     sizes = {"a": 3, "b": 4, "c": 3, "d": 2} | dict.fromkeys(RANKS, 2)
-    generator = np.random.default_rng(0)
-    shape = weight_of(FORMS[name], random_factors(FORMS[name], sizes, generator), sizes).shape
-    weight = generator.standard_normal(shape)
-    found = approximate(graph_of(FORMS[name], sizes), weight, settings=Settings(iterations=5))
-    made = weight_of(FORMS[name], dict(found.factors), sizes)
-    assert found.error == pytest.approx(np.linalg.norm(made - weight) / np.linalg.norm(weight), abs=1e-9)
+    graph, generator = graph_of(FORMS[name], sizes), np.random.default_rng(0)
+    weight = generator.standard_normal(weight_of(graph, random_factors(graph, generator)).shape)
+    found = approximate(graph, weight, settings=Settings(iterations=5))
+    assert found.error == pytest.approx(relative(weight, weight_of(graph, found.factors)), abs=1e-9)
     assert found.error < 1 + 1e-9
 
 
@@ -135,40 +77,36 @@ def test_the_error_is_that_of_the_factors(name: str) -> None:
 )
 def test_full_rank_reproduces_anything(name: str) -> None:
     sizes = {"a": 3, "b": 2, "c": 2, "d": 3} | {"p": 3, "q": 2, "r": 12, "s": 6, "t": 6}
-    sizes |= {"r": 2, "s": 3} if name == "Tucker" else {}
-    if name == "ring":
-        sizes |= {"r": 3, "s": 3, "t": 3}
-    text = FORMS[name]
-    weight = np.random.default_rng(0).standard_normal(
-        [6, 6] if "(" in text else [sizes[a] for a in axes_of(text)["W"]]
-    )
-    assert approximate(graph_of(text, sizes), weight, settings=Settings(restarts=3)).error < 1e-5
+    sizes |= {"Tucker": {"r": 2, "s": 3}, "ring": dict.fromkeys("rst", 3)}.get(name, {})
+    graph, generator = graph_of(FORMS[name], sizes), np.random.default_rng(0)
+    weight = generator.standard_normal(weight_of(graph, random_factors(graph, generator)).shape)
+    assert approximate(graph, weight, settings=Settings(restarts=3)).error < 1e-5
 
 
 # ---------------------------------------------------------------------------- against references
 
 
-def test_low_rank_is_that_of_eckart_and_young() -> None:
-    weight = np.random.default_rng(0).standard_normal((30, 50))
-    values = np.linalg.svd(weight, compute_uv=False)
-    found = approximate(tn.layer("W[o,i] = A[o,r] * B[r,i]", r=7), weight)
-    assert found.error == pytest.approx(np.linalg.norm(values[7:]) / np.linalg.norm(values), rel=1e-9)
+SPECTRA: list[tuple[str, Sizes, tuple[int, ...], Callable[[Any], Any]]] = [
+    ("W[o,i] = A[o,r] * B[r,i]", {"r": 7}, (30, 50), lambda weight: weight),
+    ("W[h,o,i] = A[o,h,r] * B[r,i,h]", {"r": 2}, (4, 6, 5), lambda weight: weight),
+    (
+        "W[(a,b),(c,d)] = P[r,a,c] * Q[r,b,d]",
+        {"a": 3, "b": 4, "c": 4, "d": 5, "r": 3},
+        (12, 20),
+        lambda weight: weight.reshape(3, 4, 4, 5).transpose(0, 2, 1, 3).reshape(12, 20),
+    ),
+]
+"""Low rank, of Eckart and Young; for each place of a batch; sums of Kronecker products, of Van Loan and Pitsianis."""
 
 
-def test_kronecker_products_are_those_of_van_loan_and_pitsianis() -> None:
-    weight = np.random.default_rng(0).standard_normal((12, 20))
-    rearranged = weight.reshape(3, 4, 4, 5).transpose(0, 2, 1, 3).reshape(12, 20)
-    values = np.linalg.svd(rearranged, compute_uv=False)
-    graph = tn.layer("W[(a,b),(c,d)] = P[r,a,c] * Q[r,b,d]", a=3, b=4, c=4, d=5, r=3)
-    found = approximate(graph, weight)
-    assert found.error == pytest.approx(np.linalg.norm(values[3:]) / np.linalg.norm(values), rel=1e-9)
-
-
-def test_a_batched_decomposition_is_one_for_each_place() -> None:
-    weight = np.random.default_rng(0).standard_normal((4, 6, 5))
-    values = np.linalg.svd(weight, compute_uv=False)
-    found = approximate(tn.layer("W[h,o,i] = A[o,h,r] * B[r,i,h]", r=2), weight)
-    assert found.error == pytest.approx(np.linalg.norm(values[:, 2:]) / np.linalg.norm(values), rel=1e-9)
+@pytest.mark.parametrize(("text", "sizes", "shape", "matrix"), SPECTRA)
+def test_what_is_lost_are_the_singular_values_beyond_the_rank(
+    text: str, sizes: Sizes, shape: tuple[int, ...], matrix: Callable[[Any], Any]
+) -> None:
+    weight = np.random.default_rng(0).standard_normal(shape)
+    values = np.linalg.svd(matrix(weight), compute_uv=False)
+    lost = np.linalg.norm(values[..., sizes["r"] :]) / np.linalg.norm(values)
+    assert approximate(tn.layer(text, **sizes), weight).error == pytest.approx(lost, rel=1e-9)
 
 
 def noisy(shape: tuple[int, ...], generator: np.random.Generator) -> Any:
@@ -182,29 +120,29 @@ def noisy(shape: tuple[int, ...], generator: np.random.Generator) -> Any:
     return total
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_trains_are_no_worse_than_those_of_tensorly(seed: int) -> None:
-    weight = noisy((6, 5, 4, 6), np.random.default_rng(seed))
-    ranks = {"r": 4, "s": 5, "t": 4}
-    theirs = tensorly.tt_to_tensor(tensor_train(tensorly.tensor(weight), [1, *ranks.values(), 1]))
-    graph = tn.layer(FORMS["train"], a=6, b=5, c=4, d=6, **ranks)
-    assert approximate(graph, weight).error <= 1.001 * relative(weight, theirs)
+THEIRS: dict[str, tuple[Callable[[Any], Any], Sizes]] = {
+    "train": (
+        lambda weight: tensorly.tt_to_tensor(tensor_train(weight, [1, 4, 5, 4, 1])),
+        {"r": 4, "s": 5, "t": 4},
+    ),
+    "Tucker": (
+        lambda weight: tensorly.tucker_to_tensor(tucker(weight, [3, 2, 2, 3], tol=1e-10)),
+        {"p": 3, "q": 2, "r": 2, "s": 3},
+    ),
+    "W[a,b,c,d] = P[a,r] * Q[b,r] * R[c,r] * S[d,r]": (
+        lambda weight: tensorly.cp_to_tensor(parafac(weight, 3, tol=1e-10, n_iter_max=200)),
+        {"r": 3},
+    ),
+}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_tucker_is_no_worse_than_that_of_tensorly(seed: int) -> None:
+@pytest.mark.parametrize("form", THEIRS)
+def test_decompositions_are_no_worse_than_those_of_tensorly(form: str, seed: int) -> None:
     weight = noisy((6, 5, 4, 6), np.random.default_rng(seed))
-    theirs = tensorly.tucker_to_tensor(tucker(tensorly.tensor(weight), [3, 2, 2, 3], tol=1e-10))
-    graph = tn.layer(FORMS["Tucker"], a=6, b=5, c=4, d=6, p=3, q=2, r=2, s=3)
-    assert approximate(graph, weight).error <= 1.001 * relative(weight, theirs)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_cp_is_no_worse_than_that_of_tensorly(seed: int) -> None:
-    weight = noisy((6, 5, 4, 6), np.random.default_rng(seed))
-    theirs = tensorly.cp_to_tensor(parafac(tensorly.tensor(weight), 3, tol=1e-10, n_iter_max=200))
-    graph = tn.layer("W[a,b,c,d] = P[a,r] * Q[b,r] * R[c,r] * S[d,r]", a=6, b=5, c=4, d=6, r=3)
-    assert approximate(graph, weight).error <= 1.001 * relative(weight, theirs)
+    made, ranks = THEIRS[form]
+    graph = tn.layer(FORMS.get(form, form), a=6, b=5, c=4, d=6, **ranks)
+    assert approximate(graph, weight).error <= 1.001 * relative(weight, made(tensorly.tensor(weight)))
 
 
 def relative(weight: Any, other: Any) -> float:
@@ -259,15 +197,11 @@ def test_a_mask_is_part_of_the_product() -> None:
     ],
 )
 def test_what_is_no_sum_of_products_of_its_own_is_fitted_too(text: str) -> None:
-    sizes = {"p": 5, "q": 4, "c": 6, "r": 1, "s": 2}
-    graph = tn.layer(
-        text, outputs="W", **{k: v for k, v in sizes.items() if re.search(rf"[\[,]{k}[\],]", text)}
-    )
+    graph = graph_of(text, {"p": 5, "q": 4, "c": 6, "r": 1})
     weight = tn.compile(graph)(tn.init(graph, dtype="float64"))
     found = approximate(graph, weight, settings=Settings(restarts=5))
-    np.testing.assert_allclose(
-        tn.compile(graph)(dict(found.factors)), weight, atol=1e-5 * np.abs(weight).max()
-    )
+    made = tn.compile(graph)(dict(found.factors))
+    np.testing.assert_allclose(made, weight, atol=1e-5 * np.abs(weight).max())
 
 
 def test_ranks_beyond_the_weight_can_be_trained() -> None:
@@ -310,18 +244,13 @@ def test_weighing_lowers_the_error_of_the_output(name: str) -> None:
     sizes = {"a": 3, "b": 4, "c": 3, "d": 4} | dict.fromkeys("pqrst", 2)
     generator = np.random.default_rng(1)
     weight = generator.standard_normal((12, 12))
-    x = (
-        generator.standard_normal((400, 12))
-        @ np.diag(0.5 ** np.arange(12))
-        @ generator.standard_normal((12, 12))
-    )
+    x = generator.standard_normal((400, 12)) * 0.5 ** np.arange(12) @ generator.standard_normal((12, 12))
     metric = Metric((1,), moments_of(x))
     graph = graph_of(text, sizes)
     plain, weighed = approximate(graph, weight), approximate(graph, weight, metric=metric)
 
     def output(factors: Any) -> float:
-        made = weight_of(text, dict(factors), sizes)
-        return float(np.linalg.norm(x @ (weight - made).T) / np.linalg.norm(x @ weight.T))
+        return relative(x @ weight.T, x @ weight_of(graph, factors).T)
 
     assert weighed.output == pytest.approx(output(weighed.factors), rel=1e-6)
     assert output(weighed.factors) < 0.95 * output(plain.factors)
@@ -453,35 +382,7 @@ def test_a_table_that_is_looked_up_is_not_weighed() -> None:
     assert lost["E"].output is None
 
 
-# ---------------------------------------------------------------------------- what is refused
-
-
-def wrong_fits() -> Iterator[Any]:
-    dense, low, params, _ = heads()
-    yield pytest.param((dense, {}, low), {}, ShapeError, "'Q', 'u', 'V' are missing", id="params")
-    yield pytest.param(
-        (dense, params, dense), {}, EquationError, "no parameter of the graph is computed", id="same"
-    )
-    yield pytest.param((dense, params, low), {"restarts": 0}, ShapeError, "restarts is 0", id="restarts")
-    yield pytest.param(
-        (dense, params, low), {"iterations": 1.5}, ShapeError, "iterations is 1.5", id="rounds"
-    )
-    yield pytest.param(
-        (dense, params, low), {"tolerance": -1.0}, ShapeError, "tolerance is -1.0", id="tolerance"
-    )
-    bad = {**params, "Q": params["Q"] * np.nan}
-    yield pytest.param((dense, bad, low), {}, DtypeError, "'Q' holds what is not finite", id="nan")
-    imaginary = {**params, "Q": params["Q"] * 1j}
-    yield pytest.param((dense, imaginary, low), {}, DtypeError, "'Q' holds complex128", id="complex")
-    short = {**params, "Q": params["Q"][:2]}
-    yield pytest.param((dense, short, low), {}, ShapeError, "axis 'h' of 'Q' is 2", id="shape")
-
-
-@pytest.mark.parametrize(("given", "options", "error", "message"), list(wrong_fits()))
-def test_what_cannot_be_fitted_is_told(given: Any, options: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        tn.fit(*given, **options)
-
+# ---------------------------------------------------------------------------- factors of several weights
 
 LAYERS = tn.layer(
     "h[b,k] = x[b,i] * A[k,i]\ng[b,k] = h[b,j] * B[k,j]\ny[b,k] = g[b,j] * C[k,j]",
@@ -588,20 +489,9 @@ def test_small_contractions_are_not_searched_for_an_order() -> None:
     before = contracting._planned.cache_info().misses
     found = contracting.contract(named, ("r", "a"))
     assert contracting._planned.cache_info().misses == before
-    expected = [
-        [
-            sum(
-                named[0].array[a, b, c] * named[1].array[b, r] * named[2].array[c, r]
-                for b in range(4)
-                for c in range(5)
-            )
-            for a in range(3)
-        ]
-        for r in range(2)
-    ]
+    expected = np.einsum("abc,br,cr->ra", *(each.array for each in named))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     large = [contracting.Named(rng.standard_normal((200, 200)), axes) for axes in (("a", "b"), ("b", "c"))]
-    np.testing.assert_allclose(
-        contracting.contract(large, ("c", "a")), (large[0].array @ large[1].array).T, rtol=1e-9, atol=1e-9
-    )
+    product = (large[0].array @ large[1].array).T
+    np.testing.assert_allclose(contracting.contract(large, ("c", "a")), product, rtol=1e-9, atol=1e-9)
     assert contracting._planned.cache_info().misses == before + 1

@@ -24,6 +24,20 @@ MODELS: dict[str, tuple[Callable[[], tn.Graph], tuple[int, ...]]] = {
 }
 
 
+def planned(graph: tn.Graph, **options: Any) -> Plan:
+    """A plan of torch for training."""
+    return tn.plan(graph, backend="torch", training=True, **{"compare": False, **options})
+
+
+def kept(plan: Plan) -> int:
+    return sum(size for _, size in plan.kept)
+
+
+def told_to_do(error: Exception) -> int:
+    """The bytes that an error says would do."""
+    return int(str(error).split("allow ")[1].split(" bytes")[0].replace(",", ""))
+
+
 def drawn(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -76,8 +90,8 @@ def test_what_autograd_keeps_is_told_before(name: str) -> None:
     make, shape = MODELS[name]
     graph = make()
     options = {"dtype": "float64", "memory_limit": 10**9}
-    plan = tn.plan(graph, backend="torch", training=True, compare=False, b=shape[0], **options)
-    told = sum(size for _, size in plan.kept)
+    plan = planned(graph, b=shape[0], **options)
+    told = kept(plan)
     found = kept_by(tn.module(graph, seed=0, **options), drawn(shape))
     tables = 1000 if torch.__version__ >= "2.13" else 3000  # of positions, which are there once for all calls
     assert told <= found < told + tables
@@ -88,9 +102,9 @@ def test_what_autograd_keeps_is_told_before(name: str) -> None:
 def test_half_of_it_trains_the_same(name: str) -> None:
     make, shape = MODELS[name]
     graph, x = make(), drawn(shape)
-    plan = tn.plan(graph, backend="torch", dtype="float64", training=True, compare=False, b=shape[0])
+    plan = planned(graph, dtype="float64", b=shape[0])
     assert Plan.from_json(plan.to_json()) == plan
-    half = sum(size for _, size in plan.kept) // 2
+    half = kept(plan) // 2
     free, bound = of_random_values(graph), of_random_values(graph, memory_limit=half)
     if name != "vit that drops":  # where tensors of random numbers are made anew
         assert kept_by(bound, x) <= half
@@ -106,22 +120,16 @@ def test_half_of_it_trains_the_same(name: str) -> None:
 def test_the_first_calls_are_made_again_and_no_more_than_it_takes() -> None:
     graph = MODELS["vit"][0]()
 
-    def within(limit: int | None) -> Plan:
-        return tn.plan(graph, backend="torch", training=True, memory_limit=limit, compare=False, b=64)
-
-    most = sum(size for _, size in within(None).kept)
+    most = kept(planned(graph, b=64))
     counts = []
     for limit in range(most, most // 3, -most // 12):
-        plan = within(limit)
+        plan = planned(graph, memory_limit=limit, b=64)
         again = [step.again for step in plan.steps if hasattr(step, "again")]
         assert again == sorted(again, reverse=True)
-        assert sum(size for _, size in plan.kept) <= limit
+        assert kept(plan) <= limit
         counts.append(sum(again))
-        assert (
-            str(plan).count("computed again for the backward pass")
-            == counts[-1]
-            == plan.code.count("= again(")
-        )
+        told = str(plan).count("computed again for the backward pass")
+        assert told == counts[-1] == plan.code.count("= again(")
     assert counts[0] == 0
     assert counts == sorted(counts)
     assert counts[-1] > 1
@@ -130,18 +138,16 @@ def test_the_first_calls_are_made_again_and_no_more_than_it_takes() -> None:
 def test_too_little_is_told_and_how_much_would_do() -> None:
     graph, (batch, *_) = MODELS["vit"][0](), MODELS["vit"][1]
     with pytest.raises(tn.BackendError, match="are kept for gradients, and memory_limit is 1,000") as raised:
-        tn.plan(graph, backend="torch", training=True, memory_limit=1000, b=batch)
-    least = int(str(raised.value).split("allow ")[1].split(" bytes")[0].replace(",", ""))
-    plan = tn.plan(graph, backend="torch", training=True, memory_limit=least, b=batch, compare=False)
-    assert sum(size for _, size in plan.kept) <= least
+        planned(graph, memory_limit=1000, b=batch)
+    least = told_to_do(raised.value)
+    assert kept(planned(graph, memory_limit=least, b=batch)) <= least
     with pytest.raises(tn.BackendError, match="are kept for gradients"):
-        tn.plan(graph, backend="torch", training=True, memory_limit=least - 1, b=batch)
+        planned(graph, memory_limit=least - 1, b=batch)
 
 
 def test_positions_are_looked_up_in_what_is_recorded() -> None:
     graph = tn.layer("E[v,c]: parameter\ny[b,t,c] = E[k[b,t],c] * w[c] * u[c]", inputs="k", v=10, c=4)
-    plan = tn.plan(graph, backend="torch", training=True, b=3, t=5)
-    assert sum(size for _, size in plan.kept) > 0
+    assert kept(planned(graph, b=3, t=5, compare=True)) > 0
 
 
 WAYS = [(name, backend) for name in ("vit", "swin") for backend in ("numpy", "torch")]
@@ -188,35 +194,28 @@ h[b,t,o] = tanh(f[b,t,o] * V[o,i] * x[b,t,i]) + f[b,t,o] * previous[t](h[b,t,o],
 """
 
 
-def lstm() -> tn.Graph:
-    """A layer that the library has a kernel for."""
-    graph, _ = tn.models.from_torch(torch.nn.LSTM(6, 8, batch_first=True))
+def of_torch(kind: Any, layers: int) -> tn.Graph:
+    """Layers that the library has a kernel for."""
+    graph, _ = tn.models.from_torch(kind(6, 8, num_layers=layers, batch_first=True))
     return graph
 
 
+CELL_SHAPES = [(3, 50, 6), (3, 8)]
+ALONE = "h[t,b,o] = tanh(previous[t](h[t,b,p], h0[b,p]) * U[o,p])"
+LINEAR = "h[b,t,o] = sigmoid(x[b,t,o]) * previous[t](h[b,t,o]) + w[o] * x[b,t,o]"
+
+
+def cell(text: str = CELL, outputs: str = "h", **options: Any) -> tn.Graph:
+    return tn.layer(text, **{"inputs": "x, h0", "outputs": outputs, "i": 6, "o": 8, **options})
+
+
 LOOPS: dict[str, tuple[Callable[[], tn.Graph], list[tuple[int, ...]]]] = {
-    "cell": (lambda: tn.layer(CELL, inputs="x, h0", outputs="h, f", i=6, o=8), [(3, 50, 6), (3, 8)]),
-    "from the end": (
-        lambda: tn.layer(CELL.replace("previous", "following"), inputs="x, h0", outputs="h", i=6, o=8),
-        [(3, 50, 6), (3, 8)],
-    ),
-    "nothing comes in": (
-        lambda: tn.layer(
-            "h[t,b,o] = tanh(previous[t](h[t,b,p], h0[b,p]) * U[o,p])", inputs="h0", outputs="h", t=50, o=8
-        ),
-        [(3, 8)],
-    ),
-    "kernel": (lstm, [(3, 50, 6)]),
-    "linear": (
-        lambda: tn.layer(
-            "h[b,t,o] = sigmoid(x[b,t,o]) * previous[t](h[b,t,o]) + w[o] * x[b,t,o]", inputs="x", o=8
-        ),
-        [(3, 50, 8)],
-    ),
-    "layers": (
-        lambda: tn.models.from_torch(torch.nn.GRU(6, 8, num_layers=3, batch_first=True))[0],
-        [(3, 50, 6)],
-    ),
+    "cell": (lambda: cell(outputs="h, f"), CELL_SHAPES),
+    "from the end": (lambda: cell(CELL.replace("previous", "following")), CELL_SHAPES),
+    "nothing comes in": (lambda: tn.layer(ALONE, inputs="h0", outputs="h", t=50, o=8), [(3, 8)]),
+    "kernel": (lambda: of_torch(torch.nn.LSTM, 1), [(3, 50, 6)]),
+    "linear": (lambda: tn.layer(LINEAR, inputs="x", o=8), [(3, 50, 8)]),
+    "layers": (lambda: of_torch(torch.nn.GRU, 3), [(3, 50, 6)]),
 }
 
 
@@ -239,17 +238,8 @@ def gradients_of(module: Any, values: list[torch.Tensor]) -> tuple[torch.Tensor,
 def least_of(graph: tn.Graph, wrt: list[str], **sizes: int) -> int:
     """The bytes that are kept at least."""
     with pytest.raises(tn.BackendError, match="each position of a recurrence, and nothing smaller") as raised:
-        tn.plan(
-            graph,
-            backend="torch",
-            dtype="float64",
-            training=True,
-            memory_limit=1,
-            compare=False,
-            wrt=wrt,
-            **sizes,
-        )
-    return int(str(raised.value).split("allow ")[1].split(" bytes")[0].replace(",", ""))
+        planned(graph, dtype="float64", memory_limit=1, wrt=wrt, **sizes)
+    return told_to_do(raised.value)
 
 
 @pytest.mark.parametrize("name", sampled(LOOPS, ["cell", "kernel", "linear"]))
@@ -258,16 +248,14 @@ def test_recurrences_are_made_again_in_segments(name: str) -> None:
     graph, values = make(), [drawn(shape) for shape in shapes]
     sizes = {axis: {"b": 3, "t": 50}[axis] for axis in graph.open_sizes}
     wrt = [leaf.name for leaf in (*graph.inputs, *graph.parameters)]
-    free = tn.plan(graph, backend="torch", dtype="float64", training=True, compare=False, wrt=wrt, **sizes)
     least = least_of(graph, wrt, **sizes)
-    assert least < 0.7 * sum(size for _, size in free.kept)
+    assert least < 0.7 * kept(planned(graph, dtype="float64", wrt=wrt, **sizes))
     expected = gradients_of(of_random_values(graph), values)
     module = of_random_values(graph, memory_limit=least)
     found = gradients_of(module, values)
-    assert (
-        "along(" if name == "linear" else "along_again("
-    ) in module.plan.code  # where the kernel keeps most
-    assert sum(size for _, size in module.plan.kept) <= least
+    looped = "along(" if name == "linear" else "along_again("  # where the kernel keeps most
+    assert looped in module.plan.code
+    assert kept(module.plan) <= least
     assert Plan.from_json(module.plan.to_json()) == module.plan
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
@@ -282,21 +270,18 @@ def test_what_segments_keep_is_told_before(name: str) -> None:
     for limit in (least, 3 * least // 2):
         module = of_random_values(graph, memory_limit=limit)
         found = kept_by(module, *values)
-        told = sum(size for _, size in module.plan.kept)
+        told = kept(module.plan)
         assert told <= found < told + 1000
         assert told <= limit
 
 
 def test_a_recurrence_is_cut_into_no_more_segments_than_it_takes() -> None:
     graph = tn.layer(CELL, inputs="x, h0", i=6, o=8)
-
-    def within(limit: int | None) -> Plan:
-        return tn.plan(graph, backend="torch", training=True, memory_limit=limit, compare=False, b=3, t=64)
-
-    most = sum(size for _, size in within(None).kept)
+    most = kept(planned(graph, b=3, t=64))
     lengths = []
     for limit in range(most, most // 2, -most // 10):
-        (loop,) = (step.along for step in within(limit).steps if getattr(step, "along", None))
+        plan = planned(graph, memory_limit=limit, b=3, t=64)
+        (loop,) = (step.along for step in plan.steps if getattr(step, "along", None))
         lengths.append(loop.segment)
     assert lengths[0] is None
     assert lengths[1:] == sorted(lengths[1:], reverse=True)
@@ -304,7 +289,7 @@ def test_a_recurrence_is_cut_into_no_more_segments_than_it_takes() -> None:
 
 
 def test_other_lengths_than_planned_for_and_none() -> None:
-    graph = tn.layer(CELL, inputs="x, h0", outputs="h", i=6, o=8)
+    graph = cell()
     free, bound = of_random_values(graph), of_random_values(graph, memory_limit=15_000)
     for length in (50, 41, 33, 1, 0):
         values = [drawn((3, length, 6)), drawn((3, 8))]

@@ -42,6 +42,7 @@ OWN = {
     "num_key_value_heads": 4,
     "hidden_act": "gelu",
 }
+LINEAR = {"rope_parameters": {**LONGER, "rope_type": "linear"}, "num_key_value_heads": 1}
 
 ROWS: list[tuple[str, str, dict[str, Any], str]] = [
     ("DeiTModel", "DeiT", {}, "last_hidden_state"),
@@ -62,12 +63,7 @@ ROWS: list[tuple[str, str, dict[str, Any], str]] = [
     ("LlamaModel", "Llama", {}, "last_hidden_state"),
     ("LlamaForCausalLM", "Llama", {"tie_word_embeddings": True, **OWN}, "logits"),
     ("LlamaForCausalLM", "Llama", {"rope_parameters": LONGER}, "logits"),
-    (
-        "LlamaForCausalLM",
-        "Llama",
-        {"rope_parameters": {**LONGER, "rope_type": "linear"}, "num_key_value_heads": 1},
-        "logits",
-    ),
+    ("LlamaForCausalLM", "Llama", LINEAR, "logits"),
 ]
 NO_ENDS = {"bos_token_id": None, "eos_token_id": None}
 FIELDS = {"DeiT": IMAGE, "CLIPVision": IMAGE, "CLIPText": TEXT, "Bert": TEXT, "GPT2": GPT2, "Llama": LLAMA}
@@ -167,13 +163,18 @@ def test_segments() -> None:
 # ---------------------------------------------------------------------------- writing
 
 
+def nothing(graph: tn.Graph, batch: int) -> list[np.ndarray[Any, Any]]:
+    """Stored keys and values of no tokens."""
+    known = {**graph.bound, "b": batch, "past": 0}
+    stored = [leaf.shape for leaf in graph.inputs if "past" in map(str, leaf.shape)]
+    return [np.zeros([evaluate(size, known) for size in shape]) for shape in stored]
+
+
 def written(graph: tn.Graph, parameters: Any, tokens: np.ndarray[Any, Any], count: int, backend: str) -> Any:
     """The most likely tokens one after another, from stored keys and values that are empty at first."""
     library = load_backend(backend)
     step, given = tn.compile(graph, backend=backend), tn.to_backend(parameters, backend)
-    known, found = {**graph.bound, "b": len(tokens), "past": 0}, []
-    shapes = [[evaluate(size, known) for size in leaf.shape] for leaf in graph.inputs[1:]]
-    stored: list[Any] = [library.asarray(np.zeros(shape)) for shape in shapes]
+    stored, found = [library.asarray(each) for each in nothing(graph, len(tokens))], []
     for _ in range(count):
         logits, *stored = step(given, library.asarray(tokens), *stored)
         tokens = library.numpy(logits)[:, -1:].argmax(-1)
@@ -204,9 +205,7 @@ def test_steps_with_tokens_that_are_not_there_make_the_whole(kind: str) -> None:
     expected = run(models.from_transformers(model, padding=True), t, keep)
     graph, parameters = models.from_transformers(model, padding=True, past=True)
     step, found, at = tn.compile(graph, backend="torch"), [], 0
-    known = {**graph.bound, "b": 3, "past": 0}
-    shapes = [[evaluate(size, known) for size in leaf.shape] for leaf in graph.inputs[2:]]
-    stored = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
+    stored = [torch.tensor(each) for each in nothing(graph, 3)]
     for count in (4, 1, 3, 1):
         at += count
         logits, *stored = step(parameters, t[:, at - count : at], keep[:, :at], *stored)
@@ -215,35 +214,6 @@ def test_steps_with_tokens_that_are_not_there_make_the_whole(kind: str) -> None:
 
 
 # ---------------------------------------------------------------------------- what they are made of
-
-PUBLISHED = {
-    "bert_base": (109_482_240, {"head": "pooled"}),
-    "bert_large": (335_141_888, {"head": "pooled"}),
-    "clip_text_b": (63_428_096, {}),
-    "clip_text_l": (123_650_304, {}),
-    "clip_vision_b_16": (86_192_640, {}),
-    "clip_vision_b_32": (87_849_216, {}),
-    "clip_vision_l_14": (303_966_208, {}),
-    "deit_s_16": (22_436_432, {}),
-    "deit_b_16": (87_338_192, {}),
-    "gpt2_small": (124_439_808, {}),
-    "gpt2_medium": (354_823_168, {}),
-    "gpt2_large": (774_030_080, {}),
-    "gpt2_xl": (1_557_611_200, {}),
-    "llama_2_7b": (6_738_415_616, {}),
-    "llama_2_13b": (13_015_864_320, {}),
-    "llama_2_70b": (68_976_648_192, {}),
-    "llama_3_8b": (8_030_261_248, {}),
-    "llama_3_70b": (70_553_706_496, {}),
-    "llama_3_2_1b": (1_235_814_400, {}),
-    "vit_s_16": (22_050_664, {}),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_presets_have_the_published_numbers_of_parameters(name: str) -> None:
-    number, changes = PUBLISHED[name]
-    assert tn.parameter_count(models.create(name, **changes)) == number
 
 
 def test_formulas_stay_symbolic() -> None:
@@ -255,19 +225,6 @@ def test_formulas_stay_symbolic() -> None:
     assert tn.parameter_formula(graph).subs(known) == tn.parameter_count(
         models.llama(11, 24, 2, 6, 10, groups=2)
     )
-
-
-def test_rms_norm_and_the_gated_mlp_compute_their_formulas() -> None:
-    rng = np.random.default_rng(0)
-    x, gain = rng.standard_normal((2, 3, 5)), rng.standard_normal(5)
-    expected = gain * x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.1)
-    np.testing.assert_allclose(tn.compile(models.rms_norm(5, 0.1))({"gain": gain}, x), expected, atol=1e-12)
-    mlp = models.gated_feed_forward(5, 7, activation="relu", bias=True)
-    p = {name: rng.standard_normal(each.shape) for name, each in tn.init(mlp).items()}
-    hidden = np.maximum(x @ p["W1"].T + p["b1"], 0) * (x @ p["W3"].T + p["b3"])
-    np.testing.assert_allclose(tn.compile(mlp)(p, x), hidden @ p["W2"].T + p["b2"], atol=1e-12)
-    with pytest.raises(tn.ShapeError, match="activation='swish'"):
-        models.gated_feed_forward(5, 7, activation="swish")
 
 
 @pytest.mark.parametrize("neighbours", [False, True])
@@ -286,10 +243,6 @@ def test_turned_products_hang_on_distance_alone(neighbours: bool) -> None:
     turned = np.stack([plane.real, plane.imag], -1)
     turned = turned.reshape(9, 6) if neighbours else turned.swapaxes(1, 2).reshape(9, 6)
     np.testing.assert_allclose(f({}, q), turned, atol=1e-12)
-    with pytest.raises(tn.ShapeError, match=r"scaling=\(2.0, 3.0\)"):
-        models.rotary_embedding(6, scaling=(2, 3))
-    with pytest.raises(tn.ShapeError, match="width=5 does not divide"):
-        models.rotary_embedding(5)
 
 
 @pytest.mark.parametrize("weights", ["soft", "signed"])
@@ -357,26 +310,6 @@ def test_grouped_heads_look_back_by_the_kernel(order: str, frozen: bool) -> None
     f = tn.compile(run, backend="torch")
     found = f({} if frozen else tn.to_backend(p, "torch"), *map(torch.asarray, given))
     np.testing.assert_allclose(torch.numpy(found), expected, rtol=1e-5 if frozen else 1e-9, atol=1e-6)
-
-
-def test_what_is_not_known_is_refused() -> None:
-    model = theirs("LlamaModel", rope_parameters={"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0})
-    with pytest.raises(tn.ShapeError, match="rope_type 'yarn' is not supported"):
-        models.from_transformers(model)
-    model = theirs("LlamaModel")
-    model.rotary_emb.inv_freq[1] *= 2
-    with pytest.raises(tn.ShapeError, match="a table of frequencies of its own is not supported"):
-        models.from_transformers(model)
-    model = theirs("LlamaModel")
-    model.layers[1].input_layernorm.variance_epsilon = 0.5
-    with pytest.raises(tn.ShapeError, match=r"eps differs(?s:.*)'layers.1.input_layernorm'"):
-        models.from_transformers(model)
-    with pytest.raises(tn.ShapeError, match="is_decoder is not supported"):
-        models.from_transformers(theirs("BertModel", is_decoder=True))
-    with pytest.raises(tn.ShapeError, match="scale_attn_by_inverse_layer_idx is not supported"):
-        models.from_transformers(theirs("GPT2Model", scale_attn_by_inverse_layer_idx=True))
-    with pytest.raises(tn.ShapeError, match=r"an output matrix of its own \(tie_word_embeddings=False\)"):
-        models.from_transformers(theirs("BertForMaskedLM", tie_word_embeddings=False))
 
 
 def test_a_language_model_is_compressed() -> None:

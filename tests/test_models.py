@@ -14,121 +14,95 @@ import tensornet as tn
 from tensornet import models
 from tensornet.protocol import backend_of, load_backend
 
-from .conftest import sampled
+from .conftest import parameters_of as parameters_of
+from .conftest import sampled, table
 
 Array = Any
 
 
-def words(rng: np.random.Generator, *shape: int, most: int = 11) -> Array:
-    return rng.integers(0, most, shape)
-
-
-MODELS: dict[str, tuple[tn.Graph, Callable[[Any], list[Array]]]] = {
-    "vit": (
-        models.vit(8, 4, 8, 2, 2, 12, 5, head="mlp"),
-        lambda rng: [rng.standard_normal((3, 3, 8, 8))],
-    ),
-    "perceiver": (
-        models.perceiver((4, 3), 2, 5, 8, 2, 2, 4, repeats=2, cross_attends=2, bands=3),
-        lambda rng: [rng.standard_normal((3, 2, 4, 3))],
-    ),
-    "perceiver_io": (
-        models.perceiver(
-            None, 2, 5, 8, 1, 2, 4, repeats=2, positions="given", resolution=(4, 4), head="query"
-        ),
-        lambda rng: [rng.standard_normal((3, 7, 2)), rng.uniform(-1, 1, (3, 7, 2))],
-    ),
-    "transformer": (
-        models.transformer(11, 8, 2, 2, 12, padding=True),
-        lambda rng: [words(rng, 3, 5), words(rng, 3, 4), rng.random((3, 5)) < 0.8, np.ones((3, 4), bool)],
-    ),
-    "transformer_classifier": (
-        models.transformer_classifier(11, 3, 8, 2, 2, 12),
-        lambda rng: [words(rng, 3, 6), np.ones((3, 6), bool)],
-    ),
-    "bert": (
-        models.bert(11, 8, 2, 2, 12, length=7, segments=True, padding=True, head="tokens"),
-        lambda rng: [words(rng, 3, 6), np.ones((3, 6), bool), words(rng, 3, 6, most=2)],
-    ),
-    "clip_text": (models.clip_text(11, 8, 2, 2, 12, 5, length=7), lambda rng: [words(rng, 3, 6)]),
-    "clip_vision": (
-        models.clip_vision(8, 4, 8, 2, 2, 12, 5),
-        lambda rng: [rng.standard_normal((3, 3, 8, 8))],
-    ),
-    "deit": (models.deit(8, 4, 8, 2, 2, 12, 5), lambda rng: [rng.standard_normal((3, 3, 8, 8))]),
-    "gpt2": (models.gpt2(11, 16, 2, 2, 24, length=7), lambda rng: [words(rng, 3, 6)]),
-    "llama": (models.llama(11, 16, 2, 4, 24, groups=1), lambda rng: [words(rng, 3, 6)]),
-    "llama_stored": (
-        models.llama(11, 8, 2, 4, 12, groups=2, scaling=(8, 1, 4, 32), past=True),
-        lambda rng: [words(rng, 3, 2), *rng.standard_normal((4, 3, 2, 5, 2))],
-    ),
-    "swin": (
-        models.swin(10, 2, 4, (2, 1), (2, 2), 5, window=2),
-        lambda rng: [rng.standard_normal((3, 3, 10, 10))],
-    ),
-    "tensor_swin": (
-        models.tensor_swin(
-            8, 2, ((2, 2, 1), (2, 2, 2)), (2, 1), ((2, 1, 1), (1, 2, 2)), 5, window=2, ratios=(2, 1, 1)
-        ),
-        lambda rng: [rng.standard_normal((3, 3, 8, 8))],
-    ),
-    "xlnet": (
-        models.xlnet(11, 8, 2, 2, 12),
-        lambda rng: [
-            words(rng, 3, 6),
-            words(rng, 3, 2, most=6),
-            rng.random((3, 6, 6)) < 0.5,
-            words(rng, 3, 6, most=2),
-        ],
-    ),
-    "xlnet_memory": (
-        models.xlnet(11, 8, 2, 2, 12, two_streams=False, memory=True, mask="padding", head=None),
-        lambda rng: [
-            words(rng, 3, 6),
-            np.ones((3, 6), bool),
-            words(rng, 3, 6, most=2),
-            *rng.standard_normal((2, 3, 4, 8)),
-        ],
-    ),
-}
-
-
-def parameters_of(graph: tn.Graph) -> dict[str, Array]:
-    """Random everywhere, so that zeros hide nothing."""
-    rng = np.random.default_rng(1)
-    return {
-        name: 0.5 * rng.standard_normal(array.shape)
-        for name, array in tn.init(graph, dtype="float64").items()
+def drawn(text: str) -> Callable[[np.random.Generator], list[Array]]:
+    """What draws inputs, told by their shapes: numbers, words below 11, one of two or six, and what is seen of most."""
+    kinds: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+        "": lambda rng, shape: rng.standard_normal(shape),
+        "inside": lambda rng, shape: rng.uniform(-1, 1, shape),
+        "seen": lambda rng, shape: rng.random(shape) < 0.7,
+        "all": lambda rng, shape: np.ones(shape, bool),
+        "word": lambda rng, shape: rng.integers(0, 11, shape),
+        "six": lambda rng, shape: rng.integers(0, 6, shape),
+        "two": lambda rng, shape: rng.integers(0, 2, shape),
     }
+    told = [each.rpartition(":") for each in text.split()]
+    return lambda rng: [kinds[kind](rng, tuple(map(int, shape.split(",")))) for kind, _, shape in told]
+
+
+STAGES = ((2, 2, 1), (2, 2, 2)), (2, 1), ((2, 1, 1), (1, 2, 2))
+IO: dict[str, Any] = {"repeats": 2, "positions": "given", "resolution": (4, 4), "head": "query"}
+MEMORY: dict[str, Any] = {"two_streams": False, "memory": True, "mask": "padding", "head": None}
+MODELS: dict[str, tuple[tn.Graph, Callable[[np.random.Generator], list[Array]]]] = {
+    name: (graph, drawn(text))
+    for name, graph, text in (
+        ("vit", models.vit(8, 4, 8, 2, 2, 12, 5, head="mlp"), "3,3,8,8"),
+        (
+            "perceiver",
+            models.perceiver((4, 3), 2, 5, 8, 2, 2, 4, repeats=2, cross_attends=2, bands=3),
+            "3,2,4,3",
+        ),
+        ("perceiver_io", models.perceiver(None, 2, 5, 8, 1, 2, 4, **IO), "3,7,2 inside:3,7,2"),
+        (
+            "transformer",
+            models.transformer(11, 8, 2, 2, 12, padding=True),
+            "word:3,5 word:3,4 seen:3,5 all:3,4",
+        ),
+        ("transformer_classifier", models.transformer_classifier(11, 3, 8, 2, 2, 12), "word:3,6 all:3,6"),
+        (
+            "bert",
+            models.bert(11, 8, 2, 2, 12, length=7, segments=True, padding=True, head="tokens"),
+            "word:3,6 all:3,6 two:3,6",
+        ),
+        ("clip_text", models.clip_text(11, 8, 2, 2, 12, 5, length=7), "word:3,6"),
+        ("clip_vision", models.clip_vision(8, 4, 8, 2, 2, 12, 5), "3,3,8,8"),
+        ("deit", models.deit(8, 4, 8, 2, 2, 12, 5), "3,3,8,8"),
+        ("gpt2", models.gpt2(11, 16, 2, 2, 24, length=7), "word:3,6"),
+        ("llama", models.llama(11, 16, 2, 4, 24, groups=1), "word:3,6"),
+        (
+            "llama_stored",
+            models.llama(11, 8, 2, 4, 12, groups=2, scaling=(8, 1, 4, 32), past=True),
+            "word:3,2" + 4 * " 3,2,5,2",
+        ),
+        ("swin", models.swin(10, 2, 4, (2, 1), (2, 2), 5, window=2), "3,3,10,10"),
+        ("tensor_swin", models.tensor_swin(8, 2, *STAGES, 5, window=2, ratios=(2, 1, 1)), "3,3,8,8"),
+        ("xlnet", models.xlnet(11, 8, 2, 2, 12), "word:3,6 six:3,2 seen:3,6,6 two:3,6"),
+        ("xlnet_memory", models.xlnet(11, 8, 2, 2, 12, **MEMORY), "word:3,6 all:3,6 two:3,6 3,4,8 3,4,8"),
+    )
+}
 
 
 def first(y: Any) -> Any:
     return y[0] if isinstance(y, tuple) else y
 
 
-@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", MODELS)
-def test_others_agree_with_numpy(name: str, backend: str) -> None:
+def agrees_with_numpy(name: str, library: Any, tolerance: float = 1e-9, **on: str) -> None:
     graph, inputs = MODELS[name]
     given, parameters = inputs(np.random.default_rng(0)), parameters_of(graph)
     expected = first(tn.compile(graph)(parameters, *given))
-    library = load_backend(backend)
-    arrays = [library.asarray(each) for each in given]
-    found = first(tn.compile(graph, backend=backend)(tn.to_backend(parameters, backend), *arrays))
-    np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-9, atol=1e-11)
+    # masks as numbers where no truths are compared
+    given = [each + 0 if library.name == "array_api_strict" else each for each in given]
+    arrays = [library.asarray(each, **on) for each in given]
+    moved = {name: library.asarray(array, **on) for name, array in parameters.items()}
+    found = first(tn.compile(graph, backend=library)(moved, *arrays))
+    np.testing.assert_allclose(library.numpy(found), expected, rtol=tolerance, atol=tolerance / 100)
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", MODELS)
+def test_others_agree_with_numpy(name: str, backend: str) -> None:
+    agrees_with_numpy(name, load_backend(backend))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_code_of_cupy_agrees_with_numpy(name: str) -> None:
-    """Under array-api-strict, which takes nothing for granted; masks as numbers, as it compares no truths."""
-    graph, inputs = MODELS[name]
-    given, parameters = inputs(np.random.default_rng(0)), parameters_of(graph)
-    expected = first(tn.compile(graph)(parameters, *given))
-    strict = backend_of(array_api_strict.asarray(0.0))
-    arrays = [array_api_strict.asarray(each + 0) for each in given]
-    moved = {name: array_api_strict.asarray(array) for name, array in parameters.items()}
-    found = first(tn.compile(graph, backend=strict)(moved, *arrays))
-    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-9, atol=1e-11)
+    """Under array-api-strict, which takes nothing for granted."""
+    agrees_with_numpy(name, backend_of(array_api_strict.asarray(0.0)))
 
 
 @pytest.mark.gpu
@@ -137,15 +111,7 @@ def test_the_code_of_cupy_agrees_with_numpy(name: str) -> None:
 def test_a_gpu_agrees_with_numpy(name: str, backend: str) -> None:
     if backend == "cupy":
         pytest.importorskip("cupy")
-    graph, inputs = MODELS[name]
-    given, parameters = inputs(np.random.default_rng(0)), parameters_of(graph)
-    expected = first(tn.compile(graph)(parameters, *given))
-    moved = tn.to_backend(parameters, backend, device="cuda")
-    arrays = tn.to_backend({str(n): each for n, each in enumerate(given)}, backend, device="cuda")
-    found = first(tn.compile(graph, backend=backend)(moved, *arrays.values()))
-    np.testing.assert_allclose(
-        np.asarray(found.get() if backend == "cupy" else found.cpu()), expected, rtol=1e-8, atol=1e-10
-    )
+    agrees_with_numpy(name, load_backend(backend), 1e-8, device="cuda")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -217,7 +183,7 @@ def test_initial_outputs_are_of_unit_size(name: str) -> None:
 
 def test_names_and_settings() -> None:
     names = models.names()
-    for name in (
+    assert {
         "vit",
         "perceiver",
         "transformer",
@@ -225,8 +191,7 @@ def test_names_and_settings() -> None:
         "xlnet",
         "vit_b_16",
         "xlnet_base",
-    ):
-        assert name in names
+    } <= {*names}
     assert models.settings("vit_l_16")["dim"] == 1024
     assert models.settings("vit_l_16")["classes"] == 1000
     settings = models.settings("linear")
@@ -235,3 +200,10 @@ def test_names_and_settings() -> None:
     for name in names:
         if any(name.startswith(each) for each in ("vit_", "perceiver_", "xlnet_", "transformer_b")):
             assert models.create(name, depth=1).parameters
+
+
+@pytest.mark.parametrize(("preset", "number"), [row[:2] for row in table("presets.txt") if row[1] != "-"])
+def test_presets_have_the_published_numbers_of_parameters(preset: str, number: str) -> None:
+    name, *changes = preset.split(",")
+    graph = models.create(name, **dict(each.split("=") for each in changes))
+    assert tn.parameter_count(graph) == sum(row[2] for row in tn.parameter_table(graph)) == int(number)

@@ -272,29 +272,10 @@ def test_blocks_that_run_by_themselves_share_tables() -> None:
 
 def test_what_hides_a_parameter_is_added() -> None:
     """Where it is the same at every call; else it is chosen by, and computed once."""
-    still = tn.layer(
-        "y[b,i,j] = x[b,i] * softmax[j](where(index(i) >= index(j), P[i,j], -1e30))", inputs="x", i=5, j=5
-    )
+    text = "y[b,i,j] = x[b,i] * softmax[j](where(index(i) >= index(j), P[i,j], -1e30))"
+    still = tn.layer(text, inputs="x", i=5, j=5)
+    assert "torch.where" not in forward(tn.plan(still, b=3, backend="torch"))
     moving = tn.layer("y[b,i] = where(x[b,i] > 0, P[i], -1e30)", inputs="x", i=5)
-    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
-    code = tn.plan(still, b=3, backend="torch").code
-    assert "torch.where" not in code[code.index("def forward") :]
     assert tn.plan(moving, b=3, backend="torch").code.count("x > 0") == 1
-    for graph in (still, moving):
-        params = tn.init(graph, seed=0)
-        expected = tn.compile(graph, backend="numpy")(params, x)
-        p = params["P"]
-        if graph is still:
-            e = np.where(np.tri(5, dtype=bool), np.exp(p.astype(np.float64)), 0)
-            np.testing.assert_allclose(expected, x[:, :, None] * (e / e.sum(-1, keepdims=True)), rtol=1e-5)
-        else:
-            np.testing.assert_array_equal(expected, np.where(x > 0, p, np.float32(-1e30)))
-
-
-def test_pieces_under_a_limit_have_tables_of_their_own() -> None:
-    text = "x[q:4,t,b]: input\ny[b,t] = x[(t,n),1 - n,b] * x[2*n,t,b]"
-    graph = tn.layer(text, b=3, n=2, t=2)
-    x = np.random.default_rng(0).normal(size=(4, 2, 3))
-    n, t = np.arange(2), np.arange(2)[:, None]
-    expected = (x[2 * t + n, 1 - n] * x[2 * n, t]).sum(1).T
-    np.testing.assert_allclose(tn.compile(graph, memory_limit=600, dtype="float64")({}, x), expected)
+    x, P = np.random.default_rng(0).standard_normal((3, 5)), np.arange(5.0)
+    np.testing.assert_array_equal(tn.compile(moving)({"P": P}, x), np.where(x > 0, P, -1e30))

@@ -136,25 +136,25 @@ def test_orders_of_many_operands_compute_the_product(
     small = replace(
         network, sizes={axis: 1 + number % 2 for number, axis in enumerate(sorted(network.sizes))}
     )
+    computes_the_product(small, choose(network))
+
+
+def computes_the_product(network: Problem, order: Order) -> None:
+    """By NumPy in this order, against opt_einsum in one of its own."""
     generator = np.random.default_rng(0)
-    numbers = {axis: number for number, axis in enumerate(small.sizes)}
-    arrays = [generator.uniform(0.5, 1, [small.sizes[axis] for axis in layout]) for layout in small.layouts]
-    kept = sorted(small.kept)
-    made = [(array, layout) for array, layout in zip(arrays, small.layouts, strict=True)]
-    for pair in choose(network):
-        (a, one), (b, two) = made[pair.first], made[pair.second]
-        result = tuple(itertools.chain(*pair.way.result))
-        made.append((_product(a, one, b, two, result), result))
-    operands = [
-        part
-        for array, layout in zip(arrays, small.layouts, strict=True)
-        for part in (array, _to(layout, numbers))
+    arrays = [
+        generator.uniform(0.5, 1, [network.sizes[axis] for axis in layout]) for layout in network.layouts
     ]
-    expected = opt_einsum.contract(*operands, _to(kept, numbers), optimize="greedy")
+    made = list(zip(arrays, network.layouts, strict=True))
+    for pair in order:
+        result = tuple(itertools.chain(*pair.way.result))
+        made.append((_product(*made[pair.first], *made[pair.second], result), result))
+    numbers, kept = {axis: number for number, axis in enumerate(network.sizes)}, sorted(network.kept)
+    parts = [(array, _to(layout, numbers)) for array, layout in zip(arrays, network.layouts, strict=True)]
+    expected = opt_einsum.contract(*itertools.chain(*parts), _to(kept, numbers), optimize="greedy")
     array, layout = made[-1]
-    np.testing.assert_allclose(
-        np.transpose(array, [layout.index(axis) for axis in kept]), expected, rtol=1e-9
-    )
+    found = np.transpose(array, [layout.index(axis) for axis in kept])
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def _to(layout: tuple[str, ...] | list[str], numbers: dict[str, int]) -> list[int]:
@@ -182,29 +182,7 @@ def test_random_networks_with_hyperedges(generator: random.Random, count: int) -
     kept = alone | {axis for axis in axes if generator.random() < 0.15}
     sizes = {axis: generator.choice((1, 2, 3)) for axis in axes}
     network = problem([tuple(each) for each in operands], kept, sizes.__getitem__)
-    arrays = [
-        np.random.default_rng(n).uniform(0.5, 1, [sizes[a] for a in each]) for n, each in enumerate(operands)
-    ]
-    numbers = {axis: number for number, axis in enumerate(axes)}
-    parts = [
-        part for array, each in zip(arrays, operands, strict=True) for part in (array, _to(each, numbers))
-    ]
-    made = [(array, tuple(each)) for array, each in zip(arrays, operands, strict=True)]
-    for pair in fastest(network):
-        result = tuple(itertools.chain(*pair.way.result))
-        made.append((_product(*made[pair.first], *made[pair.second], result), result))
-    array, layout = made[-1]
-    expected = opt_einsum.contract(*parts, _to(sorted(kept), numbers), optimize="greedy")
-    found = np.transpose(array, [layout.index(axis) for axis in sorted(kept)])
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("count", [2, 7, 20])
-def test_numbers_in_tensors_without_axes_are_multiplied(count: int) -> None:
-    names = [f"x{n}" for n in range(count)]
-    graph = tn.layer(f"y = {' * '.join(names)}", inputs=" ".join(f"{name}[()]" for name in names))
-    given = np.linspace(0.5, 1.5, count)
-    np.testing.assert_allclose(tn.compile(graph)({}, *map(np.asarray, given)), given.prod())
+    computes_the_product(network, fastest(network))
 
 
 def test_equal_problems_are_searched_once() -> None:

@@ -14,26 +14,10 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import examples, sampled
+from .conftest import examples, parameters_of, sampled
 
 SHARING = ["all", "rest", "none"]
 small: dict[str, Any] = {"latents": 4, "dim": 8, "depth": 2, "heads": 2, "classes": 5, "repeats": 3}
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        ("perceiver_imagenet", 44_912_254),
-        ("perceiver_imagenet_shared", 42_135_859),
-        ("perceiver_io_imagenet", 48_440_627),
-        ("perceiver_io_imagenet_learned", 62_255_848),
-        ("perceiver_io_imagenet_conv", 48_646_522),
-    ],
-)
-def test_published_counts(name: str, number: int) -> None:
-    graph = models.create(name)
-    assert tn.parameter_count(graph) == number
-    assert sum(row[2] for row in tn.parameter_table(graph)) == number
 
 
 @pytest.mark.parametrize("heads", [1, 4])
@@ -59,14 +43,9 @@ def test_costs_are_read_off_the_formula(heads: int) -> None:
 @examples(8)
 def test_sharing(repeats: int, cross: int, share: str, latent: str) -> None:
     def count(**changes: Any) -> int:
-        settings = {
-            **small,
-            "repeats": repeats,
-            "cross_attends": cross,
-            "share_cross": share,
-            "share_latent": latent,
-        }
-        return int(tn.parameter_count(models.perceiver(None, 3, positions=None, **{**settings, **changes})))
+        settings = {**small, "repeats": repeats, "cross_attends": cross, "share_cross": share}
+        settings |= {"share_latent": latent, **changes}
+        return int(tn.parameter_count(models.perceiver(None, 3, positions=None, **settings)))
 
     one_cross = count(cross_attends=1, repeats=1) - count(cross_attends=0, repeats=1)
     one_tower = count(depth=3, cross_attends=0, repeats=1) - count(depth=1, cross_attends=0, repeats=1)
@@ -118,9 +97,7 @@ def test_the_rest_share_what_the_second_has(share: str) -> None:
     settings |= {"share_cross": "none", "share_latent": "none"}
     tied, free = (models.perceiver(None, 3, **{**settings, share: each}) for each in ("rest", "none"))
     rng = np.random.default_rng(0)
-    parameters = {
-        name: rng.standard_normal(array.shape) / 3 for name, array in tn.init(tied, dtype="float64").items()
-    }
+    parameters = parameters_of(tied)
     part = "cross" if share == "share_cross" else "latent"
     copied = {}
     for leaf in free.parameters:
@@ -131,35 +108,17 @@ def test_the_rest_share_what_the_second_has(share: str) -> None:
     np.testing.assert_allclose(tn.compile(tied)(parameters, x), tn.compile(free)(copied, x), rtol=1e-9)
 
 
-@given(
-    st.integers(1, 3),
-    st.integers(1, 5),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.booleans(),
-)
+@given(st.tuples(*(st.integers(1, most) for most in (3, 5, 3, 4, 4))), st.booleans())
 @examples(6)
-def test_parameters_of_tokens_and_of_the_decoder(
-    widening: int, queries: int, heads: int, width: int, values: int, tied: bool
-) -> None:
+def test_parameters_of_tokens_and_of_the_decoder(numbers: tuple[int, ...], tied: bool) -> None:
     """Counted by hand: embedding and positions, the decoder's attention, MLP and norms, what comes after."""
+    widening, Q, heads, width, values = numbers
     V, L, D, K = 7, 6, small["dim"], small["classes"]
     tokens: dict[str, Any] = {**small, "vocabulary": V, "positions": "learned"}
-    qk, v, Q = heads * width, heads * values, queries
-    graph = models.perceiver(
-        L,
-        Q,
-        **tokens,
-        head="query",
-        outputs=3,
-        query_dim=None if tied else Q,
-        tied=tied,
-        decoder_heads=heads,
-        decoder_width=qk,
-        decoder_values=v,
-        decoder_widening=widening,
-    )
+    qk, v = heads * width, heads * values
+    settings = {"query_dim": None if tied else Q, "tied": tied, "decoder_heads": heads, "decoder_width": qk}
+    settings |= {"decoder_values": v, "decoder_widening": widening, "head": "query", "outputs": 3}
+    graph = models.perceiver(L, Q, **tokens, **settings)
     without = models.perceiver(None, Q, **small, positions=None, head=None)
     attends = Q * qk + qk + D * qk + qk + D * v + v + v * Q + Q
     mlp = 2 * widening * Q**2 + widening * Q + Q
@@ -208,15 +167,6 @@ def test_permuting_inputs_with_their_positions_changes_nothing(axes: int) -> Non
     assert abs(f(parameters, x[:, order], p, keep[:, order]) - y).max() > 1e-6
 
 
-def test_masked_inputs_are_not_read() -> None:
-    graph = models.perceiver(None, 3, **small, positions=None, mask=True)
-    parameters, f = tn.init(graph, dtype="float64"), tn.compile(graph)
-    rng = np.random.default_rng(0)
-    x, keep = rng.standard_normal((2, 6, 3)), np.array([[1, 1, 0, 1, 0, 1], [1, 0, 0, 0, 0, 0]])
-    other = np.where(keep[..., None] == 1, x, rng.standard_normal((2, 6, 3)))
-    np.testing.assert_allclose(f(parameters, x, keep), f(parameters, other, keep), rtol=1e-12)
-
-
 def test_given_queries_decode_as_many_outputs() -> None:
     settings = {**small, "positions": None, "head": "given", "query_dim": 6, "query_residual": False}
     graph = models.perceiver(None, 3, **settings)
@@ -244,69 +194,36 @@ def test_the_stem_is_a_convolution(height: int, width: int) -> None:
         tn.compile(graph)({"F": f, "gain": gain, "bias": bias}, np.zeros((1, 3, 30, width)))
 
 
-def test_tokens_may_be_fewer_than_positions_and_are_masked() -> None:
-    graph = models.perceiver(9, 6, **small, vocabulary=11, positions="learned", mask=True)
-    rng = np.random.default_rng(0)
-    parameters = {
-        name: rng.standard_normal(array.shape) / 2 for name, array in tn.init(graph, dtype="float64").items()
-    }
-    f, t = tn.compile(graph), rng.integers(0, 11, (2, 7))
-    keep = np.array([[1, 1, 1, 0, 1, 0, 0], [0, 1, 1, 1, 1, 1, 0]])
-    y = f(parameters, t, keep)
-    np.testing.assert_allclose(f(parameters, t[:, :6], keep[:, :6]), y, rtol=1e-9)  # the last are hidden
-    order = [1, 0, 2, 3, 4, 5, 6]
-    assert abs(f(parameters, t[:, order], keep[:, order]) - y).max() > 1e-3  # places count
-    one = f(parameters, t[:, :1], np.ones((2, 1)))
-    assert one.shape == (2, 5)
-    assert np.isfinite(one).all()
-
-
 def _perceiver_models(reference: Any) -> dict[str, Any]:
     """Models of `transformers`, and inputs for them."""
     import torch
     import transformers
 
-    config = transformers.PerceiverConfig(
-        num_latents=5,
-        d_latents=12,
-        d_model=16,
-        num_blocks=2,
-        num_self_attends_per_block=2,
-        num_self_attention_heads=3,
-        num_cross_attention_heads=2,
-        vocab_size=11,
-        max_position_embeddings=9,
-        image_size=5,
-        num_labels=4,
-        hidden_act="gelu_new",
-    )
-    one = transformers.PerceiverConfig(**{**config.to_dict(), "num_cross_attention_heads": 1})
+    sizes = {
+        "num_latents": 5,
+        "d_latents": 12,
+        "d_model": 16,
+        "num_blocks": 2,
+        "num_self_attends_per_block": 2,
+    }
+    sizes |= {"num_self_attention_heads": 3, "vocab_size": 11, "max_position_embeddings": 9, "image_size": 5}
+    sizes |= {"num_labels": 4, "hidden_act": "gelu_new"}
+    config, one = (transformers.PerceiverConfig(**sizes, num_cross_attention_heads=heads) for heads in (2, 1))
+
+    def trained(channels: int, positions: int) -> dict[str, Any]:
+        return {"trainable_position_encoding_kwargs": {"num_channels": channels, "index_dims": positions}}
+
     text, image = torch.randint(0, 11, (2, 7)), torch.randn(2, 3, 5, 5)
     wide = {"widening_factor": 3, "num_heads": 2, "qk_channels": 6, "v_channels": 8, "num_channels": 10}
-    classes = reference.PerceiverClassificationDecoder(
-        config, **wide, trainable_position_encoding_kwargs={"num_channels": 10, "index_dims": 1}
-    )
-    many = reference.PerceiverBasicDecoder(
-        one,
-        output_num_channels=3,
-        output_index_dims=4,
-        num_channels=12,
-        final_project=False,
-        use_query_residual=True,
-        trainable_position_encoding_kwargs={"num_channels": 12, "index_dims": 4},
-    )
+    classes = reference.PerceiverClassificationDecoder(config, **wide, **trained(10, 1))
+    many = {"output_num_channels": 3, "output_index_dims": 4, "num_channels": 12, "final_project": False}
+    many = reference.PerceiverBasicDecoder(one, **many, use_query_residual=True, **trained(12, 4))
     bands = {"concat_pos": True, "max_resolution": (7, 3), "num_bands": 4, "sine_only": False}
-    pixels = reference.PerceiverImagePreprocessor(
-        one, prep_type="pixels", spatial_downsample=1, fourier_position_encoding_kwargs=bands
-    )
-    learned = reference.PerceiverImagePreprocessor(
-        one,
-        prep_type="conv1x1",
-        spatial_downsample=1,
-        out_channels=6,
-        position_encoding_type="trainable",
-        project_pos_dim=6,
-        trainable_position_encoding_kwargs={"num_channels": 6, "index_dims": 25},
+    pixels = {"prep_type": "pixels", "fourier_position_encoding_kwargs": bands}
+    learned = {"prep_type": "conv1x1", "out_channels": 6, "position_encoding_type": "trainable"}
+    learned |= {"project_pos_dim": 6, **trained(6, 25)}
+    pixels, learned = (
+        reference.PerceiverImagePreprocessor(one, spatial_downsample=1, **each) for each in (pixels, learned)
     )
     words = reference.PerceiverTextPreprocessor(config)
     return {

@@ -21,7 +21,6 @@ import sympy
 import torch
 
 import tensornet as tn
-from tensornet import models
 from tensornet.backends import cupy
 from tensornet.codegen.names import identifier, remark
 from tensornet.graph.graph import Graph
@@ -55,20 +54,14 @@ def test_arrays_of_another_library_after_a_good_call(backend: str) -> None:
     np.testing.assert_array_equal(np.asarray(f({"W": w, "u": u}, x)), Y)
 
 
-def test_a_module_looks_too() -> None:
+def test_a_module_and_einsum_look_too() -> None:
     module = tn.module(DENSE, params={"W": W, "u": U})
     module(torch.tensor(X))
-    with pytest.raises(
-        tn.BackendError, match="'x' is an array of numpy, and the graph is compiled for torch"
-    ):
-        module(X)
-
-
-def test_einsum_looks_too() -> None:
     tn.einsum("bi,oi->bo", X, W)
-    with pytest.raises(
-        tn.BackendError, match="'op1' is an array of torch, and the graph is compiled for numpy"
-    ):
+    told = "'{}' is an array of {}, and the graph is compiled for {}".format
+    with pytest.raises(tn.BackendError, match=told("x", "numpy", "torch")):
+        module(X)
+    with pytest.raises(tn.BackendError, match=told("op1", "torch", "numpy")):
         tn.einsum("bi,oi->bo", X, torch.tensor(W))
 
 
@@ -116,43 +109,6 @@ def test_a_function_that_ran_is_compiled_whole() -> None:
 # ---- parameters by name
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"W": W}, "the parameter 'u' is missing\nfix: the graph has W, u"),
-        ({}, "the parameters 'W', 'u' are missing"),
-        ({"W": W, "u": U, "spare": U}, "the parameter 'spare' is unknown"),
-        (
-            {"w": W, "u": U},
-            r"the parameter 'W' is missing; the parameter 'w' is unknown\nfix: did you mean 'W'\? the graph has W, u",
-        ),
-    ],
-)
-def test_parameters_are_those_of_the_graph(parameters: dict[str, Any], message: str) -> None:
-    with pytest.raises(tn.ShapeError, match=message):
-        tn.compile(DENSE)(parameters, X)
-    with pytest.raises(tn.ShapeError, match=message):
-        tn.compile(DENSE, params=parameters)
-    with pytest.raises(tn.ShapeError, match=message):
-        tn.module(DENSE, params=parameters)
-
-
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_parameters_come_first(backend: str) -> None:
-    w, u, x = on(backend, W, U, X)
-    message = (
-        r"the parameters are a (ndarray|Tensor), not arrays by their names\nfix: call f\(parameters, x\)"
-    )
-    with pytest.raises(tn.ShapeError, match=message):
-        tn.compile(DENSE, backend=backend)(x, {"W": w, "u": u})
-    with pytest.raises(tn.ShapeError, match=message):
-        tn.compile(tn.layer("y[i] = relu(x[i])", inputs="x"), backend=backend)(x, {})
-    with pytest.raises(tn.ShapeError, match=r"takes 1 input\(s\) \(x\), not 0\nfix: call f\(parameters, x\)"):
-        tn.compile(DENSE, backend=backend)({"W": w, "u": u})
-    with pytest.raises(tn.ShapeError, match=r"takes 1 input\(s\) \(x\), not 0"):
-        tn.compile(DENSE, backend=backend)()
-
-
 def test_parameters_in_any_mapping() -> None:
     held = torch.nn.ParameterDict({"W": torch.tensor(W), "u": torch.tensor(U)})
     found = tn.compile(DENSE, backend="torch")(held, torch.tensor(X))  # type: ignore[arg-type]
@@ -165,10 +121,6 @@ def test_a_function_that_holds_its_parameters(backend: str) -> None:
     (x,) = on(backend, X)
     np.testing.assert_array_equal(np.asarray(f(x)), Y)
     np.testing.assert_array_equal(np.asarray(pickle.loads(pickle.dumps(f))(x)), Y)
-    with pytest.raises(tn.ShapeError, match=r"takes 1 input\(s\) \(x\), not 2\nfix: call f\(x\)"):
-        f({"W": W, "u": U}, x)
-    with pytest.raises(tn.ShapeError, match="axis 'o' of 'W' is 3, and should be 2"):
-        tn.compile(DENSE, backend=backend, params={"W": W.T, "u": U})
     low = tn.compile(DENSE, backend=backend, params={"W": W, "u": U}, dtype="float32")
     assert "float32" in str(low(*on(backend, X.astype("float32"))).dtype)
 
@@ -191,14 +143,9 @@ def test_a_module_starts_from_given_parameters() -> None:
     np.testing.assert_array_equal(w.numpy(), W)
     module.reset_parameters(seed=1)
     assert module.W.abs().sum() > 0
-    assert (
-        tn.module(DENSE, params={"W": w, "u": U}, dtype="bfloat16", device="meta").W.dtype == torch.bfloat16
-    )
+    short = tn.module(DENSE, params={"W": w, "u": U}, dtype="bfloat16", device="meta")
+    assert (short.W.dtype, short.W.device.type) == (torch.bfloat16, "meta")
     assert tn.module(DENSE, params={"W": w, "u": U}, device="meta").W.device.type == "meta"
-    with pytest.raises(tn.ShapeError, match="axis 'o' of 'W' is 3, and should be 2"):
-        tn.module(DENSE, params={"W": W.T, "u": U})
-    with pytest.raises(tn.DtypeError, match="'W' holds int64, which cannot be trained"):
-        tn.module(DENSE, params={"W": W.astype("int64"), "u": U})
 
 
 def test_a_module_of_scoped_parameters_and_open_sizes() -> None:
@@ -209,8 +156,6 @@ def test_a_module_of_scoped_parameters_and_open_sizes() -> None:
     module = tn.module(graph, params=params)
     np.testing.assert_allclose(module(torch.tensor(X)).detach().numpy(), X @ square.T @ (square.T + 1))
     assert list(module.state_dict()) == ["blocks.0.W", "blocks.1.W"]
-    with pytest.raises(tn.ShapeError, match=r"'block.1.W' is unknown\nfix: did you mean 'blocks.1.W'\?"):
-        tn.module(graph, params={"blocks.0.W": W, "block.1.W": W})
 
 
 # ---- sizes
@@ -266,13 +211,9 @@ def test_an_axis_with_the_name_of_a_setting(axis: str) -> None:
     graph = tn.layer(f"y[{axis},o] = x[{axis},i] * W[o,i]", inputs="x")
     np.testing.assert_array_equal(tn.compile(graph)({"W": W}, X), X @ W.T)
     assert tn.module(graph, params={"W": W})(torch.tensor(X)).shape == (2, 2)
-
-
-@pytest.mark.parametrize("axis", ["graph", "training", "sizes"])
-def test_such_an_axis_can_be_given(axis: str) -> None:
-    graph = tn.layer(f"y[{axis},o] = x[{axis},i] * W[o,i]", inputs="x")
-    np.testing.assert_array_equal(tn.compile(graph, **{axis: 2})({"W": W}, X), X @ W.T)
-    assert tn.plan(graph, **{axis: 2}).sizes != tn.plan(graph).sizes
+    if axis in ("graph", "training", "sizes"):  # which are no settings where sizes are given
+        np.testing.assert_array_equal(tn.compile(graph, **{axis: 2})({"W": W}, X), X @ W.T)
+        assert tn.plan(graph, **{axis: 2}).sizes != tn.plan(graph).sizes
 
 
 # ---- results
@@ -324,45 +265,6 @@ def test_the_results_to_compute_are_chosen() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
-        (
-            "blocks.*.z",
-            r"'blocks\.\*\.z' is no result of this graph\nfix: .*there are blocks.0.h, blocks.0.y",
-        ),
-        (
-            "blocks.3.y",
-            r"'blocks.3.y' is no result of this graph\nfix: did you mean 'blocks..\.y'\? there are",
-        ),
-        ("blocks.0.W", "'blocks.0.W' is no result of this graph"),
-        ("", "outputs are names, not ''"),
-        (3, "outputs are names, not 3"),
-        ([1], r"outputs are names, not \[1\]"),
-    ],
-)
-def test_results_that_are_not_there(outputs: Any, message: str) -> None:
-    for call in (lambda: deep().select(outputs), lambda: tn.compile(deep(), outputs=outputs)):
-        with pytest.raises(tn.EquationError, match=message):
-            call()
-
-
-def test_attention_maps_of_a_converted_model() -> None:
-    transformers = pytest.importorskip("transformers")
-    settings = transformers.ViTConfig(
-        image_size=8, patch_size=4, hidden_size=8, num_attention_heads=2, num_hidden_layers=3, intermediate_size=16,
-        attn_implementation="eager",
-    )  # fmt: skip
-    theirs = transformers.ViTModel(settings).eval()
-    graph, params = models.from_transformers(theirs)
-    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        expected = theirs(x, output_attentions=True).attentions
-    f = tn.compile(graph, backend="torch", params=params, outputs="blocks.*.attention.a")
-    for ours, map_ in zip(f(x), expected, strict=True):
-        torch.testing.assert_close(ours, map_, atol=1e-5, rtol=1e-4)
-
-
 # ---- element types that a library does not have
 
 
@@ -376,25 +278,6 @@ def test_bfloat16_becomes_float32_where_there_is_none() -> None:
     assert tn.to_backend({"W": torch.ones(2, dtype=torch.float16)}, "numpy")["W"].dtype == np.float16
     assert tn.to_backend({"W": torch.ones(2, dtype=torch.bool)}, "numpy")["W"].dtype == np.bool_
     assert backend_of(value).numpy(value).dtype == np.float32
-
-
-def test_a_bfloat16_checkpoint_runs_on_numpy() -> None:
-    transformers = pytest.importorskip("transformers")
-    settings = transformers.ViTConfig(
-        image_size=8,
-        patch_size=4,
-        hidden_size=8,
-        num_attention_heads=2,
-        num_hidden_layers=1,
-        intermediate_size=16,
-    )
-    theirs = transformers.ViTModel(settings).eval().bfloat16()
-    graph, params = models.from_transformers(theirs)
-    x = np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype("float32")
-    with torch.no_grad():
-        expected = theirs.float()(torch.tensor(x)).last_hidden_state.numpy()
-    found = tn.compile(graph)(tn.to_backend(params, "numpy"), x)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 # ---- names in generated code

@@ -80,16 +80,17 @@ def given(backend: str, arrays: Any) -> Any:
 def agree(graph: tn.Graph, arrays: Any, backend: str, count: int) -> None:
     """The loss and its gradients in segments are those of the whole loop, which the oracle judges."""
     parted = segmented(graph, count)
-    if graph.bound["t"] > 1:
+    if graph.bound.get("t") != 1:
         assert parted.calls
-        assert not parted.recurrences
+        assert not parted.recurrences or "t" not in graph.bound
     shown = given(backend, arrays)
     parameters = {leaf.name: shown[leaf.name] for leaf in graph.parameters}
     inputs = [shown[leaf.name] for leaf in graph.inputs]
-    loss, gradients = tn.value_and_grad(graph, wrt=list(arrays), backend=backend)(parameters, *inputs)
-    value, *found = tn.compile(differentiated(parted, tuple(arrays)), backend=backend)(parameters, *inputs)
+    wrt = tuple(name for name, array in arrays.items() if array.dtype.kind == "f")
+    loss, gradients = tn.value_and_grad(graph, wrt=wrt, backend=backend)(parameters, *inputs)
+    value, *found = tn.compile(differentiated(parted, wrt), backend=backend)(parameters, *inputs)
     np.testing.assert_allclose(np.asarray(value), np.asarray(loss), rtol=1e-9, atol=1e-9)
-    for name, each in zip(arrays, found, strict=True):
+    for name, each in zip(wrt, found, strict=True):
         np.testing.assert_allclose(np.asarray(each), np.asarray(gradients[name]), rtol=1e-9, atol=1e-9)
 
 
@@ -115,26 +116,11 @@ def test_gradients_are_those_of_loops(number: int, backend: str) -> None:
 def test_others_keep_their_gradients(name: str) -> None:
     text, inputs, sizes = OTHERS[name]
     graph = tn.layer(text, inputs=inputs, outputs="loss", **sizes)
-    parameters = {name: np.asarray(each) for name, each in tn.init(graph, seed=0, dtype="float64").items()}
-    values = np.random.default_rng(0)
-    arrays = [
-        values.integers(0, 4, leaf_shape(leaf, graph))
-        if leaf.name == "e"
-        else values.standard_normal(leaf_shape(leaf, graph))
-        for leaf in graph.inputs
-    ]
-    parted = segmented(graph, 3)
-    assert parted.calls
-    wrt = tuple(parameters)
-    _, *found = tn.compile(differentiated(parted, wrt))(parameters, *arrays)
-    function = tn.compile(graph)
-    for name, gradient in zip(wrt, found, strict=True):
-        direction = values.standard_normal(parameters[name].shape)
-        ends = [
-            float(function({**parameters, name: parameters[name] + step * direction}, *arrays))
-            for step in (1e-6, -1e-6)
-        ]
-        assert (gradient * direction).sum() == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-7)
+    draw = np.random.default_rng(0)
+    arrays = {leaf.name: draw.standard_normal(leaf_shape(leaf, graph)) / 2 for leaf in graph.leaves}
+    if "e" in arrays:
+        arrays["e"] = draw.integers(0, 4, arrays["e"].shape)
+    agree(graph, arrays, "numpy", 3)
 
 
 def leaf_shape(leaf: Any, graph: tn.Graph) -> tuple[int, ...]:

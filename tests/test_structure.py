@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,16 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
     (
-        *(
-            "errors",
-            "documents",
-            "sizes",
-            "dtypes",
-            "token_orders",
-            "protocol",
-            "threads",
-            "nodes",
-        ),
+        *("errors", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads", "nodes"),
         *("codec", "units", "display", "files", "json_store"),
     ),
     ("ops",),
@@ -68,6 +59,10 @@ class Import:
     names: tuple[str, ...]
     at_top: bool
     for_types: bool
+
+    @property
+    def top(self) -> str:
+        return self.module.split(".")[0]
 
     def __str__(self) -> str:
         return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.module}"
@@ -177,49 +172,27 @@ def goes_up(part: str | None, each: Import) -> bool:
     return FLOOR_OF[target] > FLOOR_OF[part]  # type: ignore[index]
 
 
-def test_imports_go_down_the_floors() -> None:
+ARRAYS = {"torch", "jax", "cupy", "scipy", "tensorly"}
+WRONG: dict[str, Callable[[str | None, Import], bool]] = {
+    "up the floors": lambda part, each: part not in (ENTRANCE, "__main__") and goes_up(part, each),
+    "between models and backends": lambda part, each: {part, part_of(each.module)} == {"models", "backends"},
+    "of an array library in a model": lambda part, each: (
+        part == "models" and each.top in {*ARRAYS, "numpy", "array_api_compat"}
+    ),
+    # the one for its optimizers, the other for its reading of lists
+    "of opt_einsum but in the search and einsum": lambda part, each: (
+        each.top == "opt_einsum" and each.file.name not in ("eager.py", "path_optimizers.py")
+    ),
+    "of an array library at the top": lambda part, each: (
+        each.at_top and not each.for_types and each.top in ARRAYS and part not in ("backends", "study", "cli")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_no_import_goes(kind: str) -> None:
     parts = {path: part_of(module_of(path)) for path in FILES}
-    inner = {path: part for path, part in parts.items() if part not in (ENTRANCE, "__main__")}
-    wrong = [str(each) for path, part in inner.items() for each in imports(path) if goes_up(part, each)]
-    assert not wrong
-
-
-def test_models_and_backends_do_not_import_each_other() -> None:
-    pairs = {
-        (part_of(module_of(each.file)), part_of(each.module)) for path in FILES for each in imports(path)
-    }
-    assert ("models", "backends") not in pairs
-    assert ("backends", "models") not in pairs
-
-
-def test_models_import_no_array_library() -> None:
-    banned = {"numpy", "torch", "jax", "cupy", "array_api_compat", "scipy", "tensorly"}
-    models = [path for path in FILES if part_of(module_of(path)) == "models"]
-    wrong = [str(each) for path in models for each in imports(path) if each.module.split(".")[0] in banned]
-    assert not wrong
-
-
-def test_only_the_search_and_einsum_import_opt_einsum() -> None:
-    """The one for its optimizers, the other for its reading of lists."""
-    users = {
-        each.file.name
-        for path in FILES
-        for each in imports(path)
-        if each.module.split(".")[0] == "opt_einsum"
-    }
-    assert users == {"eager.py", "path_optimizers.py"}
-
-
-def test_only_backends_import_an_array_library_at_the_top() -> None:
-    heavy = ("torch", "jax", "cupy", "scipy", "tensorly")
-    outside = [path for path in FILES if part_of(module_of(path)) not in ("backends", "study", "cli")]
-    wrong = [
-        str(each)
-        for path in outside
-        for each in imports(path)
-        if each.at_top and not each.for_types and each.module.split(".")[0] in heavy
-    ]
-    assert not wrong
+    assert not [str(each) for path in FILES for each in imports(path) if WRONG[kind](parts[path], each)]
 
 
 def test_no_circle_among_imports() -> None:
@@ -349,27 +322,35 @@ def test_importing_the_library_loads_nothing_heavy() -> None:
     assert own == {"tensornet.api", "tensornet.errors", "tensornet.protocol", "tensornet.backends"}
 
 
-def test_what_is_not_loaded_is_listed_all_the_same() -> None:
-    code = "import tensornet as tn\nassert {*tn.__all__, 'language'} <= {*dir(tn)}"
-    assert "tensornet.graph" not in loaded_by(code)
+HEAVY = {"torch", "jax", "cupy", "scipy", "tensorly", "matplotlib"}
+LAYER = "import tensornet as tn\ntn.layer('y[b,o] = x[b,i] * W[o,i]', inputs='x', i=4, o=2)"
 
 
-def test_the_reference_is_made_when_help_asks_for_it() -> None:
-    layer = "import tensornet as tn\ntn.layer('y[b] = x[b,i]', inputs='x')"
-    assert "tensornet.language.reference" not in loaded_by(layer)
-    assert "tensornet.language.reference" in loaded_by("import tensornet as tn\ntn.language.__doc__")
-
-
-def test_reading_a_layer_loads_no_array_library() -> None:
-    code = "import tensornet as tn\ntn.layer('y[b,o] = x[b,i] * W[o,i]', inputs='x', i=4, o=2)"
-    assert not loaded_by(code) & {"torch", "jax", "cupy", "tensorly", "opt_einsum", "matplotlib"}
-
-
-def test_running_on_numpy_loads_no_other_library() -> None:
-    code = "import tensornet as tn, numpy as np\ntn.einsum('i j, j -> i', np.eye(2), np.ones(2))"
+@pytest.mark.parametrize(
+    ("code", "loads", "leaves_out"),
+    [
+        (
+            "import tensornet as tn\nassert {*tn.__all__, 'language'} <= {*dir(tn)}",
+            set(),
+            {"tensornet.graph"},
+        ),
+        (LAYER, set(), {*HEAVY, "opt_einsum", "tensornet.language.reference"}),
+        ("import tensornet as tn\ntn.language.__doc__", {"tensornet.language.reference"}, set()),
+        ("import tensornet.study", {"tensornet.study"}, {"torch", "sklearn", "matplotlib"}),
+        (
+            "import tensornet as tn, numpy as np\ntn.einsum('i j, j -> i', np.eye(2), np.ones(2))",
+            {"opt_einsum"},
+            {*HEAVY, "sympy"},
+        ),
+    ],
+    ids=["a list of names", "a layer", "help", "a study", "a product on numpy"],
+)
+def test_what_is_asked_for_is_loaded_and_nothing_else(
+    code: str, loads: set[str], leaves_out: set[str]
+) -> None:
     loaded = loaded_by(code)
-    assert "opt_einsum" in loaded
-    assert not loaded & {"torch", "jax", "cupy", "scipy", "sympy", "tensorly", "matplotlib"}
+    assert loads <= loaded
+    assert not loaded & leaves_out
 
 
 def test_what_is_listed_is_public() -> None:

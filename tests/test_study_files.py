@@ -33,7 +33,7 @@ import safetensors.torch
 import torch
 
 from tensornet import cli
-from tensornet.study import RunResult, load_trained, report, run_study, training
+from tensornet.study import RunResult, load_trained, report, training
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study.checkpoint import Checkpoint, Checkpoints
@@ -45,7 +45,9 @@ from tensornet.study.schema import read
 from tensornet.study.store import RunStore
 from tensornet.study.task import Examples, Task
 
+from . import studies
 from .damage import BYTES, DOCUMENTS, applied, damaged, damaged_value
+from .studies import kept
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,6 @@ TINY = Task("tiny", "Tiny", "image", ROWS, Recipe(epochs=3, batch=8, learning_ra
 @pytest.fixture(scope="module", autouse=True)
 def _tiny() -> Any:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("TENSORNET_CALIBRATE", "0")
         patched.setitem(study_run.TASKS, "tiny", lambda data: TINY)
         blank = {name: b"" for name in report.OUTPUTS if name.endswith(FORMATS)}
         patched.setattr(report, "draw", lambda task, results, costs: blank)
@@ -84,10 +85,7 @@ def _tiny() -> Any:
 
 def study(folder: Path, **changes: Any) -> tuple[list[RunResult], str]:
     """The results without their times, and what was printed."""
-    console = Console(file=io.StringIO(), width=200)
-    results = run_study(folder, task="tiny", console=console, measure=False, **changes)
-    assert isinstance(console.file, io.StringIO)
-    return results, console.file.getvalue()
+    return studies.study(folder, task="tiny", **changes)
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +123,6 @@ def expected(finished: Path) -> list[RunResult]:
     return results
 
 
-def the(folder: Path, name: str) -> Path:
-    """The one file of a run with that end."""
-    (path,) = (folder / "runs").glob(name)
-    return path
-
-
 def copied(folder: Path, target: Path) -> Path:
     shutil.copytree(folder / "runs", target / "runs")
     return target
@@ -162,9 +154,9 @@ def test_no_damage_changes_a_number(
     results, printed = study(folder)
     assert results == expected
     assert "kept, finished before: one\n" in printed
-    load_trained(the(folder, "two.*.safetensors"))
+    load_trained(kept(folder, "two.*.safetensors"))
     aside = {path.name for path in (folder / "runs").glob("*.damaged*")}
-    kept_aside = paths if "checkpoint" in files else [the(folder, "two.*.json")]
+    kept_aside = paths if "checkpoint" in files else [kept(folder, "two.*.json")]
     assert aside >= ({f"{path.name}.damaged" for path in kept_aside if way != "gone"})
     assert all(f"- `runs/{name}`" in (folder / "report.md").read_text(encoding="utf-8") for name in aside)
     again, printed = study(folder)
@@ -195,49 +187,60 @@ def test_several_files_are_damaged_at_once(
     assert study(folder)[0] == expected
 
 
-@pytest.mark.parametrize("ends", [("json",), ("safetensors",), ("json", "safetensors")])
-def test_files_of_another_run_are_not_taken(
-    finished: Path, expected: list[RunResult], tmp_path: Path, ends: tuple[str, ...]
-) -> None:
-    folder = copied(finished, tmp_path)
-    for end in ends:
-        one, two = the(folder, f"one.*.{end}"), the(folder, f"two.*.{end}")
-        one.rename(folder / "kept")
-        two.rename(one)
-        (folder / "kept").rename(two)
-    results, printed = study(folder)
-    assert results == expected
-    assert printed.count("damaged, set aside and not used: ") == 2
+def _swap(one: Path, two: Path) -> None:
+    content = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(content)
 
 
-def test_checkpoints_of_another_run_are_not_taken(
-    stopped: Path, expected: list[RunResult], tmp_path: Path
-) -> None:
-    folder = copied(stopped, tmp_path)
-    for path in (folder / "runs").glob("two.*.checkpoint"):
-        path.rename(path.with_name(path.name.replace("two", "three")))
-    one = the(folder, "one.*.json")
-    for path in (folder / "runs").glob("three.*.checkpoint"):
-        name = one.name.replace(".json", ".previous.checkpoint" if "previous" in path.name else ".checkpoint")
-        path.rename(path.with_name(name))
+def _swapped(*ends: str) -> Callable[[Path], object]:
+    return lambda runs: [_swap(*sorted(runs.glob(f"*.{end}"))) for end in ends]
+
+
+def _of_another_run(runs: Path) -> None:
+    (one,) = runs.glob("one.*.json")
+    for path in runs.glob("two.*.checkpoint"):
+        end = ".previous.checkpoint" if "previous" in path.name else ".checkpoint"
+        path.rename(one.with_name(one.name.replace(".json", end)))
     one.unlink()
-    results, printed = study(folder)
-    assert results == expected
-    assert printed.count("it is not one of this run") == 2
 
 
-def test_swapped_checkpoints_go_on_from_the_older(
-    stopped: Path, expected: list[RunResult], tmp_path: Path
-) -> None:
-    folder = copied(stopped, tmp_path)
-    older = the(folder, "two.*.previous.checkpoint")
-    newest = older.with_name(older.name.replace(".previous", ""))
-    content = newest.read_bytes()
-    newest.write_bytes(older.read_bytes())
-    older.write_bytes(content)
+def _a_folder_before(runs: Path) -> None:
+    (path,) = runs.glob("two.*.previous.checkpoint")
+    path.unlink()
+    (path / "mine").mkdir(parents=True)
+
+
+def _half_written(runs: Path) -> None:
+    (path,) = runs.glob("two.*.previous.checkpoint")
+    for end in ("json", "safetensors", "checkpoint"):
+        (runs / f".{path.name.removesuffix('.previous.checkpoint')}.{end}.77").write_bytes(b"half")
+
+
+@pytest.mark.parametrize(
+    ("damage", "unfinished", "told", "times"),
+    [
+        (_swapped("json"), False, "damaged, set aside and not used: ", 2),
+        (_swapped("safetensors"), False, "damaged, set aside and not used: ", 2),
+        (_swapped("json", "safetensors"), False, "damaged, set aside and not used: ", 2),
+        (_of_another_run, True, "it is not one of this run", 2),
+        (_swapped("checkpoint"), True, "two: goes on after step 4 of 6", 1),
+        (_a_folder_before, True, "two: goes on after step", 1),
+        (_half_written, True, "two: goes on after step", 1),
+    ],
+)
+def test_what_the_run_did_not_write_is_not_taken(
+    finished: Path, stopped: Path, expected: list[RunResult], tmp_path: Path,
+    damage: Callable[[Path], object], unfinished: bool, told: str, times: int
+) -> None:  # fmt: skip
+    folder = copied(stopped if unfinished else finished, tmp_path)
+    damage(folder / "runs")
     results, printed = study(folder)
     assert results == expected
-    assert "two: goes on after step 4 of 6" in printed
+    assert printed.count(told) == times
+    left = sorted(path.suffix for path in (folder / "runs").iterdir())
+    assert [each for each in left if each != ".damaged"] == [*2 * [".json"], *2 * [".safetensors"]]
+    assert (".damaged" in left) == (damage is _a_folder_before or "goes on" not in told)
 
 
 @pytest.mark.parametrize("name", [*report.OUTPUTS, "runs/two.*.lock"])
@@ -245,7 +248,7 @@ def test_a_folder_in_the_place_of_what_is_written(
     finished: Path, expected: list[RunResult], tmp_path: Path, name: str
 ) -> None:
     folder = copied(finished, tmp_path)
-    path = the(folder, "two.*.json")
+    path = kept(folder, "two.*.json")
     place = path.with_suffix(".lock") if name.startswith("runs") else folder / name
     path.unlink()
     (place / "mine").mkdir(parents=True)
@@ -255,32 +258,10 @@ def test_a_folder_in_the_place_of_what_is_written(
     assert all((folder / each).is_file() for each in report.OUTPUTS)
 
 
-def test_a_folder_in_the_place_of_the_checkpoint_before(
-    stopped: Path, expected: list[RunResult], tmp_path: Path
-) -> None:
-    folder = copied(stopped, tmp_path)
-    path = the(folder, "two.*.previous.checkpoint")
-    path.unlink()
-    (path / "mine").mkdir(parents=True)
-    assert study(folder)[0] == expected
-    assert path.with_name(f"{path.name}.damaged").is_dir()
-
-
-def test_what_a_killed_process_left_half_written_is_gone(
-    stopped: Path, expected: list[RunResult], tmp_path: Path
-) -> None:
-    folder = copied(stopped, tmp_path)
-    name = the(folder, "two.*.previous.checkpoint").name.removesuffix(".previous.checkpoint")
-    for end in ("json", "safetensors", "checkpoint"):
-        (folder / "runs" / f".{name}.{end}.77").write_bytes(b"half")
-    assert study(folder)[0] == expected
-    assert sorted(path.suffix for path in (folder / "runs").iterdir()) == 2 * [".json"] + 2 * [".safetensors"]
-
-
 def test_nothing_set_aside_is_lost(finished: Path, tmp_path: Path) -> None:
     folder = copied(finished, tmp_path)
     for number in range(3):
-        the(folder, "two.*.json").write_text(str(number))
+        kept(folder, "two.*.json").write_text(str(number))
         study(folder, rows="two")
     aside = (folder / "runs").glob("two.*.json.damaged*")
     assert sorted(path.read_text() for path in aside) == ["0", "1", "2"]
@@ -337,7 +318,7 @@ def test_a_result_that_no_run_can_have(
     finished: Path, expected: list[RunResult], tmp_path: Path, change: Any, reason: str
 ) -> None:
     folder = copied(finished, tmp_path)
-    path = the(folder, "two.*.json")
+    path = kept(folder, "two.*.json")
     path.write_bytes(resealed(applied(path.read_bytes(), change)))
     results, printed = study(folder)
     assert results == expected
@@ -385,7 +366,7 @@ def test_a_checkpoint_that_the_run_cannot_have_written(
 ) -> None:
     """Sealed like any other: refused, and the one before it used."""
     folder = copied(stopped, tmp_path)
-    previous = the(folder, "two.*.previous.checkpoint")
+    previous = kept(folder, "two.*.previous.checkpoint")
     path = previous.with_name(previous.name.replace(".previous", ""))
     tensors, metadata = read_tensors(path)
     tensors, state = change(tensors, json.loads(metadata.pop("state")))
@@ -400,7 +381,7 @@ def test_a_checkpoint_that_the_run_cannot_have_written(
 def test_random_documents_that_were_sealed_again(finished: Path, tmp_path: Path) -> None:
     """A result, or nothing: never a raw error, and never numbers that make no sense."""
     folder, rng = copied(finished, tmp_path), random.Random(0)
-    path = the(folder, "two.*.json")
+    path = kept(folder, "two.*.json")
     content = path.read_bytes()
     settings, found = json.loads(content)["settings"], 0
     for _ in range(300):
@@ -416,7 +397,7 @@ def test_random_documents_that_were_sealed_again(finished: Path, tmp_path: Path)
 
 def test_random_checkpoints_that_were_sealed_again(stopped: Path, tmp_path: Path) -> None:
     folder, rng, said = copied(stopped, tmp_path), random.Random(1), list[str]()
-    previous = the(folder, "two.*.previous.checkpoint")
+    previous = kept(folder, "two.*.previous.checkpoint")
     path = previous.with_name(previous.name.replace(".previous", ""))
     previous.unlink()
     content = path.read_bytes()
@@ -444,7 +425,7 @@ def test_a_seal_notices_every_byte(content: bytes, place: int, change: int) -> N
 
 @pytest.mark.parametrize("way", WAYS)
 def test_damaged_weights_are_told(finished: Path, tmp_path: Path, way: str) -> None:
-    path = the(copied(finished, tmp_path), "two.*.safetensors")
+    path = kept(copied(finished, tmp_path), "two.*.safetensors")
     _damage(path, way, random.Random(way))
     with pytest.raises(
         TensornetError, match=r"two\..*\.safetensors is not a trained classifier: .*\nfix: give one"
@@ -452,48 +433,44 @@ def test_damaged_weights_are_told(finished: Path, tmp_path: Path, way: str) -> N
         load_trained(path)
 
 
+def _weights(change: Callable[[Any], Any]) -> Any:
+    return lambda tensors, metadata: sealed_tensors(change(tensors), metadata)
+
+
+def _graph(text: str) -> Any:
+    return lambda tensors, metadata: sealed_tensors(tensors, {**metadata, "graph": text})
+
+
+def _earlier(tensors: Any, metadata: Any) -> bytes:
+    """Weights that do not say how inputs are scaled."""
+    graph = build(ROWS["two"], load(0, None))
+    return safetensors.torch.save(tensors, {"graph": graph.to_json()})
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_without("W"), "its graph and its parameters disagree about W"),
-        (lambda each: {**each, "X": each["W"].clone()}, "its graph and its parameters disagree about X"),
-        (lambda each: {**each, "W": each["W"][:3]}, r"'W' has the shape \(3, 6\), not \(6, 6\)"),
-        (lambda each: {**each, "W": each["W"].reshape(36)}, r"'W' has the shape \(36,\), not \(6, 6\)"),
-        (lambda each: {**each, "W": each["W"].int()}, r"'W' holds torch.int32"),
+        (_weights(_without("W")), "its graph and its parameters disagree about W"),
+        (_weights(lambda each: {**each, "X": each["W"].clone()}), "its graph and its parameters disagree about X"),
+        (_weights(lambda each: {**each, "W": each["W"][:3]}), r"'W' has the shape \(3, 6\), not \(6, 6\)"),
+        (_weights(lambda each: {**each, "W": each["W"].reshape(36)}), r"'W' has the shape \(36,\), not \(6, 6\)"),
+        (_weights(lambda each: {**each, "W": each["W"].int()}), r"'W' holds torch.int32"),
+        *((_graph(text), "this is not a graph in JSON") for text in ("", "{", "[1]", '{"format": "tensornet.graph"}')),
+        (lambda tensors, metadata: sealed_tensors(tensors, {**metadata, "format": "other"}), "no study wrote it"),
+        (_earlier, "(?s:.)*for one of an earlier version, which did not keep how inputs are scaled, give its `tensornet study`"),
+        (lambda tensors, metadata: b"\x02\0\0\0\0\0\0\0{}", ""),
     ],
-)
-def test_parameters_that_are_not_those_of_the_graph(
+)  # fmt: skip
+def test_weights_and_a_graph_that_do_not_fit_are_told(
     finished: Path, tmp_path: Path, change: Any, reason: str
 ) -> None:
-    path = the(copied(finished, tmp_path), "two.*.safetensors")
-    tensors, metadata = read_tensors(path)
-    del metadata["seal"]
-    path.write_bytes(sealed_tensors(change(tensors), metadata))
-    with pytest.raises(TensornetError, match=rf"is not a trained classifier: {reason}"):
-        load_trained(path)
-
-
-@pytest.mark.parametrize("graph", ["", "{", "[1]", '{"format": "tensornet.graph"}'])
-def test_a_graph_that_is_none(finished: Path, tmp_path: Path, graph: str) -> None:
-    path = the(copied(finished, tmp_path), "two.*.safetensors")
-    tensors, metadata = read_tensors(path)
-    del metadata["seal"]
-    path.write_bytes(sealed_tensors(tensors, {**metadata, "graph": graph}))
-    with pytest.raises(TensornetError, match="is not a trained classifier: this is not a graph in JSON"):
-        load_trained(path)
-
-
-def test_weights_of_an_earlier_version_are_refused(finished: Path, tmp_path: Path) -> None:
-    """They did not say how inputs are scaled; the error says what to do, and the study trains them anew."""
+    """And the study trains them anew."""
     folder = copied(finished, tmp_path)
-    path = the(folder, "two.*.safetensors")
-    tensors, _ = read_tensors(path)
-    graph = build(ROWS["two"], load(0, None))
-    path.write_bytes(safetensors.torch.save(tensors, {"graph": graph.to_json()}))
-    fix = (
-        r"for one of an earlier version, which did not keep how inputs are scaled, give its `tensornet study`"
-    )
-    with pytest.raises(TensornetError, match=rf"is not a trained classifier(?s:.)*{fix}"):
+    path = kept(folder, "two.*.safetensors")
+    tensors, metadata = read_tensors(path)
+    del metadata["seal"]
+    path.write_bytes(change(tensors, metadata))
+    with pytest.raises(TensornetError, match=rf"is not a trained classifier: {reason}"):
         load_trained(path)
     study(folder)
     assert load_trained(path)[0].inputs
@@ -524,7 +501,7 @@ def test_a_folder_with_escapes_in_its_name(tmp_path: Path) -> None:
     _, printed = study(folder)
     assert "\x1b" not in printed
     assert r"results\x1b[2J\udcff" in printed
-    the(folder, "two.*.json").write_text("damaged")
+    kept(folder, "two.*.json").write_text("damaged")
     _, printed = study(folder)
     assert "\x1b" not in printed
 

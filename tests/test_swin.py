@@ -13,31 +13,10 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.models.swin import MERGED, SHIFTED
 
-from .conftest import covered, examples
+from .conftest import covered, examples, parameters_of
 
 small: dict[str, Any] = {"patch": 2, "dim": 4, "depths": (2, 2), "heads": (1, 2), "classes": 3, "window": 2}
-
-
-def parameters_of(graph: tn.Graph) -> dict[str, Any]:
-    rng = np.random.default_rng(1)
-    return {name: 0.5 * rng.standard_normal(a.shape) for name, a in tn.init(graph, dtype="float64").items()}
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "number"),
-    [
-        ("swin_t", {}, 28_288_354),
-        ("swin_t", {"classes": 10}, 27_527_044),
-        ("swin_s", {}, 49_606_258),
-        ("swin_b", {}, 87_768_224),
-    ],
-)
-def test_published_counts(name: str, changes: dict[str, Any], number: int) -> None:
-    graph = models.create(name, **changes)
-    assert tn.parameter_count(graph) == number
-    assert sum(row[2] for row in tn.parameter_table(graph)) == number
 
 
 axis = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 3))
@@ -73,40 +52,6 @@ def test_only_neighbours_see_one_another(
         for size, side, by, place in zip((height, width), sides, shift, at, strict=True)
     )
     np.testing.assert_array_equal(changed, rows[:, None] & columns[None, :])
-
-
-def test_shift_and_unshift_are_the_identity() -> None:
-    x = np.random.default_rng(0).standard_normal((2, 5, 7, 3))
-    there = tn.compile(tn.layer(SHIFTED.format(down=-2, across=-2), inputs="g"))({}, x)
-    np.testing.assert_array_equal(there, np.roll(x, (-2, -2), (1, 2)))
-    np.testing.assert_array_equal(
-        tn.compile(tn.layer(SHIFTED.format(down=2, across=2), inputs="g"))({}, there), x
-    )
-
-
-def test_merging_takes_neighbours_column_by_column() -> None:
-    x = np.random.default_rng(0).standard_normal((2, 4, 6, 3))
-    found = tn.compile(tn.layer(MERGED, inputs="x", u=2, v=2))({}, x)
-    parts = [x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]]
-    np.testing.assert_array_equal(found, np.concatenate(parts, -1))
-
-
-def test_window_attention_against_its_definition() -> None:
-    graph = models.window_attention(4, 2, 3)
-    parameters = parameters_of(graph)
-    x = np.random.default_rng(0).standard_normal((1, 3, 3, 4))
-    tokens = x.reshape(9, 4)
-    q, k, v = (tokens @ parameters[f"W{n}"].T + parameters[f"b{n}"] for n in "qkv")
-    places = [(y, z) for y in range(3) for z in range(3)]
-    heads = []
-    for h in range(2):
-        own = slice(2 * h, 2 * h + 2)
-        bias = [[parameters["B"][(a[0] - b[0] + 2) * 5 + a[1] - b[1] + 2, h] for b in places] for a in places]
-        s = q[:, own] @ k[:, own].T / np.sqrt(2) + np.array(bias)
-        a = np.exp(s - s.max(1, keepdims=True))
-        heads.append(a / a.sum(1, keepdims=True) @ v[:, own])
-    expected = np.concatenate(heads, 1) @ parameters["Wo"].T + parameters["bo"]
-    np.testing.assert_allclose(tn.compile(graph)(parameters, x).reshape(9, 4), expected, rtol=1e-10)
 
 
 def test_stochastic_depth_skips_whole_examples_in_training_only() -> None:
@@ -234,15 +179,8 @@ def test_eps_of_the_norms_around_patches() -> None:
     transformers = pytest.importorskip("transformers")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.manual_seed(0)
-    config = transformers.SwinConfig(
-        image_size=16,
-        patch_size=2,
-        embed_dim=4,
-        depths=[1, 1],
-        num_heads=[1, 2],
-        window_size=4,
-        layer_norm_eps=0.3,
-    )
+    sizes = {"image_size": 16, "patch_size": 2, "embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2]}
+    config = transformers.SwinConfig(**sizes, window_size=4, layer_norm_eps=0.3)
     model = transformers.SwinForImageClassification(config).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.5)

@@ -13,25 +13,14 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.models.tensor_swin import EMBEDDING, PARTS, contraction, tensor_window_attention
+from tensornet.models.tensor_swin import PARTS, contraction, tensor_window_attention
 
-from .conftest import examples, sampled
+from .conftest import examples, parameters_of, sampled
 
-small: dict[str, Any] = {
-    "image": 16,
-    "patch": 2,
-    "modes": ((2, 2, 2), (2, 2, 4)),
-    "depths": (2, 2),
-    "heads": ((1, 2, 1), (2, 1, 2)),
-    "classes": 3,
-    "window": 4,
-}
+small: dict[str, Any] = {"image": 16, "patch": 2, "depths": (2, 2), "classes": 3, "window": 4}
+small |= {"modes": ((2, 2, 2), (2, 2, 4)), "heads": ((1, 2, 1), (2, 1, 2))}
 modes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
-
-
-def parameters_of(graph: tn.Graph, seed: int = 1) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-    return {name: 0.5 * rng.standard_normal(a.shape) for name, a in tn.init(graph, dtype="float64").items()}
+shifts = st.tuples(st.integers(0, 1), st.integers(0, 2))
 
 
 def test_counts_of_the_presets() -> None:
@@ -51,21 +40,7 @@ def test_parameters_of_a_contraction(
     assert tn.parameter_count(graph) == sum(a * b for a, b in zip(old, new, strict=True)) + bias * prod(new)
 
 
-def test_identity_factors_are_the_plain_patch_cut() -> None:
-    """A5."""
-    graph = tn.layer(EMBEDDING, inputs="x", u=2, v=2, d1=2, d2=2, d3=3)
-    x = np.random.default_rng(0).standard_normal((2, 3, 4, 6))
-    eyes = {"V0": np.eye(2), "V1": np.eye(2), "V2": np.eye(3), "bias": np.zeros(12)}
-    cut = x.reshape(2, 3, 2, 2, 3, 2).transpose(0, 2, 4, 3, 5, 1).reshape(2, 2, 3, 12)
-    np.testing.assert_allclose(tn.compile(graph)(eyes, x), cut)
-
-
-@given(
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.sampled_from(["soft", "signed"]),
-    st.tuples(st.integers(0, 1), st.integers(0, 2)),
-)
+@given(st.integers(1, 3), st.integers(1, 3), st.sampled_from(["soft", "signed"]), shifts)
 @examples(6)
 def test_one_mode_is_ordinary_window_attention(
     heads: int, width: int, weights: str, shift: tuple[int, int]
@@ -83,25 +58,6 @@ def test_one_mode_is_ordinary_window_attention(
     np.testing.assert_allclose(
         tn.compile(tensor)(ours, x), tn.compile(dense)(parameters, x), rtol=1e-9, atol=1e-11
     )
-
-
-def test_tensor_attention_against_its_definition() -> None:
-    """Eq. 3.0.10–3.0.16 in one window, by einsum, signed."""
-    graph = tensor_window_attention((2, 4, 3), (2, 2, 1), 2, position_bias=False)
-    p = parameters_of(graph)
-    x = np.random.default_rng(0).standard_normal((1, 2, 2, 24))
-    tokens = x.reshape(4, 2, 4, 3)
-    q, k, v = (
-        np.einsum("nabc,xa,yb,zc->nxyz", tokens, *(p[f"{name}{n}"] for n in (1, 2, 3))).reshape(
-            4, 2, 1, 2, 2, 1, 3
-        )
-        for name in "QKV"
-    )
-    scores = np.einsum("iaxbycz,jaxbycz->abcij", q, k) / np.sqrt(1 * 2 * 3)
-    power = np.exp(abs(scores) - abs(scores).max(-1, keepdims=True))
-    signed = np.sign(scores) * power / power.sum(-1, keepdims=True)
-    expected = np.einsum("abcij,jaxbycz->iaxbycz", signed, v).reshape(1, 2, 2, 24)
-    np.testing.assert_allclose(tn.compile(graph)(p, x), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_worked_example_of_signed_attention() -> None:
@@ -166,18 +122,9 @@ def test_the_head_reads_the_mean_over_space() -> None:
 
 def test_two_stages_against_their_equations() -> None:
     """A5, A6, A9, A10 in one: eq. 3.0.9–3.0.21 by einsum, each stage of one window and one layer."""
-    graph = models.tensor_swin(
-        4,
-        2,
-        ((2, 1, 3), (2, 2, 3)),
-        (1, 1),
-        ((1, 1, 3), (2, 1, 1)),
-        4,
-        window=2,
-        ratios=(2, 1, 2),
-        position_bias=False,
-        head_rank=(2, 2, 2, 3),
-    )
+    stages = ((2, 1, 3), (2, 2, 3)), (1, 1), ((1, 1, 3), (2, 1, 1))
+    settings: dict[str, Any] = {"window": 2, "ratios": (2, 1, 2), "head_rank": (2, 2, 2, 3)}
+    graph = models.tensor_swin(4, 2, *stages, 4, **settings, position_bias=False)
     p = parameters_of(graph)
 
     def normed(z: Any, name: str) -> Any:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import io
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import tensornet as tn
 from tensornet.errors import TensornetError
@@ -24,7 +23,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import image_files, load_trained, results_folder, run_study
+from tensornet.study import image_files, load_trained, results_folder
 from tensornet.study.arrays import as_images, load_arrays
 from tensornet.study.image_files import read_mnist
 from tensornet.study.images import Source, load_images, source_of
@@ -34,6 +33,7 @@ from tensornet.study.telling import Report
 from tensornet.study.thesis import EXPERIMENTS, fitting, thesis
 
 from .conftest import sampled
+from .studies import Finished, kept, study
 from .test_images import write_cifar10, write_mnist, write_tiny_imagenet
 
 CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "tiny-imagenet": 200}
@@ -66,13 +66,9 @@ def test_the_rows_are_what_they_say(name: str, row: str) -> None:
     last = experiment.rows[row].settings["modes"][-1]
     if row == "swin":
         dense = tn.models.swin(
-            image=experiment.shape["image"],
-            patch=experiment.shape["patch"],
-            channels=experiment.shape["channels"],
-            window=experiment.shape["window"],
-            depths=experiment.shape["depths"],
-            dim=(lambda a, b, c: a * b * c)(*experiment.rows[row].settings["modes"][0]),
-            heads=[a * b * c for a, b, c in experiment.rows[row].settings["heads"]],
+            **{name: experiment.shape[name] for name in ("image", "patch", "channels", "window", "depths")},
+            dim=math.prod(experiment.rows[row].settings["modes"][0]),
+            heads=[math.prod(each) for each in experiment.rows[row].settings["heads"]],
             classes=CLASSES[name],
         )
         assert count == tn.parameter_count(dense)
@@ -122,11 +118,8 @@ def test_a_row_takes_the_images_of_its_data_set(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     examples, task = load_images(Source("cifar10", tmp_path), 0), thesis(str(tmp_path))
     row = task.rows["tensor-8x8x12"]
-    small = {
-        "modes": ((2, 1, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4)),
-        "heads": ((1, 1, 1),) * 4,
-        "depths": (1,) * 4,
-    }
+    small = {"modes": ((2, 1, 1), (2, 2, 1), (2, 2, 2), (2, 2, 4)), "heads": ((1, 1, 1),) * 4}
+    small |= {"depths": (1,) * 4}
     module = tn.module(task.build(replace(row, settings={**row.settings, **small}), examples), seed=0)
     with torch.no_grad():
         logits = module.eval()(*examples.batch(tuple(each[:2] for each in examples.train_inputs)))
@@ -134,27 +127,15 @@ def test_a_row_takes_the_images_of_its_data_set(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, str]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """MNIST's files with noise in them, one epoch of two runs."""
     data, folder = tmp_path_factory.mktemp("mnist"), tmp_path_factory.mktemp("results")
     write_mnist(data, 30)
-    console = Console(file=io.StringIO(), width=160)
-    results = run_study(
-        folder,
-        task="thesis",
-        data=str(data),
-        epochs=1,
-        rows=["tensor-4x4x8"],
-        threads=1,
-        recipe={"batch": 10},
-        measure=False,
-        console=console,
-    )
-    assert isinstance(console.file, io.StringIO)
-    return folder, results, console.file.getvalue()
+    settings: dict[str, Any] = {"rows": ["tensor-4x4x8"], "threads": 1, "recipe": {"batch": 10}}
+    return folder, *study(folder, 160, task="thesis", data=str(data), epochs=1, **settings)
 
 
-def test_each_row_is_trained_by_both_optimizers(finished: tuple[Path, Any, str]) -> None:
+def test_each_row_is_trained_by_both_optimizers(finished: Finished) -> None:
     folder, results, printed = finished
     assert [each.name for each in results] == ["tensor-4x4x8-adamw", "tensor-4x4x8-adam"]
     assert [each.recipe.optimizer for each in results] == ["adamw", "adam"]
@@ -168,7 +149,7 @@ def test_each_row_is_trained_by_both_optimizers(finished: tuple[Path, Any, str])
     assert "mnist0: Swin and tensorized Swin" in printed
 
 
-def test_a_report_of_other_images_tells_of_them_alone(finished: tuple[Path, Any, str]) -> None:
+def test_a_report_of_other_images_tells_of_them_alone(finished: Finished) -> None:
     """Noise in the files of MNIST: neither its name, nor what was published of it, nor what was tried on it."""
     report = (finished[0] / "report.md").read_text(encoding="utf-8")
     assert report.startswith("# mnist0: Swin and tensorized Swin\n")
@@ -183,7 +164,7 @@ def test_a_report_of_other_images_tells_of_them_alone(finished: tuple[Path, Any,
     assert "--row tensor-4x4x8 --set batch=10 --set epochs=1\n" in report
 
 
-def report_of(finished: tuple[Path, Any, str], recipe: Recipe | None, base: Recipe) -> str:
+def report_of(finished: Finished, recipe: Recipe | None, base: Recipe) -> str:
     """The report if the images were those of MNIST, and the runs of this recipe."""
     folder, results, _ = finished
     environment = json.loads((folder / "results.json").read_text(encoding="utf-8"))["environment"]
@@ -200,7 +181,7 @@ def report_of(finished: tuple[Path, Any, str], recipe: Recipe | None, base: Reci
     return Report(task.of(examples), summaries(runs), environment, {}).markdown()
 
 
-def test_the_report_has_the_published_figures_beside_ours(finished: tuple[Path, Any, str]) -> None:
+def test_the_report_has_the_published_figures_beside_ours(finished: Finished) -> None:
     """Where the images are those of the publication, and the recipe is the study's own."""
     results, own = finished[1], EXPERIMENTS["mnist"].recipe
     report = report_of(finished, None, own)
@@ -217,7 +198,7 @@ def test_the_report_has_the_published_figures_beside_ours(finished: tuple[Path, 
         )
 
 
-def test_another_recipe_is_not_that_of_the_publication(finished: tuple[Path, Any, str]) -> None:
+def test_another_recipe_is_not_that_of_the_publication(finished: Finished) -> None:
     own = EXPERIMENTS["mnist"].recipe
     report = report_of(
         finished, own.changed({"epochs": 2, "learning_rate": 0.5, "shift": 0, "batch": 8}), own
@@ -293,12 +274,11 @@ def test_images_of_any_size_are_classified(shape: tuple[int, ...]) -> None:
     assert run(tn.init(graph, seed=0), examples.train_inputs[0].numpy()).shape == (6, 3)
 
 
-def test_bytes_give_the_accuracy_of_the_report(finished: tuple[Path, Any, str]) -> None:
+def test_bytes_give_the_accuracy_of_the_report(finished: Finished) -> None:
     """Pixels from 0 to 255 as the files hold them, into the graph and parameters of a run."""
     folder, results, _ = finished
     data = json.loads((folder / "results.json").read_text())["environment"]["data"]["place"]
-    (path,) = (folder / "runs").glob("tensor-4x4x8-adam.*.safetensors")
-    graph, weights = load_trained(path)
+    graph, weights = load_trained(kept(folder, "tensor-4x4x8-adam.*.safetensors"))
     assert sum(each.numel() for each in weights.values()) == 10_602
     module = tn.module(graph)
     module.load_state_dict(weights)
@@ -309,14 +289,11 @@ def test_bytes_give_the_accuracy_of_the_report(finished: tuple[Path, Any, str]) 
 
 
 @pytest.mark.slow
-def test_a_run_by_sgd_stands_beside_the_others(finished: tuple[Path, Any, str]) -> None:
+def test_a_run_by_sgd_stands_beside_the_others(finished: Finished) -> None:
     folder, _, _ = finished
     data = json.loads((folder / "results.json").read_text())["environment"]["data"]["place"]
-    console = Console(file=io.StringIO(), width=160)
-    run_study(
-        folder, task="thesis", data=data, epochs=1, rows="tensor-4x4x8", optimizers="sgd", threads=1,
-        recipe={"batch": 10}, console=console,
-    )  # fmt: skip
+    settings: dict[str, Any] = {"rows": "tensor-4x4x8", "threads": 1, "recipe": {"batch": 10}}
+    _, printed = study(folder, task="thesis", data=data, epochs=1, optimizers="sgd", measure=True, **settings)
     names = [each["name"] for each in json.loads((folder / "results.json").read_text())["results"]]
     assert names == ["tensor-4x4x8-adamw", "tensor-4x4x8-adam", "tensor-4x4x8-sgd"]
-    assert "kept" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "kept" not in printed

@@ -7,7 +7,7 @@ import json
 import math
 import operator
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -56,50 +56,58 @@ def test_each_element_type_has_constants_of_its_own() -> None:
     assert seconds["float64"] > 2 * seconds["bfloat16"]
 
 
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., DeviceProfile]:
+    """The constants of a device whose probes take what is told: of products or not, and of their shapes."""
+
+    def measured(told: Callable[..., float], backend: str = "numpy") -> DeviceProfile:
+        def seconds(probe: Any, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
+            found = float(told(source == probe.backend.templates["matmul"], *shapes))
+            probe.rounds[source, shapes] = [found]
+            return found
+
+        monkeypatch.setattr("tensornet.device.calibration._Probe.seconds", seconds)
+        return measure(load_backend(backend), "cpu", rounds=1)
+
+    return measured
+
+
 @pytest.mark.parametrize("busy", [1, 1000])
-def test_constants_are_those_of_a_device_that_keeps_to_them(
-    busy: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_constants_are_those_of_a_device_that_keeps_to_them(busy: int, measured: Any) -> None:
     """And where others used the memory, the rate of products is at most twice what they show."""
     launch, flops, bandwidth = 2e-6, 3e11, 2e10
 
-    def seconds(probe: Any, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
-        if source == probe.backend.templates["matmul"]:
+    def seconds(is_product: bool, *shapes: tuple[int, ...]) -> float:
+        if is_product:
             (*batch, m, k), (*_, n) = shapes
             moved, work, held = math.prod(batch) * (m * k + k * n + m * n), math.prod((*batch, m, k, n)), 1
         else:
             moved, work, held = 2 * math.prod(map(max, zip(*shapes, strict=True))), 0, busy
-        through = math.hypot(4 * moved * held / bandwidth, 2 * work / flops)
-        probe.rounds[source, shapes] = [launch + through]
-        return float(probe.rounds[source, shapes][0])
+        return launch + math.hypot(4 * moved * held / bandwidth, 2 * work / flops)
 
-    monkeypatch.setattr("tensornet.device.calibration._Probe.seconds", seconds)
-    found = measure(load_backend("numpy"), "cpu", rounds=1)
+    found = measured(seconds)
     assert found.bandwidth == pytest.approx(bandwidth / busy, rel=0.01)
     assert flops * 0.99 < found.flops < flops * (1.01 if busy == 1 else 2.0)
     assert found.launch == pytest.approx(launch + 4 * 2 * 8 * busy / bandwidth, rel=0.01)
 
 
-def test_what_cores_share_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cores_share_is_measured(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a device whose small steps take three times their share, and whose products begin late."""
     rate, begins, vectors, loop = 2e10, 3e-6, 5e9, 2e-9
 
-    def seconds(probe: Any, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
-        if source == probe.backend.templates["matmul"]:
+    def seconds(is_product: bool, *shapes: tuple[int, ...]) -> float:
+        if is_product:
             (*batch, m, k), (*_, n) = shapes
             moved, work = 4 * math.prod(batch) * (m * k + k * n + m * n), 2 * math.prod((*batch, m, k, n))
             through = begins + math.hypot(moved / rate, work / 3e11) if min(m, n) > 1 else moved / vectors
-        else:
-            made = tuple(map(max, zip(*shapes, strict=True)))
-            runs = math.prod(made[:-1]) if len(shapes) == 2 and len(made) == 3 else 0
-            through = 4 * (math.prod(made) + sum(map(math.prod, shapes))) / rate + loop * runs
-            through *= 3.0 if 100 < math.prod(made) < 32_768 else 1.0
-        probe.rounds[source, shapes] = [1e-6 + through]
-        return 1e-6 + through
+            return 1e-6 + through
+        made = tuple(map(max, zip(*shapes, strict=True)))
+        runs = math.prod(made[:-1]) if len(shapes) == 2 and len(made) == 3 else 0
+        through = 4 * (math.prod(made) + sum(map(math.prod, shapes))) / rate + loop * runs
+        return 1e-6 + through * (3.0 if 100 < math.prod(made) < 32_768 else 1.0)
 
-    monkeypatch.setattr("tensornet.device.calibration._Probe.seconds", seconds)
     monkeypatch.setattr("tensornet.device.calibration.os.cpu_count", lambda: 16)
-    found = measure(load_backend("numpy"), "cpu", rounds=1)
+    found = measured(seconds)
     assert found.cores == pytest.approx(3.0, rel=0.2)
     assert found.product == pytest.approx(begins, rel=0.2)
     assert found.vector_bandwidth == pytest.approx(vectors, rel=0.01)
@@ -179,20 +187,17 @@ def test_a_first_call_waits_for_no_further_round_when_those_before_took_long(
     assert len(seen) == rounds + 4
 
 
-def test_a_library_without_views_is_asked_for_few_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_without_views_is_asked_for_few_products(measured: Any) -> None:
     """Which it compiles one by one; what lies between is told by those beside."""
-    asked: dict[str, set[Any]] = {}
-
-    def seconds(probe: Any, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
-        asked[probe.backend.name].add((source, shapes))
-        probe.rounds[source, shapes] = [1e-6 + 1e-9 * sum(map(math.prod, shapes))]
-        return float(probe.rounds[source, shapes][0])
-
-    monkeypatch.setattr("tensornet.device.calibration._Probe.seconds", seconds)
-    found = {}
+    asked, found = dict[str, set[Any]](), dict[str, DeviceProfile]()
     for name in ("numpy", "jax"):
-        asked[name] = set()
-        found[name] = measure(load_backend(name), "cpu", rounds=1)
+        probes = asked[name] = set()
+
+        def seconds(*probe: Any, probes: set[Any] = probes) -> float:
+            probes.add(probe)
+            return 1e-6 + 1e-9 * sum(map(math.prod, probe[1:]))
+
+        found[name] = measured(seconds, name)
     assert len(asked["jax"]) < 65 < 2 * len(asked["jax"]) < len(asked["numpy"])
     widths = found["jax"].widths
     assert widths[0] == widths[1] == widths[2]
@@ -284,6 +289,11 @@ def test_a_walk_counts_what_a_loop_over_the_elements_does(
     assert found.scattered == scattered
 
 
+def walk(order: str, operands: str, **sizes: int) -> MemoryAccess:
+    """What a loop over axes in an order does to operands that lie so."""
+    return memory_access(tuple(order), [tuple(each) for each in operands.split()], sizes, 4)
+
+
 def pricing(**sizes: int) -> Pricing:
     return Pricing(sizes, CPU, 4)
 
@@ -304,13 +314,13 @@ def test_lines_at_even_steps_are_lost_from_a_cache(rows: int) -> None:
     """A cache of 8 ways has one set for all lines that lie pages apart; at odd numbers of lines it has them all."""
 
     def again(columns: int) -> MemoryAccess:
-        return memory_access("acb", ["abc"], {"a": 2, "b": rows, "c": columns}, 4)
+        return walk("acb", "abc", a=2, b=rows, c=columns)
 
     even, odd = again(1024), again(1040)
     assert odd.lost == odd.fetched == 0
     assert even.lost > 0
     assert (even.fetched > 0) == (rows > 256)
-    assert memory_access("acb", ["abc"], {"a": 2, "b": 8, "c": 1024}, 4).lost == 0
+    assert walk("acb", "abc", a=2, b=8, c=1024).lost == 0
     seconds = [CPU.access_seconds(each) / each.written for each in (odd, even)]
     assert seconds[0] < seconds[1] < 20 * seconds[0]
 
@@ -318,15 +328,15 @@ def test_lines_at_even_steps_are_lost_from_a_cache(rows: int) -> None:
 def test_lines_take_turns_at_as_many_places_as_their_loops_reach() -> None:
     """64 lines three pages apart share a place of the first cache, whatever other two lie between."""
     sizes = {"a": 64, "d": 16, "c": 2, "b": 96}
-    assert memory_access("dbca", ["adcb"], sizes, 4).lost == 64 * 16 * 2 * 96
-    assert memory_access("dbca", ["adcb"], {**sizes, "d": 17}, 4).lost == 0
+    assert walk("dbca", "adcb", **sizes).lost == 64 * 16 * 2 * 96
+    assert walk("dbca", "adcb", **{**sizes, "d": 17}).lost == 0
 
 
 def test_runs_far_apart_jump_and_lines_beside_one_another_do_not() -> None:
     sizes = {"a": 512, "b": 8, "c": 96}
-    assert memory_access("bac", ["abc"], sizes, 4).jumped == 2 * 4 * 512 * 8 * 96
-    assert memory_access("abc", ["abc"], sizes, 4).jumped == 0
-    assert memory_access("abc", ["abc", "c"], sizes, 4).jumped == 0
+    assert walk("bac", "abc", **sizes).jumped == 2 * 4 * 512 * 8 * 96
+    assert walk("abc", "abc", **sizes).jumped == 0
+    assert walk("abc", "abc c", **sizes).jumped == 0
 
 
 def test_a_shallow_product_is_slower_than_its_share() -> None:
@@ -340,7 +350,7 @@ def test_loops_over_whole_lines_are_set_up_in_less() -> None:
     profile = replace(CPU, even=CPU.run / 5)
 
     def each(columns: int) -> float:
-        loops = memory_access("ab", ["ab", "b"], {"a": 4096, "b": columns}, 4)
+        loops = walk("ab", "ab b", a=4096, b=columns)
         return (profile.access_seconds(loops) - profile.pointwise(loops.moved, loops.written)) / loops.runs
 
     assert each(16) == pytest.approx(each(48))
@@ -350,18 +360,16 @@ def test_loops_over_whole_lines_are_set_up_in_less() -> None:
 
 def test_where_a_matrix_is_turned_in_blocks_no_lines_are_lost() -> None:
     blocks = replace(CPU, blocked=4e-9)
-    worst, odd = (memory_access("ba", ["ab"], {"a": 1024, "b": columns}, 4) for columns in (1024, 1040))
+    worst, odd = (walk("ba", "ab", a=1024, b=columns) for columns in (1024, 1040))
     assert worst.lost > 0
     assert odd.lost == 0
     assert blocks.access_seconds(worst) / worst.written == pytest.approx(
         blocks.access_seconds(odd) / odd.written, rel=0.05
     )
     assert blocks.access_seconds(worst) < CPU.access_seconds(worst)
-    narrow, wide = (
-        memory_access("ba", ["ab"], {"a": 2**18 // columns, "b": columns}, 4) for columns in (2, 64)
-    )
+    narrow, wide = (walk("ba", "ab", a=2**18 // columns, b=columns) for columns in (2, 64))
     assert blocks.access_seconds(narrow) > 2 * blocks.access_seconds(wide)
-    several = memory_access("acb", ["abc"], {"a": 8, "b": 256, "c": 1024}, 4)
+    several = walk("acb", "abc", a=8, b=256, c=1024)
     assert blocks.access_seconds(several) == CPU.access_seconds(several)
 
 
@@ -372,7 +380,7 @@ def test_matrices_in_pieces_take_as_long_as_the_lines_that_are_lost_between_them
     beside, apart = (
         each.matrix(layout, ("b",), ("k",), ("n",)) for layout in (("b", "k", "n"), ("k", "b", "n"))
     )
-    lost = memory_access("bkn", ["kbn"], sizes, 4).lost
+    lost = walk("bkn", "kbn", **sizes).lost
     assert lost == 1536 * 200
     assert apart.seconds - beside.seconds >= CPU.near_line * lost
 

@@ -77,6 +77,7 @@ def test_modules_mirror_the_calls_and_hold_the_parameters_by_name() -> None:
     assert isinstance(module.blocks, torch.nn.ModuleList)
     assert len(module.blocks) == DEPTH
     assert list(module.state_dict()) == [leaf.name for leaf in graph.parameters]
+    assert "blocks.1.mlp.y = " in repr(module)
     assert [name for name, _ in module.named_children()] == ["embed", "blocks", "head"]
     assert sorted(name for name, _ in module.blocks[1].named_parameters()) == [
         "attention.K", "attention.Q", "mlp.W", "mlp.Z", "mlp.u",

@@ -14,25 +14,18 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import covered, examples, those_of
+from .conftest import covered, examples, parameters_of, those_of
 
 small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
-
-
-def parameters_of(graph: tn.Graph, seed: int = 0) -> dict[str, Any]:
-    """Random everywhere, biases too."""
-    rng = np.random.default_rng(seed)
-    return {
-        name: rng.standard_normal(array.shape) * 0.5
-        for name, array in tn.init(graph, dtype="float64").items()
-    }
-
-
-@pytest.mark.parametrize(("name", "number"), [("xlnet_base", 116_718_336), ("xlnet_large", 360_268_800)])
-def test_published_counts(name: str, number: int) -> None:
-    graph = models.create(name)
-    assert tn.parameter_count(graph) == number
-    assert sum(row[2] for row in tn.parameter_table(graph)) == number
+ONE: dict[str, Any] = {
+    **small,
+    "depth": 1,
+    "mask": None,
+    "segments": False,
+    "two_streams": False,
+    "head": None,
+}
+"""One layer of one stream, of which all sees all."""
 
 
 @given(
@@ -177,8 +170,7 @@ def test_streams_begin_with_w_and_with_embeddings() -> None:
 @examples(8)
 def test_both_ways_of_reading(batch: int, length: int, seed: int, clamp_len: int | None) -> None:
     """The second half of the batch, backwards, is what the first half is forwards."""
-    same = {**small, "depth": 1, "segments": False, "mask": None, "two_streams": False, "head": None}
-    same |= {"clamp_len": clamp_len}
+    same = {**ONE, "clamp_len": clamp_len}
     forwards, both = models.xlnet(**same), models.xlnet(**same, bi_data=True)
     assert tn.parameter_count(both) == tn.parameter_count(forwards)
     parameters, rng = parameters_of(forwards), np.random.default_rng(seed)
@@ -192,9 +184,7 @@ def test_both_ways_of_reading(batch: int, length: int, seed: int, clamp_len: int
 
 def test_distances_beyond_the_clamp_are_alike() -> None:
     """With one layer, a position reads tokens two and more away alike, wherever they are on that side."""
-    graph = models.xlnet(
-        **{**small, "depth": 1}, clamp_len=2, mask=None, segments=False, two_streams=False, head=None
-    )
+    graph = models.xlnet(**ONE, clamp_len=2)
     parameters, f = parameters_of(graph), tn.compile(graph)
     t = np.array([[3, 1, 4, 1, 5, 9, 2]])
     y = f(parameters, t)
@@ -202,29 +192,16 @@ def test_distances_beyond_the_clamp_are_alike() -> None:
         other = t.copy()
         other[0, [a, b]] = t[0, [b, a]]
         assert np.allclose(f(parameters, other)[0, 2], y[0, 2], rtol=1e-10) == alike
-    far = models.xlnet(**{**small, "depth": 1}, mask=None, segments=False, two_streams=False, head=None)
-    wide = models.xlnet(
-        **{**small, "depth": 1}, clamp_len=7, mask=None, segments=False, two_streams=False, head=None
-    )
+    far, wide = models.xlnet(**ONE), models.xlnet(**ONE, clamp_len=7)
     np.testing.assert_array_equal(tn.compile(wide)(parameters, t), tn.compile(far)(parameters, t))
 
 
 def test_long_texts_in_low_precision() -> None:
     """Distances are exact where bfloat16 has no such integers."""
-    graph = models.xlnet(
-        **{**small, "depth": 1},
-        clamp_len=290,
-        bi_data=True,
-        mask=None,
-        segments=False,
-        two_streams=False,
-        head=None,
-    )
+    graph = models.xlnet(**ONE, clamp_len=290, bi_data=True)
     low = {name: torch.tensor(array).bfloat16() for name, array in parameters_of(graph).items()}
-    t, f = (
-        torch.tensor(np.random.default_rng(0).integers(0, 13, (2, 400))),
-        tn.compile(graph, backend="torch"),
-    )
+    t = torch.tensor(np.random.default_rng(0).integers(0, 13, (2, 400)))
+    f = tn.compile(graph, backend="torch")
     expected = f({name: array.double() for name, array in low.items()}, t)
     torch.testing.assert_close(f(low, t).double(), expected, rtol=0.02, atol=0.02)
 

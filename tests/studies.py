@@ -1,0 +1,137 @@
+"""What tests of studies share: a study with what it prints, studies as files, and what is wrong with one."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tensornet.study import RunResult, run_study
+
+__all__ = ["COMPRESSED", "WRITTEN", "Finished", "Unsteady", "kept", "study", "toml", "wrong_study"]
+
+Finished = tuple[Path, list[RunResult], str]
+"""A folder, the results, and what was printed."""
+
+WRITTEN = """
+title = "Tensor regression on digits"
+study = "digits"
+seeds = [0, 3]
+budgets = [0.1, 0.4]
+reference = "dense"
+
+[recipe]
+epochs = 2
+
+[rows.dense]
+model = "trl"
+about = "dense 64 → 10"
+control = true
+settings = { sizes = [8, 8], outputs = 10, factorization = "dense" }
+
+[rows.tucker]
+model = "trl"
+label = "Tucker"
+settings = { sizes = [8, 8], outputs = 10, rank = "budget" }
+recipe = { learning_rate = 0.02 }
+"""
+
+COMPRESSED = """
+study = "digits"
+seeds = [0, 3]
+reference = "dense"
+recipe = { epochs = 3, batch = 64 }
+
+[rows.small]
+from = "dense"
+parameters = "budget"
+budgets = [0.5, 0.2]
+calibrate = 100
+recipe = { epochs = 2, learning_rate = 0.003 }
+
+[rows.uniform]
+from = "dense"
+parameters = 0.5
+uniform = true
+recipe = { epochs = 0 }
+
+[rows.plain]
+from = "dense"
+parameters = 0.5
+recipe = { epochs = 0 }
+
+[rows.dense]
+model = "trl"
+settings = { sizes = [8, 8], outputs = 10, factorization = "dense" }
+recipe = { weight_decay = 0.05 }
+"""
+
+
+def study(folder: Path, width: int = 200, **settings: Any) -> tuple[list[RunResult], str]:
+    """The results of a study, whose times are not measured if nothing else is said, and what was printed."""
+    printed = io.StringIO()
+    console = Console(file=printed, width=width)
+    return run_study(folder, console=console, **{"measure": False, **settings}), printed.getvalue()
+
+
+def toml(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def kept(folder: Path, name: str) -> Path:
+    """The one file of a run with such a name."""
+    (path,) = (folder / "runs").glob(name)
+    return path
+
+
+@dataclass
+class Unsteady:
+    """Workers that call functions here; what of all that was asked so far was asked last is lost if `lose` says so."""
+
+    lose: Callable[[list[Any]], bool]
+    asked: list[Any] = field(default_factory=list)
+
+    are_here = True
+
+    def threads(self, cores: int) -> int:
+        return 1
+
+    def lost(self) -> tuple[type[BaseException], ...]:
+        return (BrokenProcessPool,)
+
+    @contextmanager
+    def open(self) -> Iterator[Unsteady]:
+        yield self
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.asked.append(arguments[0])
+        if self.lose(self.asked):
+            future.set_exception(BrokenProcessPool("gone"))
+        else:
+            future.set_result(function(*arguments))
+        return future
+
+
+def wrong_study(text: str = "", old: str = "", new: str = "", **settings: Any) -> None:
+    """Runs a study, as a file with something else in it if one is given, before which nothing is trained."""
+    pytest.importorskip("sklearn")
+    assert old in text
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "out"
+        task = {"task": toml(Path(name), text.replace(old, new))} if text else {}
+        try:
+            study(folder, **task, **settings)
+        finally:
+            assert not list(folder.glob("runs/*.json"))
