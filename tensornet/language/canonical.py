@@ -108,8 +108,8 @@ def _read(expansion: str) -> Expression:
 
 
 def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
-    """The functions in the canonical form of what calls some; not powers, which products make as well."""
-    return frozenset().union(*(_made_of(FUNCTIONS[name]) for name in functions)) - {"power"}
+    """The functions in the canonical form of what calls some."""
+    return frozenset().union(*(_made_of(FUNCTIONS[name]) for name in functions))
 
 
 def _made_of(row: Function) -> frozenset[str]:

@@ -15,7 +15,7 @@ from ..errors import EquationError
 from ..ops.record import KernelEquation
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
-from .canonical import CanonicalForms, canonical_functions
+from .canonical import CanonicalForms, canonical_functions, value_of
 from .equation import Equation, einstein
 from .expression import (
     Call,
@@ -40,7 +40,7 @@ class Pattern:
 
     Attributes:
         expression: the right side of its equation, in canonical form; the size of an axis is called as `sized` says.
-        functions: the functions that occur in it.
+        functions: the functions that must occur in what it is.
         operands: what the kernel takes.
         holders: the tensors that hold each axis, of those that have all of theirs.
         left: the axes of the result.
@@ -122,7 +122,18 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     called = {part.function for part in subexpressions(right) if isinstance(part, Call)}
     is_complex = all(FUNCTIONS[each].complex == "taken" for each in called)
     functions = canonical_functions(called)
+    if not any(map(_is_root, subexpressions(form))):  # other powers products make as well
+        functions -= {"power"}
     return Pattern(form, functions, read, holders, left, axes, partial, placed, _repeats(form), is_complex)
+
+
+def _is_root(part: Expression) -> bool:
+    """Whether a part is a power that no product of equal factors is."""
+    match part:
+        case Call("power", (_, exponent)):
+            value = value_of(exponent)
+            return not (isinstance(value, int) and value > 0)
+    return False
 
 
 def sized(axis: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import cmath
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,14 +78,19 @@ def select_kernels(
     patterns = [(kernel, each, pattern_of(each)) for kernel in kernels for each in kernel.recognised]
     if not patterns:
         return program
-    canonical = functools.cache(lambda name: canonical_functions((name,)))
+    functions = functools.cache(canonical_functions)
 
     def changes(present: Program, head: Node) -> Iterator[Change]:
         if head.is_scalar or head.element < Element.WIDE or not _is_open(head):
             return
         near = [each for each in patterns if _may_be(each[-1], head)]
-        called = _functions(head, canonical) if near else frozenset()
-        possible = [each for each in near if each[-1].functions <= called]
+        called = _called(head) if near else frozenset()
+        possible = [
+            (kernel, meaning, pattern)
+            for kernel, meaning, pattern in near
+            if pattern.functions
+            <= functions(called - {kernel.name})  # of which one that is called there is no sign
+        ]
         if possible:
             search = _Search(present, head, values)
             covers = (search.covered(*each) for each in possible)
@@ -102,13 +107,13 @@ def _may_be(pattern: Pattern, head: Node) -> bool:
     return made or (isinstance(pattern.expression, Call) and pattern.expression.function == head.op)
 
 
-def _functions(head: Node, canonical: Callable[[str], frozenset[str]]) -> frozenset[str]:
-    """The functions in the canonical form of a node, and of what it hangs on as far as patterns reach."""
+def _called(head: Node) -> frozenset[str]:
+    """The functions of a node and of what it hangs on, as far as patterns reach."""
     found, last = {head}, {head}
     for _ in range(NEAR):
         last = {each for node in last for each in node.children} - found
         found |= last
-    return frozenset().union(*map(canonical, {each.op for each in found}.intersection(FUNCTIONS)))
+    return frozenset(each.op for each in found).intersection(FUNCTIONS)
 
 
 def _outermost_first(program: Program) -> Iterator[Node]:
