@@ -213,18 +213,26 @@ class Program:
 
         Positions that kernels are told are written where they are read.
         """
-        inside, slots, leaves, new = {*nodes}, list[Node](), list[Leaf](), dict[Node, Node]()
+        slots, leaves, new = list[Node](), list[Leaf](), dict[Node, Node]()
         given, made = (self._unlike_sizes(stem) for stem in "xy")
+
+        def give(each: Node) -> None:
+            leaves.append(self._leaf(each, next(given)))
+            new[each] = leaf("input", each.shape, each.element, n=len(slots))
+            slots.append(new[each])
+
         for each in nodes:
             for child in each.children:
-                if child in inside or child in new:
+                if child in new:
                     continue
-                new[child] = child
-                if child.op not in LEAVES and not child.is_scalar and not is_told(each, child):
-                    leaves.append(self._leaf(child, next(given)))
-                    new[child] = leaf("input", child.shape, child.element, n=len(slots))
-                    slots.append(new[child])
+                if child.op in LEAVES or child.is_scalar or is_told(each, child):
+                    new[child] = child
+                else:
+                    give(child)
             new[each] = over_others(each, new)
+        for each in outputs:
+            if each not in new:  # what is there already takes no time
+                give(each)
         results = {new[each]: next(made) for each in outputs}
         names = Names(tuple(leaves), tuple(results.values()), self.names.sizes, {**results}, {}, {})
         return Program(Function(tuple(slots), tuple(results), self.function.sizes), names)
