@@ -195,6 +195,13 @@ def _log_softmax(values: Sequence[Any]) -> list[Any]:
     return [each - total for each in values]
 
 
+def _softmax(values: Sequence[Any]) -> list[Any]:
+    if not _logsumexp(values) < math.inf:
+        raise Untold("a softmax of what is infinite or no number")
+    weights = [float(np.exp(each - max(values))) for each in values]
+    return [each / sum(weights) for each in weights]
+
+
 def _recur(a: Sequence[Any], b: Sequence[Any], start: Any = 0, back: int = 0) -> list[Any]:
     if back:
         return _recur(a[::-1], b[::-1], start)[::-1]
@@ -225,7 +232,7 @@ REDUCE: dict[str, Callable[[Sequence[Any]], Any]] = {
 """Of the elements along the axes, one."""
 
 ALONG: dict[str, Callable[..., Sequence[Any]]] = {
-    "softmax": lambda values: [float(np.exp(each)) for each in _log_softmax(values)], "log_softmax": lambda values: _log_softmax(values),
+    "softmax": lambda values: _softmax(values), "log_softmax": lambda values: _log_softmax(values),
     "hardmax": lambda values: [float(n == _first(values, True)) for n in range(len(values))],
     "average_hardmax": _average_hardmax, "average_hardmin": _average_hardmin,
     "normalize": _normalize, "cumsum": _running(lambda a, b: a + b), "cumprod": _running(lambda a, b: a * b),

@@ -479,3 +479,64 @@ def test_a_choice_by_what_always_holds_somewhere_is_none(condition: str) -> None
     found = tn.compile(graph)({}, x)
     for mine, expected in zip(found, oracle.meaning(graph, {"x": x}).values(), strict=True):
         np.testing.assert_allclose(mine, expected)
+
+
+# ---------------------------------------------------------------------------- what no rewrite may change
+
+HUGE = 2**40
+FIXED = {
+    "a mean counts the axes that no factor has": (
+        "average first", "h[b,n,m] = x[b,n] * repeat[m](w[n]) * w[n]\ny[b] = mean[n,m](h[b,n,m])", {"m": 4},
+        {"x": np.ones((2, 3)), "w": np.full(3, 2.0)}, [4.0, 4.0],
+    ),
+    "so does a sum": (
+        "fuse", "h[n,m] = repeat[m](w[n])\ny[b] = x[b,n] * h[n,m]", {"m": 4},
+        {"x": np.ones((2, 3)), "w": np.ones(3)}, [12.0, 12.0],
+    ),
+    "a sum of integers is exact": (
+        "fuse", "h[b] = t[b,i] * u[i]\ny[b] = x[b] * h[b]", {},
+        {"t": np.array([[2**53, 1, 1, -(2**53)]]), "u": np.ones(4, int), "x": np.ones(1)}, [2.0],
+    ),
+    "and is not multiplied out": (
+        "distribute", "h[b,k] = t[b,i] * u[i,k] + v[k]\ny[b] = x[k] * h[b,k]", {},
+        {"t": np.full((1, 2**13), HUGE), "u": np.ones((2**13, 5), int), "v": np.full(5, 1 - 2**13 * HUGE), "x": np.ones(5)},
+        [5.0],
+    ),
+}  # fmt: skip
+"""Rewrites made in any case, of a text and sizes, with what is given and what comes out."""
+
+
+@pytest.mark.parametrize("title", FIXED)
+def test_no_rewrite_changes_a_value(title: str) -> None:
+    name, text, sizes, arrays, expected = FIXED[title]
+    graph = tn.layer(text, inputs=" ".join(arrays), **sizes)
+    graph = holding(graph, {each: Element.WHOLE for each, array in arrays.items() if array.dtype == int})
+    found = by_numpy(REWRITES[name](graph), arrays)["y"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_products_of_other_elements_are_not_joined() -> None:
+    text = "y[b,o] = t[b,i] * A[o,i]\nz[b,p] = t[b,i] * B[p,i]"
+    constants = {"A": np.ones((2, 8), int), "B": np.ones((2, 8))}
+    graph = tn.layer(text, inputs="t", outputs="y z", constants=constants)
+    graph = holding(graph, {"t": Element.WHOLE})
+    changed = of_tensors(REWRITES["join"](graph))
+    assert (changed["y"], changed["z"]) == (Element.WHOLE, of_tensors(graph)["z"])
+
+
+def test_what_nothing_is_added_to_stays_where_another_row_is_no_number() -> None:
+    text = "y[v,w,c] = 0\ny[t[n],s[n],c] += z[n,c]"
+    graph = holding(tn.layer(text, inputs="t s z", v=3, w=4), dict.fromkeys("ts", Element.WHOLE))
+    changed = on_graphs(eliminate_one_hots, eager, lambda: ("grouped_outer",))(graph)
+    arrays = {"t": np.array([0, 2]), "s": np.array([1, 3]), "z": np.array([[np.nan], [1.0]])}
+    assert np.isnan(by_numpy(changed, arrays)["y"]).sum() == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["p[v] = index(v)\ny[n] = x[n] * p[t[n]]", "p[v] = repeat[v](u)\ny[n] = x[n] * p[t[n]]"]
+)
+def test_a_position_that_is_not_there_is_refused_whatever_it_is_read_from(text: str) -> None:
+    graph = tn.layer(text, inputs="x t", v=3)
+    given = {leaf.name: np.array(2.0) for leaf in graph.parameters}
+    with pytest.raises(tn.ShapeError, match="'t' holds the position 9, where there are 3"):
+        tn.compile(graph)(given, np.ones(2), np.array([0, 9]))

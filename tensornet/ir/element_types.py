@@ -39,6 +39,8 @@ def _value(node: Node) -> Any:
     """A number that is made of literals alone; nothing for any other node."""
     if node.op == "number":
         return node.attributes["value"]
+    if node.op == "size":
+        return None
     values = [_value(each.node) for each in node.operands] if node.is_scalar else [None]
     if None in values:
         return None

@@ -276,11 +276,8 @@ class Line:
         if child.is_scalar:
             return self._scalar(child, each, names)
         sized_inside = each.op in JOINED or "fill" in each.attributes
-        if child.op == "index" and not sized_inside:
-            (entry,) = reads
-            if isinstance(entry, Gather):
-                return self._held(each, entry, names)
-            return self._position(entry, names)
+        if child.op == "index" and not sized_inside and isinstance(reads[0], Affine):
+            return self._position(reads[0], names)
         if child in self.naming.lone:
             dims = [names[_moved_axis(entry)] for entry in reads]
             inner = {axes[0]: dim for d, dim in enumerate(dims) if (axes := parts(child, d)) is not None}

@@ -7,7 +7,7 @@ Axes of the reader that are composites in what it reads are taken apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,10 +20,12 @@ from .node import (
     Operand,
     Size,
     along,
+    axes_of,
     fills,
     row_major,
     substitute,
 )
+from .products import axes_in
 
 __all__ = ["Opened", "opened"]
 
@@ -37,7 +39,8 @@ class Opened:
         inside: the operands of that one.
         at: its place.
         result, over: of the reader.
-        unread: of the operand, the axes that are summed and that nothing in it has.
+        axes: of the reader.
+        inside_over: of the operand, the axes that it sums though nothing in it has them.
         sizes: of all axes.
     """
 
@@ -46,12 +49,18 @@ class Opened:
     at: int
     result: Entries
     over: tuple[Axis, ...]
-    unread: tuple[Axis, ...]
+    axes: tuple[Axis, ...]
+    inside_over: tuple[Axis, ...]
     sizes: dict[Axis, Size]
 
     def among(self, others: Sequence[Operand]) -> list[Operand]:
         """The operands of the reader, with others in that place."""
         return [*self.operands[: self.at], *others, *self.operands[self.at :]]
+
+    def unread(self, operands: Iterable[Operand]) -> tuple[Axis, ...]:
+        """The axes that a product of some operands sums though none of them has them: it counts by their sizes."""
+        there = {*axes_in(operands), *axes_of(self.result)}
+        return tuple(axis for axis in (*self.axes, *self.inside_over) if axis not in there)
 
 
 def opened(reader: Node, at: int, same: Callable[[Size, Size], bool]) -> Opened | None:
@@ -73,6 +82,7 @@ def opened(reader: Node, at: int, same: Callable[[Size, Size], bool]) -> Opened 
         at,
         substitute(reader.result, outer),
         tuple(("out", axis) for axis in reader.over),
+        tuple(axes_of(tuple(outer.values()))),
         tuple(("in", axis) for axis in child.over),
         sizes,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..ir.build import node
 from ..ir.inlining import Opened, opened
 from ..ir.node import Node, Operand, along, axes_of
-from ..ir.products import summed_axes
+from ..ir.products import axes_in, summed_axes
 from ..ir.rewriting import Change, Cost, Facts, Program, improved
 from ..ops.table import Element
 from .fuse import fused
@@ -30,7 +30,12 @@ def _distributions(program: Program, product: Node) -> Iterator[Change]:
     if product.op != "contract" or product.element is not Element.NUMBER or None in product.dims:
         return
     for at, (total, _) in enumerate(product.operands):
-        if total.op != "add" or program.readers[total] > 1 or total.is_scalar or not _may_pay(total):
+        if (
+            total.op != "add"
+            or program.readers[total] > 1
+            or total.element <= Element.WHOLE
+            or not _may_pay(total)
+        ):
             continue
         found = opened(product, at, program.same)
         if found is not None:
@@ -47,17 +52,11 @@ def _may_pay(total: Node) -> bool:
 def _multiplied_out(product: Node, found: Opened, facts: Facts) -> Node:
     """The sum of the products of a product with each term of a sum in it."""
     axes = tuple(axes_of(found.result))
-    summed = [*found.over, *(axis for axis in _read(found.among(found.inside)) if axis not in axes)]
     terms: list[Operand] = []
     for term in found.inside:
         factors = found.among([term])
-        read = _read(factors)
+        read = axes_in(factors)
         kept = tuple(along(axis) for axis in axes if axis in read)
-        unread = tuple(axis for axis in summed if axis not in read)  # each counts by its size
-        terms.append(Operand(fused(node("contract", found.sizes, factors, kept, None, unread), facts), kept))
+        made = node("contract", found.sizes, factors, kept, None, found.unread(factors))
+        terms.append(Operand(fused(made, facts), kept))
     return node("add", found.sizes, terms, found.result, product.shape)
-
-
-def _read(operands: list[Operand]) -> dict[object, None]:
-    """The axes that operands are read with."""
-    return dict.fromkeys(axis for each in operands for axis in axes_of(each.reads))

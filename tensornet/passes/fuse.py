@@ -6,6 +6,7 @@ from ..ir.build import node
 from ..ir.inlining import opened
 from ..ir.node import Node, Operand, Size
 from ..ir.rewriting import Facts, Program
+from ..ops.table import Element
 
 __all__ = ["fuse_contractions", "fused"]
 
@@ -38,11 +39,13 @@ def _with_factors_of(each: Node, at: int, facts: Facts) -> Node | None:
         return None
     if len(child.operands) > MOST or not _summed(child).isdisjoint(map(_count, each.operands)):
         return None  # the average of nothing is no number, and the sum of nothing is 0
+    if child.element <= Element.WHOLE < each.element and _summed(child):
+        return None  # sums of integers are exact
     found = opened(each, at, facts.same)
     if found is None:
         return None
-    over = (*found.over, *found.unread)
-    merged = node("contract", found.sizes, found.among(found.inside), found.result, each.shape, over)
+    factors = found.among(found.inside)
+    merged = node("contract", found.sizes, factors, found.result, each.shape, found.unread(factors))
     return merged if merged.element is each.element else None
 
 

@@ -142,7 +142,11 @@ def _narrowed(
     given = {axis for entry in fixed.values() for axis in axes_of((entry,))}
     if not _goes_through(each) or not {*fixed, *given}.isdisjoint(each.over):
         return None
-    if not stand_alone(result, fixed):
+    read = {entry.axis for child, reads in each.operands if child.op != "index" for entry in reads}
+    held = {axis for axis, entry in fixed.items() if isinstance(entry, Gather)}
+    if (
+        not stand_alone(result, fixed) or not held <= read
+    ):  # where nothing else is read, no position is looked at
         return None
     sizes = {**dict(enumerate(each.sizes)), **more}
     operands = [

@@ -67,7 +67,8 @@ class _Product:
     def fits(self) -> tuple[object, ...]:
         """What products have alike that can be one."""
         places = tuple(n for n, entry in enumerate(self.operand.reads) if entry.axis in self.summed)
-        return self.operand.node, places, self.bias is None
+        elements = tuple(each.node.element for each in (self.factor, self.bias) if each is not None)
+        return self.operand.node, places, elements
 
     @property
     def length(self) -> int:
@@ -116,7 +117,7 @@ def _parts(program: Program, root: Node) -> _Parts | None:
     if root.op != "add" or at is None or len(root.operands) != 2:
         return None
     found = opened(root, at, program.same) if program.readers[root.operands[at].node] == 1 else None
-    if found is None or found.over or found.unread or len(found.inside) != 2:
+    if found is None or found.over or found.inside_over or len(found.inside) != 2:
         return None
     return found.inside, found.operands[0], found.result, found.sizes
 

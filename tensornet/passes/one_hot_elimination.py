@@ -182,9 +182,14 @@ class _Ways:
             yield self._kernel(added, over, name, beside)
 
     def outer(self) -> Iterator[Node]:
-        """Adds up products of two parts of the factors that the sum over all that tells the positions needs."""
+        """Adds up products of two parts of the factors that the sum over all that tells the positions needs.
+
+        Not of ones that choose: there they would be multiplied.
+        """
         needed = self._needed(self.tells)
         if GROUPED_OUTER.name not in self.supported or not self.tells <= self.summed or needed is None:
+            return
+        if any(map(chooses, needed)):
             return
         beside = [each for each in self.others if each not in needed]
         for count in range(1, len(needed)) if len(needed) <= MOST else ():

@@ -66,7 +66,7 @@ def _of_parts(facts: Facts, mean: Node) -> Node | None:
     if op == "contract" and max(_holders(found).values(), default=0) > 1:
         return None
     parts = [_along(facts, mean, found, each) for each in found.inside]
-    return node(op, found.sizes, parts, found.result, mean.shape, found.unread)
+    return node(op, found.sizes, parts, found.result, mean.shape, found.inside_over)
 
 
 def _along(facts: Facts, mean: Node, found: Opened, part: Operand) -> Operand:
@@ -90,7 +90,7 @@ def _as_sum(facts: Facts, mean: Node) -> Node | None:
     found = inside[1]
     if max(_holders(found).values(), default=0) < 2:
         return None
-    total = node("contract", found.sizes, found.inside, found.result, mean.shape, found.unread)
+    total = node("contract", found.sizes, found.inside, found.result, mean.shape, found.unread(found.inside))
     counts = [mean.sizes[axis] for axis in mean.over]
     below = [number(each) if isinstance(each, int) else size(each) for each in counts]
     parts = [whole(total), *(Operand(node("reciprocal", {}, [Operand(each)])) for each in below)]
