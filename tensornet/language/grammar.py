@@ -144,8 +144,8 @@ where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which i
 Products are multiplied in the order that takes least, through lines too: `a * sum[i](x[i])` may be
 `sum[i](a*x[i])`, which an infinite `a` makes NaN where `x` has both signs, and `sum[i](a*x[i])` may be
 `a * sum[i](x[i])`, which is infinite. A sum may be multiplied out, `(x[i] + u) * a` as `x[i]*a + u*a`, which is NaN
-where `a` and one of the two are infinite; and a softmax whose axis nothing else has in a term counts as 1 there, whatever
-it is of.""",
+where `a` and one of the two are infinite; and a softmax whose axis nothing else has in a term counts as 1 there,
+whatever it is of.""",
         (
             Example.of("y[b] = x[b,i] * w[i]", x=((1.0, 2.0), (3.0, 4.0)), w=(10.0, 1.0)),
             Example.of("y[b] = exp(sum[i](x[b,i])) * 2", x=((0.0, 0.0), (1.0, -1.0))),
