@@ -278,7 +278,7 @@ class Line:
         sized_inside = each.op in JOINED or "fill" in each.attributes
         if child.op == "index" and not sized_inside and isinstance(reads[0], Affine):
             return self._position(reads[0], names)
-        if child in self.naming.lone:
+        if child in self.naming.lone or (is_told(each, child) and is_lone(each, child, reads)):
             dims = [names[_moved_axis(entry)] for entry in reads]
             inner = {axes[0]: dim for d, dim in enumerate(dims) if (axes := parts(child, d)) is not None}
             return self.value(child, dims, inner)

@@ -215,6 +215,7 @@ class Program:
         """
         slots, leaves, new = list[Node](), list[Leaf](), dict[Node, Node]()
         given, made = (self._unlike_sizes(stem) for stem in "xy")
+        told = {child for each in nodes for child in each.children if is_told(each, child)}
 
         def give(each: Node) -> None:
             leaves.append(self._leaf(each, next(given)))
@@ -225,7 +226,7 @@ class Program:
             for child in each.children:
                 if child in new:
                     continue
-                if child.op in LEAVES or child.is_scalar or is_told(each, child):
+                if child in told or child.op in LEAVES or child.is_scalar:
                     new[child] = child
                 else:
                     give(child)
