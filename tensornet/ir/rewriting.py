@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -118,10 +119,12 @@ class Program:
 
     def over(self, new: dict[Node, Node]) -> Program:
         """The program with other nodes in the place of some; `new` gets all that are rebuilt."""
-        outputs = rebuilt(self.function.outputs, new)
+        outputs = tuple(rebuilt(self.function.outputs, new))
+        if all(map(operator.is_, outputs, self.function.outputs)):
+            return self
         names = self.names.moved({**{each: each for each in self.function.inputs}, **new})
         names.axes.update((each, axes) for each, axes in self.names.axes.items() if each not in new)
-        return Program(replace(self.function, outputs=tuple(outputs)), names)
+        return Program(replace(self.function, outputs=outputs), names)
 
     def rewritten(self, rule: Callable[[Node, Facts], Node]) -> Program:
         """The program after a rewrite of each of its nodes, from the inputs on."""

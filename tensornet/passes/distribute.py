@@ -20,7 +20,7 @@ def distribute(program: Program, cost: Cost) -> Program:
 
     Args:
         program: the program.
-        cost: the expected seconds of a graph; it is asked about a few nodes at a time.
+        cost: the expected seconds of a program; it is asked about a few nodes at a time.
     """
     return improved(program, program.nodes, _distributions, cost)
 

@@ -31,7 +31,9 @@ def _changes(program: Program, first: Node) -> Iterator[Change]:
     own = _product(program, first)
     if own is None:
         return
-    every = (own if each is first else _product(program, each) for each in program.nodes)
+    readers = {*program.reading[own.operand.node]}
+    near = readers.union(*(program.reading[each] for each in readers))  # a sum reads its product
+    every = (own if each is first else _product(program, each) for each in program.nodes if each in near)
     alike = [each for each in every if each is not None and each.fits == own.fits]
     if len(alike) > 1 and alike[0] is own:
         yield Change(_joined(alike), least=0.0, with_readers=True)

@@ -24,7 +24,7 @@ def push_reductions_down(program: Program, cost: Cost, sums: bool = True) -> Pro
 
     Args:
         program: the program.
-        cost: the expected seconds of a graph.
+        cost: the expected seconds of a program.
         sums: whether averages may become sums: numbers of the working type hold long ones.
     """
     averages = [each for each in reversed(program.nodes) if _averages(each)]
