@@ -486,8 +486,9 @@ def test_a_plan_is_the_same_in_every_process() -> None:
 LINES = ("y{2}[b,o] = tanh(y{1}[b,i] * W{2}[o,i])", "y{2}[b,o] = y{1}[b,i] * W{2}[o,i]")
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("line", sampled(LINES, LINES[:1]))
-def test_twice_as_many_lines_take_twice_the_work(line: str) -> None:
+def test_twice_as_many_lines_take_twice_the_work(line: str, known: bool) -> None:
     """Work is counted in calls of functions of the library."""
 
     def work(lines: int) -> int:
@@ -500,7 +501,10 @@ def test_twice_as_many_lines_take_twice_the_work(line: str) -> None:
 
         sys.setprofile(count)
         try:
-            tn.plan(tn.layer(text, inputs="y0[b,i]", i=8, o=8), backend="numpy", b=4)
+            graph = tn.layer(text, inputs="y0[b,i]", i=8, o=8)
+            if known:
+                graph = tn.freeze(graph, tn.init(graph, seed=0, backend="numpy"), "*")
+            tn.plan(graph, backend="numpy", b=4)
         finally:
             sys.setprofile(None)
         return calls
