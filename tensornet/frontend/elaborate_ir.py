@@ -14,7 +14,7 @@ from ..graph.element_types import of_leaves
 from ..graph.graph import Apply, Graph
 from ..ir.build import item, leaf, node
 from ..ir.function import Function, order, rebuilt
-from ..ir.naming import Called, Names
+from ..ir.names import Called, Names
 from ..ir.node import Axis, Gather, Node, Operand, Size, along
 from ..language.equation import Equation
 from ..ops.table import Element

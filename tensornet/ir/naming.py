@@ -3,16 +3,15 @@
     add(contract(x[0,2], W[1,2]) [0,1], c[1])        z[b,o] = x[b,i] * W[o,i] + c[o]
 
 A node that is read once, along axes alone, is written where it is read; every other one gets an equation. Names of
-tensors come from a side table. Those of axes are found while an equation is written (`equations`): a name that tells
-a size is one size throughout a graph and its blocks.
+tensors come from a side table. Those of axes are found while an equation is written (`axis_names`): a name that tells a
+size is one size throughout a graph and its blocks.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, defaultdict
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from ..graph.call import Along, scoped
@@ -20,58 +19,16 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
-from ..language.expression import ELLIPSIS
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import evaluate, name_of, put_in, size_names, symbol
-from .equations import LEAVES, Dims, Line, Sizes, is_lone, is_told, reads_of
-from .function import Function, order, rebuilt
-from .node import Affine, Node, Operand, Size, fills
+from .axis_names import SizeNames, Sizes
+from .build import node, whole
+from .equations import LEAVES, Dims, Line
+from .function import Function, rebuilt
+from .names import Lines, Names
+from .node import Affine, Node, Size, fills
 
-__all__ = ["Called", "Names", "graph_of"]
-
-
-@dataclass(frozen=True)
-class Names:
-    """What a graph calls the parts of a function: a side table, for printing alone.
-
-    Attributes:
-        leaves: the inputs and constants as the graph has them; those without a value are the inputs, in order.
-        outputs: the names of the results.
-        sizes: the sizes that have a value.
-        tensors: the names of nodes that equations define, and of constants.
-        axes: the names of the axes of nodes.
-        calls: the names of calls and scans.
-    """
-
-    leaves: tuple[Leaf, ...]
-    outputs: tuple[str, ...]
-    sizes: tuple[tuple[str, Any], ...]
-    tensors: dict[Node, str] = field(repr=False)
-    axes: dict[Node, tuple[str, ...]] = field(repr=False)
-    calls: dict[Node, Called] = field(repr=False)
-
-    def moved(self, new: Mapping[Node, Node]) -> Names:
-        """The names of other nodes in the place of some; those of others are left out, as are those of other axes."""
-        tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
-        pairs = ((each, new[each], names) for each, names in self.axes.items() if each in new)
-        axes = {other: names[: _alike(each, other)] for each, other, names in pairs}
-        calls = {new[each]: called for each, called in self.calls.items() if each in new}
-        return replace(self, tensors=tensors, axes=axes, calls=calls)
-
-
-@dataclass(frozen=True)
-class Called:
-    """What a graph calls a call.
-
-    Attributes:
-        names: those of the function that is called.
-        scope: what stands before them in the caller.
-        apart: whether it is planned as a call in any case.
-    """
-
-    names: Names
-    scope: str
-    apart: bool
+__all__ = ["graph_of"]
 
 
 def graph_of(function: Function, names: Names) -> Graph:
@@ -111,51 +68,14 @@ class _Naming:
         self.tensors = dict(zip(inputs, free, strict=True))
         self.dims: dict[str, Dims] = {each.name: _dims_of(each.dims) for each in names.leaves}
         self.reserved = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
-        self.taken, self.given = {*self.reserved}, {*self.tensors.values()}
+        self.taken, self.given = dict.fromkeys(self.reserved), {*self.tensors.values()}
         self.body: list[Equation | Apply] = []
-        needed = {*order(outputs)}
-        self.nodes = order(
-            [*(each for each in names.tensors if each in needed), *outputs]
-        )  # as they were written
-        self.stems: dict[Node | None, str] = dict(zip(outputs, names.outputs, strict=False))
-        self.called = dict[tuple[Node, int], str]()
-        for each in reversed(self.nodes):
-            self._ask(each)
+        self.lines = Lines(names, outputs, self._tells_sizes)
+        self.lone = self.lines.lone
         self.items: dict[Node, dict[int, Node]] = {}
-        for each in self.nodes:
+        for each in self.lines.nodes:
             if each.op == "item":
                 self.items.setdefault(each.operands[0].node, {})[each.attributes["n"]] = each
-        self.lone = self._written_where_read()
-
-    def _ask(self, each: Node) -> None:
-        """Has what a node reads go by the names of the node and of its axes, where it has none of its own."""
-        stem = self.names.tensors.get(each) or self.stems.get(each, "v")
-        self.stems |= dict.fromkeys(each.children, stem)
-        self.called |= {(each, n): name for n, name in enumerate(self.axes.get(each, ()))}
-        for child, reads in each.operands:
-            for axes, entry in zip(child.dims, reads, strict=True):
-                name = self.called.get((each, entry.axis), ELLIPSIS) if entry.axis is not None else ELLIPSIS
-                if axes and len(axes) == 1 and name != ELLIPSIS:
-                    self.called.setdefault((child, axes[0]), name)
-
-    def _written_where_read(self) -> set[Node]:
-        """The nodes without a name that are read along axes alone: once, or as positions that kernels are told."""
-        counts = Counter(each for node in self.nodes for each in node.children)
-        reading: dict[Node, list[Operand]] = defaultdict(list)
-        for node in self.nodes:
-            for child, reads in reads_of(node) if node.op not in ("call", "scan") else ():
-                reading[child].append(Operand(node, reads))
-        found: set[Node] = set()
-        for child in reversed(self.nodes):
-            pairs = reading[child]
-            asked = child in self.outputs or child in self.names.tensors or counts[child] != len(pairs)
-            if asked or not pairs or not self._tells_sizes(child):
-                continue
-            if not all(is_lone(node, child, reads) for node, reads in pairs):
-                continue
-            if len(pairs) == 1 or all(is_told(node, child) for node, _ in pairs):
-                found.add(child)
-        return found
 
     def _tells_sizes(self, each: Node) -> bool:
         """Whether what a node reads tells the sizes of its dimensions, or their names do: nothing around it may."""
@@ -181,10 +101,10 @@ class _Naming:
 
     def graph(self) -> Graph:
         """The graph."""
-        for each in self.nodes:
+        for each in self.lines.written:
             if each.op in ("call", "scan"):
                 self._call(each)
-            elif not (each in self.lone or each.is_scalar or each.op in ("input", "item", *LEAVES)):
+            else:
                 self.tensor(each)
         for name, each in zip(self.names.outputs, self.outputs, strict=True):
             if self.tensors.get(each) != name:
@@ -205,17 +125,16 @@ class _Naming:
 
     def _named(self, each: Node | None) -> str:
         """A name for a node: its own, if no other node has it."""
-        own = self.names.tensors.get(each, "") if each is not None else ""
-        stem = own or self.stems.get(each, "v")
-        numbered = (f"{stem}_{n}" for n in itertools.count(1))
-        taken = (self.taken, self.sizes.known, self.sizes.made)
-        free = (name for name in numbered if not any(name in names for names in taken))
-        name = own if own and own not in self.given else next(free)
-        self.taken.add(name)
+        name = self.lines.name(each, ChainMap(self.sizes.known, self.sizes.made, self.taken), self.given)
+        self.taken[name] = None
         self.given.add(name)
         if each is not None:
             self.tensors[each] = name
         return name
+
+    def dimension(self, each: Node, d: int) -> str:
+        """What a dimension of a node is called, which has an equation then."""
+        return "_".join(name for name, _ in self.dims[self.tensor(each)][d])
 
     def same(self, one: Size, two: Size) -> bool:
         """Whether two sizes are equal, as far as sizes have a value."""
@@ -223,7 +142,11 @@ class _Naming:
 
     def _define(self, each: Node, name: str) -> None:
         """Adds the equation of a node."""
-        equation, self.dims[name] = Line(self).equation(each, name)
+        if each.op in ("input", "item", "constant", *LEAVES) or self.tensors.get(each, name) != name:
+            sizes: Any = {((), n): size for n, size in enumerate(each.shape)}
+            operand = whole(each)
+            each = node("copy", sizes, [operand], operand.reads, options=(("again", True),))
+        equation, self.dims[name] = Line(self, SizeNames(self)).equation(each, name)
         self.body.append(equation)
 
     # ---- calls
@@ -276,12 +199,6 @@ class _Naming:
             known = self.sizes.inside(own)
             self.blocks[key] = _Naming(inputs, outputs, inner, bound, known, self.blocks).graph()
         return self.blocks[key]
-
-
-def _alike(one: Node, other: Node) -> int:
-    """How many axes two nodes have alike, the first ones, if they have the same dimensions."""
-    pairs = zip(one.sizes, other.sizes, strict=False) if one.dims == other.dims else ()
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _dims_of(dims: Any) -> Dims:
