@@ -289,7 +289,7 @@ def _compare(
 def _multiplies_out(case: Program) -> bool:
     """Whether contraction fusion takes a sum of products into a product; it runs on no graph that still recurs."""
     graph = case.graph()
-    return not graph.recurrences and len(simplify(graph).body) < len(program_of(graph).graph.body)
+    return not graph.recurrences and len(simplify(graph).graph.body) < len(program_of(graph).graph.body)
 
 
 def _close(found: np.ndarray, expected: np.ndarray) -> bool:

@@ -15,7 +15,7 @@ from ..language import expression
 from ..language.expression import ELLIPSIS, Expression
 from ..sizes import floored, is_never_negative, name_of, put_in, size_names
 from .equations import Naming, hints, size_of
-from .names import Lines
+from .names import Written
 from .node import Affine, Node, Size
 
 __all__ = ["SizeNames", "Sizes"]
@@ -63,7 +63,7 @@ class GraphNaming(Naming, Protocol):
     sizes: Sizes
     values: dict[str, int]
     reserved: set[str]
-    lines: Lines
+    written: Written
 
 
 class SizeNames:
@@ -91,7 +91,7 @@ class SizeNames:
 
     def named(self, each: Node, axis: int) -> str:
         """A name for an axis: its own, or that of a dimension that tells its size, or one that does by itself."""
-        called = self.naming.lines.called.get((each, axis))
+        called = self.naming.written.called.get((each, axis))
         own = () if called is None else (called,)
         found, size = [*hints(self.naming, each, axis)], size_of(each, axis)
         if not found and own != (ELLIPSIS,):

@@ -6,7 +6,7 @@ positions is a product with one-hot factors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
 
 from ..language.affine import ones_at
@@ -24,12 +24,12 @@ from ..language.expression import (
 )
 from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT
 from ..ops.table import FUNCTIONS
-from .build import Options
+from .build import Options, node, whole
 from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, fills
 
 __all__ = [
-    *("LEAVES", "AxisNames", "Dims", "Line", "Naming", "hints"),
-    *("is_lone", "is_position", "is_told", "parts", "reads_of", "size_of"),
+    *("LEAVES", "MADE", "AxisNames", "Dims", "Line", "Naming", "again", "hints"),
+    *("is_kernel", "is_lone", "is_position", "is_told", "parted", "parts", "reads_of", "size_of"),
 ]
 
 Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
@@ -37,6 +37,9 @@ Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
 
 LEAVES = ("number", "size", "index")
 """What is written where it is read."""
+
+MADE = ("input", "item", "constant", *LEAVES)
+"""What is there without an equation."""
 
 JOINED = (CONCAT.name, "stack")
 
@@ -243,6 +246,12 @@ class Line:
         return sum_of([*terms, self.axes.spoken(entry.offset)] if entry.offset != 0 else [*terms])
 
 
+def again(each: Node) -> Node:
+    """A node once more, for an equation of its own."""
+    operand, sizes = whole(each), {((), n): size for n, size in enumerate(each.shape)}
+    return node("copy", sizes, [operand], operand.reads, options=(("again", True),))
+
+
 # ---------------------------------------------------------------------------- what a node is
 
 
@@ -262,7 +271,7 @@ def reads_of(each: Node) -> list[Operand]:
 
 def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
     """Whether a node may be written where another reads it: along axes alone, as it is written itself."""
-    if child.op in ("input", "constant", "item", "call", "scan", *LEAVES):
+    if child.op in ("call", "scan", *MADE):
         return False
     axes = [entry.axis for entry in reads]
     if (
@@ -312,6 +321,23 @@ def _moved_axis(entry: Affine | Gather) -> int:
 def parts(each: Node, d: int) -> tuple[int, ...] | None:
     """The axes that a dimension of a result is; nothing where it is written otherwise. A crop or padding moves them."""
     return tuple(axes_of((each.result[d],))) if "fill" in each.attributes else each.dims[d]
+
+
+def parted(each: Node, same: Callable[[Size, Size], bool]) -> set[int]:
+    """The axes of a result that nothing which a node reads has as a dimension: they are parts of one."""
+    entries = [
+        (entry, length)
+        for child, reads in each.operands
+        for entry, length in zip(reads, child.shape, strict=True)
+    ]
+    kept = {axis for axes in each.dims for axis in axes or ()}
+    apart = {
+        axis
+        for entry, length in entries
+        if entry.axis is None and isinstance(entry, Affine) and fills(entry, each.sizes, length, same)
+        for axis, _ in entry.terms
+    }
+    return (apart & kept).difference(entry.axis for entry, _ in entries)
 
 
 def size_of(each: Node, axis: int) -> Size:

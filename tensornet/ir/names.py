@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph.leaves import Leaf
 from ..language.expression import ELLIPSIS
-from .equations import LEAVES, is_lone, is_told, reads_of
+from .equations import MADE, is_lone, is_told, reads_of
 from .function import order
 from .node import Node, Operand
 
-__all__ = ["Called", "Lines", "Names"]
+__all__ = ["Called", "Written", "Names"]
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ def _alike(one: Node, other: Node) -> int:
 # ---------------------------------------------------------------------------- what gets an equation
 
 
-class Lines:
+class Written:
     """Which nodes of a function get an equation, and by which names they are asked for.
 
     Attributes:
         nodes: what the outputs need, those with names as they were written.
         stems: what a node is called, with a number, that has no name of its own.
         called: the names of axes, those of others that run along them included.
-        lone: the nodes that are written where they are read.
+        lone: the nodes that are written where they are read: those that `is_apart` tells, with their readers, are not.
     """
 
     def __init__(
-        self, names: Names, outputs: Sequence[Node], is_sized: Callable[[Node], bool] = lambda _: True
+        self, names: Names, outputs: Sequence[Node], is_apart: Callable[[Node, Iterable[Node]], bool]
     ) -> None:
         self.names, self.outputs = names, tuple(outputs)
         needed = {*order(outputs)}
@@ -90,13 +90,11 @@ class Lines:
         self.called = dict[tuple[Node, int], str]()
         for each in reversed(self.nodes):
             self._ask(each)
-        self.lone = self._written_where_read(is_sized)
+        self.lone = self._written_where_read(is_apart)
 
-    @property
-    def written(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[Node]:
         """The nodes that get an equation, or are called, in order."""
-        beside = ("input", "item", "constant", *LEAVES)
-        return (each for each in self.nodes if not (each in self.lone or each.is_scalar or each.op in beside))
+        return (each for each in self.nodes if not (each in self.lone or each.is_scalar or each.op in MADE))
 
     def _ask(self, each: Node) -> None:
         """Has what a node reads go by the names of the node and of its axes, where it has none of its own."""
@@ -109,7 +107,7 @@ class Lines:
                 if axes and len(axes) == 1 and name != ELLIPSIS:
                     self.called.setdefault((child, axes[0]), name)
 
-    def _written_where_read(self, is_sized: Callable[[Node], bool]) -> set[Node]:
+    def _written_where_read(self, is_apart: Callable[[Node, Iterable[Node]], bool]) -> set[Node]:
         """The nodes without a name that are read along axes alone: once, or as positions that kernels are told."""
         counts = Counter(each for node in self.nodes for each in node.children)
         reading: dict[Node, list[Operand]] = defaultdict(list)
@@ -120,7 +118,7 @@ class Lines:
         for child in reversed(self.nodes):
             pairs = reading[child]
             asked = child in self.outputs or child in self.names.tensors or counts[child] != len(pairs)
-            if asked or not pairs or not is_sized(child):
+            if asked or not pairs or is_apart(child, (node for node, _ in pairs)):
                 continue
             if not all(is_lone(node, child, reads) for node, reads in pairs):
                 continue

@@ -22,11 +22,10 @@ from ..language.equation import Equation
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import evaluate, name_of, put_in, size_names, symbol
 from .axis_names import SizeNames, Sizes
-from .build import node, whole
-from .equations import LEAVES, Dims, Line
+from .equations import MADE, Dims, Line, again, parted
 from .function import Function, rebuilt
-from .names import Lines, Names
-from .node import Affine, Node, Size, fills
+from .names import Names, Written
+from .node import Node, Size
 
 __all__ = ["graph_of"]
 
@@ -70,38 +69,24 @@ class _Naming:
         self.reserved = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
         self.taken, self.given = dict.fromkeys(self.reserved), {*self.tensors.values()}
         self.body: list[Equation | Apply] = []
-        self.lines = Lines(names, outputs, self._tells_sizes)
-        self.lone = self.lines.lone
+        self.written = Written(names, outputs, self._lacks_sizes)
+        self.lone = self.written.lone
         self.items: dict[Node, dict[int, Node]] = {}
-        for each in self.lines.nodes:
+        for each in self.written.nodes:
             if each.op == "item":
                 self.items.setdefault(each.operands[0].node, {})[each.attributes["n"]] = each
 
-    def _tells_sizes(self, each: Node) -> bool:
-        """Whether what a node reads tells the sizes of its dimensions, or their names do: nothing around it may."""
-        entries = [
-            (entry, length)
-            for child, reads in each.operands
-            for entry, length in zip(reads, child.shape, strict=True)
-        ]
-        told, own = {entry.axis for entry, _ in entries}, self.axes.get(each, ())
-        kept = {axis for axes in each.dims for axis in axes or ()}
-        apart = {
-            axis
-            for entry, length in entries
-            if entry.axis is None
-            and isinstance(entry, Affine)
-            and fills(entry, each.sizes, length, self.same)
-            for axis, _ in entry.terms
-        }
-        return all(
+    def _lacks_sizes(self, each: Node, readers: Iterable[Node]) -> bool:
+        """Whether neither what a node reads tells the sizes of its dimensions nor their names do."""
+        own = self.axes.get(each, ())
+        return not all(
             axis < len(own) and self.same(self.sizes.known.get(own[axis]), each.sizes[axis])
-            for axis in (apart & kept) - told
+            for axis in parted(each, self.same)
         )
 
     def graph(self) -> Graph:
         """The graph."""
-        for each in self.lines.written:
+        for each in self.written:
             if each.op in ("call", "scan"):
                 self._call(each)
             else:
@@ -125,7 +110,7 @@ class _Naming:
 
     def _named(self, each: Node | None) -> str:
         """A name for a node: its own, if no other node has it."""
-        name = self.lines.name(each, ChainMap(self.sizes.known, self.sizes.made, self.taken), self.given)
+        name = self.written.name(each, ChainMap(self.sizes.known, self.sizes.made, self.taken), self.given)
         self.taken[name] = None
         self.given.add(name)
         if each is not None:
@@ -142,10 +127,8 @@ class _Naming:
 
     def _define(self, each: Node, name: str) -> None:
         """Adds the equation of a node."""
-        if each.op in ("input", "item", "constant", *LEAVES) or self.tensors.get(each, name) != name:
-            sizes: Any = {((), n): size for n, size in enumerate(each.shape)}
-            operand = whole(each)
-            each = node("copy", sizes, [operand], operand.reads, options=(("again", True),))
+        if each.op in MADE or self.tensors.get(each, name) != name:
+            each = again(each)
         equation, self.dims[name] = Line(self, SizeNames(self)).equation(each, name)
         self.body.append(equation)
 

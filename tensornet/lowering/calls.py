@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..contraction.pairs import Layout, flatten, view_order
 from ..graph.element_types import of_number
-from ..graph.shape_inference import Scope, scalar_size, scope_inside, size_expression
+from ..graph.shape_inference import Scope, scalar_size, size_expression
 from ..language.expression import (
     Call,
     Contraction,
@@ -34,31 +34,30 @@ from .steps import convert, emit, reorder, transpose_seconds, ungrouped
 __all__ = ["lower_call"]
 
 
-def lower_call(context: Context, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+def lower_call(context: Context, call: Call, wanted: Layout | None) -> Value:
     """A call of a function whose record does not lower it itself."""
     function = FUNCTIONS[call.function]
     if function.computes:
-        return _kernel(context, call, scope)
+        return _kernel(context, call)
     match function.axes:
         case "none" if function.rounds:
-            return lower_rounded(context, call, scope, wanted)
+            return lower_rounded(context, call, wanted)
         case "none" if function.converts is not None and len(call.arguments) == 1:
-            return convert(context, context.lower(call.arguments[0], scope, wanted), function.converts)
+            return convert(context, context.lower(call.arguments[0], wanted), function.converts)
         case "none":
-            return _pointwise(context, call, scope, wanted)
+            return _pointwise(context, call, wanted)
         case "joined":
-            return _joined(context, call, scope)
+            return _joined(context, call)
         case "moved":
-            return _moved(context, call, scope)
-    return _over_axes(context, call, scope, wanted)
+            return _moved(context, call)
+    return _over_axes(context, call, wanted)
 
 
-def _kernel(context: Context, call: Call, scope: Scope) -> Value:
+def _kernel(context: Context, call: Call) -> Value:
     """A kernel of the user's own: each operand with a dimension for each axis of the kernel's equation."""
     function = FUNCTIONS[call.function]
     pattern = pattern_of(function.computes[0])
-    scope = context.inside(call, scope)
-    values = [context.lower(each, scope, None) for each in call.arguments]
+    values = [context.lower(each, None) for each in call.arguments]
     element, result = function.meeting([each.element for each in values])
     values = [convert(context, each, element) for each in values]
     groups = pattern.groups([each.layout for each in values])
@@ -71,32 +70,32 @@ def _kernel(context: Context, call: Call, scope: Scope) -> Value:
     return emit(context, left, right, values, {}, result)
 
 
-def _numbers(context: Context, call: Call, scope: Scope) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
+def _numbers(context: Context, call: Call) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
     """The options of a call, with the sizes that they speak of put in."""
-    return tuple((name, tuple(scalar(context, v, scope) for v in values)) for name, values in call.options)
+    return tuple((name, tuple(scalar(context, v) for v in values)) for name, values in call.options)
 
 
 # ---------------------------------------------------------------------------- element by element
 
 
-def _pointwise(context: Context, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+def _pointwise(context: Context, call: Call, wanted: Layout | None) -> Value:
     """A pointwise function, in the step that makes its operand where a library has both as one."""
-    normed = _normed(context, call, scope)
+    normed = _normed(context, call)
     if normed is not None:
         return normed
     function, adds = FUNCTIONS[call.function], call.function == "add"
     split = function.conditions
     conditions = [
-        Operand(convert(context, context.lower(each, scope, wanted), Element.TRUTH))
+        Operand(convert(context, context.lower(each, wanted), Element.TRUTH))
         for each in call.arguments[:split]
     ]
-    hidden = _hidden(context, call, conditions, scope, wanted)
+    hidden = _hidden(context, call, conditions, wanted)
     if hidden is not None:
         return hidden
-    asked = order_with_bias(context, call, scope) or wanted if adds else wanted
+    asked = order_with_bias(context, call) or wanted if adds else wanted
     arguments = call.arguments[split:]
     lowered = {
-        n: operand(context, arguments[n], scope, asked, adds)
+        n: operand(context, arguments[n], asked, adds)
         for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
     }  # a product last: what is added to it may be one step with it
     operands = [lowered[n] for n in range(len(arguments))]
@@ -105,7 +104,7 @@ def _pointwise(context: Context, call: Call, scope: Scope, wanted: Layout | None
     fused = _fused(context, call.function, operands)
     if fused is not None:
         return fused
-    numbers = _numbers(context, call, scope)
+    numbers = _numbers(context, call)
 
     def written(*arguments: Expression) -> Call:
         return replace(call, arguments=arguments, options=numbers)
@@ -138,9 +137,7 @@ def _rule(call: Call) -> Function:
     return function.beside([scalar_value(each) if is_scalar(each) else None for each in call.arguments])
 
 
-def _hidden(
-    context: Context, call: Call, conditions: list[Operand], scope: Scope, wanted: Layout | None
-) -> Value | None:
+def _hidden(context: Context, call: Call, conditions: list[Operand], wanted: Layout | None) -> Value | None:
     """`where(see, P, -1e30)` as a sum with 0 and -1e30, which takes a tenth of choosing and is the same.
 
     Where `see` is the same at every call, so that the numbers are made once, and P a parameter: of other
@@ -154,13 +151,13 @@ def _hidden(
     least = HIDDEN if context.itemsize > 2 else HIDDEN_IN_HALF
     if not isinstance(value, int | float) or value > least:
         return None
-    if all(leaf.name != hides.name for leaf in context.graph.parameters):
+    if hides.name not in context.lines.of_kind("parameter"):
         return None
     if not all(each.value is not None and each.value.ref.name in context.invariant for each in conditions):
         return None
     choices = [Operand(None, (Literal(0),)), Operand(None, (number,))]
     table = combine(context, WHERE, lambda *each: Call(WHERE.name, each), choices, conditions, wanted)
-    bias = context.lower(hides, scope, wanted)
+    bias = context.lower(hides, wanted)
     axes = {*table.layout, *bias.layout}
     order = tuple(axis for axis in wanted or order_of(context, axes, [table, bias]) if axis in axes)
     near = reorder(context, bias, tuple(axis for axis in order if axis in bias.layout))
@@ -168,7 +165,7 @@ def _hidden(
     return combine(context, FUNCTIONS["add"], lambda *each: Call("add", each), terms, (), order)
 
 
-def _normed(context: Context, call: Call, scope: Scope) -> Value | None:
+def _normed(context: Context, call: Call) -> Value | None:
     """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
     match call:
         case Call(
@@ -184,38 +181,36 @@ def _normed(context: Context, call: Call, scope: Scope) -> Value | None:
         return None
     if gain.index != norm.axes or bias.index != norm.axes:
         return None
-    value = context.lower(norm.arguments[0], context.inside(norm, scope, norm.arguments[0]), None)
-    affine = [read(context, each, scope) for each in (gain, bias)]
+    value = context.lower(norm.arguments[0], None)
+    affine = [read(context, each) for each in (gain, bias)]
     element = max(Element.WIDE, value.element, *(each.element for each in affine))
     value, *affine = [convert(context, each, element) for each in (value, *affine)]
-    return _along(context, norm, value, scope, element, affine)
+    return _along(context, norm, value, element, affine)
 
 
 # ---------------------------------------------------------------------------- over axes
 
 
-def _over_axes(context: Context, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+def _over_axes(context: Context, call: Call, wanted: Layout | None) -> Value:
     """A function along some axes of its operand, which it keeps or removes."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
     asked = None if function.leaves_out(call.axes) else wanted
-    value = context.lower(argument, context.inside(call, scope, argument), asked)
+    value = context.lower(argument, asked)
     element, result = function.meeting([value.element])
     value = convert(context, value, element)
     over = function.runs_over(call.axes)
     axes = tuple(axis for axis in value.layout if axis in over)
     if function.one_by_one and len(axes) > 1:
         for axis in axes:
-            value = _along(context, replace(call, axes=(axis,)), value, scope, result)
+            value = _along(context, replace(call, axes=(axis,)), value, result)
         return value
     if not function.leaves_out(call.axes) and len(axes) > 1:
         value = reorder(context, value, (*(axis for axis in value.layout if axis not in axes), axes))
     call = replace(call, axes=(*axes, *function.makes(call.axes)))
-    return _along(context, call, value, scope, result)
+    return _along(context, call, value, result)
 
 
-def _along(
-    context: Context, call: Call, value: Value, scope: Scope, result: Element, more: Sequence[Value] = ()
-) -> Value:
+def _along(context: Context, call: Call, value: Value, result: Element, more: Sequence[Value] = ()) -> Value:
     """The step of a function along axes of a value."""
     function = FUNCTIONS[call.function]
     axes, made = function.runs_over(call.axes), function.makes(call.axes)
@@ -228,10 +223,8 @@ def _along(
         parts = (made if entry in axes or entry == axes else (entry,) for entry in left)
         left = tuple(each for part in parts for each in part)
     operands = [value, *more]
-    right = replace(
-        call, arguments=tuple(each.ref for each in operands), options=_numbers(context, call, scope)
-    )
-    return emit(context, left, right, operands, {axis: scope[axis] for axis in made}, result)
+    right = replace(call, arguments=tuple(each.ref for each in operands), options=_numbers(context, call))
+    return emit(context, left, right, operands, {axis: context.sizes[axis] for axis in made}, result)
 
 
 def _innermost(context: Context, value: Value, axes: tuple[str, ...], function: Function) -> Value:
@@ -253,32 +246,27 @@ def _innermost(context: Context, value: Value, axes: tuple[str, ...], function: 
 # ---------------------------------------------------------------------------- axes joined and moved along
 
 
-def _joined(context: Context, call: Call, scope: Scope) -> Value:
+def _joined(context: Context, call: Call) -> Value:
     """Operands one after another along an axis, which one without it is 1 long."""
     axis = call.axes[0]
-    values = [
-        ungrouped(context, context.lower(part, context.inside(call, scope, part), None))
-        for part in call.arguments
-    ]
+    values = [ungrouped(context, context.lower(part, None)) for part in call.arguments]
     element, result = FUNCTIONS[call.function].meeting([each.element for each in values])
     values = [convert(context, each, element) for each in values]
     left = order_of(context, {axis, *(name for each in values for name in each.layout)}, values)
-    size = scope_inside(call, context.graph.named, context.graph.bound)[axis]
     right = replace(call, arguments=tuple(each.ref for each in values))
-    return emit(context, left, right, values, {axis: size}, result)
+    return emit(context, left, right, values, {axis: context.sizes[axis]}, result)
 
 
-def _moved(context: Context, call: Call, scope: Scope) -> Value:
+def _moved(context: Context, call: Call) -> Value:
     """The same axes, with the elements moved along some of them."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
-    inside = context.inside(call, scope, argument)
-    value = ungrouped(context, context.lower(argument, inside, None))
+    value = ungrouped(context, context.lower(argument, None))
     sizes = dict(value.sizes)
-    options = dict(_numbers(context, call, inside))
+    options = dict(_numbers(context, call))
     filling = [of_number(each) for name in options.keys() - option_axes(call) for each in options[name]]
     if function.resized is not None:
         for name in option_axes(call):
-            amounts = [context.open(scalar_size(each, inside)) for each in options[name]]
+            amounts = [context.open(scalar_size(each, Scope())) for each in options[name]]
             sizes[name] = function.resized(sizes[name], *amounts)
             options[name] = tuple(map(size_expression, amounts))
     value = convert(context, value, function.meeting([value.element], filling)[0])

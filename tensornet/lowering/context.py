@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,11 +16,8 @@ from ..contraction.pairs import Layout
 from ..contraction.search import Choose
 from ..device.model import DeviceProfile
 from ..errors import ShapeError
-from ..graph.element_types import of_leaves
-from ..graph.graph import Graph
-from ..graph.shape_inference import Dim, Scope, beside, scope_inside, without_axes
-from ..language.equation import Equation
-from ..language.expression import ELLIPSIS, Call, Contraction, Expression, parts_of, remade_axes
+from ..graph.shape_inference import Dim
+from ..language.expression import ELLIPSIS, Expression
 from ..ops.protocols import Entry, Left, Value
 from ..ops.table import Element
 from ..planning.plans import CallStep, Plan
@@ -28,6 +25,7 @@ from ..planning.steps import Step
 from ..planning.target import Target
 from ..sizes import evaluate, product, size_names
 from .layout_assignment import Laid, common_orders
+from .lines import Line, Lines
 
 __all__ = ["Context", "Stored", "as_declared", "entry_of"]
 
@@ -73,24 +71,26 @@ class Context(ABC):
     """What the functions of lowering share.
 
     Attributes:
-        graph: what is lowered.
+        lines: what is lowered.
         values: every open size, for costs.
         target: what it is lowered for.
         choose: orders an n-ary contraction.
         product: plans a product whose factors get gradients, forward and backward, at some sizes.
         steps: the steps so far.
-        stored: where each named tensor is.
+        named: the tensors of lines and what is given, by name.
+        stored: where each of them is.
         invariant: the tensors that depend on nothing that a call gives.
         changing: those that get gradients.
         read_by_name: the tensors that blocks read by their own names.
         readers: how many references read each tensor.
         copies: of a variable, in other orders, which are told by the places of its axes.
         laid: the variables of tensors that are laid out in the order that several of their readers have in common.
-        written: the order in which the equation at hand writes its axes.
+        sizes: those of the axes in the line at hand.
+        written: the order in which it writes its axes.
         asked: the part of those who read it that have it copied into that order.
     """
 
-    graph: Graph
+    lines: Lines
     values: Mapping[str, int]
     target: Target
     choose: Choose
@@ -98,27 +98,29 @@ class Context(ABC):
     steps: list[Step | CallStep] = field(default_factory=list)
     copies: dict[str, dict[tuple[int, ...], str]] = field(default_factory=lambda: defaultdict(dict))
     laid: dict[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     written: Layout = ()
     asked: float = 1.0
 
     def __post_init__(self) -> None:
-        graph, elements = self.graph, of_leaves(self.graph)
-        self.open = functools.cache(lambda size: evaluate(size, graph.bound))
-        self.known = functools.cache(functools.partial(_positions, {**self.values, **graph.bound}))
-        self.told_sizes = self.target.told_sizes(graph)
-        self.invariant = {leaf.name for leaf in graph.constants}
+        lines = self.lines
+        self.open = functools.cache(lambda size: evaluate(size, lines.bound))
+        self.known = functools.cache(functools.partial(_positions, {**self.values, **lines.bound}))
+        self.told_sizes = self.target.told_sizes(lines.leaves, lines.bound)
+        self.invariant = lines.of_kind("constant")
         self.changing = set(self.target.changing)
-        self.taken = set(graph.named)
-        self.read_by_name = {leaf.name for call in graph.calls for leaf in call.leaves()}
+        self.named = lines.dims.keys()
+        self.taken = {*self.named}
+        self.read_by_name = {leaf.name for call in lines.calls for leaf in call.leaves()}
         self.numbered = (f"t{number}" for number in itertools.count(1))
-        self.readers = Counter(ref.name for equation in graph.own for ref in equation.references)
+        self.readers = lines.readers
         self.stored = {
-            leaf.name: as_declared(leaf.name, leaf.dims, elements[leaf.name]) for leaf in graph.leaves
+            leaf.name: as_declared(leaf.name, leaf.dims, lines.elements[leaf.name]) for leaf in lines.leaves
         }
-        self.common: Mapping[str, Laid] = common_orders(graph, self._count_in)
+        self.common: Mapping[str, Laid] = common_orders(lines, self._count_in)
 
     @abstractmethod
-    def lower(self, expression: Expression, scope: Scope, wanted: Layout | None) -> Value:
+    def lower(self, expression: Expression, wanted: Layout | None) -> Value:
         """The value of an expression; `wanted` is the order in memory that would suit."""
 
     @property
@@ -135,19 +137,12 @@ class Context(ABC):
         """A variable that nothing has yet."""
         return next(name for name in self.numbered if name not in self.taken)
 
-    def inside(self, binder: Contraction | Call, scope: Scope, expression: Expression | None = None) -> Scope:
-        """The scope inside of a binder, or of one of its operands: an axis may have another size there."""
-        inner = Contraction(tuple(parts_of(binder))) if expression is None else expression
-        outer = without_axes(scope, remade_axes(binder)) if isinstance(binder, Call) else scope
-        return beside(outer, scope_inside(inner, self.graph.named, self.graph.bound))
-
     def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
         """The number of positions along some axes, at the sizes planned for."""
         return int(product(self.known(sizes[axis]) for axis in axes))
 
-    def _count_in(self, equation: Equation, axes: Iterable[str]) -> int:
-        scope = self.graph.scope(equation)
-        return int(product(self.known(scope[axis]) for axis in axes))
+    def _count_in(self, line: Line, axes: Iterable[str]) -> int:
+        return self.count(line.sizes, axes)
 
 
 def _positions(values: Mapping[str, Any], size: Any) -> int:

@@ -12,7 +12,6 @@ from ..contraction.pairs import Arrangement, Layout, flatten, view_order
 from ..contraction.search import Order, Problem
 from ..device.model import PACKED
 from ..graph.element_types import of_number
-from ..graph.shape_inference import Scope
 from ..language.expression import (
     Call,
     Contraction,
@@ -34,22 +33,16 @@ from .steps import add, convert, emit, reorder
 __all__ = ["lower_contraction", "lower_quotient", "lower_rounded"]
 
 
-def lower_contraction(
-    context: Context, expression: Contraction, scope: Scope, wanted: Layout | None
-) -> Value:
+def lower_contraction(context: Context, expression: Contraction, wanted: Layout | None) -> Value:
     """A product of several factors, summed over some axes."""
-    if expression.summed:
-        scope = context.inside(expression, scope)
-    scalars, values = _factors(context, expression.factors, scope)
+    scalars, values = _factors(context, expression.factors)
     return _multiply(context, values, scalars, expression.summed, wanted)
 
 
-def _factors(
-    context: Context, factors: Sequence[Expression], scope: Scope
-) -> tuple[list[Expression], list[Value]]:
+def _factors(context: Context, factors: Sequence[Expression]) -> tuple[list[Expression], list[Value]]:
     """The numbers among the factors of a product, and the tensors."""
-    scalars = [scalar(context, factor, scope) for factor in factors if is_scalar(factor)]
-    return scalars, [context.lower(factor, scope, None) for factor in factors if not is_scalar(factor)]
+    scalars = [scalar(context, factor) for factor in factors if is_scalar(factor)]
+    return scalars, [context.lower(factor, None) for factor in factors if not is_scalar(factor)]
 
 
 def _multiply(
@@ -254,24 +247,22 @@ def _packed(context: Context, way: Arrangement, sizes: Mapping[str, int]) -> Arr
 # ---------------------------------------------------------------------------- divisions
 
 
-def lower_quotient(
-    context: Context, factors: tuple[Expression, ...], scope: Scope, wanted: Layout | None
-) -> Value:
+def lower_quotient(context: Context, factors: tuple[Expression, ...], wanted: Layout | None) -> Value:
     """A product that sums nothing, from left to right: in `a * b / c * d` the division is one."""
     last = max(n for n, factor in enumerate(factors) if is_reciprocal(factor))
-    value = _divided(context, *_division(context, factors[: last + 1], scope, wanted))
-    scalars, values = _factors(context, factors[last + 1 :], scope)
+    value = _divided(context, *_division(context, factors[: last + 1], wanted))
+    scalars, values = _factors(context, factors[last + 1 :])
     return _multiply(context, [value, *values], scalars, (), wanted) if scalars or values else value
 
 
 def _division(
-    context: Context, factors: tuple[Expression, ...], scope: Scope, wanted: Layout | None
+    context: Context, factors: tuple[Expression, ...], wanted: Layout | None
 ) -> tuple[Operand, Operand]:
     """What is divided in `a * b / c`, and by what."""
     *above, below = factors
     assert isinstance(below, Call)
-    numerator = operand(context, product_of(above), scope, wanted, scaled=True)
-    return numerator, operand(context, below.arguments[0], scope, wanted)
+    numerator = operand(context, product_of(above), wanted, scaled=True)
+    return numerator, operand(context, below.arguments[0], wanted)
 
 
 def _divided(context: Context, above: Operand, below: Operand) -> Value:
@@ -282,11 +273,11 @@ def _quotient(above: Expression, below: Expression) -> Expression:
     return product_of([above, Call("reciprocal", (below,))])
 
 
-def lower_rounded(context: Context, call: Call, scope: Scope, wanted: Layout | None) -> Value:
+def lower_rounded(context: Context, call: Call, wanted: Layout | None) -> Value:
     """The integer that a number is rounded to: of integers divided, without a fraction in between."""
     match call.arguments[0]:
         case Contraction((_, *_, last) as factors, ()) if is_reciprocal(last):
-            above, below = _division(context, factors, scope, wanted)
+            above, below = _division(context, factors, wanted)
             if above.value is not None and above.is_whole and _is_whole_divisor(below):
                 return combine(
                     context,
@@ -296,7 +287,7 @@ def lower_rounded(context: Context, call: Call, scope: Scope, wanted: Layout | N
                 )
             value = _divided(context, above, below)
         case argument:
-            value = context.lower(argument, scope, wanted)
+            value = context.lower(argument, wanted)
     if value.element <= Element.WHOLE:
         return convert(context, value, Element.WHOLE)
     return emit(context, value.left, replace(call, arguments=(value.ref,)), [value], {}, value.element)

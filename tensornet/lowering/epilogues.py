@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from ..contraction.pairs import Layout
 from ..device.model import packed_with
-from ..graph.shape_inference import Scope
 from ..language.expression import Call, Contraction, Ref, axes_of_index, free_axes
 from ..ops.protocols import Value
 from ..ops.table import FUNCTIONS, Element
@@ -26,16 +25,12 @@ WORTH = 0.3
 def _product_of(context: Context, value: Value) -> Step | None:
     """The last step, if it is a product of matrices that makes a value which nothing else may read as it is."""
     last = context.steps[-1] if context.steps else None
-    if (
-        not isinstance(last, Step)
-        or last.equation.name != value.ref.name
-        or value.ref.name in context.graph.named
-    ):
+    if not isinstance(last, Step) or last.equation.name != value.ref.name or value.ref.name in context.named:
         return None
     return last
 
 
-def order_with_bias(context: Context, call: Call, scope: Scope) -> Layout | None:
+def order_with_bias(context: Context, call: Call) -> Layout | None:
     """The order in which a product of two takes what is added to its rows in one step, where that is worth asking for:
     with the axes of the bias innermost."""
     match call.arguments:
@@ -56,9 +51,7 @@ def order_with_bias(context: Context, call: Call, scope: Scope) -> Layout | None
         return None  # many products, which no library adds a bias to
     if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
         return None
-    inside = context.inside(made, scope)
-    sizes = {axis: inside[axis] for axis in (*kept, *last, *made.summed)}
-    m, n, k = (float(context.count(sizes, axes)) for axes in (kept, last, made.summed))
+    m, n, k = (float(context.count(context.sizes, axes)) for axes in (kept, last, made.summed))
     size, profile = context.itemsize, context.profile
     alone = profile.pointwise(2 * size * m * n, size * m * n)
     return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None

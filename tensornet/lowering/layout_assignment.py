@@ -6,19 +6,18 @@ them window by window. If the tensor is copied window by window, its products co
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..graph.graph import Graph
-from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Ref, axes_of_index, references
 from ..ops.table import FUNCTIONS
+from .lines import Line, Lines
 
 __all__ = ["Laid", "common_orders", "split_as"]
 
 Split = tuple[tuple[int, ...], ...]
-Count = Callable[[Equation, tuple[str, ...]], int]
+Count = Callable[[Line, tuple[str, ...]], int]
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def split_as(ref: Ref, count: Callable[[str], int]) -> Split:
     return tuple(tuple(count(axis) for axis in axes_of_index((entry,))) for entry in ref.index)
 
 
-def common_orders(graph: Graph, count: Count) -> Mapping[str, Laid]:
+def common_orders(lines: Lines, count: Count) -> Mapping[str, Laid]:
     """The tensors that are laid out once, and how.
 
     Two products at least ask for it, whose results are read by kernels alone: these take tensors whose axes
@@ -47,43 +46,43 @@ def common_orders(graph: Graph, count: Count) -> Mapping[str, Laid]:
     tensor.
 
     Args:
-        graph: the graph, rewritten.
-        count: positions along some axes of an equation.
+        lines: what is lowered.
+        count: positions along some axes of a line.
     """
     asking: dict[tuple[str, Laid], list[int]] = defaultdict(list)
     sizes: dict[str, int] = {}
-    for equation, ref in _asking(graph):
-        axes, left = axes_of_index(ref.index), axes_of_index(equation.left)
+    for line, ref in _asking(lines):
+        axes, left = axes_of_index(ref.index), axes_of_index(line.equation.left)
         order = [axis for axis in left if axis in axes] + [axis for axis in axes if axis not in left]
         if order == list(axes):
             continue
-        split = split_as(ref, lambda axis: count(equation, (axis,)))  # noqa: B023
+        split = split_as(ref, lambda axis: count(line, (axis,)))  # noqa: B023
         wanted = Laid(split, tuple(axes.index(axis) for axis in order))
-        asking[ref.name, wanted].append(count(equation, left))
-        sizes[ref.name] = count(equation, axes)
+        asking[ref.name, wanted].append(count(line, left))
+        sizes[ref.name] = count(line, axes)
     return {
         name: wanted for (name, wanted), made in asking.items() if len(made) > 1 and sum(made) > sizes[name]
     }
 
 
-def _asking(graph: Graph) -> Iterator[tuple[Equation, Ref]]:
+def _asking(lines: Lines) -> Iterator[tuple[Line, Ref]]:
     """Products that kernels alone read, each with the tensors in it whose dimensions are split."""
     kernels = [
         part
-        for equation in graph.own
-        for part in equation.parts
+        for line in lines.own
+        for part in line.equation.parts
         if isinstance(part, Call) and FUNCTIONS[part.function].computes
     ]
     if not kernels:
         return
-    read = Counter(ref.name for equation in graph.own for ref in equation.references)
-    read.update(graph.outputs)
-    read.update(name for call in graph.calls for name in call.operands)
+    read = lines.readers
+    read.update(lines.outputs)
+    read.update(name for call in lines.calls for name in call.operands)
     read.subtract(ref.name for part in kernels for ref in references(part))
-    for equation in graph.own:
-        if read[equation.name]:
+    for line in lines.own:
+        if read[line.equation.name]:
             continue
-        products = (part for part in equation.parts if isinstance(part, Contraction))
+        products = (part for part in line.equation.parts if isinstance(part, Contraction))
         for factor in (factor for part in products if part.summed for factor in part.factors):
             if isinstance(factor, Ref) and any(isinstance(entry, tuple) for entry in factor.index):
-                yield equation, factor
+                yield line, factor

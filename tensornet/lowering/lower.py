@@ -17,8 +17,8 @@ from ..contraction.pairs import Layout, view_order
 from ..contraction.search import Choose
 from ..graph.element_types import holding, of_number
 from ..graph.graph import Apply, Graph
-from ..graph.shape_inference import Axis, Scope, dim_size
-from ..language.equation import Equation, renamed_axes
+from ..graph.shape_inference import Axis, dim_size
+from ..language.equation import renamed_axes
 from ..language.expression import (
     Call,
     Contraction,
@@ -38,6 +38,7 @@ from ..planning.target import Target
 from .calls import lower_call
 from .context import Context, Stored, as_declared
 from .contractions import lower_contraction, lower_quotient
+from .lines import Line, Lines
 from .loop_invariants import hoisted, variable_of
 from .pointwise import is_reciprocal
 from .reading import read, scalar
@@ -56,7 +57,7 @@ what the libraries' own einsum gives, but is written so where that takes hardly 
 
 
 def lower(
-    graph: Graph,
+    lines: Lines,
     values: Mapping[str, int],
     target: Target,
     choose: Choose,
@@ -65,109 +66,105 @@ def lower(
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None,
     as_laid: bool = False,
 ) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
-    """The steps that compute a graph, and where its outputs are.
+    """The steps that compute a program, and where its outputs are.
 
     Args:
-        graph: the graph, rewritten as far as it should be.
+        lines: the lines of the program, rewritten as far as it should be, and the calls of blocks.
         values: every open size, for costs.
         target: what it is planned for.
         choose: orders an n-ary contraction.
         planned: plans a block that is called, told which of its leaves get gradients.
-        inside: whether the graph is such a block, whose results go on being computed with.
+        inside: whether it is such a block, whose results go on being computed with.
         product: plans a product whose factors get gradients, both ways, at some sizes.
         as_laid: whether all that is made had better lie as it is written.
     """
-    context = _Lowering(graph, values, target, choose, product)
-    results = _lower_graph(context, planned, inside, as_laid)
-    names = {*graph.bound, *graph.open_sizes}.union(*(equation.axes for equation in graph.own))
+    context = _Lowering(lines, values, target, choose, product)
+    results = _lower_lines(context, planned, inside, as_laid)
+    names = {*lines.sizes}.union(*(line.sizes for line in lines.own))
     steps = [_plainly(step, names) for step in context.steps]
     return with_frees(steps, [each.value.name for each in results]), results
 
 
 def steps_to_price(
-    graph: Graph, values: Mapping[str, int], target: Target, choose: Choose
+    lines: Lines, values: Mapping[str, int], target: Target, choose: Choose
 ) -> Sequence[Step | CallStep]:
-    """The steps that compute a graph without calls, as they are made: their axes may have numbers, and nothing
+    """The steps that compute a program without calls, as they are made: their axes may have numbers, and nothing
     is freed. The arguments are those of `lower`."""
-    context = _Lowering(graph, values, target, choose)
-    _lower_graph(context)
+    context = _Lowering(lines, values, target, choose)
+    _lower_lines(context)
     return context.steps
 
 
 class _Lowering(Context):
     """The context, in which expressions are lowered by what they are."""
 
-    def lower(self, expression: Expression, scope: Scope, wanted: Layout | None) -> Value:
+    def lower(self, expression: Expression, wanted: Layout | None) -> Value:
         """The value of an expression; `wanted` is the order in memory that would suit."""
-        return lower_expression(self, expression, scope, wanted)
+        return lower_expression(self, expression, wanted)
 
 
-def lower_expression(
-    context: _Lowering, expression: Expression, scope: Scope, wanted: Layout | None
-) -> Value:
+def lower_expression(context: _Lowering, expression: Expression, wanted: Layout | None) -> Value:
     """The value of an expression, by what it is."""
     match expression:
         case Ref():
-            return read(context, expression, scope)
+            return read(context, expression)
         case _ if is_scalar(expression):
-            number = scalar(context, expression, scope)
+            number = scalar(context, expression)
             return emit(context, (), number, [], {}, of_number(number))
         case Contraction(factors, ()) if any(map(is_reciprocal, factors[1:])):
-            return lower_quotient(context, factors, scope, wanted)
+            return lower_quotient(context, factors, wanted)
         case Contraction():
-            return lower_contraction(context, expression, scope, wanted)
+            return lower_contraction(context, expression, wanted)
         case Call(function) as call if (lowered := FUNCTIONS[function].lowered) is not None:
-            over = FUNCTIONS[function].kind in ("axis", "reduction")
-            inside = context.inside(call, scope) if over else scope
-            return lowered(OneCall(context, inside), call)
+            return lowered(OneCall(context), call)
         case Call():
-            return lower_call(context, expression, scope, wanted)
+            return lower_call(context, expression, wanted)
     raise AssertionError(expression)
 
 
-# ---------------------------------------------------------------------------- equations
+# ---------------------------------------------------------------------------- lines
 
 
-def _lower_graph(
+def _lower_lines(
     context: _Lowering, planned: Planned | None = None, inside: bool = False, as_laid: bool = False
 ) -> tuple[Result, ...]:
-    """Makes the steps of all equations and calls, in order; where the outputs are then."""
-    graph = context.graph
-    asked_for = frozenset(graph.named if as_laid else _asked_for(graph))
-    leaving = frozenset[str]() if inside else frozenset(graph.outputs).difference(context.readers)
-    for item in graph.body:
+    """Makes the steps of all lines and calls, in order; where the outputs are then."""
+    lines = context.lines
+    asked_for = frozenset(context.named if as_laid else _asked_for(lines))
+    leaving = frozenset[str]() if inside else frozenset(lines.outputs).difference(context.readers)
+    for item in lines.body:
         if isinstance(item, Apply):
             assert planned is not None
             _lower_block(context, item, planned)
         else:
-            plain = not any(isinstance(entry, tuple) for entry in item.left)
-            context.asked = COPIED if item.name in leaving and plain else 1.0
-            _lower_equation(context, item, item.name in asked_for)
-    return tuple(_result(context, name, inside) for name in graph.outputs)
+            plain = not any(isinstance(entry, tuple) for entry in item.equation.left)
+            context.asked = COPIED if item.equation.name in leaving and plain else 1.0
+            _lower_line(context, item, item.equation.name in asked_for)
+    return tuple(_result(context, name, inside) for name in lines.outputs)
 
 
-def _asked_for(graph: Graph) -> Iterator[str]:
+def _asked_for(lines: Lines) -> Iterator[str]:
     """The tensors that are best made in the order that is written: all but those that go into products alone."""
-    yield from graph.outputs
-    for call in graph.calls:
+    yield from lines.outputs
+    for call in lines.calls:
         yield from call.operands
         yield from (leaf.name for leaf in call.leaves())
-    for equation in graph.own:
-        sums = (part for part in equation.parts if isinstance(part, Contraction) and part.summed)
+    for line in lines.own:
+        sums = (part for part in line.equation.parts if isinstance(part, Contraction) and part.summed)
         factors = Counter(each.name for part in sums for each in part.factors if isinstance(each, Ref))
-        yield from Counter(ref.name for ref in equation.references) - factors
+        yield from Counter(ref.name for ref in line.equation.references) - factors
 
 
-def _lower_equation(context: Context, equation: Equation, as_written: bool) -> None:
-    """The steps of an equation; the last one, if it made the tensor, has its name."""
-    context.written, start = axes_of_index(equation.left), len(context.steps)
-    scope = context.graph.scope(equation)
-    value = context.lower(equation.right, scope, context.written if as_written else None)
+def _lower_line(context: Context, line: Line, as_written: bool) -> None:
+    """The steps of a line; the last one, if it made the tensor, has its name."""
+    equation, start = line.equation, len(context.steps)
+    context.sizes, context.written = line.sizes, axes_of_index(equation.left)
+    value = context.lower(equation.right, context.written if as_written else None)
     if equation.name in context.read_by_name:
         value = reorder(context, value, equation.left)
     variable = value.ref.name
     made = len(context.steps) > start and (variable,) == context.steps[-1].defines
-    if made and variable not in context.graph.named:
+    if made and variable not in context.named:
         if variable in context.changing:
             context.changing.add(equation.name)
         add(context, _renamed(context.steps.pop(), equation.name))
@@ -175,7 +172,7 @@ def _lower_equation(context: Context, equation: Equation, as_written: bool) -> N
     missing = set(context.written) - set(value.layout)
     assert not missing, f"{equation} lost {missing}"
     logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)
-    dims = context.graph.named[equation.name]
+    dims = context.lines.dims[equation.name]
     context.stored[equation.name] = Stored(variable, value.left, logical, dims, value.element)
 
 
@@ -212,7 +209,7 @@ def _lower_block(context: Context, call: Apply, planned: Planned) -> None:
     plan = planned(holding(call.graph, seen), both_ways)
     tables, along = hoisted(context, plan, call) if call.along is not None else ((), None)
     operands = tuple(variable_of(context, name) for name in call.operands)
-    dims = [context.graph.named[name] for name in call.results]
+    dims = [context.lines.dims[name] for name in call.results]
     shapes = tuple(tuple(context.open(dim_size(dim)) for dim in each) for each in dims)
     add(context, CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=along))
     elements = {result.name: result.element for result in plan.results}

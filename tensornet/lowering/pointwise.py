@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from ..contraction.pairs import Layout, ordered
 from ..graph.element_types import of_number
-from ..graph.shape_inference import Scope
 from ..language.expression import (
     Call,
     Contraction,
@@ -58,23 +57,20 @@ def applied(context: Context, function: str, values: Sequence[Value]) -> Value:
     return combine(context, FUNCTIONS[function], lambda *each: Call(function, each), operands)
 
 
-def operand(
-    context: Context, expression: Expression, scope: Scope, wanted: Layout | None, scaled: bool = False
-) -> Operand:
+def operand(context: Context, expression: Expression, wanted: Layout | None, scaled: bool = False) -> Operand:
     """What a pointwise step reads; `scaled` where it may multiply by numbers on the way."""
     if is_scalar(expression):
-        return Operand(None, (scalar(context, expression, scope),))
+        return Operand(None, (scalar(context, expression),))
     if scaled and isinstance(expression, Contraction) and not expression.summed:
         factors = expression.factors
         tensors = [n for n, factor in enumerate(factors) if not is_scalar(factor)]
         if len(tensors) == 1 and not (tensors[0] and is_reciprocal(factors[tensors[0]])):
             (at,) = tensors
             before, after = (
-                tuple(scalar(context, each, scope) for each in part)
-                for part in (factors[:at], factors[at + 1 :])
+                tuple(scalar(context, each) for each in part) for part in (factors[:at], factors[at + 1 :])
             )
-            return Operand(context.lower(factors[at], scope, wanted), before, after)
-    return Operand(context.lower(expression, scope, wanted))
+            return Operand(context.lower(factors[at], wanted), before, after)
+    return Operand(context.lower(expression, wanted))
 
 
 def combine(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from ..graph.shape_inference import Scope, componentwise, dim_size, size_expression
+from ..graph.shape_inference import Dim, dim_size, size_expression
 from ..language.affine import is_cut, is_window, reached
 from ..language.expression import (
     Call,
@@ -26,6 +26,7 @@ from ..ops.protocols import Entry, Value, names_in
 from ..ops.structure import ONEHOT, PAD
 from ..ops.table import FUNCTIONS
 from ..planning.steps import Step
+from ..sizes import symbol
 from .context import Context, Stored, entry_of
 from .layout_assignment import split_as
 from .steps import emit, reorder
@@ -36,23 +37,23 @@ WINDOWS = "windows"
 """What a backend has a spelling for that looks at an array in windows, without a copy."""
 
 
-def scalar(context: Context, expression: Expression, scope: Scope) -> Expression:
+def scalar(context: Context, expression: Expression) -> Expression:
     """A number, with the sizes it speaks of put in."""
     if isinstance(expression, Size):
-        return size_expression(context.open(scope[expression.axis]))
-    return transform(expression, lambda part: scalar(context, part, scope))
+        return size_expression(context.open(symbol(expression.axis)))
+    return transform(expression, lambda part: scalar(context, part))
 
 
-def read(context: Context, ref: Ref, scope: Scope) -> Value:
+def read(context: Context, ref: Ref) -> Value:
     """A tensor under the axis names of this reference: as it lies, or picked out of it by a step."""
     stored = context.stored[ref.name]
-    found = _as_it_lies(context, ref, stored, scope)
+    found = _as_it_lies(context, ref, stored)
     if found is None:
-        return _picked(context, ref, stored, scope)
+        return _picked(context, ref, stored)
     return _laid(context, ref, found) if ref.name in context.common else found
 
 
-def _as_it_lies(context: Context, ref: Ref, stored: Stored, scope: Scope) -> Value | None:
+def _as_it_lies(context: Context, ref: Ref, stored: Stored) -> Value | None:
     """The tensor, where each dimension is read whole, and no two of them together."""
     entries: dict[str, Entry] = {}
     sizes: dict[str, Any] = {}
@@ -64,8 +65,8 @@ def _as_it_lies(context: Context, ref: Ref, stored: Stored, scope: Scope) -> Val
                 return None
             case tuple() if len(part) == 1:
                 entries[part[0]] = entry
-                sizes.update({name: scope[name] for name in entry})
-            case tuple() if componentwise(entry, dim, context.graph.bound):
+                sizes.update({name: context.sizes[name] for name in entry})
+            case tuple() if _is_componentwise(context, entry, dim):
                 entries.update(zip(part, entry, strict=True))
                 sizes.update({name: axis.size for name, axis in zip(entry, dim, strict=True)})
             case _:
@@ -75,6 +76,14 @@ def _as_it_lies(context: Context, ref: Ref, stored: Stored, scope: Scope) -> Val
         for each in stored.entries
     )
     return Value(Ref(stored.variable, tuple(map(entry_of, names))), sizes, stored.element)
+
+
+def _is_componentwise(context: Context, names: tuple[str, ...], dim: Dim) -> bool:
+    """Whether the parts of a composite are those of the dimension it reads, one by one."""
+    pairs = zip(names, dim, strict=False)
+    return len(names) == len(dim) and all(
+        context.open(context.sizes[name]) == context.open(axis.size) for name, axis in pairs
+    )
 
 
 def _laid(context: Context, ref: Ref, value: Value) -> Value:
@@ -88,7 +97,7 @@ def _laid(context: Context, ref: Ref, value: Value) -> Value:
     return replace(value, ref=Ref(context.laid[ref.name], order))
 
 
-def _picked(context: Context, ref: Ref, stored: Stored, scope: Scope) -> Value:
+def _picked(context: Context, ref: Ref, stored: Stored) -> Value:
     """Integer indices, gathers, diagonals, windows, and composites read as one axis."""
     variable = in_logical_order(context, stored)
     entries: list[Index] = []
@@ -98,12 +107,12 @@ def _picked(context: Context, ref: Ref, stored: Stored, scope: Scope) -> Value:
         if isinstance(entry, str):
             sizes[entry] = dim_size(dim)
         elif isinstance(entry, tuple):
-            sizes.update({name: scope[name] for name in entry})
-        elif is_told(entry) and (window := _window(context, entry, ref, scope)) is not None:
-            sizes.update({name: scope[name] for name in free_axes(entry)})
+            sizes.update({name: context.sizes[name] for name in entry})
+        elif is_told(entry) and (window := _window(context, entry, ref)) is not None:
+            sizes.update({name: context.sizes[name] for name in free_axes(entry)})
             entry = window
         elif is_told(entry):
-            inner = context.lower(entry, scope, None)
+            inner = context.lower(entry, None)
             operands.append(inner)
             for name, size in inner.sizes.items():
                 sizes.setdefault(name, size)
@@ -119,11 +128,11 @@ def _picked(context: Context, ref: Ref, stored: Stored, scope: Scope) -> Value:
     return emit(context, axes, picked, operands, sizes, stored.element, seconds=seconds)
 
 
-def _window(context: Context, entry: Expression, ref: Ref, scope: Scope) -> Index | None:
+def _window(context: Context, entry: Expression, ref: Ref) -> Index | None:
     """An entry that tells positions at even distances, its numbers put in, if the backend looks at such."""
     if isinstance(entry, Ref):
         return None
-    told, axes = scalar(context, entry, scope), free_axes(entry)
+    told, axes = scalar(context, entry), free_axes(entry)
     alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
     if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in context.target.supported):
         return None
@@ -139,13 +148,12 @@ def in_logical_order(context: Context, stored: Stored) -> str:
 # ---------------------------------------------------------------------------- windows
 
 
-def in_windows(context: Context, ref: Ref, scope: Scope, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
+def in_windows(context: Context, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
     """A tensor that is read in windows, with an axis for each, and ones where windows are.
 
     Args:
         context: the context.
         ref: the tensor, as it is read.
-        scope: the sizes of the axes.
         bare: whether zeros around it that nothing else reads are left out; positions before the first one
             have no one then.
     """
@@ -157,7 +165,7 @@ def in_windows(context: Context, ref: Ref, scope: Scope, *, bare: bool) -> tuple
             windows[f"{outer}_{inner or 'at'}"] = entry
             entry = f"{outer}_{inner or 'at'}"
         index.append(entry)
-    value = read(context, replace(ref, index=tuple(index)), scope)
+    value = read(context, replace(ref, index=tuple(index)))
     zeros = dict[str, tuple[int, int]]()
     if bare and (step := _padding(context, ref.name, value.ref)) is not None:
         found = _zeros(step, value.ref)
@@ -172,7 +180,7 @@ def in_windows(context: Context, ref: Ref, scope: Scope, *, bare: bool) -> tuple
 
 def _padding(context: Context, name: str, ref: Ref) -> Step | None:
     """The step that puts zeros around a tensor; nothing if there is none, or others may read it by its name."""
-    if name in context.graph.outputs or any(name in call.operands for call in context.graph.calls):
+    if name in context.lines.outputs or any(name in call.operands for call in context.lines.calls):
         return None
     step = next((each for each in reversed(context.steps) if ref.name in each.defines), None)
     if not isinstance(step, Step) or len(step.equation.left) != len(ref.index):

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..contraction.pairs import Layout
 from ..device.model import DeviceProfile
-from ..graph.shape_inference import Scope
 from ..language.affine import is_window, reached
 from ..language.expression import Call, Expression, Literal, Ref, free_axes, scalar_value, transform
 from ..ops.protocols import Left, Reached, Value
@@ -27,7 +26,6 @@ class OneCall:
     """The lowering of one call; see `ops.protocols.Lowering`."""
 
     context: Context
-    scope: Scope
 
     @property
     def profile(self) -> DeviceProfile:
@@ -41,16 +39,15 @@ class OneCall:
 
     def size(self, axis: str) -> Any:
         """The size of an axis of the call."""
-        return self.scope[axis]
+        return self.context.sizes[axis]
 
     def new_axis(self) -> str:
         """An axis that the call has not."""
-        taken = {*self.scope.sizes, *self.scope.assumed, *self.scope.inner}
-        return next(name for name in (f"v_{n}" for n in itertools.count()) if name not in taken)
+        return next(name for name in (f"v_{n}" for n in itertools.count()) if name not in self.context.sizes)
 
     def lower(self, expression: Expression, wanted: Layout | None = None) -> Value:
         """The value of an expression."""
-        return self.context.lower(expression, self.scope, wanted)
+        return self.context.lower(expression, wanted)
 
     def applied(self, function: str, values: Sequence[Value]) -> Value:
         """A pointwise function of tensors at hand."""
@@ -58,7 +55,7 @@ class OneCall:
 
     def in_windows(self, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
         """A tensor that is read in windows, and ones where these are."""
-        return in_windows(self.context, ref, self.scope, bare=bare)
+        return in_windows(self.context, ref, bare=bare)
 
     def convert(self, value: Value, element: Element) -> Value:
         """The value with elements of another kind."""

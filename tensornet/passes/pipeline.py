@@ -65,8 +65,15 @@ class Context:
     sums: bool
 
     def settled_cost(self, part: Program) -> float:
-        """The expected seconds of a part after the passes that follow the first kernel selection."""
-        return self.cost(_through(ALGEBRA, part, self))
+        """The expected seconds of a part after the passes that follow the first kernel selection.
+
+        Kernels are selected again where products have become others.
+        """
+        simple = _through(SIMPLIFICATION, part, self)
+        settled = _through(ALGEBRA, simple, self)
+        if settled is not simple:
+            settled = select_kernels(settled, self.cost, self.kernels, self.values)
+        return self.cost(settled)
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,6 @@ SIMPLIFICATION = (
 """The passes that always pay."""
 
 ALGEBRA = (
-    *SIMPLIFICATION,
     Pass("distribution", lambda program, c: distribute(program, c.cost), _calls_to("add")),
     Pass("known totals", lambda program, _: drop_known_totals(program), _calls_to("add"), always=True),
     *SIMPLIFICATION,
@@ -208,6 +214,7 @@ PIPELINE = (
         "kernel selection before algebra",
         lambda program, c: select_kernels(program, c.settled_cost, c.kernels, c.values),
     ),
+    *SIMPLIFICATION,
     *ALGEBRA,
     Pass("kernel selection", lambda program, c: select_kernels(program, c.cost, c.kernels, c.values)),
     Pass("tautologies", lambda program, _: drop_tautologies(program), _calls_to(WHERE.name), always=True),
@@ -217,18 +224,18 @@ PIPELINE = (
 """All passes, in order."""
 
 
-def optimize(graph: Graph, context: Context) -> Graph:
-    """The graph after all passes: the form that takes least time at some sizes on some device."""
-    first = program = program_of(graph)
+def optimize(graph: Graph, context: Context) -> Program:
+    """A graph after all passes: the form that takes least time at some sizes on some device."""
+    program = program_of(graph)
     for each in PIPELINE:
         if each.finds_work(program):
             program = _noted(each.name, program, each.run(program, context))
-    return graph if program is first else program.graph
+    return program
 
 
-def simplify(graph: Graph) -> Graph:
-    """The graph after the passes that always pay."""
-    return _through(SIMPLIFICATION, program_of(graph), _NOTHING).graph
+def simplify(graph: Graph) -> Program:
+    """A graph after the passes that always pay."""
+    return _through(SIMPLIFICATION, program_of(graph), _NOTHING)
 
 
 def _through(passes: Iterable[Pass], program: Program, context: Context) -> Program:

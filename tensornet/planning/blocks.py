@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ..frontend.instantiate import instance, names_of_sizes
 from ..graph.element_types import of_leaf, of_tensors
-from ..graph.graph import Apply, Graph, inlined, reads
+from ..graph.graph import Apply, Graph, inlined
 from ..graph.leaves import Leaf
+from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS
+from ..lowering.lines import Lines, lines_of
 from ..sizes import evaluate, name_of, symbol
 
 __all__ = ["bare", "between_calls", "in_numbers", "with_functions"]
@@ -98,35 +100,18 @@ def _bare(leaf: Leaf) -> Leaf:
 # ---------------------------------------------------------------------------- beside calls
 
 
-def between_calls(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
-    """A rewrite of the equations of the graph itself; its calls stay as they are."""
+def between_calls(graph: Graph, change: Callable[[Graph], Program]) -> Lines:
+    """The lines of a graph whose own equations are rewritten; its calls stay as they are."""
     if not graph.calls:
-        return change(graph)
+        return lines_of(change(graph))
     asked = dict.fromkeys((*graph.outputs, *(name for call in graph.calls for name in call.names().values())))
-    made = {equation.name for equation in graph.own}
+    made, elements = {equation.name for equation in graph.own}, of_tensors(graph)
     outputs = tuple(name for name in asked if name in made)
     if not outputs:
-        return replace(graph, body=graph.calls)
-    elements = of_tensors(graph)
+        sizes = (*graph.open_sizes, *graph.bound)
+        return Lines(graph.leaves, graph.calls, graph.outputs, sizes, graph.bound, graph.named, elements)
     leaves = [replace(leaf, holds=elements[leaf.name]) for leaf in graph.leaves]
     for call in graph.calls:
         leaves += [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in call.results]
-    changed = change(Graph(tuple(leaves), graph.own, outputs, graph.sizes))
-    return replace(graph, body=tuple(_in_order(changed.own, graph.calls)), sizes=changed.sizes)
-
-
-def _in_order(equations: Iterable[Equation], calls: Sequence[Apply]) -> Iterable[Equation | Apply]:
-    """Equations as they come, but each before what reads it, and calls in their order, as late as can be."""
-    items: list[Equation | Apply] = [*equations, *calls]
-    makers = {name: item for item in items for name in item.defines}
-    done, waiting = dict[Equation | Apply, None](), items[::-1]
-    while waiting:
-        missing = (makers[name] for name, _ in reads(waiting[-1]) if name in makers)
-        first = next((each for each in missing if each not in done), None)
-        if isinstance(first, Apply):
-            first = next(call for call in calls if call not in done)
-        if first is not None:
-            waiting.append(first)
-        else:
-            done[waiting.pop()] = None
-    return done
+    beside = Graph(tuple(leaves), graph.own, outputs, graph.sizes)
+    return lines_of(change(beside), graph.calls, graph.outputs)

@@ -60,20 +60,27 @@ def _is_repeatable(parts: Iterable[Any]) -> bool:
 
 
 def seconds_at_a_call(
-    graph: Graph, steps: Sequence[Step | CallStep], values: Mapping[str, int], target: Target
+    leaves: Iterable[Leaf],
+    bound: Mapping[str, Any],
+    steps: Sequence[Step | CallStep],
+    values: Mapping[str, int],
+    target: Target,
 ) -> float:
     """The expected time of a call: of all steps but those that make something of constants, and are done once.
 
     Args:
-        graph: what the steps compute; of a part of a program, so that what they make is no output.
+        leaves: what they are given.
+        bound: the sizes that have a value.
         steps: the steps.
         values: every open size.
         target: what it is planned for.
     """
-    known, told = {**values, **graph.bound}, target.told_sizes(graph)
+    known, leaves = {**values, **bound}, [*leaves]
+    told = target.told_sizes(leaves, bound)
     made_of: dict[str, float] = {
         leaf.name: float(target.itemsize * product(evaluate(size, known) for size in leaf.shape))
-        for leaf in graph.constants
+        for leaf in leaves
+        if leaf.kind == "constant"
     }
     total = 0.0
     for step in steps:
@@ -146,7 +153,7 @@ class _Division:
         alone: bool,
     ) -> None:
         self.sizes, self.target, self.itemsize, self.alone = sizes, target, target.itemsize, alone
-        self.told = target.told_sizes(graph)
+        self.told = target.told_sizes(graph.leaves, graph.bound)
         self.outputs = {each.value.name for each in results}
         self.taken = {leaf.name for leaf in graph.leaves} | {name for step in steps for name in step.defines}
         self.shapes = {

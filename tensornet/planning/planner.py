@@ -22,11 +22,12 @@ from ..graph.graph import Apply, Graph, of_graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, dim_size
 from ..ir.rewriting import Program
+from ..lowering.lines import lines_of
 from ..lowering.lower import lower, steps_to_price
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
 from ..passes.dead_code import eliminate_dead_code
-from ..passes.pipeline import Context, is_traced, noted, optimize, simplify, traced
+from ..passes.pipeline import Context, is_traced, noted, optimize, program_of, simplify, traced
 from ..scan.associative_scan import doubled
 from ..scan.lowering import looped
 from ..scan.rnn_cells import as_cells
@@ -352,9 +353,9 @@ def _lowered(
         at = tuple((name, sizes[name]) for name in joint.forward.open_sizes)
         return _product(joint, at, replace(target, changing=frozenset()))
 
-    graph = between_calls(eliminate_dead_code(graph), lambda part: rewritten(part, values, target))
-    counting = counted(graph, choose)
-    return lower(graph, values, target, counting, planned, inside, product, as_laid=way == "products")
+    lines = between_calls(eliminate_dead_code(graph), lambda part: rewritten(part, values, target))
+    counting = counted((line.equation for line in lines.own), choose)
+    return lower(lines, values, target, counting, planned, inside, product, as_laid=way == "products")
 
 
 def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -> Iterator[Step | CallStep]:
@@ -422,7 +423,7 @@ def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Grap
 
     def seconds(part: Graph) -> float:
         steps, _ = _lowered(part, values, target, "fastest")
-        return seconds_at_a_call(part, steps, values, target)
+        return seconds_at_a_call(part.leaves, part.bound, steps, values, target)
 
     alike = target.device == "cpu" and target.dtype in ("float32", "float64")  # others sum to fewer digits
     alike = alike and not target.loops
@@ -432,23 +433,24 @@ def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Grap
     return noted("kernel selection of recurrent cells", graph, made)
 
 
-def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
+def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Program:
     """Every rewrite that pays at these sizes."""
     target = replace(target, changing=frozenset())
 
     @functools.cache  # the present form is asked about beside each that may take its place
     def cost(part: Program) -> float:
-        steps = steps_to_price(part.graph, values, target, fastest)
-        return seconds_at_a_call(part.graph, steps, values, target)
+        lines = lines_of(part)
+        steps = steps_to_price(lines, values, target, fastest)
+        return seconds_at_a_call(lines.leaves, lines.bound, steps, values, target)
 
     sums = target.dtype != "float16"  # which holds no long ones
     return optimize(graph, Context(cost, target.supported, target.kernels, values, sums))
 
 
-_WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Graph], Choose]] = {
+_WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Program], Choose]] = {
     "fastest": (_rewritten, fastest),
     "products": (lambda graph, *_: simplify(graph), fastest_with_vjp),
-    "as written": (lambda graph, *_: graph, as_written),
+    "as written": (lambda graph, *_: program_of(graph), as_written),
     "fewest FLOPs": (lambda graph, *_: simplify(graph), fewest_flops),
 }
 """How a graph is rewritten, and how the pairs of a contraction are chosen."""

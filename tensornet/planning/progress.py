@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from ..contraction.search import Choose, Order, Problem
-from ..graph.graph import Graph
+from ..language.equation import Equation
 from ..language.expression import Contraction, Expression, is_scalar
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ def watched() -> Iterator[None]:
         watch.end()
 
 
-def counted(graph: Graph, choose: Choose) -> Choose:
-    """The choice, seen by whoever watches: for each contraction of a graph that is about to be lowered."""
+def counted(equations: Iterable[Equation], choose: Choose) -> Choose:
+    """The choice, seen by whoever watches: for each contraction in equations that are about to be lowered."""
     watch = _watch.get()
     if watch is None:
         return choose
-    parts = (part for equation in graph.own for part in equation.parts)
+    parts = (part for equation in equations for part in equation.parts)
     watch.expect(sum(map(_is_contraction, parts)))
 
     def choice(problem: Problem) -> Order:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..device.model import DeviceProfile
 from ..dtypes import itemsize
-from ..graph.graph import Graph
+from ..graph.leaves import Leaf
 from ..language.patterns import pattern_of
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, size_names
@@ -68,9 +70,9 @@ class Target:
             kernels = tuple(row for row in kernels if _takes_complex(row))
         return cls(backend, device, dtype, profile, supported, closed, kernels, changing, loops)
 
-    def told_sizes(self, graph: Graph) -> frozenset[str]:
+    def told_sizes(self, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> frozenset[str]:
         """The open sizes that what is done once may depend on: those that the shapes of what is given tell."""
         if self.closed:
             return frozenset()
-        shapes = (evaluate(size, graph.bound) for leaf in graph.leaves for size in leaf.shape)
+        shapes = (evaluate(size, bound) for leaf in leaves for size in leaf.shape)
         return frozenset(name for size in shapes for name in size_names(size))

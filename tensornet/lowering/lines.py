@@ -1,0 +1,208 @@
+"""Lines: the equations of a program as lowering reads them, in which each axis has a size of its own.
+
+The name of an axis stands for that axis in one line alone. In a graph it may have to tell a size (`ir.axis_names`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..graph.graph import Apply
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis, Dim, size_expression
+from ..ir import equations
+from ..ir.equations import MADE, again, hints, is_kernel, parted, size_of
+from ..ir.names import Written
+from ..ir.node import Affine, Node, Size
+from ..ir.rewriting import Program
+from ..language.equation import Equation
+from ..language.expression import Expression
+from ..ops.table import FUNCTIONS, RESERVED, Element
+from ..sizes import evaluate, name_of, symbol
+
+__all__ = ["Line", "Lines", "lines_of"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """An equation, and the sizes of its axes."""
+
+    equation: Equation
+    sizes: Mapping[str, Size]
+
+
+Item: TypeAlias = "Line | Apply"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What is lowered: lines, and calls of blocks between them.
+
+    Attributes:
+        leaves: what is given, and read.
+        body: the lines and calls, each after what it reads.
+        outputs: the names of the results.
+        sizes: the names of all sizes.
+        bound: those that have a value.
+        dims: the dimensions of all tensors, by name.
+        elements: what the leaves hold.
+    """
+
+    leaves: tuple[Leaf, ...]
+    body: tuple[Item, ...]
+    outputs: tuple[str, ...]
+    sizes: tuple[str, ...]
+    bound: Mapping[str, Any]
+    dims: Mapping[str, tuple[Dim, ...]]
+    elements: Mapping[str, Element]
+
+    @property
+    def own(self) -> tuple[Line, ...]:
+        """The lines alone."""
+        return tuple(each for each in self.body if isinstance(each, Line))
+
+    @property
+    def calls(self) -> tuple[Apply, ...]:
+        """The calls alone."""
+        return tuple(each for each in self.body if isinstance(each, Apply))
+
+    def of_kind(self, kind: str) -> set[str]:
+        """The leaves of a kind."""
+        return {leaf.name for leaf in self.leaves if leaf.kind == kind}
+
+    @property
+    def readers(self) -> Counter[str]:
+        """How often each tensor is read in lines."""
+        return Counter(ref.name for line in self.own for ref in line.equation.references)
+
+
+def lines_of(program: Program, calls: Sequence[Apply] = (), outputs: Sequence[str] | None = None) -> Lines:
+    """The lines of a program.
+
+    Args:
+        program: the program.
+        calls: the calls of blocks beside it. What they give is given to the program, and what they are given it makes.
+        outputs: the results of both together; those of the program if not given.
+    """
+    writing = _Writing(program)
+    made = {name for call in calls for name in call.results}
+    held = {leaf.name: leaf.holds for leaf in program.names.leaves if leaf.holds is not None}
+    held |= {leaf.name: each.element for each, leaf in program.leaves.items()}
+    return Lines(
+        tuple(leaf for leaf in program.names.leaves if leaf.name in held.keys() - made),
+        tuple(_in_order([*writing.body, *calls])) if calls else tuple(writing.body),
+        program.names.outputs if outputs is None else tuple(outputs),
+        tuple(writing.known),
+        writing.bound,
+        writing.dims,
+        held,
+    )
+
+
+class _Writing:
+    """The lines, while they are written; see `ir.equations.Naming`."""
+
+    def __init__(self, program: Program) -> None:
+        self.same, names = program.same, program.names
+        self.written = Written(names, program.function.outputs, self._is_laid_out)
+        self.lone = self.written.lone
+        self.tensors = {each: leaf.name for each, leaf in program.leaves.items()}
+        self.dims: dict[str, tuple[Dim, ...]] = {each.name: each.dims for each in names.leaves}
+        self.bound = dict(names.sizes)
+        self.known = {name: symbol(name) for name in program.function.sizes} | self.bound
+        self.taken = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED, *self.known}
+        self.given = {*self.tensors.values()}
+        self.body: list[Line] = []
+        for each in self.written:
+            self.tensor(each)
+        for name, each in zip(names.outputs, program.function.outputs, strict=True):
+            if self.tensors.get(each) != name:
+                self._define(each, name)
+
+    def tensor(self, each: Node) -> str:
+        """The name of a node, which gets a line if it has none yet."""
+        if each not in self.tensors:
+            self.tensors[each] = name = self.written.name(each, self.taken, self.given)
+            self.taken.add(name)
+            self.given.add(name)
+            self._define(each, name)
+        return self.tensors[each]
+
+    def _is_laid_out(self, each: Node, readers: Iterable[Node]) -> bool:
+        """Whether a kernel takes parts of a dimension of what a node reads: see `layout_assignment`."""
+        return any(map(is_kernel, readers)) and bool(parted(each, self.same))
+
+    def dimension(self, each: Node, d: int) -> str:
+        """What a dimension of a node is called."""
+        return "_".join(axis.name for axis in self.dims[self.tensor(each)][d])
+
+    def _define(self, each: Node, name: str) -> None:
+        """Adds the line of a node."""
+        if each.op in MADE or self.tensors.get(each, name) != name:
+            each = again(each)
+        axes = _Axes(self)
+        equation, dims = equations.Line(self, axes).equation(each, name)
+        self.dims[name] = tuple(tuple(Axis(*axis) for axis in dim) for dim in dims)
+        self.body.append(Line(equation, axes.sizes))
+
+
+class _Axes:
+    """The axes of one line; see `ir.equations.AxisNames`."""
+
+    def __init__(self, writing: _Writing) -> None:
+        self.writing, self.sizes = writing, dict[str, Size]()
+
+    def named(self, each: Node, axis: int) -> str:
+        """Its own name, or that of a dimension that it runs along, with a number if another one has it."""
+        own, size = self.writing.written.called.get((each, axis)), size_of(each, axis)
+        return self.sized(size, own or next(hints(self.writing, each, axis), ""))
+
+    def sized(self, size: Size, stem: str = "") -> str:
+        """A name for an axis of some size; one that a size has is that of axes as long."""
+        stem, known = stem or name_of(size) or "n", self.writing.known
+        names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
+        unused = (each for each in names if each not in self.sizes)
+        name = next(each for each in unused if self.writing.same(known.get(each, size), size))
+        self.sizes[name] = size
+        return name
+
+    def spoken(self, size: Size, alike: Iterable[str] = ()) -> Expression:
+        """A size as an expression, as far as it has no value."""
+        return size_expression(evaluate(size, self.writing.bound))
+
+    def in_order(self, each: Node, entry: Affine, length: Size) -> Affine:
+        """The window as it is."""
+        return entry
+
+
+def _in_order(items: Sequence[Item]) -> Iterable[Item]:
+    """Lines as they come, but each before what reads it, and calls in their order, as late as can be."""
+    makers = {name: item for item in items for name in _defines(item)}
+    calls = [item for item in items if isinstance(item, Apply)]
+    done, waiting = dict[int, Item](), [*items][::-1]
+    while waiting:
+        missing = (makers[name] for name in _reads(waiting[-1]) if name in makers)
+        first = next((each for each in missing if id(each) not in done), None)
+        if isinstance(first, Apply):
+            first = next(call for call in calls if id(call) not in done)
+        if first is not None:
+            waiting.append(first)
+        else:
+            last = waiting.pop()
+            done[id(last)] = last
+    return done.values()
+
+
+def _defines(item: Item) -> tuple[str, ...]:
+    return item.results if isinstance(item, Apply) else (item.equation.name,)
+
+
+def _reads(item: Item) -> Iterator[str]:
+    if isinstance(item, Apply):
+        yield from item.names().values()
+    else:
+        yield from (ref.name for ref in item.equation.references)
