@@ -57,7 +57,7 @@ def eager() -> Cost:
 
 
 REWRITES = {
-    "there and back": lambda graph: program_of(graph).graph, "prune": eliminate_dead_code, "simplify": simplify,
+    "there and back": lambda graph: program_of(graph).graph, "prune": eliminate_dead_code, "simplify": lambda graph: simplify(graph).graph,
     "reflect": on_graphs(drop_tautologies), "fuse": on_graphs(fuse_contractions),
     "narrow": on_graphs(push_positions_down), "distribute": on_graphs(distribute, eager),
     "average first": on_graphs(push_reductions_down, eager), "gather first": on_graphs(push_gathers_down, eager),

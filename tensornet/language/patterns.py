@@ -15,7 +15,7 @@ from ..errors import EquationError
 from ..ops.record import KernelEquation
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
-from .canonical import CanonicalForms, canonical_functions, value_of
+from .canonical import CanonicalForms, value_of
 from .equation import Equation, einstein
 from .expression import (
     Call,
@@ -121,7 +121,9 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     form = CanonicalForms(lambda call: product_of([Size(sized(axis)) for axis in call.axes])).of(right)
     called = {part.function for part in subexpressions(right) if isinstance(part, Call)}
     is_complex = all(FUNCTIONS[each].complex == "taken" for each in called)
-    functions = canonical_functions(called)
+    functions = frozenset(
+        part.function for part in subexpressions(form) if isinstance(part, Call) and not is_scalar(part)
+    )
     if not any(map(_is_root, subexpressions(form))):  # other powers products make as well
         functions -= {"power"}
     return Pattern(form, functions, read, holders, left, axes, partial, placed, _repeats(form), is_complex)

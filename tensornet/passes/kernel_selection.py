@@ -84,12 +84,14 @@ def select_kernels(
         if head.is_scalar or head.element < Element.WIDE or not _is_open(head):
             return
         near = [each for each in patterns if _may_be(each[-1], head)]
-        called = _called(head) if near else frozenset()
+        called = {repeats: _called(present, head, repeats) for repeats in {each.repeats for *_, each in near}}
         possible = [
             (kernel, meaning, pattern)
             for kernel, meaning, pattern in near
             if pattern.functions
-            <= functions(called - {kernel.name})  # of which one that is called there is no sign
+            <= functions(
+                called[pattern.repeats] - {kernel.name}
+            )  # of which one that is called there is no sign
         ]
         if possible:
             search = _Search(present, head, values)
@@ -107,11 +109,17 @@ def _may_be(pattern: Pattern, head: Node) -> bool:
     return made or (isinstance(pattern.expression, Call) and pattern.expression.function == head.op)
 
 
-def _called(head: Node) -> frozenset[str]:
-    """The functions of a node and of what it hangs on, as far as patterns reach."""
+def _called(program: Program, head: Node, repeats: bool) -> frozenset[str]:
+    """The functions of a node and of what it hangs on, as far as patterns reach: through what is read once, or again
+    by one that says something twice."""
+
+    def is_seen(each: Node) -> bool:
+        is_read_here = repeats or program.readers[each] == 1
+        return each.op == INDEX.name or (is_read_here and _is_open(each) and not each.is_scalar)
+
     found, last = {head}, {head}
     for _ in range(NEAR):
-        last = {each for node in last for each in node.children} - found
+        last = {each for node in last for each in filter(is_seen, node.children)} - found
         found |= last
     return frozenset(each.op for each in found).intersection(FUNCTIONS)
 

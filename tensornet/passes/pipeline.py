@@ -175,7 +175,7 @@ SIMPLIFICATION = (
 """The passes that always pay."""
 
 ALGEBRA = (
-    Pass("distribution", lambda program, c: distribute(program, c.cost), _calls_to("add")),
+    Pass("distribution", lambda program, c: distribute(program, c.cost, c.values), _calls_to("add")),
     Pass("known totals", lambda program, _: drop_known_totals(program), _calls_to("add"), always=True),
     *SIMPLIFICATION,
 )
