@@ -60,7 +60,6 @@ __all__ = [
     "scope_inside",
     "scope_of",
     "size_expression",
-    "without_axes",
 ]
 
 
@@ -331,15 +330,6 @@ def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: M
         bound: the open sizes that have a value.
     """
     return scope_of(part, dims, lambda a, b, axis, ref: a, bound, solves=False)
-
-
-def without_axes(scope: Scope, axes: Collection[str]) -> Scope:
-    """The sizes that hold inside of a part with such axes of its own: a name there speaks of no axis further out."""
-    return Scope(
-        {axis: size for axis, size in scope.sizes.items() if axis not in axes},
-        {axis: size for axis, size in scope.assumed.items() if axis not in axes},
-        inner=scope.inner,
-    )
 
 
 def beside(scope: Scope, nearer: Scope) -> Scope:
