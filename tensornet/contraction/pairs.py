@@ -31,6 +31,7 @@ HELD = 1e15
 
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
+_Counts = tuple[float, float, float, float]
 _Fields = tuple[str, bool, Layout, Layout, Layout, Layout, Groups]
 _Way = tuple[Layout, float, _Fields]
 """How the result lies, the seconds, and what an arrangement says besides; few of those priced become one."""
@@ -292,11 +293,11 @@ class Pricing:
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
     ) -> Iterator[_Way]:
         """Products with the tensors as they stand, and with the second before the first."""
-        for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted, bound):
+        for together, rows, columns, inner, counts in self._candidates(a, b, batch, summed, wanted, bound):
             is_added = not summed.isdisjoint(together)
             for swapped in (False, True):
                 one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
-                seconds = self._product(one, two, together, left, right, inner, bound)
+                seconds = self._product(one, two, together, left, right, inner, counts[swapped], bound)
                 if is_added:
                     seconds += self.added_up(frozenset((*together, *rows, *columns)))
                 if seconds <= bound:
@@ -314,12 +315,13 @@ class Pricing:
         rows: Layout,
         columns: Layout,
         summed: Layout,
+        counts: _Counts,
         bound: float,
     ) -> float:
         """Seconds of a product of matrices; infinitely many once they are seen to exceed the bound."""
-        many, m, n, k = map(self.extent, (batch, rows, columns, summed))
+        many, m, n, k = counts
         left = self.matrix(one, batch, rows, summed)
-        if left.seconds + self.quickest(many, m, n, k) > bound:
+        if left.seconds + self.quickest(*counts) > bound:
             return math.inf
         right = self.matrix(two, batch, summed, columns)
         seconds = left.seconds + right.seconds + self.matmul(many, m, n, k, right.turned, left.turned)
@@ -333,8 +335,9 @@ class Pricing:
 
     def _candidates(
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
-    ) -> Iterator[tuple[Layout, Layout, Layout, Layout]]:
-        """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
+    ) -> Iterator[tuple[Layout, Layout, Layout, Layout, tuple[_Counts, _Counts]]]:
+        """Orders of the groups worth pricing: those of either tensor, and those the result wants. With them come the
+        positions along each group, as they stand and with the second tensor before the first."""
         own_a, own_b = _without(a, b), _without(b, a)
         leads = [()] if batch else [(), *self._leads(a, b, own_a, own_b), *_added(a, b, own_a, own_b, summed)]
         for lead in leads:
@@ -342,7 +345,8 @@ class Pricing:
             inners = dict.fromkeys(ordered(summed.difference(lead), inner) for inner in (a, b))
             groups = (lead or tuple(batch), rows, columns, next(iter(inners)))
             many, m, n, k = map(self.extent, groups)
-            if min(self.quickest(many, m, n, k), self.quickest(many, n, m, k)) > bound:
+            counts = (many, m, n, k), (many, n, m, k)
+            if min(self.quickest(*each) for each in counts) > bound:
                 continue
             orders = (a, b) if wanted is None else (a, b, wanted)
             shared = dict.fromkeys(ordered(batch, order, a) for order in orders) if batch else (lead,)
@@ -350,7 +354,7 @@ class Pricing:
             if wanted is not None:
                 outers[ordered(rows, wanted), ordered(columns, wanted)] = None
             for together, inner, (rows, columns) in itertools.product(shared, inners, outers):
-                yield together, rows, columns, inner
+                yield together, rows, columns, inner, counts
 
     def _leads(self, a: Layout, b: Layout, own_a: Layout, own_b: Layout) -> Iterator[Layout]:
         """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains."""

@@ -15,11 +15,10 @@ from .pairs import EXPANDED, Arrangement, Layout, Pricing, flatten
 
 __all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_right", "path_of", "tree_of"]
 
-FORMS, SOME, FEW = 8, 6, 8
-"""Of each intermediate so many orders in memory are followed: along one tree and of few operands, along a tree whose
-parts may be made in any order, and while trees are compared. The plans of tensor_swin_t, _28 and _32 take 1.000, 1.006
-and 1.003 of the time that those with 16 everywhere take, and are found in two thirds of the time."""
-
+FORMS, LARGE = (8, 5), 7
+"""Of each intermediate so many orders in memory are followed, in products of fewer than so many tensors and of others.
+With 5 in all, two of 1,000 random products of 3 to 9 tensors take more than 1.01 times as long as with 16, the worst 1.05
+times, and attention over the modes of a tensor 1.03 times; with 4, one of 300 takes 1.25 times as long."""
 
 READERS = 5
 """The order of an elementwise product is fitted to so many of the operands that are still to come."""
@@ -107,6 +106,7 @@ class Search:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.everything = (1 << len(problem.layouts)) - 1
+        self.forms = FORMS[len(problem.layouts) >= LARGE]
         self.holders = problem.holders()
         self.axes = [frozenset(layout) for layout in problem.layouts]
         self.pricing = problem.pricing
@@ -122,7 +122,6 @@ class Search:
         halves: Iterable[tuple[int, int]],
         known: Mapping[int, _Forms],
         bound: float,
-        most: int = FORMS,
     ) -> _Forms:
         """The forms worth following of what some operands become, if they take at most `bound` seconds.
 
@@ -134,12 +133,11 @@ class Search:
             halves: the ways to cut them in two, each half with its forms in `known`.
             known: the forms of sets of operands.
             bound: seconds.
-            most: so many forms are kept.
         """
         problem, found, kept = self.problem, _Forms(), self.axes_of(subset)
         wanted = problem.wanted if subset == self.everything else None
         readers = self._readers(subset, kept)
-        enough = most if subset != self.everything else 1
+        enough = self.forms if subset != self.everything else 1
         is_copied = not kept <= problem.kept  # by products of matrices; elementwise ones take it as it lies
         farthest = self.pricing.copied_at_most(kept) if is_copied else math.inf
         pairs = sorted(self._pairs(halves, known), key=lambda each: each[0])
@@ -155,7 +153,7 @@ class Search:
             if changed:
                 times = sorted(seconds for seconds, _ in found.values())
                 bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
-        return self.worthwhile(found, is_copied, most) if found else found
+        return self.worthwhile(found, is_copied) if found else found
 
     def _pairs(
         self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Forms]
@@ -216,7 +214,7 @@ class Search:
             found[frozenset(axis for axis, bits in others.items() if bits & last)] = None
         return tuple(axes for axes in found if axes and axes != kept)
 
-    def worthwhile(self, forms: _Forms, is_copied: bool, most: int) -> _Forms:
+    def worthwhile(self, forms: _Forms, is_copied: bool) -> _Forms:
         """The forms that nothing beats: not the fastest and a copy, if one is made, and the quickest ones."""
         least, layout = min((seconds, layout) for layout, (seconds, _) in forms.items())
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
@@ -225,15 +223,14 @@ class Search:
             for each in ranked
             if not is_copied or each[1][0] <= least + self.pricing.transpose_seconds(layout, each[0])
         )
-        return dict(itertools.islice(near, most))
+        return dict(itertools.islice(near, self.forms))
 
-    def along(self, tree: Tree, bound: float = math.inf, most: int = FORMS) -> tuple[float, Order]:
+    def along(self, tree: Tree, bound: float = math.inf) -> tuple[float, Order]:
         """The fastest forms along a given tree; of a pair, the tensor with the first operand goes first.
 
         Args:
             tree: which tensors to contract with which.
             bound: seconds; where every order along the tree takes longer, that is infinitely long.
-            most: so many forms of each intermediate are followed.
         """
         known = self._operands()
         made, within = [*known], [0.0] * len(known)
@@ -242,7 +239,7 @@ class Search:
             within.append(within[one] + within[other] + self.floor(made[one], made[other]))
         for (one, other), subset, least in zip(tree, made[len(known) :], within[len(known) :], strict=True):
             pair = sorted((made[one], made[other]), key=lambda each: each & -each)
-            forms = self.union(subset, [(pair[0], pair[1])], known, bound - (within[-1] - least), most)
+            forms = self.union(subset, [(pair[0], pair[1])], known, bound - (within[-1] - least))
             if not forms:
                 return math.inf, ()
             known[subset] = forms
@@ -260,7 +257,7 @@ class Search:
         made = list(known)
         for one, other in tree:
             made.append(made[one] | made[other])
-            known |= self._among(self._cut(made[one], made[other], known, breadth), known, bound, SOME)
+            known |= self._among(self._cut(made[one], made[other], known, breadth), known, bound)
             if made[-1] not in known:
                 return math.inf, ()
         return self._fastest(known[self.everything])
@@ -277,7 +274,7 @@ class Search:
         """The fastest of some trees as they are, and which one it is."""
         best: tuple[float, Order, Tree] = (math.inf, (), ())
         for tree in sorted(trees, key=self.least):  # a good one first, so that bad ones end early
-            seconds, order = self.along(tree, best[0], FEW)
+            seconds, order = self.along(tree, best[0])
             if seconds < best[0]:
                 best = (seconds, order, tree)
         return best
@@ -310,7 +307,7 @@ class Search:
         return min(forms.values(), key=lambda each: each[0])
 
     def _among(
-        self, parts: Sequence[int], known: Mapping[int, _Forms], bound: float = math.inf, most: int = FORMS
+        self, parts: Sequence[int], known: Mapping[int, _Forms], bound: float = math.inf
     ) -> dict[int, _Forms]:
         """The best forms of every union of some tensors, by any tree, that take at most `bound` seconds."""
         found = {subset: known[subset] for subset in parts}
@@ -325,7 +322,7 @@ class Search:
                     for half, rest in _halves(members)
                     if least.get(half, math.inf) + least.get(rest, math.inf) + self.floor(half, rest) <= left
                 ]
-                if halves and (forms := self.union(subset, halves, found, left, most)):
+                if halves and (forms := self.union(subset, halves, found, left)):
                     found[subset], least[subset] = forms, self._least(forms)[0]
         return found
 
