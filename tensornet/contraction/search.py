@@ -17,8 +17,8 @@ __all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_righ
 
 FORMS, LARGE = (8, 5), 7
 """Of each intermediate so many orders in memory are followed, in products of fewer than so many tensors and of others.
-With 5 in all, two of 1,000 random products of 3 to 9 tensors take more than 1.01 times as long as with 16, the worst 1.05
-times, and attention over the modes of a tensor 1.03 times; with 4, one of 300 takes 1.25 times as long."""
+With 5 in all, two of 1,000 random products of 3 to 9 tensors take more than 1.01 times as long as with 16, the worst
+1.05 times, and attention over the modes of a tensor 1.03 times; with 4, one of 300 takes 1.25 times as long."""
 
 READERS = 5
 """The order of an elementwise product is fitted to so many of the operands that are still to come."""
