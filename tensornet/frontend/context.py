@@ -259,8 +259,8 @@ class Text:
         windowed, remade = axes_windowed(expression), remade_in(expression)
         return frozenset(
             name
-            for name, size in self.given.items()
-            if name not in remade and windowed.isdisjoint({*size_names(size)} - {name})
+            for name in occurring(expression) & self.given.keys()
+            if name not in remade and windowed.isdisjoint({*size_names(self.given[name])} - {name})
         )
 
     def open_names(self) -> set[str]:
