@@ -71,7 +71,9 @@ class Affine:
     @functools.cached_property
     def axis(self) -> Axis | None:
         """The axis, where the position is no more than that."""
-        return self.terms[0][0] if len(self.terms) == 1 and self.offset == 0 and self.steps == (1,) else None
+        return (
+            self.terms[0][0] if len(self.terms) == 1 and self.offset == 0 and self.terms[0][1] == 1 else None
+        )
 
     @property
     def steps(self) -> tuple[Size, ...]:
@@ -221,8 +223,9 @@ def fills(entry: Affine, sizes: tuple[Size, ...], length: Size, same: Any = oper
     return all(same(one, two) for one, two in steps) and same(product(named[axis] for axis in axes), length)
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def along(axis: Axis) -> Affine:
-    """The position along an axis."""
+    """The position along an axis: the same object for the same axis, so that it is hashed once."""
     return Affine(((axis, 1),))
 
 
@@ -262,6 +265,8 @@ def _substituted(entry: Affine | Gather, table: Mapping[Axis, Affine]) -> Affine
 
 def composed(entry: Affine, table: Mapping[Axis, Affine]) -> Affine:
     """A position with others in the place of axes."""
+    if entry.axis is not None:
+        return table[entry.axis]
     steps: dict[Axis, Size] = {}
     offset = entry.offset
     for axis, step in entry.terms:

@@ -24,7 +24,7 @@ from ..language.expression import Expression
 from ..ops.table import FUNCTIONS, RESERVED, Element
 from ..sizes import evaluate, name_of, symbol
 
-__all__ = ["Line", "Lines", "lines_of"]
+__all__ = ["Line", "Lines", "in_order", "lines_of"]
 
 
 @dataclass(frozen=True)
@@ -80,33 +80,25 @@ class Lines:
         return Counter(ref.name for line in self.own for ref in line.equation.references)
 
 
-def lines_of(program: Program, calls: Sequence[Apply] = (), outputs: Sequence[str] | None = None) -> Lines:
-    """The lines of a program.
-
-    Args:
-        program: the program.
-        calls: the calls of blocks beside it. What they give is given to the program, and what they are given it makes.
-        outputs: the results of both together; those of the program if not given.
-    """
-    writing = _Writing(program)
-    made = {name for call in calls for name in call.results}
-    held = {leaf.name: leaf.holds for leaf in program.names.leaves if leaf.holds is not None}
-    held |= {leaf.name: each.element for each, leaf in program.leaves.items()}
+def lines_of(program: Program, taken: Iterable[str] = ()) -> Lines:
+    """The lines of a program, which call no new tensor by names that are taken."""
+    writing = _Writing(program, taken)
+    elements = {leaf.name: each.element for each, leaf in program.leaves.items()}
     return Lines(
-        tuple(leaf for leaf in program.names.leaves if leaf.name in held.keys() - made),
-        tuple(_in_order([*writing.body, *calls])) if calls else tuple(writing.body),
-        program.names.outputs if outputs is None else tuple(outputs),
+        tuple(leaf for leaf in program.names.leaves if leaf.name in elements),
+        tuple(writing.body),
+        program.names.outputs,
         tuple(writing.known),
         writing.bound,
         writing.dims,
-        held,
+        elements,
     )
 
 
 class _Writing:
     """The lines, while they are written; see `ir.equations.Naming`."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, taken: Iterable[str]) -> None:
         self.same, names = program.same, program.names
         self.written = Written(names, program.function.outputs, self._is_laid_out)
         self.lone = self.written.lone
@@ -114,7 +106,15 @@ class _Writing:
         self.dims: dict[str, tuple[Dim, ...]] = {each.name: each.dims for each in names.leaves}
         self.bound = dict(names.sizes)
         self.known = {name: symbol(name) for name in program.function.sizes} | self.bound
-        self.taken = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED, *self.known}
+        self.taken = {
+            *self.dims,
+            *names.outputs,
+            *names.tensors.values(),
+            *FUNCTIONS,
+            *RESERVED,
+            *self.known,
+            *taken,
+        }
         self.given = {*self.tensors.values()}
         self.body: list[Line] = []
         for each in self.written:
@@ -179,7 +179,7 @@ class _Axes:
         return entry
 
 
-def _in_order(items: Sequence[Item]) -> Iterable[Item]:
+def in_order(items: Sequence[Item]) -> Iterable[Item]:
     """Lines as they come, but each before what reads it, and calls in their order, as late as can be."""
     makers = {name: item for item in items for name in _defines(item)}
     calls = [item for item in items if isinstance(item, Apply)]

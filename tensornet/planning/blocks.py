@@ -14,7 +14,7 @@ from ..graph.leaves import Leaf
 from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS
-from ..lowering.lines import Lines, lines_of
+from ..lowering.lines import Lines, in_order, lines_of
 from ..sizes import evaluate, name_of, symbol
 
 __all__ = ["bare", "between_calls", "in_numbers", "with_functions"]
@@ -110,8 +110,16 @@ def between_calls(graph: Graph, change: Callable[[Graph], Program]) -> Lines:
     if not outputs:
         sizes = (*graph.open_sizes, *graph.bound)
         return Lines(graph.leaves, graph.calls, graph.outputs, sizes, graph.bound, graph.named, elements)
-    leaves = [replace(leaf, holds=elements[leaf.name]) for leaf in graph.leaves]
-    for call in graph.calls:
-        leaves += [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in call.results]
-    beside = Graph(tuple(leaves), graph.own, outputs, graph.sizes)
-    return lines_of(change(beside), graph.calls, graph.outputs)
+    read = {ref.name for equation in graph.own for ref in equation.references}
+    leaves = [replace(leaf, holds=elements[leaf.name]) for leaf in graph.leaves if leaf.name in read]
+    results = (name for call in graph.calls for name in call.results if name in read)
+    leaves += [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in results]
+    lines = lines_of(change(Graph(tuple(leaves), graph.own, outputs, graph.sizes)), graph.named)
+    return replace(
+        lines,
+        leaves=graph.leaves,
+        body=tuple(in_order([*lines.body, *graph.calls])),
+        outputs=graph.outputs,
+        dims={**graph.named, **lines.dims},
+        elements=elements,
+    )
