@@ -147,6 +147,20 @@ def test_counts_are_exact() -> None:
     np.testing.assert_array_equal(found, x.cumsum(1))
 
 
+@pytest.mark.parametrize("line", ["s[i]", "2 * x[i]", "w[i]"])
+@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
+def test_a_loop_reads_a_tensor_that_has_two_names(line: str, backend: Any) -> None:
+    graph = tn.layer(
+        f"s[i] = 2 * x[i]\nc[i] = {line}\nh[t,i] = c[i] * h[t-1,i] + s[i]", inputs="x", outputs="h", t=3
+    )
+    arrays = {"x": np.array([0.5, -0.25]), "w": np.array([3.0, 2.0])}
+    c, expected = arrays["w"] if line == "w[i]" else 2 * arrays["x"], [np.zeros(2)]
+    for _ in range(3):
+        expected.append(c * expected[-1] + 2 * arrays["x"])
+    (found,) = compiled(graph, backend, {leaf.name: arrays[leaf.name] for leaf in graph.leaves})
+    np.testing.assert_allclose(found, expected[1:], rtol=1e-6)
+
+
 def test_what_is_looped_is_a_graph() -> None:
     graph, _ = cell()
     (call,) = looped(graph).calls

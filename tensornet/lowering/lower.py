@@ -162,9 +162,12 @@ def _lower_line(context: Context, line: Line, as_written: bool) -> None:
     value = context.lower(equation.right, context.written if as_written else None)
     if equation.name in context.read_by_name:
         value = reorder(context, value, equation.left)
+        if not _is_made_here(context, value, start):  # it is another tensor, by another name
+            value = emit(
+                context, value.left, value.ref, [value], {}, value.element, seconds=context.profile.view
+            )
     variable = value.ref.name
-    made = len(context.steps) > start and (variable,) == context.steps[-1].defines
-    if made and variable not in context.named:
+    if _is_made_here(context, value, start):
         if variable in context.changing:
             context.changing.add(equation.name)
         add(context, _renamed(context.steps.pop(), equation.name))
@@ -174,6 +177,12 @@ def _lower_line(context: Context, line: Line, as_written: bool) -> None:
     logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)
     dims = context.lines.dims[equation.name]
     context.stored[equation.name] = Stored(variable, value.left, logical, dims, value.element)
+
+
+def _is_made_here(context: Context, value: Value, start: int) -> bool:
+    """Whether a value is what the last step made, of those from some number on, and has no name yet."""
+    made = len(context.steps) > start and (value.ref.name,) == context.steps[-1].defines
+    return made and value.ref.name not in context.named
 
 
 def _renamed(step: Step | CallStep, name: str) -> Step | CallStep:
