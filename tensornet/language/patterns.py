@@ -121,12 +121,16 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     form = CanonicalForms(lambda call: product_of([Size(sized(axis)) for axis in call.axes])).of(right)
     called = {part.function for part in subexpressions(right) if isinstance(part, Call)}
     is_complex = all(FUNCTIONS[each].complex == "taken" for each in called)
-    functions = frozenset(
-        part.function for part in subexpressions(form) if isinstance(part, Call) and not is_scalar(part)
+    return Pattern(
+        form, _functions(form), read, holders, left, axes, partial, placed, _repeats(form), is_complex
     )
-    if not any(map(_is_root, subexpressions(form))):  # other powers products make as well
-        functions -= {"power"}
-    return Pattern(form, functions, read, holders, left, axes, partial, placed, _repeats(form), is_complex)
+
+
+def _functions(form: Expression) -> frozenset[str]:
+    """The functions of tensors in a canonical form; powers among them where products make none of these."""
+    parts = [*subexpressions(form)]
+    called = {part.function for part in parts if isinstance(part, Call) and not is_scalar(part)}
+    return frozenset(called if any(map(_is_root, parts)) else called - {"power"})
 
 
 def _is_root(part: Expression) -> bool:

@@ -1,6 +1,6 @@
 """Lowering: expressions to steps.
 
-In: a rewritten graph and a target. Out: steps, each one operation over at most two tensors.
+In: the lines of a rewritten program, and a target. Out: steps, each one operation over at most two tensors.
 
 `lower.lower_expression` hands each kind of expression to its function, all over one `context.Context`;
 `steps.emit` adds a step; `codegen.steps.write_step` makes its line of source.

@@ -1,4 +1,4 @@
-"""Lowering: a graph to steps, each one operation.
+"""Lowering: a program to steps, each one operation.
 
 Lowering decides the order in memory of every intermediate (the left side of its step) and hands
 each n-ary contraction to `choose`, which returns which pairs to contract, and how.
