@@ -7,7 +7,7 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from ..graph.graph import Graph
@@ -55,6 +55,7 @@ class Change:
         least: the share of their time that others must save.
         with_readers: whether what reads them is priced with them, which decides how they had best lie.
         with_operands: whether what makes their operands is, where they alone read these.
+        axes: the names of the axes of new nodes, where these have some.
     """
 
     made: Mapping[Node, Node]
@@ -62,6 +63,7 @@ class Change:
     least: float = LEAST
     with_readers: bool = False
     with_operands: bool = False
+    axes: Mapping[Node, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,14 @@ class Program:
             each: named[name] for each, name in self.names.tensors.items() if each.op == "constant"
         }
 
-    def over(self, new: dict[Node, Node]) -> Program:
-        """The program with other nodes in the place of some; `new` gets all that are rebuilt."""
+    def over(self, new: dict[Node, Node], axes: Mapping[Node, tuple[str, ...]] = {}) -> Program:
+        """The program with other nodes in the place of some, and names of axes; `new` gets all that are rebuilt."""
         outputs = tuple(rebuilt(self.function.outputs, new))
         if all(map(operator.is_, outputs, self.function.outputs)):
             return self
         names = self.names.moved({**{each: each for each in self.function.inputs}, **new})
-        names.axes.update((each, axes) for each, axes in self.names.axes.items() if each not in new)
+        kept = {each: called for each, called in self.names.axes.items() if each not in new}
+        names.axes.update({**axes, **kept})
         return Program(replace(self.function, outputs=outputs), names)
 
     def rewritten(self, rule: Callable[[Node, Facts], Node]) -> Program:
@@ -288,7 +291,7 @@ def improved(
             continue
         new, made = dict(change.made), order(change.made.values())
         fresh = [other for other in made if other not in program.present]
-        program = program.over(new)
+        program = program.over(new, change.axes)
         waiting = [*(new.get(other, other) for other in waiting), *fresh]
     return program
 

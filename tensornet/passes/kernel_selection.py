@@ -96,9 +96,7 @@ def select_kernels(
         if possible:
             search = _Search(present, head, values)
             covers = (search.covered(*each) for each in possible)
-            yield from (
-                Change({head: each}, least=0.0, with_operands=True) for each in covers if each is not None
-            )
+            yield from (each for each in covers if each is not None)
 
     return improved(program, [*_outermost_first(program)], changes, cost, first=True)
 
@@ -226,7 +224,7 @@ class _Search:
         self.labels = self._named(head, {})
         self.form = self.forms.of(self._written(head, self.labels))
 
-    def covered(self, kernel: Function, meaning: KernelEquation, pattern: Pattern) -> Node | None:
+    def covered(self, kernel: Function, meaning: KernelEquation, pattern: Pattern) -> Change | None:
         """The best way to put a kernel in the place of the node."""
         if kernel.fused and kernel.name in (self.head.op, *(each.node.op for each in self.head.operands)):
             return None  # it is called there
@@ -318,17 +316,18 @@ class _Search:
         table = {n: along(axis) for n, axis in enumerate(ref.index)}
         return Operand(node, substitute(reads, table))
 
-    def _elaborated(self, right: Expression) -> Node | None:
-        """The node of an expression, written as the head is."""
+    def _elaborated(self, right: Expression) -> Change | None:
+        """The node of an expression, written as the head is, in its place."""
         expressions = Expressions(None, 1 + self.program.draws)
         expressions.reads.update((ref, self._read(ref)) for ref in references(right))
         names = [tuple(self.labels[axis] for axis in axes or ()) for axes in self.head.dims]
         made = expressions.value(right, left_of(names), Scope(self.sizes))
-        for each, axes in expressions.axes.items():
-            called = tuple(self.called.get(axis, "") for axis in axes)
-            if all(called):
-                self.program.names.axes.setdefault(each, called)
-        return made if made.shape == self.head.shape else None
+        if made.shape != self.head.shape:
+            return None
+        pairs = expressions.axes.items()
+        named = {each: tuple(self.called.get(axis, "") for axis in axes) for each, axes in pairs}
+        known = {each: called for each, called in named.items() if all(called)}
+        return Change({self.head: made}, least=0.0, with_operands=True, axes=known)
 
     def whole(self, pattern: Pattern, part: Expression) -> Iterator[_Found]:
         """Every way in which a pattern is an expression, or, a product, some factors of one."""

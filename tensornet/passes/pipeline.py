@@ -134,17 +134,17 @@ def _has_windows(each: Node) -> bool:
 
 def _is_one_hot(each: Node) -> bool:
     """`onehot[v](t[b])`."""
-    return (each.op == "contract" and None in each.dims) or _has(each, "selects")
+    return (each.op == "contract" and None in each.dims) or _has(each, lambda row: row.selects)
 
 
 def _averages(each: Node) -> bool:
     """`mean[n](x[n])`."""
-    return _has(each, "averages")
+    return _has(each, lambda row: row.averages)
 
 
-def _has(each: Node, what: str) -> bool:
+def _has(each: Node, told: Callable[[Function], object]) -> bool:
     """Whether a node is of a function whose record says something."""
-    return each.op in FUNCTIONS and bool(getattr(FUNCTIONS[each.op], what))
+    return each.op in FUNCTIONS and bool(told(FUNCTIONS[each.op]))
 
 
 def _windows_or_ones(each: Node) -> bool:
@@ -184,7 +184,7 @@ PIPELINE = (
     Pass(
         "expansion",
         lambda program, c: expand(program, c.supported),
-        lambda each: _has(each, "expansion"),
+        lambda each: _has(each, lambda row: row.expansion),
         always=True,
     ),
     SIMPLIFICATION[0],
