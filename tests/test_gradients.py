@@ -594,3 +594,31 @@ def test_the_text_of_a_gradient_keeps_the_size_of_a_window_that_nothing_else_tel
         given = {"x": x, "z": z, "y.grad": along}
         found = tn.compile(graph)({"W": np.zeros((2, 2))}, *(given[leaf.name] for leaf in graph.inputs))
         np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        # the window's axis gets a name in the forward pass: one in the backward pass is not called like it
+        (
+            "n: 2\nt: 2\nx[p:3]: input\nw[q:1]: input\nd = std[n](x[n+1])\ny[b,t] = d * w[0] * u[(i,t),b]",
+            {"x": (3,), "w": (1,), "u": (2, 1)},
+        ),
+        # a part of a gradient is the same all along an axis of a dimension, and written at positions along another
+        ("t: 3\ny[t] = a[(j,i),t+2] * u[i]", {"a": (6, 5), "u": (2,)}),
+    ],
+    ids=["window", "scatter"],
+)
+def test_the_text_of_a_gradient_computes_the_same(text: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    wrt = [*shapes]
+    graph = tn.layer(text)
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    seeds = seeds_of(graph, arrays)
+    expected = by_autograd(graph, arrays, wrt, seeds)
+    made = tn.gradient(graph, of=["y"], wrt=wrt)
+    given = {**arrays, **{f"{name}.grad": seed for name, seed in seeds.items()}}
+    for each in (made, tn.layer(str(made))):
+        found = results(each, "numpy", given)
+        for name, gradient in zip(wrt, expected, strict=True):
+            np.testing.assert_allclose(found[f"{name}.grad"], gradient, rtol=1e-9)

@@ -1,163 +1,163 @@
-"""A-normal form: equations split until each applies one function or multiplies two tensors.
+"""A-normal form: products of more than two tensors become products of two.
 
-What the derivatives of several factors have in common is then a tensor with a name, and computed once.
+What the derivatives of several factors have in common is then a tensor, and computed once. What is drawn is a mask of
+its own, the same in both passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from ..graph.algebra import ONE, ZERO, as_numbers, spread, without_ones
-from ..graph.graph import reads
-from ..graph.shape_inference import Scope, beside
-from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Index,
-    Ref,
-    Size,
-    axes_of_index,
-    contraction,
-    flat,
-    free_axes,
-    is_random,
-    is_scalar,
-    remade_axes,
-    transform,
-    without,
-)
-from ..ops.structure import PAD
+from ..ir.build import met_axes, node, number
+from ..ir.equations import MADE
+from ..ir.function import over_others
+from ..ir.node import Axis, Node, Operand, Size, along, axes_of
+from ..ir.rewriting import Facts, Program
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..sizes import evaluate
-from .activity import changes
-from .vjp_context import VjpContext
-from .window_pushdown import early
+from .activity import is_active
+from .window_pushdown import before_windows, moved, product_of
 
-__all__ = ["take_apart"]
+__all__ = ["Pairs", "take_apart"]
 
-
-def take_apart(context: VjpContext, equation: Equation) -> None:
-    """One function, or one product of two tensors, an equation."""
-    scope, context.order = context.graph.scope(equation), axes_of_index(equation.left)
-    right = _one(context, _sized(context, equation.right, scope), scope, equation.name)
-    if isinstance(right, Call) and remade_axes(right) and not all(isinstance(e, str) for e in equation.left):
-        right = context.tensor(right, scope, context.numbered(equation.name))
-    if right == equation.right:
-        context.body.append(equation)
-    else:
-        context.put(equation.name, equation.left, right, scope)
+Pairs: TypeAlias = (
+    "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"
+)
+"""Which factors to multiply, told of their axes, the axes that are kept, and sizes: two by two, products numbered
+on."""
 
 
-def _sized(context: VjpContext, expression: Expression, scope: Scope) -> Expression:
-    """The expression, in which the sizes of its axes are those of names at large."""
-    if isinstance(expression, Size):
-        return context.extent(scope[expression.axis])
-    found = flat(transform(expression, lambda part: _sized(context, part, scope)))
-    if isinstance(found, Contraction) and found != expression:
-        return contraction(without_ones(found.factors), found.summed, found.place)
+def take_apart(program: Program, active: set[Node], pairs: Pairs) -> Program:
+    """A program in A-normal form wherever gradients go through it.
+
+    Args:
+        program: the program.
+        active: what it is differentiated by, and after that all that changes with it.
+        pairs: orders products of more than two factors.
+    """
+    bound = dict(program.names.sizes)
+    turned, new, count = _turned(program), dict[Node, Node](), Counter[Node]()
+    axes = dict[Node, tuple[str, ...]]()
+    facts = Facts(count, program.same)
+    for old in program.nodes:
+        each = over_others(old, new, turned)
+        if old in turned:
+            each = _in_order(each, turned[old])
+        if is_active(each, active):
+            if each.op in FUNCTIONS and FUNCTIONS[each.op].random:
+                each = _masked(each)
+            elif each.op == "contract":
+                called = program.names.axes.get(old, ())
+                each = _in_pairs(each, facts, bound, pairs, active, dict(enumerate(called)), axes)
+            elif len(each.over) > 1 and FUNCTIONS[each.op].one_by_one:
+                each = _one_by_one(each, active)
+            active.add(each)
+        new[old] = each
+        count[each] += program.readers[old]
+    return program.over(new, axes)
+
+
+def _turned(program: Program) -> dict[Node, tuple[int, ...]]:
+    """The dimensions of what has no name in the order in which what reads it has them, for it is a tensor as well."""
+    found = dict[Node, tuple[int, ...]]()
+    for each in reversed(program.nodes):
+        dims = found.get(each, range(len(each.result)))
+        places = {axis: n for n, axis in enumerate(axes_of(tuple(each.result[d] for d in dims)))}
+        for child, reads in each.operands:
+            lone = program.readers[child] == 1 and child not in program.names.tensors
+            axes = [entry.axis for entry in reads]
+            if not lone or child.op in MADE or child.is_scalar or "fill" in child.attributes or None in axes:
+                continue
+            order = tuple(sorted(range(len(axes)), key=lambda d: places.get(axes[d], len(places))))
+            if order != (*range(len(axes)),):
+                found[child] = order
     return found
 
 
-def _one(context: VjpContext, expression: Expression, scope: Scope, stem: str) -> Expression:
-    """The expression with a tensor in the place of each operand that gets a gradient."""
-    match expression:
-        case Call(function, (operand, *_)) if FUNCTIONS[function].random:
-            return _masked(context, expression, _operand(context, operand, scope, stem), scope, stem)
-        case Call(function, _, (first, *rest)) if rest and FUNCTIONS[function].one_by_one:
-            before = replace(expression, axes=(first,))
-            return _one(context, replace(expression, arguments=(before,), axes=tuple(rest)), scope, stem)
-        case Call(_, arguments):
-            operands = tuple(_operand(context, each, scope, stem) for each in arguments)
-            return replace(expression, arguments=operands)
-        case Contraction(factors, summed):
-            numbers = [each for each in factors if is_scalar(each)]
-            others = [_operand(context, each, scope, stem) for each in factors if not is_scalar(each)]
-            if len(others) > 2:
-                others = _before_windows(context, others, frozenset(free_axes(expression)), scope, stem)
-            if len(others) > 2:
-                others = _in_pairs(context, others, frozenset(free_axes(expression)), scope, stem)
-            inside = {axis for each in others for axis in free_axes(each)}
-            return contraction((*numbers, *others), tuple(inside & set(summed)), expression.place)
-    return expression
+def _in_order(each: Node, dims: Sequence[int]) -> Node:
+    """A node with its dimensions in another order."""
+    result, shape = tuple(each.result[d] for d in dims), [each.shape[d] for d in dims]
+    return node(each.op, dict(enumerate(each.sizes)), each.operands, result, shape, each.over, each.options)
 
 
-def _operand(context: VjpContext, expression: Expression, scope: Scope, stem: str) -> Expression:
-    """A tensor that holds the value of an expression, or the expression where no gradient goes there.
-
-    What is drawn is a tensor in any case: the backward pass reads what the forward pass drew.
-    """
-    if isinstance(expression, Ref) or not (changes(expression, context.active) or is_random(expression)):
-        return expression
-    if isinstance(expression, Call) and remade_axes(expression):
-        scope = beside(scope, context.scope(expression))
-    return context.tensor(_one(context, expression, scope, stem), scope, context.numbered(stem))
-
-
-def _before_windows(
-    context: VjpContext, factors: list[Expression], kept: frozenset[str], scope: Scope, stem: str
-) -> list[Expression]:
-    """The factors, those that have nothing to do with windows multiplied before these open, where that is less."""
-    while len(factors) > 2:
-        sizes = {axis: evaluate(scope[axis], context.bound) for each in factors for axis in free_axes(each)}
-        found = early(factors, kept, sizes, context.dims)
-        if found is None:
-            break
-        factors = list(without(factors, (found.replaced, found.partner)))
-        outside = kept.union(found.windows, *(free_axes(each) for each in factors))
-        padded = _padded(context, found.opened, found.windows)
-        pair = (found.opened if padded is None else padded.arguments[0], found.partner)
-        inside = {axis for each in pair for axis in free_axes(each)}
-        made: Expression = contraction(pair, tuple(inside - outside), None)
-        if padded is not None:
-            made = context.tensor(made, scope, context.numbered(stem), found.windows)
-            made = replace(padded, arguments=(made,))
-        around = beside(scope, Scope(dict(found.sizes)))
-        factors = [found.read(context.tensor(made, around, context.numbered(stem), found.windows)), *factors]
-    return factors
+def _masked(each: Node) -> Node:
+    """What is drawn as a choice by truth values, which are drawn of ones."""
+    sizes = dict(enumerate(each.sizes))
+    operand, *rest = each.operands
+    axes = tuple(map(along, dict.fromkeys(axes_of(operand.reads))))
+    one = node(CONVERSIONS[Element.NUMBER], {}, [Operand(number(1))])
+    ones = Operand(node("copy", sizes, [Operand(one)], axes), axes)
+    drawn = Operand(node(each.op, sizes, [ones, *rest], axes, None, (), each.options), axes)
+    mask = node(CONVERSIONS[Element.TRUTH], sizes, [drawn, Operand(number(0))], axes)
+    kept = FUNCTIONS[each.op].drawn
+    return node(kept, sizes, [Operand(mask, axes), operand, *rest], each.result, each.shape, (), each.options)
 
 
-def _padded(context: VjpContext, ref: Ref, axes: Container[Index]) -> Call | None:
-    """Zeros around a tensor along some axes, in the place of what holds them for one product alone; nothing if
-    there are none."""
-    made = next((each for each in context.body if isinstance(each, Equation) and each.name == ref.name), None)
-    readers = sum(name == ref.name for item in context.graph.body for name, _ in reads(item))
-    if made is None or readers != 1 or ref.name in context.graph.outputs:
-        return None
-    match made.right:
-        case Call(PAD.name, (Ref() as plain,), (), options) as call if plain.index == made.left:
-            names = {str(mine): axis for mine, axis in zip(plain.index, ref.index, strict=True)}
-            if all(names.get(axis) in axes for axis, _ in options):  # which no value but 0 is
-                context.body.remove(made)
-                told = tuple((str(names[axis]), amounts) for axis, amounts in options)
-                return replace(call, arguments=(replace(plain, index=ref.index),), options=told)
-    return None
+def _one_by_one(each: Node, active: set[Node]) -> Node:
+    """A function that runs over several axes one after another, over one after another."""
+    sizes, row = dict(enumerate(each.sizes)), FUNCTIONS[each.op]
+    operand, *rest = each.operands
+    for axis in each.over[:-1]:
+        axes = dict.fromkeys(axes_of(operand.reads))
+        left = tuple(along(a) for a in axes if a != axis or not row.leaves_out((str(axis),)))
+        operand = Operand(node(each.op, sizes, [operand, *rest], left, None, (axis,), each.options), left)
+        active.add(operand.node)
+    return node(each.op, sizes, [operand, *rest], each.result, each.shape, each.over[-1:], each.options)
 
 
 def _in_pairs(
-    context: VjpContext, factors: list[Expression], kept: frozenset[str], scope: Scope, stem: str
-) -> list[Expression]:
-    """Two factors, products of all: an axis is summed as soon as nothing else has it."""
-    axes = [free_axes(each) for each in factors]
-    sizes = {axis: evaluate(scope[axis], context.bound) for each in axes for axis in each}
-    waiting = dict(enumerate(factors))
-    for number, (one, other) in enumerate(context.pairs(axes, kept, sizes), len(factors)):
-        if len(waiting) == 2:
-            break
-        pair = (waiting.pop(one), waiting.pop(other))
-        outside = kept.union(*(free_axes(each) for each in waiting.values()))
-        inside = {axis for each in pair for axis in free_axes(each)}
-        product = contraction(pair, tuple(inside - outside), None)
-        waiting[number] = context.tensor(product, scope, context.numbered(stem))
-    return list(waiting.values())
+    each: Node,
+    facts: Facts,
+    bound: Mapping[str, Any],
+    pairs: Pairs,
+    active: set[Node],
+    called: Mapping[Axis, str],
+    axes: dict[Node, tuple[str, ...]],
+) -> Node:
+    """A product of two tensors, products of others: an axis is summed as soon as nothing else has it."""
+    sizes: dict[Axis, Size] = dict(enumerate(each.sizes))
+    numbers = [factor for factor in each.operands if factor.node.is_scalar]
+    factors = [factor for factor in each.operands if not factor.node.is_scalar]
+    kept = {*axes_of(each.result), *each.over}
+    if len(factors) > 2:
+        factors = before_windows(factors, kept, sizes, facts, bound)
+        _note(factors, active)
+    if len(factors) > 2:
+        names: dict[Axis, str] = {axis: f"{n:05}" for n, axis in enumerate(sizes)}
+        read = [tuple(names[axis] for axis in dict.fromkeys(axes_of(factor.reads))) for factor in factors]
+        told = {names[axis]: evaluate(size, bound) for axis, size in sizes.items()}
+        waiting, moving = dict(enumerate(factors)), moved(factors, sizes, facts)
+        order = pairs(read, frozenset(names[axis] for axis in kept), told)
+        for n, (one, other) in enumerate(order, len(factors)):
+            if len(waiting) == 2:
+                break
+            pair = (waiting.pop(one), waiting.pop(other))
+            outside = kept.union(*(axes_of(factor.reads) for factor in waiting.values()))
+            waiting[n] = made = product_of(pair, outside, sizes, moving)
+            _note([made], active)
+            met = met_axes(pair, made.reads, ())
+            if called.keys() >= {*met}:
+                axes.setdefault(made.node, tuple(called[axis] for axis in met))
+        factors = [*waiting.values()]
+    if len(numbers) + len(factors) == len(each.operands):
+        return each
+    return node("contract", sizes, [*numbers, *factors], each.result, each.shape, each.over)
 
 
-def _masked(context: VjpContext, call: Call, operand: Expression, scope: Scope, stem: str) -> Expression:
-    """What is drawn, a tensor of its own of truth values: the same mask in both passes."""
-    ones = spread(as_numbers(ONE), free_axes(operand))
-    numbers = replace(call, arguments=(ones, *call.arguments[1:]))
-    drawn = Call(CONVERSIONS[Element.TRUTH], (numbers, ZERO))
-    mask = context.tensor(drawn, scope, context.fresh(f"{stem}_mask"))
-    return Call(FUNCTIONS[call.function].drawn, (mask, operand, *call.arguments[1:]))
+def _note(made: Iterable[Operand], active: set[Node]) -> None:
+    """Notes which of the products that are made are active, in which there may be others."""
+    for factor in made:
+        waiting = [factor.node]
+        while waiting:
+            each = waiting[-1]
+            inside = [other.node for other in each.operands if other.node not in active]
+            inner = [
+                other for other in inside if other.op in ("contract", "copy") and is_active(other, active)
+            ]
+            waiting += inner
+            if not inner:
+                waiting.pop()
+                if is_active(each, active):
+                    active.add(each)

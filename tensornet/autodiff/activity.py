@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Mapping
 
-from ..errors import DtypeError
+from ..errors import DtypeError, EquationError
 from ..graph.element_types import of_tensors
 from ..graph.graph import Apply, Graph
+from ..ir.node import Node
+from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Literal, Ref
 from ..ops.table import FUNCTIONS, Element
 
-__all__ = ["active", "active_inside", "changes", "check_derivatives", "check_real"]
+__all__ = ["active", "active_inside", "check_derivatives", "check_real", "check_rules", "is_active"]
 
 _DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
 """What the name of a gradient or of a tangent ends in."""
@@ -47,6 +49,20 @@ def check_derivatives(graph: Graph) -> None:
             raise DtypeError(f"'{name}' is of real numbers, and complex ones are given", fix=REAL)
 
 
+def check_rules(equations: Iterable[Equation], found: Container[str]) -> None:
+    """Refuses functions without a derivative where gradients go through them.
+
+    Raises:
+        EquationError: there is one.
+    """
+    for part in (part for equation in equations for part in equation.parts):
+        match part:
+            case Call(name, arguments) if not FUNCTIONS[name].derivative and not FUNCTIONS[name].random:
+                if any(_changes(each, found) for each in arguments):
+                    fix = f"register it with one: tn.register('{name}', derivative=…, …)"
+                    raise EquationError(f"'{name}' has no derivative", part.place, fix)
+
+
 def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
     """The tensors of a graph that change where some leaves do."""
     found, elements = set(wrt), of_tensors(graph)
@@ -76,22 +92,33 @@ def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str])
         if isinstance(item, Apply):
             inside = active_inside(item, found)
             found.update(result for output, result in item.made if output in inside)
-        elif elements[item.name] >= Element.WIDE and changes(item.right, found):
+        elif elements[item.name] >= Element.WIDE and _changes(item.right, found):
             found.add(item.name)
 
 
-def changes(expression: Expression, tensors: Container[str]) -> bool:
+def _changes(expression: Expression, tensors: Container[str]) -> bool:
     """Whether a gradient goes from the value of an expression to one of some tensors."""
     match expression:
         case Ref(name):
             return name in tensors
         case Contraction(factors):
-            return any(changes(factor, tensors) for factor in factors)
+            return any(_changes(factor, tensors) for factor in factors)
         case Call(function, arguments):
             row = FUNCTIONS[function]
             return any(
                 not row.derivative or row.gradient(n) != "0"
                 for n, argument in enumerate(arguments)
-                if changes(argument, tensors)
+                if _changes(argument, tensors)
             )
     return False
+
+
+def is_active(each: Node, tensors: Container[Node]) -> bool:
+    """Whether a gradient goes from a node to one of some that it reads."""
+    if each.element < Element.WIDE:
+        return False
+    read = [n for n, operand in enumerate(each.operands) if operand.node in tensors]
+    if each.op in ("contract", "copy"):
+        return bool(read)
+    row = FUNCTIONS.get(each.op)
+    return row is not None and any(not row.derivative or row.gradient(n) != "0" for n in read)

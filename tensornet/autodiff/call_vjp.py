@@ -4,19 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from ..graph.call import scoped
-from ..graph.element_types import of_tensors
 from ..graph.graph import Apply, Graph
-from ..language.expression import Ref
-from ..ops.table import Element
+from ..graph.shape_inference import dim_size
+from ..ir.node import Node, Size
+from ..language.equation import Equation
 from .activity import active_inside
-from .cotangents import part_of, whole, zeros
 from .joint import JointGraph
 from .scan_vjp import ScanVjp, with_firsts
-from .vjp_context import VjpContext
 
 __all__ = ["Called", "asked", "backward_call", "forward_call"]
+
+
+class Passes(Protocol):
+    """The passes that calls are written in: `backward`."""
+
+    active: set[str]
+    needed: frozenset[str]
+    again: frozenset[str]
+    nodes: dict[str, Node]
+    bound: dict[str, Any]
+    items: list[Equation | Apply]
+
+    def fresh(self, name: str) -> str:
+        """A name for a tensor."""
+
+    def part_of(self, each: Node) -> str:
+        """What is called what a tensor gets from one of its readers."""
+
+    def whole(self, name: str) -> str:
+        """The tensor that is the gradient of another."""
+
+    def zeros(self, name: str) -> str:
+        """A tensor of zeros, as large as another."""
+
+    def take(self, result: str, shape: Sequence[Size], tensor: str, dims: tuple[int, ...]) -> None:
+        """Adds what a call gives to the gradient of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +53,7 @@ class Called:
     names: Mapping[str, str]
 
 
-def asked(context: VjpContext, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def asked(context: Passes, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The results of the block that have gradients, and its leaves whose gradients are asked for."""
     block, inner = call.graph, call.names()
     if call.along is not None:
@@ -44,7 +69,7 @@ def asked(context: VjpContext, call: Apply) -> tuple[tuple[str, ...], tuple[str,
 
 
 def forward_call(
-    context: VjpContext, call: Apply, found: JointGraph, wrt: tuple[str, ...]
+    context: Passes, call: Apply, found: JointGraph, wrt: tuple[str, ...]
 ) -> tuple[Apply, Called]:
     """A call of the block's forward pass; of the block itself, if nothing is to be kept of it.
 
@@ -54,41 +79,24 @@ def forward_call(
         found: the joint graph of its block.
         wrt: the leaves of the block that get gradients.
     """
-    inner = call.names()
     if call.along is not None:
-        made = _with_firsts(context, call)
+        made = with_firsts(call, context.fresh)
         return made, Called(found, wrt, made.names())
-    inner.update(zip(call.graph.outputs, call.results, strict=True))
+    inner = {**call.names(), **dict(zip(call.graph.outputs, call.results, strict=True))}
     is_again = call.results[0] in context.again
     made = replace(call, apart=True) if is_again else _returning(context, call, found.forward, inner)
     return made, Called(found, wrt, inner)
 
 
-def _with_firsts(context: VjpContext, call: Apply) -> Apply:
-    """Calls along an axis, of which nothing is kept but what each of them goes on from."""
-    made = with_firsts(call, context.fresh)
-    _note(context, made, [output for output, _ in made.made])
-    return made
-
-
-def _returning(context: VjpContext, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
+def _returning(context: Passes, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
     """A call of another graph in the place of one; the results that have no name get one."""
     for name in graph.outputs:
         if name not in inner:
             inner[name] = context.fresh(scoped(call.scope, name))
-    made = replace(call, graph=graph, results=tuple(inner[name] for name in graph.outputs))
-    _note(context, made, graph.outputs)
-    return made
+    return replace(call, graph=graph, results=tuple(inner[name] for name in graph.outputs))
 
 
-def _note(context: VjpContext, made: Apply, outputs: Sequence[str]) -> None:
-    """The dimensions and elements of what a call returns, which are those outputs of its block."""
-    inside = of_tensors(made.graph)
-    for (name, dims), output in zip(made.returned(context.bound), outputs, strict=True):
-        context.dims[name], context.elements[name] = dims, inside[output]
-
-
-def backward_call(context: VjpContext, call: Apply, called: Called) -> None:
+def backward_call(context: Passes, call: Apply, called: Called) -> None:
     """A call of the block's backward pass, and what it gives to what the block was given."""
     if call.along is not None:
         _backward_along(context, call, called)
@@ -96,34 +104,33 @@ def backward_call(context: VjpContext, call: Apply, called: Called) -> None:
     found, inner = called.joint, dict(called.names)
     if call.results[0] in context.again and found.residuals:
         inner = {name: tensor for name, tensor in inner.items() if name not in found.residuals}
-        context.body.append(_returning(context, call, replace(found.forward, outputs=found.residuals), inner))
+        context.items.append(
+            _returning(context, call, replace(found.forward, outputs=found.residuals), inner)
+        )
     for output, seed in found.seeds:
-        inner[seed] = whole(context, called.names[output])
+        inner[seed] = context.whole(called.names[output])
     wrt = [inner[name] for name in called.wrt]
-    results = tuple(part_of(context, name) for name in wrt)
+    results = tuple(context.part_of(context.nodes[name]) for name in wrt)
     operands = tuple(inner[leaf.name] for leaf in found.backward.inputs)
     made = Apply(found.backward, operands, results, call.scope)
-    context.body.append(made)
+    context.items.append(made)
     for (result, dims), name in zip(made.returned(context.bound), wrt, strict=True):
-        context.dims[result], context.elements[result] = dims, Element.NUMBER
-        context.terms[name].append(Ref(result, context.axes(name)))
+        context.take(result, [*map(dim_size, dims)], name, tuple(range(len(dims))))
 
 
-def _backward_along(context: VjpContext, call: Apply, called: Called) -> None:
+def _backward_along(context: Passes, call: Apply, called: Called) -> None:
     """The calls made again from the last to the first, each with its backward pass."""
     back = ScanVjp.of(call, called.joint, called.wrt)
-    cut = [whole(context, name) for name in back.gradients]
-    carried = [whole(context, name) for name in back.lasts]
-    totals = [zeros(context, call.names()[leaf]) for leaf in back.totals]
-    names = dict(zip(called.wrt, map(called.names.get, called.wrt), strict=True))
-    results = {leaf: part_of(context, str(names[leaf])) for leaf in back.results}
+    cut = [context.whole(name) for name in back.gradients]
+    carried = [context.whole(name) for name in back.lasts]
+    totals = [context.zeros(call.names()[leaf]) for leaf in back.totals]
+    names = {leaf: called.names[leaf] for leaf in called.wrt}
+    results = {leaf: context.part_of(context.nodes[names[leaf]]) for leaf in back.results}
     made = back.call(call, cut, carried, totals, tuple(results.values()))
-    context.body.append(made)
-    for name, dims in made.returned(context.bound):
-        context.dims[name], context.elements[name] = dims, Element.NUMBER
+    context.items.append(made)
+    shapes = {name: [*map(dim_size, dims)] for name, dims in made.returned(context.bound)}
     for leaf, result in results.items():
-        tensor = str(names[leaf])
-        if tensor in context.active:
-            axes = context.axes(tensor)
-            at = back.cuts.get(leaf, 0)
-            context.terms[tensor].append(Ref(result, (axes[at], *axes[:at], *axes[at + 1 :]) if axes else ()))
+        count = len(shapes[result])
+        at = back.cuts.get(leaf, 0)
+        dims = (at, *range(at), *range(at + 1, count)) if count else ()
+        context.take(result, shapes[result], names[leaf], dims)

@@ -1,164 +1,129 @@
 """Cotangent accumulation: the gradient of a tensor is the sum over its readers.
 
-One that is the same all along an axis goes without that axis for as long as it can.
+One that is the same all along a dimension goes without that dimension for as long as it can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TypeAlias
 
-from ..graph.algebra import ZERO, as_numbers, folded, multiplied, spread, summed_over
-from ..graph.shape_inference import Dim, Scope, beside, dim_size
-from ..language.affine import ones_at
-from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Index,
-    Literal,
-    Ref,
-    free_axes,
-    fresh,
-    is_scalar,
-    occurring,
-    sum_of,
-)
-from ..ops.pointwise import EQUAL, WHERE
-from ..ops.structure import INDEX
-from .vjp_context import GRADIENT, VjpContext
+from ..ir.build import node, number, size
+from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills, row_major
+from ..ops.table import CONVERSIONS, Element
+from ..sizes import product
+from .vjp_rules import Part
 
-__all__ = ["added_up", "full", "give", "gradient_of", "part_of", "whole", "zeros"]
+__all__ = ["GRADIENT", "Cotangents", "as_number"]
+
+GRADIENT = "{}.grad"
+"""What the gradient of a tensor is called."""
+
+Term: TypeAlias = "tuple[Node, tuple[int, ...]]"
+"""A part of a gradient, and the dimensions of the tensor that it has; those of a number are none."""
 
 
-def give(context: VjpContext, ref: Ref, term: Expression, sizes: Scope) -> None:
-    """Adds to the gradient of a tensor what a reader hands on.
+def as_number(each: Node) -> Node:
+    """A node in the working type."""
+    operand = Operand(each, tuple(map(along, range(len(each.shape)))))
+    return node(CONVERSIONS[Element.NUMBER], dict(enumerate(each.shape)), [operand], operand.reads)
 
-    Args:
-        ref: the tensor, as it is read.
-        term: what it gets, under the axes of the reader.
-        sizes: the sizes of these.
+
+def _is(each: Node, value: int) -> bool:
+    return each.op == "number" and each.attributes["value"] == value and each.attributes["value"] is not True
+
+
+class Cotangents:
+    """What tensors get from their readers, while these are gone through from the last to the first.
+
+    Attributes:
+        terms: what each tensor has got so far.
+        uses: how many read each tensor.
+        along: the dimension of a recurrence, which keeps its axis where it is read on a diagonal.
+        same: whether two sizes are equal.
     """
-    entries, term, sizes = _told_apart(context, ref, term, sizes)
-    left: list[str | tuple[str, ...]] = []
-    axes: list[str] = []
-    for known, axis in zip(entries, context.axes(ref.name), strict=True):
-        if set(_parts(known)) & set(free_axes(term)):
-            term = spread(term, _parts(known))
-            left.append(known)
-            axes.append(axis)
-    kept = {part for entry in left for part in _parts(entry)}
-    term = folded(summed_over(term, [axis for axis in free_axes(term) if axis not in kept]))
-    if is_scalar(term):
-        context.terms[ref.name].append(term)
-        return
-    names = dict(zip(left, axes, strict=True))
-    if not isinstance(term, Ref) or len(set(term.index)) < len(names) or not names.keys() >= {*term.index}:
-        name = part_of(context, ref.name)
-        context.put(name, tuple(left), term, sizes)
-        term = Ref(name, tuple(left))
-    context.terms[ref.name].append(replace(term, index=tuple(names[each] for each in term.index)))  # type: ignore[index]
+
+    def __init__(
+        self, uses: Counter[Node], along: Mapping[Node, int], same: Callable[[Size, Size], bool]
+    ) -> None:
+        self.terms = defaultdict[Node, list[Term]](list)
+        self.uses, self.along, self.same = uses, along, same
+
+    def give(self, part: Part) -> None:
+        """Adds to the gradient of a tensor what a reader hands on."""
+        if any(_is(factor.node, 0) for factor in part.factors):
+            return
+        factors = [factor for factor in part.factors if not _is(factor.node, 1)]
+        there = {axis for factor in factors for axis in axes_of(factor.reads)}
+        whole = {d for d in range(len(part.reads)) if _is_whole(part, d, self.same)}
+        dims = [d for d in range(len(part.reads)) if d not in whole or there & _axes(part, d)]
+        dims.sort(key=lambda d: d != self.along.get(part.node))
+        direct = _direct(part, factors, dims) if whole.issuperset(dims) else None
+        self.terms[part.node].append(direct or (_made(part, factors, dims, whole), tuple(dims)))
+
+    def total(self, each: Node) -> Term | None:
+        """The gradient of a tensor; nothing where it has none."""
+        terms = self.terms.get(each, [])
+        if len(terms) > 1:
+            dims = tuple(sorted({d for _, own in terms for d in own}))
+            sizes: dict[Axis, Size] = dict(enumerate(each.shape))
+            operands = [Operand(term, tuple(map(along, own))) for term, own in terms]
+            self.terms[each] = terms = [(node("add", sizes, operands, tuple(map(along, dims))), dims)]
+        return terms[0] if terms else None
+
+    def read(self, each: Node) -> Operand | None:
+        """The gradient of a node, read along its axes where that is written."""
+        found = self.total(each)
+        if found is None:
+            return None
+        term, dims = found
+        return Operand(term, tuple(each.result[d] for d in dims))
+
+    def whole(self, each: Node) -> Node:
+        """The gradient of a tensor with all dimensions; zeros where it has none."""
+        term, dims = self.total(each) or (number(0), ())
+        if dims == (*range(len(each.shape)),) and not term.is_scalar:
+            return term
+        left = tuple(map(along, range(len(each.shape))))
+        source = as_number(term) if term.is_scalar else term
+        sizes: dict[Axis, Size] = dict(enumerate(each.shape))
+        return node("copy", sizes, [Operand(source, tuple(map(along, dims)))], left)
 
 
-def _told_apart(
-    context: VjpContext, ref: Ref, term: Expression, sizes: Scope
-) -> tuple[list[str | tuple[str, ...]], Expression, Scope]:
-    """An axis of its own for each dimension of a tensor, and the term and its sizes under these.
-
-    A dimension that is read at positions, or on a diagonal, gets a new one, at which the term is placed.
-    """
-    entries: list[str | tuple[str, ...]] = []
-    taken = {*occurring(ref), *occurring(term)}
-    groups = (group for group in context.graph.recurrences if ref.name in group.names)
-    along = next(
-        (group.dimension(ref.name) for group in groups), None
-    )  # which keeps its axis, on a diagonal too
-    for n, (entry, axis, dim) in enumerate(
-        zip(ref.index, context.axes(ref.name), context.dims[ref.name], strict=True)
-    ):
-        parts = _parts(entry)
-        others: list[Index] = [*entries, *([] if along in (None, n) else [ref.index[along]])]
-        if not parts or any(part in _parts(each) for each in others for part in parts):
-            parts = (fresh(axis, taken),)
-            taken.update(parts)
-            term = _placed(context, entry, parts[0], term, dim, sizes)
-            sizes = beside(sizes, Scope({parts[0]: dim_size(dim)}))
-        entries.append(parts[0] if len(parts) == 1 else parts)
-    return entries, term, sizes
+def _axes(part: Part, d: int) -> set[Axis]:
+    return {*axes_of((part.reads[d],))}
 
 
-def part_of(context: VjpContext, name: str) -> str:
-    """What is called what a tensor gets from one of its readers: numbered where it has several."""
-    stem = GRADIENT.format(name)
-    return context.fresh(stem) if context.uses[name] == 1 else context.numbered(stem)
+def _is_whole(part: Part, d: int, same: Callable[[Size, Size], bool]) -> bool:
+    """Whether a dimension is read from end to end, under axes that no other one has."""
+    entry = part.reads[d]
+    others = {*axes_of((*part.reads[:d], *part.reads[d + 1 :]))}
+    plain = isinstance(entry, Affine) and fills(entry, part.sizes, part.node.shape[d], same)
+    return plain and others.isdisjoint(_axes(part, d))
 
 
-def full(term: Expression, axes: Iterable[str]) -> Expression:
-    """A gradient that is there at every position of these axes."""
-    return spread(as_numbers(term) if is_scalar(term) else term, axes)
+def _direct(part: Part, factors: Sequence[Operand], dims: Sequence[int]) -> Term | None:
+    """A factor alone that has the dimensions as they are."""
+    if len(factors) != 1 or part.alike or factors[0].node.is_scalar:
+        return None
+    ((term, reads),) = factors
+    places = {part.reads[d]: d for d in dims}
+    if len(places) < len(dims) or len(reads) != len(dims) or {*reads} != {*places}:
+        return None
+    return term, tuple(places[entry] for entry in reads)
 
 
-def _placed(
-    context: VjpContext, entry: Index, axis: str, term: Expression, dim: Dim, sizes: Scope
-) -> Expression:
-    """A gradient where its tensor was read: at a position, at positions that a tensor tells, on a diagonal."""
-    match entry:
-        case Ref() | Contraction() | Call():
-            return multiplied([ones_at(entry, axis), spread(term, free_axes(entry))])
-        case int():
-            at: Expression = (
-                Literal(entry) if entry >= 0 else sum_of([context.extent(dim_size(dim)), Literal(entry)])
-            )
-        case _:
-            at = Call(INDEX.name, (), (_parts(entry)[0],))
-            for part in _parts(entry)[1:]:
-                at = sum_of([multiplied([at, context.extent(sizes[part])]), Call(INDEX.name, (), (part,))])
-    here = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), at))
-    return Call(WHERE.name, (here, spread(term, _parts(entry)), ZERO))
-
-
-def added_up(context: VjpContext, name: str) -> Expression:
-    """The gradient of a tensor: a number or a tensor, which lacks axes along which it is all alike."""
-    terms = context.terms.pop(name)
-    if len(terms) == 1:
-        return terms[0]
-    total = sum_of(terms)
-    made, axes = context.fresh(GRADIENT.format(name)), context.axes(name)
-    left = tuple(axis for axis in axes if axis in free_axes(total))
-    context.put(made, left, total, context.axis_sizes(name))
-    return Ref(made, left)
-
-
-def gradient_of(context: VjpContext, equation: Equation) -> Expression:
-    """The gradient of what an equation defines, under the axes that it has there."""
-    total = added_up(context, equation.name)
-    if not isinstance(total, Ref):
-        return total
-    entries = dict(zip(context.axes(equation.name), equation.left, strict=True))
-    return replace(total, index=tuple(entries[str(axis)] for axis in total.index))
-
-
-def whole(context: VjpContext, name: str) -> str:
-    """The tensor that is the gradient of another, with all axes; zeros where that has none."""
-    total = added_up(context, name) if context.terms[name] else ZERO
-    axes = context.axes(name)
-    if isinstance(total, Ref) and total.index == axes:
-        return total.name
-    made = context.fresh(GRADIENT.format(name))
-    context.put(made, axes, full(total, axes), context.axis_sizes(name))
-    return made
-
-
-def zeros(context: VjpContext, name: str) -> str:
-    """A tensor of zeros, as large as another."""
-    made, axes = context.fresh(f"{name}.none"), context.axes(name)
-    context.put(made, axes, spread(as_numbers(ZERO), axes), context.axis_sizes(name))
-    return made
-
-
-def _parts(entry: Index) -> tuple[str, ...]:
-    """The axes that an entry of brackets names."""
-    if isinstance(entry, str):
-        return (entry,)
-    return entry if isinstance(entry, tuple) else ()
+def _made(part: Part, factors: Sequence[Operand], dims: Sequence[int], whole: Container[int]) -> Node:
+    """The product of factors, written where the tensor is read."""
+    axes = {
+        d: tuple(axes_of((part.reads[d],))) for d in dims if d in whole
+    }  # as long as the tensor, in their sizes
+    result = tuple(row_major(axes[d], part.sizes) if d in axes else part.reads[d] for d in dims)
+    lengths = {d: product(part.sizes[axis] for axis in own) for d, own in axes.items()}
+    shape = [lengths.get(d, part.node.shape[d]) for d in dims]
+    if not any(map(bool, (dims, *(factor.reads for factor in factors)))):
+        counts = [Operand(size(part.sizes[axis])) for axis in part.alike]
+        numbers = [*factors, *counts] or [Operand(number(1))]
+        return numbers[0].node if len(numbers) == 1 else node("contract", {}, numbers)
+    return node("contract", part.sizes, factors or [Operand(number(1))], result, shape, part.alike)

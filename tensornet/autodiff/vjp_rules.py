@@ -1,123 +1,201 @@
-"""Vjp rules: the cotangent of each operand of an equation, from the records of functions."""
+"""Vjp rules: what each operand of a node gets of the cotangent of the node.
+
+    y[b,o] = x[b,i] * W[o,i]     →    W.grad[o,i] = y.grad[b,o] * x[b,i]
+
+Of a product it is the product of the cotangent with the other factors, read where the product is written, and written
+where the operand is read: a window, a gather or a diagonal comes back as a scatter. Records of functions say theirs as
+equations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
 
-from ..errors import EquationError
-from ..graph.algebra import ONE, ZERO, multiplied, spread, summed_over
-from ..graph.shape_inference import Scope
-from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    axes_of_index,
-    free_axes,
-    option_axes,
-    product_of,
-    sum_of,
-)
+from ..frontend.elaborate_expressions import Expressions
+from ..graph.algebra import ONE, ZERO, folded, spread
+from ..graph.shape_inference import Scope, size_expression
+from ..ir.build import node, number
+from ..ir.equations import JOINED
+from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, substitute
+from ..language.expression import Call, Expression, Literal, Ref, free_axes, product_of
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
 from ..ops.table import FUNCTIONS
-from .vjp_context import GRADIENT, VjpContext
+from ..sizes import product
 
-__all__ = ["handed_back"]
-
-
-def handed_back(
-    context: VjpContext, equation: Equation, gradient: Expression
-) -> Iterator[tuple[Ref, Expression]]:
-    """What each tensor on the right gets."""
-    match equation.right:
-        case Ref() as ref if ref.name in context.active:
-            yield ref, gradient
-        case Contraction(factors):
-            for n, operand in enumerate(factors):
-                if isinstance(operand, Ref) and operand.name in context.active:
-                    product = multiplied((gradient, *factors[:n], *factors[n + 1 :]))
-                    yield operand, _summed(context, product, operand, (), Scope())
-        case Call(_, arguments) as call:
-            made = call.axes if FUNCTIONS[call.function].axes in ("made", "joined") else ()
-            around = tuple(each for each in axes_of_index(equation.left) if each not in made)
-            y, scope = Ref(equation.name, equation.left), context.scope(call)
-            for n, operand in enumerate(arguments):
-                if isinstance(operand, Ref) and operand.name in context.active:
-                    term = _of_call(context, call, n, gradient, y)
-                    is_kept = FUNCTIONS[call.function].axes == "kept"
-                    own = set(call.axes).difference(free_axes(operand)) if is_kept else set()
-                    over = tuple(each for each in around if each not in own)
-                    yield operand, _summed(context, term, operand, over, scope)
+__all__ = ["Part", "cotangents"]
 
 
-def _summed(
-    context: VjpContext, term: Expression, operand: Ref, around: tuple[str, ...], scope: Scope
-) -> Expression:
-    """A gradient as the operand gets it: summed over the axes that this has not.
+@dataclass(frozen=True)
+class Part:
+    """What a tensor gets from one of its readers.
+
+    Attributes:
+        node: the tensor.
+        reads: where the reader reads it: there this is added.
+        factors: what it gets is their product, summed where the tensor lacks axes.
+        sizes: of the reader's axes.
+        alike: those along which the product is the same: it counts as often as they are long.
+    """
+
+    node: Node
+    reads: Entries
+    factors: tuple[Operand, ...]
+    sizes: Mapping[Axis, Size]
+    alike: tuple[Axis, ...] = ()
+
+
+def cotangents(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iterator[Part]:
+    """What the operands of a node get.
 
     Args:
-        term: the gradient, before.
-        operand: the operand.
-        around: all axes at hand; the gradient is alike along those that it lacks.
-        scope: their sizes.
+        each: the node.
+        gradient: its cotangent, read along the axes of the node; it may lack some, along which it is the same.
+        active: the tensors that get one.
     """
-    here, own = free_axes(term), free_axes(operand)
-    alike = [axis for axis in dict.fromkeys(around) if axis not in (*here, *own)]
-    factors = multiplied([*(context.extent(scope[axis]) for axis in alike), term])
-    return summed_over(factors, [axis for axis in here if axis not in own])
+    if each.op == "copy" and "fill" in each.attributes:
+        yield _of_padded(each, gradient)
+        return
+    if each.op in JOINED:
+        yield from _of_joined(each, gradient, active)
+        return
+    sizes: dict[Axis, Size] = dict(enumerate(each.sizes))
+    for n, operand in enumerate(each.operands):
+        if operand.node not in active:
+            continue
+        if each.op in ("contract", "copy"):
+            others = (*each.operands[:n], *each.operands[n + 1 :])
+            factors: tuple[Operand, ...] = (gradient, *others)
+            around: Sequence[Axis] = range(len(each.sizes))
+        else:
+            found = _of_function(each, n, gradient)
+            if found is None:
+                continue
+            factors, around = (found,), [*axes_of(each.result)]
+        there = {*axes_of(operand.reads), *(axis for factor in factors for axis in axes_of(factor.reads))}
+        alike = tuple(axis for axis in dict.fromkeys(around) if axis not in there)
+        yield Part(operand.node, operand.reads, factors, sizes, alike)
 
 
-def _of_call(context: VjpContext, call: Call, operand: int, gradient: Expression, y: Ref) -> Expression:
-    """What an operand of a function gets, as the record of the function says."""
-    function, argument = FUNCTIONS[call.function], call.arguments[operand]
-    if not function.derivative:
-        fix = f"register it with one: tn.register('{function.name}', derivative=…, …)"
-        raise EquationError(f"'{function.name}' has no derivative", call.place, fix)
-    if function.axes in ("kept", "made"):
-        gradient = spread(gradient, call.axes)
-    meaning: dict[str, Expression] = dict(zip(OPERANDS, call.arguments, strict=False))
-    numbers = dict(function.options)
-    meaning.update({name: Literal(value) for name, value in numbers.items()})
-    meaning.update({name: values[0] for name, values in call.options if name in numbers})
-    scope = context.scope(call if function.axes == "kept" else argument)
-    count = product_of([ONE, *(context.extent(scope[axis]) for axis in call.axes)])
-    text = function.gradient(operand)
-    match function.axes:
-        case "joined" if call.axes[0] not in free_axes(gradient):
-            return gradient
-        case "joined":
-            meaning.update(_around(context, call, operand))
-        case "moved":
-            return _moved_back(context, call, text, meaning, gradient)
-    return parse_rule(text, {**meaning, "y": y, "n": count, "g": gradient}, call.axes)
+# ---------------------------------------------------------------------------- what moves elements
 
 
-def _moved_back(
-    context: VjpContext, call: Call, text: str, meaning: Mapping[str, Expression], gradient: Expression
-) -> Expression:
-    """What the operand of a function gets that moves elements, axis by axis."""
-    function = FUNCTIONS[call.function]
-    moved = {axis: values for axis, values in call.options if axis in option_axes(call)}
-    if function.resized is not None and not moved.keys() <= set(free_axes(gradient)):
-        name = context.numbered(GRADIENT.format(call.function))
-        gradient = context.tensor(spread(gradient, moved), context.scope(call), name)
-    for axis in sorted(moved.keys() & set(free_axes(gradient))):
-        amounts = dict(zip(function.amounts, moved[axis], strict=True))
-        gradient = parse_rule(text, {**meaning, **amounts, "g": gradient}, (axis,))
-    return gradient
+def _of_padded(each: Node, gradient: Operand) -> Part:
+    """Of a crop or a padding: the other of the two, of 0."""
+    (operand,) = each.operands
+    whole = [_axis(entry) for entry in each.result]
+    lengths = dict(zip(whole, each.shape, strict=True))
+    plain = _whole(gradient, {axis: along(axis) for axis in whole}, lengths, each.result)
+    moved = Operand(plain, each.result)
+    options = (("fill", number(0)),)
+    made = node("copy", dict(enumerate(each.sizes)), [moved], operand.reads, operand.node.shape, (), options)
+    left = tuple(map(along, whole))
+    return Part(operand.node, left, (Operand(made, left),), dict(zip(whole, operand.node.shape, strict=True)))
 
 
-def _around(context: VjpContext, call: Call, operand: int) -> dict[str, Expression]:
-    """How many positions are before an operand, and after it, along the axis on which they follow one another."""
-    (axis,) = call.axes
-    extents = [
-        context.extent(context.scope(each)[axis]) if axis in free_axes(each) else ONE
-        for each in call.arguments
-    ]
-    return {
-        "before": sum_of([ZERO, *extents[:operand]]),
-        "after": sum_of([ZERO, *extents[operand + 1 :]]),
+def _of_joined(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iterator[Part]:
+    """Of operands one after another: what there is at the places of each."""
+    joined, *own = each.over
+    sizes: dict[Axis, Size] = dict(enumerate(each.sizes))
+    before: Size = 0
+    for operand, axis in zip(each.operands, own, strict=True):
+        has = axis in axes_of(operand.reads)
+        if operand.node in active:
+            factor = gradient
+            if has and joined in axes_of(gradient.reads):
+                factor = _piece(gradient, joined, axis, before, sizes)
+            elif not has:
+                here = substitute(gradient.reads, {**_plain(sizes), joined: Affine((), before)})
+                factor = Operand(gradient.node, here)
+            there = {*axes_of(operand.reads), *axes_of(factor.reads), joined}
+            alike = tuple(a for a in axes_of(each.result) if a not in there)
+            yield Part(operand.node, operand.reads, (factor,), sizes, alike)
+        before = before + (sizes[axis] if has else 1)
+
+
+def _plain(axes: Iterable[Axis]) -> dict[Axis, Affine]:
+    return {axis: along(axis) for axis in axes}
+
+
+def _piece(gradient: Operand, joined: Axis, axis: Axis, before: Size, sizes: Mapping[Axis, Size]) -> Operand:
+    """A cotangent at the positions of one of several operands that are joined."""
+    axes = [*dict.fromkeys(axes_of(gradient.reads))]
+    left, lengths = tuple(map(along, axes)), {**sizes, joined: sizes[axis]}
+    plain = node("copy", sizes, [gradient], left)
+    read = tuple(Affine(((a, 1),), before if a == joined else 0) for a in axes)
+    options = (("fill", number(0)),)
+    made = node("copy", lengths, [Operand(plain, read)], left, [lengths[a] for a in axes], (), options)
+    return Operand(made, substitute(left, {**_plain(axes), joined: along(axis)}))
+
+
+def _axis(entry: Any) -> Axis:
+    (axis,) = axes_of((entry,))
+    return axis
+
+
+def _whole(
+    gradient: Operand, dims: Mapping[Axis, Affine], lengths: Mapping[Axis, Size], entries: Entries
+) -> Node:
+    """A cotangent with all dimensions, from the first position of each on."""
+    read = tuple(along(_axis(entry)) for entry in gradient.reads)
+    return node("copy", lengths, [Operand(gradient.node, read)], tuple(dims.values()), [*lengths.values()])
+
+
+# ---------------------------------------------------------------------------- functions
+
+
+def _of_function(each: Node, n: int, gradient: Operand) -> Operand | None:
+    """What an operand of a function gets, as the record of the function says; nothing where that is 0."""
+    row = FUNCTIONS[each.op]
+    names = {axis: f"a{axis}" for axis in range(len(each.sizes))}
+    called, expressions = {axis: along(name) for axis, name in names.items()}, Expressions(None)
+
+    def ref(name: str, operand: Operand) -> Expression:
+        if operand.node.is_scalar:
+            return _number(operand.node)
+        found = Ref(name, tuple(names[axis] for axis in dict.fromkeys(axes_of(operand.reads))))
+        expressions.reads[found] = Operand(operand.node, substitute(operand.reads, called))
+        return found
+
+    y, g = ref("$y", Operand(each, each.result)), ref("$g", gradient)
+    over = tuple(names[axis] for axis in each.over)
+    if row.axes == "kept":
+        g = spread(g, over)
+    meaning: dict[str, Expression] = {
+        letter: ref(f"${letter}", operand) for letter, operand in zip(OPERANDS, each.operands, strict=False)
     }
+    meaning |= {name: Literal(value) for name, value in row.options}
+    meaning |= {name: _number(value) for name, value in each.options if name in dict(row.options)}
+    count = size_expression(product(each.sizes[axis] for axis in each.over)) if each.over else ONE
+    if row.axes == "moved":
+        found = g
+        for place, axis in enumerate(over):
+            if axis in free_axes(found):
+                amounts = {name: _number(each.attributes[f"{name}{place}"]) for name in row.amounts}
+                found = parse_rule(row.gradient(n), {**meaning, **amounts, "g": found}, (axis,))
+    else:
+        found = parse_rule(row.gradient(n), {**meaning, "y": y, "n": count, "g": g}, over)
+    found = folded(found)
+    if found == ZERO:
+        return None
+    sizes = {names[axis]: size for axis, size in enumerate(each.sizes)}
+    numbers = {name: axis for axis, name in names.items()}
+    left = tuple(name for name in names.values() if name in free_axes(found))
+    made = expressions.value(found, left, Scope(sizes))
+    return Operand(made, tuple(along(numbers[axis]) for axis in left))
+
+
+def _number(each: Node) -> Expression:
+    """A number as an expression."""
+    match each.op:
+        case "number":
+            return Literal(each.attributes["value"])
+        case "size":
+            return size_expression(each.attributes["size"])
+    parts = tuple(_number(operand.node) for operand in each.operands)
+    if each.op == "contract":
+        return product_of([*parts])
+    return Call(each.op, parts, (), tuple((name, (_number(value),)) for name, value in each.options))

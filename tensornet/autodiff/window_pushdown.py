@@ -7,120 +7,127 @@ Of `x[b,c,p+u,q+v] * U[c,r] * G[s,r,u,v]` the first pair is `z[b,r,h,w] = x[b,c,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, TypeAlias
 
-from ..graph.shape_inference import Dim, dim_size
-from ..language.affine import affine
-from ..language.expression import (
-    Expression,
-    Index,
-    Ref,
-    axes_of_index,
-    free_axes,
-    fresh,
-    is_told,
-    references,
-    scalar_value,
-    without,
-)
-from ..sizes import product
+from ..ir.build import node
+from ..ir.node import Affine, Axis, Operand, Size, along, axes_of, fills
+from ..ir.products import axes_in
+from ..ir.rewriting import Facts
+from ..ir.windows import Windowed, opened
+from ..sizes import evaluate, product
 
-__all__ = ["Early", "early", "moved"]
+__all__ = ["before_windows", "moved", "product_of"]
+
+Windows: TypeAlias = dict[Affine, Size]
+"""Windows that a tensor need not be read in yet, and how long it is there."""
 
 
-@dataclass(frozen=True)
-class Early:
-    """Two factors to multiply first.
-
-    Attributes:
-        opened: the tensor, read in those windows alone that its partner has to do with.
-        partner: the other factor.
-        windows: the axes that it is read with in the place of other windows, each with that window.
-        sizes: those of these axes.
-        replaced: the tensor as it is read in the product.
-    """
-
-    opened: Ref
-    partner: Expression
-    windows: Mapping[str, Index]
-    sizes: Mapping[str, Any]
-    replaced: Ref
-
-    def read(self, made: Ref) -> Ref:
-        """What the two make, with its windows."""
-        return replace(made, index=tuple(self.windows.get(str(axis), axis) for axis in made.index))
+def product_of(
+    factors: Iterable[Operand], outside: Container[Axis], sizes: Mapping[Axis, Size], moving: Container[Axis]
+) -> Operand:
+    """The product of some factors, summed over what nothing outside has; axes along which windows move come last, as
+    convolutions take them."""
+    factors = [*factors]
+    axes = [axis for axis in axes_in(factors) if axis in outside]
+    places = {axis: n for n, axis in enumerate(sizes)}
+    kept = tuple(map(along, sorted(axes, key=lambda axis: (axis in moving, places[axis]))))
+    return Operand(node("contract", sizes, factors, kept), kept)
 
 
-def early(
-    factors: Sequence[Expression],
-    kept: frozenset[str],
-    sizes: Mapping[str, Any],
-    dims: Mapping[str, tuple[Dim, ...]],
-) -> Early | None:
-    """The first two factors to multiply before all windows open, where that makes less of them, if there are any.
-
-    Args:
-        factors: of a product.
-        kept: the axes that are not summed over.
-        sizes: of the axes.
-        dims: the dimensions of tensors, of those that are known.
-    """
-    for ref, partner in itertools.permutations(factors, 2):
-        if isinstance(ref, Ref) and ref.name in dims and any(map(_is_window, ref.index)):
-            rest = without(factors, (ref, partner))
-            outside = kept.union(*map(free_axes, rest))
-            found = _opened(ref, partner, sizes, dims[ref.name])
-            if found is not None and _is_less(found, outside, sizes):
-                return found
-    return None
-
-
-def moved(expression: Expression) -> set[str]:
-    """The axes along which windows move in an expression."""
-    return {axis for ref in references(expression) for entry in ref.index for axis in _axes(entry)}
+def before_windows(
+    factors: Sequence[Operand],
+    kept: AbstractSet[Axis],
+    sizes: dict[Axis, Size],
+    facts: Facts,
+    bound: Mapping[str, Any],
+) -> list[Operand]:
+    """The factors, those that have nothing to do with windows multiplied before these open, where that is less."""
+    factors = [*factors]
+    while len(factors) > 2:
+        found = next(_early(factors, kept, sizes, facts, bound), None)
+        if found is None:
+            break
+        at, partner, windows, tensor = found
+        rest = [each for n, each in enumerate(factors) if n not in (at, partner)]
+        plain = tensor.plainly(windows)
+        pairs = zip(tensor.reads, tensor.node.shape, strict=True)
+        own = {("at", entry): length for entry, length in pairs if entry in windows}
+        moving = own.keys() | moved([plain], {**sizes, **own}, facts)
+        outside = {*kept, *own, *axes_in(rest)}
+        made = product_of((plain, factors[partner]), outside, {**sizes, **own}, moving)
+        factors = [tensor.followed(made).padded(windows).plainly(()), *rest]
+    return factors
 
 
-def _is_window(entry: Index) -> bool:
-    return is_told(entry) and affine(entry) is not None
+def moved(factors: Iterable[Operand], sizes: Mapping[Axis, Size], facts: Facts) -> set[Axis]:
+    """The axes along which windows move in factors."""
+    entries = (entry for each in factors for entry in _windows(each, sizes, facts))
+    return {axis for entry in entries for axis, _ in entry.terms}
 
 
-def _axes(entry: Index) -> set[str]:
-    """The axes of a window."""
-    found = affine(entry) if is_told(entry) else None
-    return set() if found is None else set(found.axes)
+def _windows(operand: Operand, sizes: Mapping[Axis, Size], facts: Facts) -> Windows:
+    """The windows that an operand is read in."""
+    child, reads = operand
+    return {
+        entry: length
+        for entry, length in zip(reads, child.shape, strict=True)
+        if isinstance(entry, Affine) and entry.terms and not fills(entry, sizes, length, facts.same)
+    }
 
 
-def _opened(ref: Ref, partner: Expression, sizes: Mapping[str, Any], dims: tuple[Dim, ...]) -> Early | None:
-    """The tensor without the windows that a partner has nothing to do with; nothing where that is none of them.
+def _early(
+    factors: Sequence[Operand],
+    kept: AbstractSet[Axis],
+    sizes: Mapping[Axis, Size],
+    facts: Facts,
+    bound: Mapping[str, Any],
+) -> Iterator[tuple[int, int, Windows, Windowed]]:
+    """Two factors to multiply before all windows open, where that makes less of them: which, the windows that the first
+    need not be read in, and the first.
 
     A window stays whose axes another entry has too, as in `U[k % 2,n+k]`: both move together.
     """
-    own, taken = set(free_axes(partner)), set(sizes) | set(free_axes(ref)) | set(free_axes(partner))
-    index, windows, lengths = list(ref.index), dict[str, Index](), dict[str, Any]()
-    for position, entry in enumerate(ref.index):
-        beside = axes_of_index((*ref.index[:position], *ref.index[position + 1 :]))
-        if _is_window(entry) and _axes(entry).isdisjoint((*own, *beside)):
-            index[position] = axis = fresh("i", taken)
-            taken.add(axis)
-            windows[axis], lengths[axis] = entry, dim_size(dims[position])
-    if not windows or not own & set(free_axes(opened := replace(ref, index=tuple(index)))):
-        return None
-    return Early(opened, partner, windows, lengths, ref)
+    for at, partner in itertools.permutations(range(len(factors)), 2):
+        operand, other = factors[at], {*axes_of(factors[partner].reads)}
+        found: Windows = {}
+        for entry, length in _windows(operand, sizes, facts).items():
+            beside = axes_of(tuple(each for each in operand.reads if each is not entry))
+            if {*axes_of((entry,))}.isdisjoint((*other, *beside)):
+                found[entry] = length
+        rest = [each for n, each in enumerate(factors) if n not in (at, partner)]
+        tensor = opened(facts.readers, operand, found)
+        outside = {*kept, *axes_in(rest)}
+        if found and _is_less(tensor.plainly(found), found, other, outside, sizes, facts, bound):
+            yield at, partner, found, tensor
 
 
-def _is_less(found: Early, outside: frozenset[str], sizes: Mapping[str, Any]) -> bool:
+def _is_less(
+    plain: Operand,
+    windows: Windows,
+    other: set[Axis],
+    outside: AbstractSet[Axis],
+    sizes: Mapping[Axis, Size],
+    facts: Facts,
+    bound: Mapping[str, Any],
+) -> bool:
     """Whether what opens is summed over, and what comes out is smaller than what went in, and than all windows."""
-    known, other = set(free_axes(found.opened)), set(free_axes(found.partner))
-    if any(len(_axes(entry) & outside) > 1 for entry in found.opened.index if _is_window(entry)):
+    own = {axis for axis in axes_of(plain.reads) if not isinstance(axis, tuple)}
+    known = {**sizes, **{("at", entry): length for entry, length in windows.items()}}
+    left = [{axis for axis, _ in entry.terms} for entry in _windows(plain, known, facts)]
+    if own.isdisjoint(other) or any(len(axes & outside) > 1 for axes in left):
         return False
-    inside = {axis for entry in found.opened.index for axis in _axes(entry)}
-    gone = product(sizes.get(axis, 1) for axis in (known | other) - outside - set(found.windows) - inside)
-    new = product(sizes[axis] for axis in other - known)
-    apart, along = 1, 1
-    for (_, step), *inner in (affine(entry).steps for entry in found.windows.values()):  # type: ignore[union-attr]
-        by = scalar_value(step)
+
+    def count(axes: Iterable[Axis]) -> Any:
+        return evaluate(product(sizes[axis] for axis in axes), bound)
+
+    gone = count((own | other).difference(outside, *left))
+    new, apart, spread = count(other - own), 1, 1
+    for entry in windows:
+        assert isinstance(entry, Affine)
+        (_, step), *inner = entry.terms
+        by = evaluate(step, bound)
         apart *= abs(by) if isinstance(by, int) else 1
-        along *= product(sizes[axis] for axis, _ in inner)
-    return all(isinstance(each, int) for each in (gone, new, along)) and gone > new and along > apart
+        spread *= count(axis for axis, _ in inner)
+    return all(isinstance(each, int) for each in (gone, new, spread)) and gone > new and spread > apart

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..autodiff.cotangents import GRADIENT
 from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated
-from ..autodiff.vjp_context import GRADIENT
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from ..graph.element_types import of_leaves
 from ..graph.graph import Apply, Graph
+from ..graph.leaves import Leaf
 from ..ir.build import item, leaf, node
 from ..ir.function import Function, order, rebuilt
 from ..ir.names import Called, Names
@@ -22,7 +23,7 @@ from ..scan.lowering import looped
 from ..sizes import put_in, size_names, symbol
 from .elaborate_expressions import Expressions
 
-__all__ = ["function_of"]
+__all__ = ["function_of", "inputs_of"]
 
 
 def function_of(graph: Graph) -> tuple[Function, Names]:
@@ -37,6 +38,16 @@ def function_of(graph: Graph) -> tuple[Function, Names]:
         (*graph.open_sizes, *(name for name, value in graph.sizes if isinstance(value, int)))
     )
     return Function(made.inputs, outputs, tuple(sizes)), made.names
+
+
+def inputs_of(leaves: Iterable[Leaf], graph: Graph) -> tuple[Node, ...]:
+    """The inputs of a function that is given leaves, in the sizes of a graph."""
+    size, shapes = Expressions(graph).size, _shapes(graph)
+    return tuple(
+        leaf("input", [*map(size, shapes.get(each.name, each.shape))], each.holds or Element.NUMBER, n=n)
+        for n, each in enumerate(leaves)
+        if each.value is None
+    )
 
 
 Memo: TypeAlias = "dict[Any, tuple[Function, tuple[str, ...], Names]]"

@@ -14,7 +14,6 @@ from ..language.expression import (
     contraction,
     free_axes,
     is_scalar,
-    product_of,
     references,
     scalar_value,
     subexpressions,
@@ -22,27 +21,19 @@ from ..language.expression import (
     transform,
 )
 from ..ops.structure import REPEAT
-from ..ops.table import CONVERSIONS, FUNCTIONS, Element
+from ..ops.table import FUNCTIONS
 
 __all__ = [
     "ONE",
     "ZERO",
-    "as_numbers",
     "folded",
     "function_of_one",
-    "multiplied",
     "put",
     "spread",
-    "summed_over",
     "without_ones",
 ]
 
 ONE, ZERO = Literal(1), Literal(0)
-
-
-def as_numbers(expression: Expression) -> Expression:
-    """The expression in the working type."""
-    return Call(CONVERSIONS[Element.NUMBER], (expression,))
 
 
 def spread(expression: Expression, axes: Iterable[str]) -> Expression:
@@ -53,21 +44,9 @@ def spread(expression: Expression, axes: Iterable[str]) -> Expression:
     return expression
 
 
-def multiplied(factors: Sequence[Expression]) -> Expression:
-    """The product of some factors, without ones."""
-    return product_of(list(without_ones(factors)))
-
-
 def without_ones(factors: Sequence[Expression]) -> tuple[Expression, ...]:
     """The factors that are not 1; one at least."""
     return tuple(each for each in factors if each not in (ONE, Literal(1.0))) or (ONE,)
-
-
-def summed_over(expression: Expression, axes: Sequence[str]) -> Expression:
-    """The sum over some axes, of the factors where it is a product."""
-    plain = isinstance(expression, Contraction) and not expression.summed
-    factors = expression.factors if plain else (expression,)  # type: ignore[union-attr]
-    return contraction(factors, tuple(axes), None)
 
 
 def folded(expression: Expression) -> Expression:

@@ -44,6 +44,7 @@ from ..sizes import (
     solve_size,
     symbol,
     terms_of,
+    total,
 )
 
 __all__ = [
@@ -492,7 +493,7 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
         case Contraction(factors, ()):
             return product(scalar_size(factor, scope) for factor in factors)
         case Call("add", terms):
-            return sum((scalar_size(term, scope) for term in terms), 0)
+            return total(scalar_size(term, scope) for term in terms)
         case Call("reciprocal", (argument,)):
             return quotient(1, scalar_size(argument, scope))
         case Call("power", (base, Literal(int(power)))):

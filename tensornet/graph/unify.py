@@ -7,8 +7,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ..errors import ShapeError
-from ..language.equation import Equation, sizes_in_brackets
-from ..language.expression import Expression, Ref, Size, flat, fresh, occurring, rename, transform
+from ..language.equation import Equation, sizes_in_brackets, spoken_sizes
+from ..language.expression import Expression, Ref, Size, flat, fresh, rename, transform
 from ..sizes import are_equal, evaluate, name_of, put_in, size_names, solve_size, symbol
 from .shape_inference import Axis, Dim, disagreement, size_expression
 
@@ -107,7 +107,7 @@ class Unifier:
         local = equation.axes
         spoken = {
             name
-            for name in occurring(equation.right) - local
+            for name in spoken_sizes(equation)
             if name in self.solution and self.resolve(symbol(name)) != symbol(name)
         }
         if not spoken:

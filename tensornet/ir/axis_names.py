@@ -14,11 +14,11 @@ from ..graph.shape_inference import size_expression
 from ..language import expression
 from ..language.expression import ELLIPSIS, Expression
 from ..sizes import floored, is_never_negative, name_of, put_in, size_names
-from .equations import Naming, hints, size_of
+from .equations import Naming, amounts_of, hints, is_in_window, size_of
 from .names import Written
 from .node import Affine, Node, Size
 
-__all__ = ["SizeNames", "Sizes"]
+__all__ = ["SizeNames", "Sizes", "spoken_by"]
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,12 @@ class SizeNames:
     def __init__(self, naming: GraphNaming) -> None:
         self.naming, self.used = naming, set[str]()
 
-    def sized(self, size: Size, stem: str = "") -> str:
-        """A name that tells a size."""
-        taken = self.naming.reserved
-        return self._taken(self.naming.sizes.name(size, stem or name_of(size) or "n", self.used, taken))
+    def sized(self, size: Size, stem: str = "", in_window: bool = False) -> str:
+        """A name that tells a size; in a window one that has a value, or it would be as long as fits."""
+        taken, used = self.naming.reserved, self.used
+        if in_window and name_of(size) not in self.naming.bound:
+            used = used | {str(name_of(size))}
+        return self._taken(self.naming.sizes.name(size, stem or name_of(size) or "n", used, taken))
 
     def _taken(self, name: str) -> str:
         """A name that the line uses from here on; the graph says the size that it tells."""
@@ -95,10 +97,11 @@ class SizeNames:
         own = () if called is None else (called,)
         found, size = [*hints(self.naming, each, axis)], size_of(each, axis)
         if not found and own != (ELLIPSIS,):
-            return self.sized(size, *own)
+            return self.sized(size, called or "", is_in_window(each, axis))
         stems = (*own, *found)
         names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
-        unused = (each for each in names if each not in self.used)
+        spoken = spoken_by(each)  # inside of which the name of the axis tells another size
+        unused = (name for name in names if name not in self.used and name not in spoken)
         name = next(each for each in unused if self.naming.sizes.fits(each, size, self.naming.same))
         self.naming.sizes.axes[name] = size
         return self._taken(name)
@@ -120,6 +123,12 @@ class SizeNames:
         assert fits, f"a window that does not reach from end to end: {each}"
         first = min(fits, key=lambda term: any(hints(self.naming, each, term[0])))
         return Affine((first, *(term for term in entry.terms if term is not first)), entry.offset)
+
+
+def spoken_by(each: Node) -> set[str]:
+    """The names of sizes in how many positions a crop or a padding puts before and after."""
+    amounts = amounts_of(each) if "fill" in each.attributes else ()
+    return {name for _, *both in amounts for size in both for name in size_names(size)}
 
 
 def _fit(each: Node, entry: Affine, axis: Any, length: Size) -> Size:

@@ -28,8 +28,18 @@ from .build import Options, node, whole
 from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, fills
 
 __all__ = [
-    *("LEAVES", "MADE", "AxisNames", "Dims", "Line", "Naming", "again", "hints"),
-    *("is_kernel", "is_lone", "is_position", "is_told", "parted", "parts", "reads_of", "size_of"),
+    *("LEAVES", "MADE", "AxisNames", "Dims", "Line", "Naming", "again", "amounts_of", "hints"),
+    *(
+        "is_in_window",
+        "is_kernel",
+        "is_lone",
+        "is_position",
+        "is_told",
+        "parted",
+        "parts",
+        "reads_of",
+        "size_of",
+    ),
 ]
 
 Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
@@ -117,10 +127,10 @@ class Line:
             return self._padded(each, names)
         written = {axis for d in range(len(each.shape)) for axis in parts(each, d) or ()}
         pairs = enumerate(zip(each.result, dims, strict=True))
-        hot = [self._hot(each, entry, dim, names) for d, (entry, dim) in pairs if parts(each, d) is None]
-        read = {*each.over, *(axis for operand in each.operands for axis in axes_of(operand.reads))}
-        if hot:
-            read |= {*axes_of(each.result)}
+        placed = [(entry, dim) for d, (entry, dim) in pairs if parts(each, d) is None]
+        hot = [self._hot(each, entry, dim, names) for entry, dim in placed]
+        entries = (*(entry for entry, _ in placed), *(e for operand in each.operands for e in operand.reads))
+        read = {*each.over, *axes_of(entries)}
         operands = [self.read(each, operand, names) for operand in each.operands]
         right = self._operation(each, [*hot, *operands], written, names)
         for axis in written - read:
@@ -156,15 +166,9 @@ class Line:
         """A copy that leaves positions out, or has more: a crop or a padding."""
         (operand,) = each.operands
         amounts: list[tuple[str, tuple[Expression, ...]]] = []
-        for d, (written, read) in enumerate(zip(each.result, operand.reads, strict=True)):
-            assert isinstance(written, Affine)
-            assert isinstance(read, Affine)
-            before = written.offset - read.offset
-            after = each.shape[d] - operand.node.shape[d] - before
+        for axis, before, after in amounts_of(each):
             if before != 0 or after != 0:
-                amounts.append(
-                    (names[_moved_axis(written)], (self.axes.spoken(before), self.axes.spoken(after)))
-                )
+                amounts.append((names[axis], (self.axes.spoken(before), self.axes.spoken(after))))
         fill = self._scalar(each.attributes["fill"], each, {})
         more = () if fill == Literal(0) else (("value", (fill,)),)
         plain = Operand(operand.node, tuple(along(_moved_axis(entry)) for entry in operand.reads))
@@ -321,6 +325,28 @@ def _moved_axis(entry: Affine | Gather) -> int:
 def parts(each: Node, d: int) -> tuple[int, ...] | None:
     """The axes that a dimension of a result is; nothing where it is written otherwise. A crop or padding moves them."""
     return tuple(axes_of((each.result[d],))) if "fill" in each.attributes else each.dims[d]
+
+
+def is_in_window(each: Node, axis: int) -> bool:
+    """Whether an axis moves a window."""
+    pairs = (pair for child, reads in reads_of(each) for pair in zip(reads, child.shape, strict=True))
+    return any(
+        isinstance(entry, Affine)
+        and entry.axis is None
+        and axis in axes_of((entry,))
+        and not fills(entry, each.sizes, length)
+        for entry, length in pairs
+    )
+
+
+def amounts_of(each: Node) -> Iterator[tuple[int, Size, Size]]:
+    """The axes of a crop or a padding, and how many positions come before and after along each."""
+    (operand,) = each.operands
+    for d, (written, read) in enumerate(zip(each.result, operand.reads, strict=True)):
+        assert isinstance(written, Affine)
+        assert isinstance(read, Affine)
+        before = written.offset - read.offset
+        yield _moved_axis(written), before, each.shape[d] - operand.node.shape[d] - before
 
 
 def parted(each: Node, same: Callable[[Size, Size], bool]) -> set[int]:

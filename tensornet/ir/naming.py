@@ -21,20 +21,31 @@ from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import evaluate, name_of, put_in, size_names, symbol
-from .axis_names import SizeNames, Sizes
+from .axis_names import SizeNames, Sizes, spoken_by
 from .equations import MADE, Dims, Line, again, parted
 from .function import Function, rebuilt
 from .names import Names, Written
 from .node import Node, Size
 
-__all__ = ["graph_of"]
+__all__ = ["graph_of", "told"]
 
 
-def graph_of(function: Function, names: Names) -> Graph:
-    """The graph of a function: what `frontend.elaborate_ir` reads."""
+def told(function: Function, names: Names) -> Sizes:
+    """The names that tell sizes in a function."""
     formulas = {name: value for name, value in names.sizes if not isinstance(value, int)}
     whole = (name for name, value in names.sizes if isinstance(value, int))
-    sizes = Sizes({name: symbol(name) for name in (*function.sizes, *whole)} | formulas)
+    return Sizes({name: symbol(name) for name in (*function.sizes, *whole)} | formulas)
+
+
+def graph_of(function: Function, names: Names, sizes: Sizes | None = None) -> Graph:
+    """The graph of a function: what `frontend.elaborate_ir` reads.
+
+    Args:
+        function: the function.
+        names: what its parts are called.
+        sizes: the names that tell sizes, which graphs that are joined have in common.
+    """
+    sizes = sizes or told(function, names)
     return _Naming(function.inputs, function.outputs, names, names.sizes, sizes, {}).graph()
 
 
@@ -77,9 +88,9 @@ class _Naming:
                 self.items.setdefault(each.operands[0].node, {})[each.attributes["n"]] = each
 
     def _lacks_sizes(self, each: Node, readers: Iterable[Node]) -> bool:
-        """Whether neither what a node reads tells the sizes of its dimensions nor their names do."""
+        """Whether a node speaks of sizes, or neither what it reads nor their names tell those of its dimensions."""
         own = self.axes.get(each, ())
-        return not all(
+        return bool(spoken_by(each)) or not all(
             axis < len(own) and self.same(self.sizes.known.get(own[axis]), each.sizes[axis])
             for axis in parted(each, self.same)
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -211,14 +211,16 @@ def plain_dims(
     return tuple(found)
 
 
-def fills(entry: Affine, sizes: tuple[Size, ...], length: Size, same: Any = operator.eq) -> bool:
+def fills(
+    entry: Affine, sizes: Sequence[Size] | Mapping[Axis, Size], length: Size, same: Any = operator.eq
+) -> bool:
     """Whether a position is that in a composite which fills a dimension; one axis alone is one."""
     axes = tuple(axis for axis, _ in entry.terms)
     if entry.offset != 0 or not axes:
         return False
     if len(axes) == 1:
         return bool(entry.steps == (1,) and same(sizes[axes[0]], length))
-    named: dict[Axis, Size] = dict(enumerate(sizes))
+    named = sizes if isinstance(sizes, Mapping) else dict(enumerate(sizes))
     steps = zip(entry.steps, row_major(axes, named).steps, strict=True)
     return all(same(one, two) for one, two in steps) and same(product(named[axis] for axis in axes), length)
 

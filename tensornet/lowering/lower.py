@@ -172,6 +172,8 @@ def _lower_line(context: Context, line: Line, as_written: bool) -> None:
             context.changing.add(equation.name)
         add(context, _renamed(context.steps.pop(), equation.name))
         variable = equation.name
+    if variable != equation.name:  # who reads the one reads the other
+        context.readers[variable] += context.readers[equation.name] - 1
     missing = set(context.written) - set(value.layout)
     assert not missing, f"{equation} lost {missing}"
     logical = tuple((entry,) if isinstance(entry, str) else entry for entry in equation.left)

@@ -16,11 +16,12 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..ir.build import node, number
-from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, Size, along, axes_of, fills
+from ..ir.build import node
+from ..ir.node import Affine, Axis, Gather, Node, Operand, Size, along, axes_of, fills
 from ..ir.positions import chooses, ones_of, position_of, with_ones
 from ..ir.products import Kernel, axes_in, called, computed, part, summed_axes
 from ..ir.rewriting import Change, Cost, Program, improved
+from ..ir.windows import Windowed, opened
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
 from ..ops.table import FUNCTIONS, Element
 from .fuse import fuse_contractions
@@ -97,7 +98,7 @@ def _read(program: Program, product: Node, operand: Operand) -> Iterator[Way]:
     windows = _windows(product, operand, program.same)
     if not 0 < len(windows) <= DIMENSIONS:
         return
-    tensor, others = _opened(program, operand, windows), _without(product.operands, [operand])
+    tensor, others = opened(program.readers, operand, windows), _without(product.operands, [operand])
     sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
     sizes |= {("at", each): length for each, length in zip(tensor.reads, tensor.node.shape, strict=True)}
     reading = _Reading(tensor, windows, summed_axes(product), sizes)
@@ -111,62 +112,6 @@ def _read(program: Program, product: Node, operand: Operand) -> Iterator[Way]:
 
 
 @dataclass(frozen=True)
-class _Tensor:
-    """What is still to be read in windows.
-
-    Attributes:
-        node: the tensor.
-        reads: where it is to be read.
-        around: how many zeros are still to be put around it, for some of the windows.
-    """
-
-    node: Node
-    reads: Entries
-    around: Mapping[Affine | Gather, tuple[int, int]]
-
-    def plainly(self, windows: Container[Affine | Gather]) -> Operand:
-        """The tensor, read along an axis in the place of some windows."""
-        reads = (along(("at", each)) if each in windows else each for each in self.reads)
-        return Operand(self.node, tuple(reads))
-
-    def followed(self, made: Operand) -> _Tensor:
-        """What was made of the tensor, to be read in the windows in whose place it has axes."""
-        axes = (entry.axis for entry in made.reads)
-        reads = (axis[1] if isinstance(axis, tuple) else along(axis) for axis in axes)
-        return replace(self, node=made.node, reads=tuple(reads))
-
-    def padded(self, windows: Container[Affine | Gather]) -> _Tensor:
-        """The tensor with the zeros for some windows around it."""
-        amounts = [self.around.get(each, (0, 0)) if each in windows else (0, 0) for each in self.reads]
-        if not any(map(any, amounts)):
-            return self
-        sizes = dict(enumerate(self.node.shape))
-        written = tuple(Affine(((d, 1),), before) for d, (before, _) in enumerate(amounts))
-        shape = [length + sum(each) for length, each in zip(self.node.shape, amounts, strict=True)]
-        operand = Operand(self.node, tuple(map(along, sizes)))
-        made = node("copy", sizes, [operand], written, shape, options=(("fill", number(0)),))
-        return replace(self, node=made)
-
-
-def _opened(program: Program, operand: Operand, windows: list[Affine]) -> _Tensor:
-    """What is read in windows, without the zeros that are put around it for one product alone."""
-    child, reads = operand
-    whole = _Tensor(child, reads, {})
-    if child.attributes.get("fill") is not number(0) or program.readers[child] > 1:
-        return whole
-    ((inner, plain),) = child.operands
-    around: dict[Affine | Gather, tuple[int, int]] = {}
-    for d, (entry, read) in enumerate(zip(child.result, reads, strict=True)):
-        before = entry.offset  # type: ignore[union-attr]
-        after = child.shape[d] - inner.shape[d] - before
-        counts = isinstance(before, int) and isinstance(after, int) and min(before, after) >= 0
-        if plain[d] != along(d) or not counts or (before + after and read not in windows):
-            return whole
-        around[read] = before, after
-    return _Tensor(inner, reads, around)
-
-
-@dataclass(frozen=True)
 class _Reading:
     """A product with one factor that is read in windows.
 
@@ -177,7 +122,7 @@ class _Reading:
         sizes: of all axes, and of those that stand in the place of windows.
     """
 
-    tensor: _Tensor
+    tensor: Windowed
     windows: list[Affine]
     summed: set[Axis]
     sizes: Mapping[Axis, Size]
@@ -223,7 +168,7 @@ class _Reading:
             else:
                 tensor = tensor.followed(called(kernel, self.sizes))
 
-    def _times(self, factors: Factors, others: Factors) -> _Tensor:
+    def _times(self, factors: Factors, others: Factors) -> Windowed:
         """The tensor multiplied with factors and summed over what no others have."""
         if not factors:
             return self.tensor

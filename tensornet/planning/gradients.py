@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..autodiff.a_normal_form import Pairs
 from ..autodiff.activity import check_real
 from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated, made_again
-from ..autodiff.vjp_context import Pairs
 from ..contraction.joint_order import joint_order
 from ..contraction.path_optimizers import fewest_flops
 from ..contraction.search import Problem

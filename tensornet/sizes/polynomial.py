@@ -357,7 +357,8 @@ def _divided(size: Any, by: Size) -> Any:
 
 def product(sizes: Iterable[Any]) -> Any:
     """The product of sizes, 1 for none."""
-    return math.prod(sizes)
+    found = math.prod(sizes)
+    return found.numerator if isinstance(found, Fraction) and found.denominator == 1 else found
 
 
 def power_of(base: Any, exponent: int) -> Any:

@@ -1,0 +1,316 @@
+"""The nodes of the backward pass of a graph, from its results to its leaves.
+
+`partition.py` makes graphs of them and of those of the forward pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from ..frontend.elaborate_expressions import Expressions
+from ..graph.graph import Apply, Graph
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis, dim_size
+from ..ir.build import leaf, node, number
+from ..ir.naming import told
+from ..ir.node import Affine, Node, Operand, Size, along
+from ..language.equation import Equation
+from ..language.expression import Ref, fresh
+from ..language.parser import parse_rule
+from ..ops.scan import PREVIOUS
+from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
+from ..sizes import evaluate
+from .a_normal_form import Pairs, take_apart
+from .activity import active, check_rules
+from .call_vjp import Called, asked, backward_call, forward_call
+from .cotangents import GRADIENT, Cotangents, as_number
+from .cut import Cut, State, cut
+from .joint import JointGraph
+from .vjp_rules import cotangents
+
+__all__ = ["Backward"]
+
+Item: TypeAlias = "Equation | Apply"
+Joint: TypeAlias = "Callable[[Graph, tuple[str, ...], tuple[str, ...]], JointGraph]"
+
+
+class Backward:
+    """The passes of a graph, in whose recurrences each tensor of another position has an equation.
+
+    Attributes:
+        graph: the graph.
+        wrt: the leaves whose gradients are asked for.
+        again: the calls of which nothing is kept, by their first results.
+        active, needed: the tensors that change with the leaves, and those that the results are made of, by name.
+        seeds, results: what the gradients of results and of leaves are called.
+        cut, program: the graph where it is cut, and what is left of it in A-normal form.
+        nodes, forward: the nodes that have names in the graph, and all of the forward pass.
+        through: those that gradients go through.
+        calls: the calls of the forward pass.
+        names, axes: what nodes and their axes are called, in both passes.
+        sizes: the names that tell sizes there.
+        asked: the nodes that the backward pass makes for calls and states, by name.
+        given: the nodes that stand for what these give it, and for seeds; as inputs by name.
+        items: the calls and steps of the backward pass.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        of: tuple[str, ...],
+        wrt: tuple[str, ...],
+        pairs: Pairs,
+        alone: bool,
+        again: frozenset[str],
+        joint: Joint,
+    ) -> None:
+        self.graph, self.wrt, self.again = graph, wrt, again
+        self.bound: dict[str, Any] = dict(graph.bound)
+        self.taken = {*graph.named, *graph.bound, *graph.open_sizes, *FUNCTIONS, *RESERVED}
+        self.active = active(graph, wrt)
+        self.needed = replace(graph, outputs=of).needed() if of else frozenset[str]()
+        check_rules((each for each in graph.own if each.name in self.needed), self.active)
+        seeded = [name for name in of if not (alone and not graph.named[name])]
+        self.seeds = {name: self.fresh(GRADIENT.format(name)) for name in seeded}
+        self.results = {name: self.fresh(GRADIENT.format(name)) for name in wrt}
+        self.cut: Cut = cut(graph)
+        leaves = self.cut.program.names.leaves
+        self.through = {self.cut.nodes[leaf.name] for leaf in leaves if leaf.name in self.active}
+        self.program = take_apart(self.cut.program, self.through, pairs)
+        outputs = zip(self.program.names.outputs, self.program.function.outputs, strict=True)
+        self.nodes = self.cut.nodes | dict(outputs)
+        self.forward = {*self.program.nodes, *self.nodes.values()}
+        self.names = self.program.names.tensors | {
+            each: leaf.name for each, leaf in self.program.leaves.items()
+        }
+        self._name_all()
+        self.sizes = told(self.program.function, self.program.names)
+        self.axes = dict[Node, tuple[str, ...]]()
+        groups = [(group, name) for group in graph.recurrences for name in group.names if name in self.nodes]
+        self.cotangents = Cotangents(
+            Counter(child for each in self.forward for child in each.children),
+            {self.nodes[name]: group.dimension(name) for group, name in groups},
+            self.program.same,
+        )
+        self.numbers, self.size = itertools.count(len(leaves)), Expressions(graph).size
+        self.calls, self.items = list[Apply](), list[Equation | Apply]()
+        self.asked, self.given = dict[str, Node](), dict[str, tuple[Node, Leaf]]()
+        self._go(of, joint)
+
+    # ---- names
+
+    def fresh(self, name: str) -> str:
+        """A name for a tensor: this one, or with a number."""
+        return self._taken_first(itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1))))
+
+    def numbered(self, stem: str) -> str:
+        """A name for a tensor, with a number in any case."""
+        return self._taken_first(f"{stem}_{n}" for n in itertools.count(1))
+
+    def _taken_first(self, names: Iterator[str]) -> str:
+        found = next(name for name in names if name not in self.taken)
+        self.taken.add(found)
+        return found
+
+    def _name_all(self) -> None:
+        """Names all tensors that gradients go through after what reads them."""
+        stems = dict[Node, str]()
+        for each in reversed(self.program.nodes):
+            stem = self.names.get(each) or stems.get(each, "v")
+            stems |= {child: stem for child in each.children if child not in stems}
+        for each in self.program.nodes:
+            if each not in self.names and _is_mask(each):
+                self.names[each] = self.fresh(f"{stems[each]}_mask")
+            elif each not in self.names and (each in self.through or _is_random(each)):
+                self.names[each] = self.numbered(stems.get(each, "v"))
+
+    def part_of(self, each: Node) -> str:
+        """What is called what a tensor gets from one of its readers: numbered where it has several."""
+        stem = GRADIENT.format(self.names[each])
+        return self.fresh(stem) if self.cotangents.uses[each] == 1 else self.numbered(stem)
+
+    def _note(self, made: Node, dims: Sequence[int], of: Node, name: Callable[[], str]) -> None:
+        """Names a node of the backward pass, which has some dimensions of the gradient of another, and its axes."""
+        if made in self.forward or made.is_scalar or made.op == "input":
+            return
+        if self.names[of] in self.graph.named and all(axes and len(axes) == 1 for axes in made.dims):
+            called = [axis for axis, _ in self._axes(self.names[of])]
+            self.axes.setdefault(made, tuple(called[d] for d in dims))
+        if made not in self.names:
+            self.names[made] = name()
+
+    def gradient_of(self, each: Node) -> None:
+        """Adds up the gradient of a tensor, and names it."""
+        found = self.cotangents.total(each)
+        if found is not None:
+            self._note(*found, each, lambda: self.fresh(GRADIENT.format(self.names[each])))
+
+    # ---- what calls and states take and give
+
+    def ask(self, made: Node, stem: str) -> str:
+        """The name of a node that the backward pass makes for a call or a state."""
+        if made not in self.names:
+            self.names[made] = self.fresh(stem)
+        if made not in self.forward:
+            self.asked.setdefault(self.names[made], made)
+        return self.names[made]
+
+    def whole(self, name: str) -> str:
+        """The tensor that is the gradient of another, with all axes; zeros where that has none."""
+        each = self.nodes[name]
+        self.gradient_of(each)
+        return self.ask(self.cotangents.whole(each), GRADIENT.format(name))
+
+    def zeros(self, name: str) -> str:
+        """A tensor of zeros, as large as another."""
+        each = self.nodes[name]
+        sizes, left = dict(enumerate(each.shape)), tuple(map(along, range(len(each.shape))))
+        made = node("copy", sizes, [Operand(as_number(number(0)))], left)
+        return self.ask(made, f"{name}.none")
+
+    def take(self, result: str, shape: Sequence[Size], tensor: str, dims: tuple[int, ...]) -> None:
+        """Adds what a call gives, whose dimensions are these of a tensor, to its gradient."""
+        given = leaf("input", [*map(self.size, shape)], Element.NUMBER, n=next(self.numbers))
+        axes = [*self._axes(tensor)]
+        placed = [(Axis(axis, evaluate(dim_size(dim), self.bound)),) for axis, dim in (axes[d] for d in dims)]
+        self.given[result] = given, Leaf(result, "input", tuple(placed))
+        self.names[given] = result
+        self.cotangents.terms[self.nodes[tensor]].append((given, dims))
+
+    def _is_reached(self, names: Iterable[str]) -> bool:
+        """Whether some tensors have a gradient by now."""
+        return any(self.cotangents.terms.get(self.nodes[name]) for name in names)
+
+    # ---- the passes
+
+    def _go(self, of: Sequence[str], joint: Joint) -> None:
+        """Goes through all nodes, calls and states, from the last to the first."""
+        called = dict[int, tuple[Apply, Called]]()
+        for n, call in enumerate(self.graph.calls):
+            if any(name in self.active and name in self.needed for name in call.results):
+                chosen, leaves = asked(self, call)
+                called[n] = forward_call(self, call, joint(call.graph, chosen, leaves), leaves)
+            self.calls.append(called[n][0] if n in called else call)
+            self.cotangents.uses.update(self._given_to(call))
+        for name in of:
+            self._seed(name)
+        gradients = dict(map(self._foresee, self._states()))
+        for item in reversed(self._order()):
+            if isinstance(item, State):
+                if item.equation.name in gradients:
+                    self._through_state(item, gradients[item.equation.name])
+            elif not isinstance(item, int):
+                self._through_node(item)
+            elif item in called and self._is_reached(self.graph.calls[item].results):
+                backward_call(self, *called[item])
+        for name in self.wrt:
+            self.gradient_of(self.nodes[name])
+
+    def _states(self) -> Iterator[State]:
+        """The states that gradients go through."""
+        for name, each in self.cut.states.items():
+            if name in self.active and name in self.needed:
+                yield each
+
+    def _seed(self, name: str) -> None:
+        """The gradient of a result: 1, or what comes from outside."""
+        each = self.nodes[name]
+        if name not in self.seeds:
+            self.cotangents.terms[each].append((number(1), ()))
+            return
+        self.take(self.seeds[name], each.shape, name, tuple(range(len(each.shape))))
+        self.cotangents.uses[each] += 1
+
+    def _axes(self, name: str) -> Iterator[tuple[str, Any]]:
+        """An axis for each dimension of a tensor."""
+        found = set[str]()
+        for dim in self.graph.named[name]:
+            axis = fresh("_".join(axis.name for axis in dim), found)
+            found.add(axis)
+            yield axis, dim
+
+    def _given_to(self, call: Apply) -> list[Node]:
+        """The nodes that a call is given; constants of its block may be its own."""
+        return [self.nodes[name] for name in call.names().values() if name in self.nodes]
+
+    def _order(self) -> list[Any]:
+        """Nodes, calls by their number, and states, each after what it is made of."""
+        maker: dict[Node, Any] = {
+            self.nodes[name]: n for n, call in enumerate(self.graph.calls) for name in call.results
+        }
+        maker |= {self.nodes[name]: each for name, each in self.cut.states.items()}
+
+        def children(item: Any) -> Iterable[Any]:
+            if isinstance(item, State):
+                return (self.nodes[item.begin],) if item.begin else ()
+            if isinstance(item, int):
+                return self._given_to(self.graph.calls[item])
+            return (maker[item],) if item in maker else item.children
+
+        done: dict[Any, None] = {}
+        waiting: list[Any] = [*self.nodes.values()][::-1]
+        while waiting:
+            last = waiting[-1]
+            missing = [each for each in children(last) if each not in done] if last not in done else []
+            if missing:
+                waiting += missing[::-1]
+            else:
+                done[waiting.pop()] = None
+        return list(done)
+
+    def _through_node(self, each: Node) -> None:
+        """Hands the gradient of a node on to what it is made of."""
+        if each not in self.through or each.op in ("input", "constant"):
+            return
+        self.gradient_of(each)
+        gradient = self.cotangents.read(each)
+        if gradient is None:
+            return
+        for part in cotangents(each, gradient, self.through):
+            before = len(self.cotangents.terms[part.node])
+            self.cotangents.give(part)
+            for term in self.cotangents.terms[part.node][before:]:
+                self._note(*term, part.node, lambda: self.part_of(part.node))  # noqa: B023
+
+    # ---- states
+
+    def _foresee(self, state: State) -> tuple[str, str]:
+        """The gradient of a state, by name, which is read before it is made: moved on to what is behind."""
+        name, behind = state.equation.name, self.nodes[state.behind]
+        gradient = self.fresh(GRADIENT.format(name))
+        axes = tuple(axis for axis, _ in self._axes(state.behind))
+        self.cotangents.uses[behind] += 1
+        part = self.part_of(behind)
+        rule = FUNCTIONS[state.step.function].gradient(0)
+        right = parse_rule(rule, {"g": Ref(gradient, axes)}, (axes[state.at],))
+        self.items.append(Equation(part, axes, right))
+        self.take(part, behind.shape, state.behind, tuple(range(len(behind.shape))))
+        return name, gradient
+
+    def _through_state(self, state: State, gradient: str) -> None:
+        """The gradient of a state under the name it is read by, and what the start gets of it."""
+        each = self.nodes[state.equation.name]
+        made = self.cotangents.whole(each)
+        self.asked[gradient] = made
+        self.names.setdefault(made, gradient)
+        if not state.begin or self.nodes[state.begin] not in self.through:
+            return
+        first = 0 if state.step.function == PREVIOUS.name else each.shape[state.at] - 1
+        axes = [d for d in range(len(each.shape)) if d != state.at]
+        reads = tuple(along(d) if d != state.at else Affine((), first) for d in range(len(each.shape)))
+        begin = node("copy", dict(enumerate(each.shape)), [Operand(made, reads)], tuple(map(along, axes)))
+        self.cotangents.terms[self.nodes[state.begin]].append((begin, tuple(range(len(axes)))))
+
+
+def _is_mask(each: Node) -> bool:
+    """Whether a node says what is dropped."""
+    return each.op == CONVERSIONS[Element.TRUTH] and _is_random(each.operands[0].node)
+
+
+def _is_random(each: Node) -> bool:
+    """Whether a node gives something else each time."""
+    return each.op in FUNCTIONS and FUNCTIONS[each.op].random

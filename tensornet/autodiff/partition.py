@@ -1,0 +1,215 @@
+"""Partition of the joint graph: the forward and the backward pass as graphs, and the residuals between them.
+
+A residual is what the backward pass reads of what the forward pass made: a result of the one, an input of the other.
+What is made of constants alone, and what has no name, is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from ..frontend.instantiate import of_tensors_named
+from ..graph.graph import Apply, Graph, reads
+from ..graph.leaves import Leaf
+from ..graph.recurrences import is_step
+from ..graph.shape_inference import Axis
+from ..ir.build import leaf
+from ..ir.function import Function, rebuilt
+from ..ir.names import Names
+from ..ir.naming import graph_of
+from ..ir.node import Node
+from ..language.equation import Equation
+from ..language.expression import Call, references
+from ..ops.table import FUNCTIONS, Element
+from ..sizes import evaluate
+from .backward import Backward
+from .cotangents import as_number
+from .joint import JointGraph, tidy
+
+__all__ = ["partitioned"]
+
+Item: TypeAlias = "Equation | Apply"
+Printed: TypeAlias = "tuple[tuple[Equation, ...], Mapping[str, Any]]"
+
+
+def partitioned(passes: Backward) -> JointGraph:
+    """The joint graph of two passes."""
+    results, renamed = _results(passes)
+    outputs = results | {name: made for name, made in passes.asked.items() if name not in results}
+    residuals = _residuals(passes, outputs.values())
+    leaves = {each.name for each in passes.graph.leaves}
+    made = {*passes.nodes, *passes.names.values(), *(name for call in passes.calls for name in call.results)}
+    made -= leaves | passes.given.keys() | outputs.keys()
+    kept = dict.fromkeys(passes.names[each] for each in residuals)
+    kept |= dict.fromkeys(name for item in passes.items for name, _ in reads(item) if name in made)
+    forward = _forward(passes, tuple(kept))
+    backward = _backward(passes, forward, outputs, residuals, kept, renamed)
+    used = {each.name for each in backward.inputs}
+    seeds = tuple(passes.seeds.items())
+    return JointGraph(forward, backward, tuple(name for name in kept if name in used), seeds)
+
+
+def _results(passes: Backward) -> tuple[dict[str, Node], dict[str, str]]:
+    """The gradients of the leaves, made here and each for this leaf alone; and what calls give as they do, by other
+    names."""
+    wholes = [passes.cotangents.whole(passes.nodes[name]) for name in passes.wrt]
+    results, renamed = dict[str, Node](), dict[str, str]()
+    for name, made in zip(passes.results.values(), _certain(passes, wholes), strict=True):
+        is_own = made not in passes.forward and made not in results.values()
+        if is_own and made.op == "input" and passes.names[made] not in renamed:
+            renamed[passes.names[made]] = name
+            continue
+        if is_own and made.op != "input":
+            passes.names[made] = name
+        results[name] = made
+    return results, renamed
+
+
+def _certain(passes: Backward, gradients: Sequence[Node]) -> list[Node]:
+    """Gradients of numbers of the working type: an input that nothing is known of may hold integers."""
+    own = {each.name for each in passes.graph.inputs} - {*passes.wrt}
+    new = {
+        each: leaf("input", each.shape, Element.SHORT, n=next(passes.numbers))
+        for each, known in passes.program.leaves.items()
+        if known.name in own
+    }
+    seeds = {passes.given[name][0] for name in passes.seeds.values()}
+    pairs = zip(gradients, rebuilt(gradients, new), strict=True)
+    return [
+        made
+        if found.element is Element.NUMBER and made not in passes.forward and made not in seeds
+        else as_number(made)
+        for made, found in pairs
+    ]
+
+
+def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
+    """What the backward pass reads of what the forward pass made, in order."""
+    known = [each for each in passes.graph.leaves if each.name in passes.nodes]
+    leaves = {passes.nodes[each.name] for each in known}
+    constants = {passes.nodes[each.name] for each in known if each.kind == "constant"}
+    still, seen, waiting = {*constants}, set[Node](), [*outputs]
+    for each in passes.program.nodes:
+        row = FUNCTIONS.get(each.op)
+        if each.op not in ("input", "item", "call", "scan") and not (row is not None and row.random):
+            still |= {each} if still.issuperset(each.children) else set()
+    found = set[Node]()
+    while waiting:
+        each = waiting.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if each not in passes.forward or each in leaves or each in still or each not in passes.names:
+            waiting += each.children
+        else:
+            found.add(each)
+    return [each for each in dict.fromkeys((*passes.nodes.values(), *passes.program.nodes)) if each in found]
+
+
+# ---------------------------------------------------------------------------- graphs
+
+
+def _forward(passes: Backward, kept: tuple[str, ...]) -> Graph:
+    """The forward pass, which also gives what is kept."""
+    states = passes.cut.states.values()
+    begins = {each.begin for each in states}
+    apart = {name for call in passes.calls for name in call.results}
+    apart |= {*passes.cut.states, *(each.name for each in passes.graph.leaves)}
+    outputs = {name: passes.nodes[name] for name in passes.program.names.outputs if name not in begins}
+    by_name = {name: each for each, name in passes.names.items() if each in passes.forward}
+    outputs |= {name: by_name[name] for name in kept if name in by_name and name not in apart}
+    function = passes.program.function
+    printed, bound = _printed(passes, passes.program.names.leaves, function.inputs, outputs)
+    body = _in_order([*printed, *(each.equation for each in states), *passes.calls])
+    results = tuple(dict.fromkeys((*passes.graph.outputs, *kept)))
+    sizes = tuple({**passes.bound, **bound}.items())
+    return tidy(replace(passes.graph, body=tuple(body), outputs=results, sizes=sizes))
+
+
+def _backward(
+    passes: Backward,
+    forward: Graph,
+    outputs: Mapping[str, Node],
+    residuals: Sequence[Node],
+    kept: Iterable[str],
+    renamed: Mapping[str, str],
+) -> Graph:
+    """The backward pass, of residuals and seeds."""
+    new = {each: leaf("input", each.shape, each.element, n=next(passes.numbers)) for each in residuals}
+    stand = {passes.names[each]: new[each] for each in residuals}
+    made = dict(zip(outputs, rebuilt(outputs.values(), new), strict=True))
+    passes.names = {new.get(each, each): name for each, name in passes.names.items()}
+    passes.axes = {new.get(each, each): axes for each, axes in passes.axes.items()}
+    held = {name: _input(name, forward) for name in kept}
+    nodes = {each.name: passes.nodes[each.name] for each in passes.graph.leaves if each.name in passes.nodes}
+    nodes |= stand | {name: each for name, (each, _) in passes.given.items()}
+    known = {each.name: each for each in (*passes.graph.leaves, *held.values())}
+    known |= {name: placed for name, (_, placed) in passes.given.items()}
+    leaves = [each for name, each in known.items() if name in nodes]
+    inputs = [nodes[each.name] for each in leaves if each.value is None]
+    printed, bound = _printed(passes, leaves, inputs, made)
+    body = [of_tensors_named(item, renamed) for item in _in_order([*printed, *passes.items])]
+    read = {name for item in body for name, _ in reads(item)}.difference(*(item.defines for item in body))
+    given = [each for each in passes.graph.leaves if each.name in read]
+    left = (
+        *(each for each in given if each.kind == "input"),
+        *(each for name, each in held.items() if name in read),
+        *(passes.given[name][1] for name in passes.seeds.values()),
+        *(each for each in given if each.kind != "input"),
+    )
+    sizes = tuple({**passes.bound, **bound}.items())
+    return tidy(Graph(left, tuple(body), tuple(passes.results.values()), sizes))
+
+
+def _printed(
+    passes: Backward, leaves: Sequence[Leaf], inputs: Sequence[Node], outputs: Mapping[str, Node]
+) -> Printed:
+    """Nodes as equations, and the sizes that these speak of."""
+    if not outputs:
+        return (), {}
+    free = {each.name for each in leaves}
+    tensors = {each: name for each, name in passes.names.items() if name not in free or each.op == "constant"}
+    axes = passes.program.names.axes | passes.axes
+    names = Names(tuple(leaves), tuple(outputs), passes.graph.sizes, tensors, axes, {})
+    function = Function(tuple(inputs), tuple(outputs.values()), passes.program.function.sizes)
+    found = graph_of(function, names, passes.sizes)
+    return found.own, found.bound
+
+
+def _input(name: str, forward: Graph) -> Leaf:
+    """A tensor of the forward pass as an input, in sizes that whoever calls the graph knows."""
+    dims = (tuple(Axis(a.name, evaluate(a.size, forward.bound)) for a in dim) for dim in forward.named[name])
+    return Leaf(name, "input", tuple(dims))
+
+
+def _in_order(items: Sequence[Item]) -> Iterable[Item]:
+    """Equations and calls, each after what it reads, calls in their order and as late as can be; but steps read what is
+    made after them."""
+    makers = {name: item for item in items for name in item.defines}
+    calls = [item for item in items if isinstance(item, Apply)]
+    done, waiting = dict[Item, None](), [*items][::-1]
+    while waiting:
+        last = waiting[-1]
+        missing = next((each for each in _before(last, makers) if each not in done), None)
+        if isinstance(missing, Apply):
+            missing = next(call for call in calls if call not in done)
+        if missing is not None and last not in done:
+            waiting.append(missing)
+        else:
+            done[waiting.pop()] = None
+    return done
+
+
+def _before(item: Item, makers: Mapping[str, Item]) -> list[Item]:
+    """What an item must stand below: of a step that is what its start reads, and other steps."""
+    found = [makers[name] for name, _ in reads(item) if name in makers]
+    if isinstance(item, Apply) or not isinstance(item.right, Call) or not is_step(item.right):
+        return found
+    begun = {ref.name for start in item.right.arguments[1:] for ref in references(start)}
+    return [
+        each
+        for each in found
+        if not begun.isdisjoint(each.defines) or (isinstance(each, Equation) and is_step(each.right))
+    ]
