@@ -308,7 +308,7 @@ def test_derivatives_of_derivatives() -> None:
     np.testing.assert_allclose(found[third.outputs[0]], expected * directions[0][1] * directions[1][1])
 
 
-@pytest.mark.parametrize("name", sampled(["vit", "tensor_swin"], ["vit"]))
+@pytest.mark.parametrize("name", sampled(["vit", "tensor_swin"], ["tensor_swin"]))
 def test_products_of_the_hessian_of_a_model_with_a_vector(name: str) -> None:
     graph, inputs = MODELS[name]
     whole = ending_in(graph, tn.layer("loss = mean[b,o](y[b,o] ** 2)", inputs="y[b,o]"))
@@ -622,3 +622,11 @@ def test_the_text_of_a_gradient_computes_the_same(text: str, shapes: Mapping[str
         found = results(each, "numpy", given)
         for name, gradient in zip(wrt, expected, strict=True):
             np.testing.assert_allclose(found[f"{name}.grad"], gradient, rtol=1e-9)
+
+
+def test_a_product_that_no_gradient_goes_through_is_kept() -> None:
+    """It is as large as what is made of it, and takes longer than all else on the way."""
+    graph = tn.layer("y[b,o] = tanh(x[b,i] * W[o,i]) * u[o]", inputs="x")
+    found = joint_graph(graph, ("u",), alone=False)
+    assert len(found.residuals) == 1
+    assert [leaf.name for leaf in found.backward.leaves] == [*found.residuals, "y.grad"]

@@ -18,6 +18,7 @@ from ..graph.shape_inference import Axis, dim_size
 from ..ir.build import leaf, node, number
 from ..ir.naming import told
 from ..ir.node import Affine, Node, Operand, Size, along
+from ..ir.products import summed_axes
 from ..language.equation import Equation
 from ..language.expression import Ref, fresh
 from ..language.parser import parse_rule
@@ -90,16 +91,20 @@ class Backward:
         self._name_all()
         self.sizes = told(self.program.function, self.program.names)
         self.axes = dict[Node, tuple[str, ...]]()
-        groups = [(group, name) for group in graph.recurrences for name in group.names if name in self.nodes]
-        self.cotangents = Cotangents(
-            Counter(child for each in self.forward for child in each.children),
-            {self.nodes[name]: group.dimension(name) for group, name in groups},
-            self.program.same,
-        )
+        self.cotangents = self._no_cotangents()
         self.numbers, self.size = itertools.count(len(leaves)), Expressions(graph).size
         self.calls, self.items = list[Apply](), list[Equation | Apply]()
         self.asked, self.given = dict[str, Node](), dict[str, tuple[Node, Leaf]]()
         self._go(of, joint)
+
+    def _no_cotangents(self) -> Cotangents:
+        """What tensors have got before the first reader is gone through."""
+        groups = ((group, name) for group in self.graph.recurrences for name in group.names)
+        return Cotangents(
+            Counter(child for each in self.forward for child in each.children),
+            {self.nodes[name]: group.dimension(name) for group, name in groups if name in self.nodes},
+            self.program.same,
+        )
 
     # ---- names
 
@@ -117,7 +122,7 @@ class Backward:
         return found
 
     def _name_all(self) -> None:
-        """Names all tensors that gradients go through after what reads them."""
+        """Names all tensors that gradients go through after what reads them, and those that take a while to make."""
         stems = dict[Node, str]()
         for each in reversed(self.program.nodes):
             stem = self.names.get(each) or stems.get(each, "v")
@@ -125,7 +130,7 @@ class Backward:
         for each in self.program.nodes:
             if each not in self.names and _is_mask(each):
                 self.names[each] = self.fresh(f"{stems[each]}_mask")
-            elif each not in self.names and (each in self.through or _is_random(each)):
+            elif each not in self.names and (each in self.through or _is_random(each) or _is_matmul(each)):
                 self.names[each] = self.numbered(stems.get(each, "v"))
 
     def part_of(self, each: Node) -> str:
@@ -309,6 +314,12 @@ class Backward:
 def _is_mask(each: Node) -> bool:
     """Whether a node says what is dropped."""
     return each.op == CONVERSIONS[Element.TRUTH] and _is_random(each.operands[0].node)
+
+
+def _is_matmul(each: Node) -> bool:
+    """Whether a node multiplies tensors and adds up."""
+    factors = sum(1 for operand in each.operands if not operand.node.is_scalar)
+    return each.op == "contract" and factors > 1 and bool(summed_axes(each))
 
 
 def _is_random(each: Node) -> bool:

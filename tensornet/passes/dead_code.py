@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
-from ..graph.graph import Apply, Graph
+from ..graph.graph import Apply, Graph, reads
 from ..language.equation import Equation
+from ..sizes import name_of, size_names
 
 __all__ = ["eliminate_dead_code"]
 
 
 def eliminate_dead_code(graph: Graph) -> Graph:
-    """Drops what no output needs: equations, calls, and results of calls; leaves stay, so that signatures do."""
-    needed = graph.needed()
-    kept = tuple(_needed_of(item, needed) for item in graph.body if needed.intersection(item.defines))
-    return graph if kept == graph.body else replace(graph, body=kept)
+    """Drops what no output needs: equations, calls, and results and operands of calls; leaves stay, so that
+    signatures do."""
+    needed = {*(graph.needed() if graph.recurrences else graph.outputs)}  # steps read what is made below them
+    kept: list[Equation | Apply] = []
+    for item in reversed(graph.body):
+        if not needed.isdisjoint(item.defines):
+            kept.append(_needed_of(item, needed))
+            needed.update(name for name, _ in reads(kept[-1]))
+    body = tuple(reversed(kept))
+    return graph if body == graph.body else replace(graph, body=body)
 
 
-def _needed_of(item: Equation | Apply, needed: frozenset[str]) -> Equation | Apply:
+def _needed_of(item: Equation | Apply, needed: Container[str]) -> Equation | Apply:
     """What an equation or a call defines that is needed."""
-    if isinstance(item, Equation) or item.along is not None or needed.issuperset(item.results):
+    if isinstance(item, Equation) or item.along is not None or all(name in needed for name in item.results):
         return item
     pairs = zip(item.graph.outputs, item.results, strict=True)
     outputs, results = zip(*(pair for pair in pairs if pair[1] in needed), strict=True)
-    return replace(item, graph=eliminate_dead_code(replace(item.graph, outputs=outputs)), results=results)
+    block = eliminate_dead_code(replace(item.graph, outputs=outputs))
+    unread = _unread(block)
+    given = zip(block.inputs, item.operands, strict=True)
+    operands = tuple(name for leaf, name in given if leaf.name not in unread)
+    block = replace(block, leaves=tuple(leaf for leaf in block.leaves if leaf.name not in unread))
+    return replace(item, graph=block, operands=operands, results=results)
+
+
+def _unread(block: Graph) -> set[str]:
+    """The inputs that nothing in a block needs, not for a size either."""
+    needed = block.needed()
+    unread = [leaf for leaf in block.inputs if leaf.name not in needed]
+    others = (leaf for leaf in block.leaves if leaf not in unread)
+    told = {*block.bound, *(name_of(a.size) for leaf in others for dim in leaf.dims for a in dim)}
+    sizes = {leaf.name: {n for dim in leaf.dims for a in dim for n in size_names(a.size)} for leaf in unread}
+    return {name for name, own in sizes.items() if own <= told}
