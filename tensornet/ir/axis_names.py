@@ -115,13 +115,13 @@ class SizeNames:
 
     def in_order(self, each: Node, entry: Affine, length: Size) -> Affine:
         """A window, first an axis that is as long as fits, if one may have another size there."""
-        fits = [
+        fits = (
             term
             for term in entry.terms
             if self.naming.same(_fit(each, entry, term[0], length), each.sizes[term[0]])
-        ]
-        assert fits, f"a window that does not reach from end to end: {each}"
-        first = min(fits, key=lambda term: any(hints(self.naming, each, term[0])))
+        )
+        first = next(fits, None)
+        assert first is not None, f"a window that does not reach from end to end: {each}"
         return Affine((first, *(term for term in entry.terms if term is not first)), entry.offset)
 
 
