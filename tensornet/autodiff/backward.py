@@ -28,7 +28,7 @@ from ..sizes import evaluate
 from .a_normal_form import Pairs, take_apart
 from .activity import active, check_rules
 from .call_vjp import Called, asked, backward_call, forward_call
-from .cotangents import GRADIENT, Cotangents, as_number
+from .cotangents import GRADIENT, Cotangents, zeros
 from .cut import Cut, State, cut
 from .joint import JointGraph
 from .vjp_rules import cotangents
@@ -172,10 +172,7 @@ class Backward:
 
     def zeros(self, name: str) -> str:
         """A tensor of zeros, as large as another."""
-        each = self.nodes[name]
-        sizes, left = dict(enumerate(each.shape)), tuple(map(along, range(len(each.shape))))
-        made = node("copy", sizes, [Operand(as_number(number(0)))], left)
-        return self.ask(made, f"{name}.none")
+        return self.ask(zeros(self.nodes[name]), f"{name}.none")
 
     def take(self, result: str, shape: Sequence[Size], tensor: str, dims: tuple[int, ...]) -> None:
         """Adds what a call gives, whose dimensions are these of a tensor, to its gradient."""

@@ -15,7 +15,7 @@ from ..ops.table import CONVERSIONS, Element
 from ..sizes import product
 from .vjp_rules import Part
 
-__all__ = ["GRADIENT", "Cotangents", "as_number"]
+__all__ = ["GRADIENT", "Cotangents", "as_number", "zeros"]
 
 GRADIENT = "{}.grad"
 """What the gradient of a tensor is called."""
@@ -85,10 +85,18 @@ class Cotangents:
         term, dims = self.total(each) or (number(0), ())
         if dims == (*range(len(each.shape)),) and not term.is_scalar:
             return term
-        left = tuple(map(along, range(len(each.shape))))
-        source = as_number(term) if term.is_scalar else term
-        sizes: dict[Axis, Size] = dict(enumerate(each.shape))
-        return node("copy", sizes, [Operand(source, tuple(map(along, dims)))], left)
+        return _spread(term, dims, each)
+
+
+def zeros(each: Node) -> Node:
+    """A tensor of zeros, as large as another."""
+    return _spread(number(0), (), each)
+
+
+def _spread(term: Node, dims: Sequence[int], each: Node) -> Node:
+    """What has some dimensions of a tensor with all of them."""
+    source, left = as_number(term) if term.is_scalar else term, tuple(map(along, range(len(each.shape))))
+    return node("copy", dict(enumerate(each.shape)), [Operand(source, tuple(map(along, dims)))], left)
 
 
 def _axes(part: Part, d: int) -> set[Axis]:

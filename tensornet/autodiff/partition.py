@@ -6,11 +6,12 @@ What is made of constants alone, and what has no name, is made anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ..frontend.instantiate import of_tensors_named
+from ..graph.call import calls_late
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import is_step
@@ -184,22 +185,11 @@ def _input(name: str, forward: Graph) -> Leaf:
     return Leaf(name, "input", tuple(dims))
 
 
-def _in_order(items: Sequence[Item]) -> Iterable[Item]:
+def _in_order(items: Sequence[Item]) -> Iterator[Item]:
     """Equations and calls, each after what it reads, calls in their order and as late as can be; but steps read what is
     made after them."""
     makers = {name: item for item in items for name in item.defines}
-    calls = [item for item in items if isinstance(item, Apply)]
-    done, waiting = dict[Item, None](), [*items][::-1]
-    while waiting:
-        last = waiting[-1]
-        missing = next((each for each in _before(last, makers) if each not in done), None)
-        if isinstance(missing, Apply):
-            missing = next(call for call in calls if call not in done)
-        if missing is not None and last not in done:
-            waiting.append(missing)
-        else:
-            done[waiting.pop()] = None
-    return done
+    return calls_late(items, lambda item: _before(item, makers), lambda item: isinstance(item, Apply))
 
 
 def _before(item: Item, makers: Mapping[str, Item]) -> list[Item]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from ..sizes import is_name
 from .leaves import Leaf
 from .shape_inference import Axis
 
-__all__ = ["Along", "called_last", "names_of_blocks", "scoped", "shown_call", "told_apart"]
+__all__ = ["Along", "called_last", "calls_late", "names_of_blocks", "scoped", "shown_call", "told_apart"]
 
 T = TypeVar("T")
 
@@ -91,3 +91,24 @@ def called_last(own: Iterable[Leaf], calls: Iterable[Owner]) -> tuple[Leaf, ...]
         for leaf in call.leaves():
             found.setdefault(leaf.name, leaf)
     return tuple(found.values())
+
+
+def calls_late(
+    items: Sequence[T], before: Callable[[T], Iterable[T]], is_call: Callable[[T], bool]
+) -> Iterator[T]:
+    """Items as they come, but each below those before it; calls in their order, and as late as can be (a topological
+    order)."""
+    calls, done = [each for each in items if is_call(each)], set[int]()
+    waiting = [*items][::-1]
+    while waiting:
+        last = waiting[-1]
+        missing = next((each for each in before(last) if id(each) not in done), None)
+        if missing is None or id(last) in done:
+            waiting.pop()
+            if id(last) not in done:
+                done.add(id(last))
+                yield last
+        elif is_call(missing):
+            waiting.append(next(call for call in calls if id(call) not in done))
+        else:
+            waiting.append(missing)

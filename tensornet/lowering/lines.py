@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ..graph.call import calls_late
 from ..graph.graph import Apply
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim, size_expression
@@ -179,22 +180,14 @@ class _Axes:
         return entry
 
 
-def in_order(items: Sequence[Item]) -> Iterable[Item]:
+def in_order(items: Sequence[Item]) -> Iterator[Item]:
     """Lines as they come, but each before what reads it, and calls in their order, as late as can be."""
     makers = {name: item for item in items for name in _defines(item)}
-    calls = [item for item in items if isinstance(item, Apply)]
-    done, waiting = dict[int, Item](), [*items][::-1]
-    while waiting:
-        missing = (makers[name] for name in _reads(waiting[-1]) if name in makers)
-        first = next((each for each in missing if id(each) not in done), None)
-        if isinstance(first, Apply):
-            first = next(call for call in calls if id(call) not in done)
-        if first is not None:
-            waiting.append(first)
-        else:
-            last = waiting.pop()
-            done[id(last)] = last
-    return done.values()
+
+    def before(item: Item) -> Iterator[Item]:
+        return (makers[name] for name in _reads(item) if name in makers)
+
+    return calls_late(items, before, lambda item: isinstance(item, Apply))
 
 
 def _defines(item: Item) -> tuple[str, ...]:
