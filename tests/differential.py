@@ -26,10 +26,10 @@ from tensornet.backends.array_api import of
 from tensornet.codegen.loading import Program as Loaded
 from tensornet.frontend.elaborate_ir import function_of
 from tensornet.graph.element_types import of_tensors
+from tensornet.graph.graph import Apply, reads
 from tensornet.ir.naming import graph_of
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.protocol import load_backend
-from tensornet.scan.lowering import looped
 from tensornet.sizes import size_names
 
 from . import core_form, oracle
@@ -147,12 +147,21 @@ def by_core_form(
     again, kinds = graph_of(function, names), of_tensors(graph)
     if [leaf.name for leaf in again.leaves] != [leaf.name for leaf in graph.leaves]:
         raise Wrong("named: it has other leaves")
-    # a state that starts with 0 is of no kind by itself: elsewhere than in steps the kinds are the same
-    if looped(graph) == graph and [each.element for each in function.outputs] != [
-        kinds[name] for name in graph.outputs
-    ]:
-        raise Wrong("core form: an output is of another kind")
+    states = _made_of_states(graph)  # one that starts with 0 is of no kind by itself
+    for name, node in zip(graph.outputs, function.outputs, strict=True):
+        if name not in states and node.element != kinds[name]:
+            raise Wrong("core form: an output is of another kind")
     return [split_leading(graph, *pair, leading) for pair in pairs], again
+
+
+def _made_of_states(graph: tn.Graph) -> set[str]:
+    """The tensors of recurrences, and what is made of them."""
+    found = {name for group in graph.recurrences for name in group.names}
+    for item in graph.body:
+        recurs = isinstance(item, Apply) and any(part.recurrences for part in item.graph.parts())
+        if recurs or any(name in found for name, _ in reads(item)):
+            found.update(item.defines)
+    return found
 
 
 def by_numpy(graph: tn.Graph, arrays: Arrays) -> dict[str, np.ndarray]:

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.device.model import default_profile
 from tensornet.graph.element_types import holding, of_tensors
+from tensornet.graph.graph import Apply
+from tensornet.graph.leaves import Leaf
 from tensornet.ir.rewriting import Cost
 from tensornet.ir.rewriting import Program as Core
 from tensornet.ops.table import Element
@@ -542,3 +544,31 @@ def test_a_position_that_is_not_there_is_refused_whatever_it_is_read_from(text: 
     given = {leaf.name: np.array(2.0) for leaf in graph.parameters}
     with pytest.raises(tn.ShapeError, match="'t' holds the position 9, where there are 3"):
         tn.compile(graph)(given, np.ones(2), np.array([0, 9]))
+
+
+def test_a_call_that_makes_less_is_given_less() -> None:
+    """What made an operand of dropped results alone goes too, however deep these are."""
+    inner = tn.layer("u[i] = tanh(x[i])\nv[i] = exp(z[i])", inputs="x z", outputs="u v")
+    (dim,) = inner.inputs[0].dims
+
+    def around(block: tn.Graph) -> tn.Graph:
+        leaves = tuple(Leaf(name, "input", (dim,)) for name in ("x", "z"))
+        (first,) = tn.layer("z_1[i] = 2 * z[i]", inputs="z").own
+        call = Apply(block, ("x", "z_1"), ("u", "v"), "inner")
+        return tn.Graph(leaves, (first, call), ("u", "v"))
+
+    graph = replace(around(around(inner)), outputs=("u",))
+    (call,) = eliminate_dead_code(graph).body
+    assert isinstance(call, Apply)
+    assert (call.operands, [leaf.name for leaf in call.graph.inputs]) == (("x",), ["x"])
+    (within,) = call.graph.body
+    assert isinstance(within, Apply)
+    assert (within.operands, [leaf.name for leaf in within.graph.leaves]) == (("x",), ["x"])
+
+
+def test_an_operand_that_alone_tells_a_size_stays() -> None:
+    block = tn.layer("u[i,k] = repeat[k](tanh(x[i]))\nv[k] = exp(z[k])", inputs="x z", outputs="u v")
+    leaves = tuple(replace(leaf, kind="input") for leaf in block.inputs)
+    graph = tn.Graph(leaves, (Apply(block, ("x", "z"), ("u", "v"), "inner"),), ("u",))
+    (call,) = eliminate_dead_code(graph).calls
+    assert call.operands == ("x", "z")
