@@ -183,7 +183,7 @@ class Pricing:
         self.matrix = functools.cache(self._matrix)
         self.access_seconds = functools.cache(self._access_seconds)
         self.matmul = functools.cache(self._matmul)
-        self.quickest = functools.cache(self._quickest)
+        self.least_of_product = functools.cache(self._least_of_product)
 
     def ways(
         self,
@@ -293,35 +293,40 @@ class Pricing:
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
     ) -> Iterator[_Way]:
         """Products with the tensors as they stand, and with the second before the first."""
-        for together, rows, columns, inner, counts in self._candidates(a, b, batch, summed, wanted, bound):
+        least = dict[Layout, float]()
+        for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted):
+            many, m, n, k = map(self.extent, (together, rows, columns, inner))
+            floor = self.least_of_product(many, m, n, k)
+            if floor > bound:
+                continue
             is_added = not summed.isdisjoint(together)
+            beside = self.added_up(frozenset((*together, *rows, *columns))) if is_added else 0.0
             for swapped in (False, True):
                 one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
-                seconds = self._product(one, two, together, left, right, inner, counts[swapped], bound)
-                if is_added:
-                    seconds += self.added_up(frozenset((*together, *rows, *columns)))
-                if seconds <= bound:
-                    result = (() if is_added else together, left, right)
-                    lying = flatten(result)
-                    seconds += self.brought(lying, wanted)
+                counts = (many, n, m, k) if swapped else (many, m, n, k)
+                result = (() if is_added else together, left, right)
+                lying = flatten(result)
+                after = beside + self.brought(lying, wanted)
+                limit = min(bound, least.get(lying, math.inf)) - after
+                seconds = self._product(one, two, (together, left, right, inner), counts, limit - floor)
+                if seconds <= limit:
+                    least[lying] = seconds + after
                     kept = tuple([group for group in result if group])
-                    yield lying, seconds, ("matmul", swapped, together, rows, columns, inner, kept)
+                    yield lying, seconds + after, ("matmul", swapped, together, rows, columns, inner, kept)
 
-    def _product(
-        self,
-        one: Layout,
-        two: Layout,
-        batch: Layout,
-        rows: Layout,
-        columns: Layout,
-        summed: Layout,
-        counts: _Counts,
-        bound: float,
-    ) -> float:
-        """Seconds of a product of matrices; infinitely many once they are seen to exceed the bound."""
-        many, m, n, k = counts
+    def _product(self, one: Layout, two: Layout, groups: Groups, counts: _Counts, spare: float) -> float:
+        """Seconds of a product of matrices; infinitely many once bringing these in order takes more than is to spare.
+
+        Args:
+            one: the layout of the tensor on the left.
+            two: that of the one on the right.
+            groups: batch, rows, columns and summed axes.
+            counts: the positions along each.
+            spare: seconds besides the product itself.
+        """
+        (batch, rows, columns, summed), (many, m, n, k) = groups, counts
         left = self.matrix(one, batch, rows, summed)
-        if left.seconds + self.quickest(*counts) > bound:
+        if left.seconds > spare:
             return math.inf
         right = self.matrix(two, batch, summed, columns)
         seconds = left.seconds + right.seconds + self.matmul(many, m, n, k, right.turned, left.turned)
@@ -334,36 +339,40 @@ class Pricing:
         return seconds
 
     def _candidates(
-        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
-    ) -> Iterator[tuple[Layout, Layout, Layout, Layout, tuple[_Counts, _Counts]]]:
-        """Orders of the groups worth pricing: those of either tensor, and those the result wants. With them come the
-        positions along each group, as they stand and with the second tensor before the first."""
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+    ) -> Iterator[tuple[Layout, Layout, Layout, Layout]]:
+        """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
         own_a, own_b = _without(a, b), _without(b, a)
-        leads = [()] if batch else [(), *self._leads(a, b, own_a, own_b), *_added(a, b, own_a, own_b, summed)]
-        for lead in leads:
-            rows, columns = _without(own_a, lead), _without(own_b, lead)
-            inners = dict.fromkeys(ordered(summed.difference(lead), inner) for inner in (a, b))
-            groups = (lead or tuple(batch), rows, columns, next(iter(inners)))
-            many, m, n, k = map(self.extent, groups)
-            counts = (many, m, n, k), (many, n, m, k)
-            if min(self.quickest(*each) for each in counts) > bound:
-                continue
-            orders = (a, b) if wanted is None else (a, b, wanted)
-            shared = dict.fromkeys(ordered(batch, order, a) for order in orders) if batch else (lead,)
-            outers = {(rows, columns): None}
-            if wanted is not None:
-                outers[ordered(rows, wanted), ordered(columns, wanted)] = None
-            for together, inner, (rows, columns) in itertools.product(shared, inners, outers):
-                yield together, rows, columns, inner, counts
+        inners = tuple(dict.fromkeys(ordered(summed, layout) for layout in (a, b)))
+        outers = {(own_a, own_b): None}
+        if wanted is not None:
+            outers[ordered(own_a, wanted), ordered(own_b, wanted)] = None
+        orders = (a, b) if wanted is None else (a, b, wanted)
+        shared = dict.fromkeys(ordered(batch, order, a) for order in orders) if batch else {(): None}
+        for together, inner, (rows, columns) in itertools.product(shared, inners, outers):
+            yield together, rows, columns, inner
+        if batch:
+            return
+        for lead in (*self._leads(a, b, own_a, own_b, inners), *_added(a, b, own_a, own_b, inners[0])):
+            within = dict.fromkeys(_without(inner, lead) for inner in inners)
+            around = dict.fromkeys(
+                (_without(rows, lead), _without(columns, lead)) for rows, columns in outers
+            )
+            for inner, (rows, columns) in itertools.product(within, around):
+                yield lead, rows, columns, inner
 
-    def _leads(self, a: Layout, b: Layout, own_a: Layout, own_b: Layout) -> Iterator[Layout]:
-        """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains."""
+    def _leads(
+        self, a: Layout, b: Layout, own_a: Layout, own_b: Layout, inners: Sequence[Layout]
+    ) -> Iterator[Layout]:
+        """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains, which the
+        first one has without a copy."""
         for layout, own, other in ((a, own_a, b), (b, own_b, a)):
-            most = tuple(axis for axis, same in zip(layout, own, strict=False) if axis == same)
-            for count in range(1, len(most) + 1):
-                lead = most[:count]
+            most = sum(axis == same for axis, same in zip(layout, own, strict=False))
+            for count in range(1, most + 1):
+                lead, rest = layout[:count], own[count:]
                 repeated = self.extent(lead) * self.extent(other) * self.itemsize
-                if len(lead) < len(own_a) + len(own_b) and repeated <= self.expanded:
+                is_matrix = count < len(own_a) + len(own_b) and repeated <= self.expanded
+                if is_matrix and any(view_order(layout[count:], (rest, inner)) for inner in inners):
                     yield lead
 
     def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
@@ -386,11 +395,10 @@ class Pricing:
     def _matmul(self, many: float, m: float, n: float, k: float, turned: bool, crossed: bool) -> float:
         return self.profile.matmul(many, m, n, k, self.itemsize, turned, crossed)
 
-    def _quickest(self, many: float, m: float, n: float, k: float) -> float:
-        """Seconds of a product of matrices that lie as they are multiplied most quickly."""
-        return min(
-            self.matmul(many, m, n, k, *lying) for lying in ((False, False), (True, False), (True, True))
-        )
+    def _least_of_product(self, many: float, m: float, n: float, k: float) -> float:
+        """Seconds that no product of so many matrices stays below, however they lie."""
+        moved = self.itemsize * many * (m * k + k * n + m * n)
+        return self.profile.at_least(many * m * n * k, moved)
 
     # ---- memory
 
@@ -414,11 +422,11 @@ class Pricing:
         return self.profile.view + self.asked * self.access_seconds(wanted, (result,))
 
 
-def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: set[str]) -> Iterator[Layout]:
+def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -> Iterator[Layout]:
     """Leading axes of both tensors along which there may be products that are added up, where that spares a copy."""
 
     def is_offered(lead: Layout) -> bool:
-        inner = ordered(summed.difference(lead), a)
+        inner = _without(summed, lead)
         pairs = ((a, own_a), (b, own_b))
         return all(view_order(layout[len(lead) :], (own, inner)) is not None for layout, own in pairs)
 

@@ -99,13 +99,14 @@ def fastest_with_vjp(problem: Problem) -> Order:
 @searched_once
 def _fastest(problem: Problem) -> Order:
     """The order expected to be fastest, of what is all done at each call."""
-    search = Search(problem)
-    if len(problem.layouts) <= EXHAUSTIVE:
+    search, count = Search(problem), len(problem.layouts)
+    if count <= 2:
+        return search.along(left_to_right(count))[1]
+    if count <= EXHAUSTIVE:
         network = _Network(problem)
-        trees = [left_to_right(len(problem.layouts)), network.swept(), network.tree(greedy)]
-        return search.exhaustive(trees)[1]
+        return search.exhaustive([left_to_right(count), network.swept(), network.tree(greedy)])[1]
     seconds, order, tree = search.best_along(proposals(problem))
-    is_large = len(problem.layouts) > MANY
+    is_large = count > MANY
     better = search.along(tree, seconds) if is_large else search.refined(tree, BREADTH, seconds)
     return better[1] if better[0] < seconds else order
 

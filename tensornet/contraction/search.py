@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
@@ -232,10 +233,9 @@ class Search:
             tree: which tensors to contract with which.
             bound: seconds; where every order along the tree takes longer, that is infinitely long.
         """
-        known = self._operands()
-        made, within = [*known], [0.0] * len(known)
+        known, made = self._operands(), self._subsets(tree)
+        within = [0.0] * len(known)
         for one, other in tree:
-            made.append(made[one] | made[other])
             within.append(within[one] + within[other] + self.floor(made[one], made[other]))
         for (one, other), subset, least in zip(tree, made[len(known) :], within[len(known) :], strict=True):
             pair = sorted((made[one], made[other]), key=lambda each: each & -each)
@@ -253,27 +253,30 @@ class Search:
             breadth: into so many parts an intermediate is cut.
             bound: seconds; where every such order takes longer, that is infinitely long.
         """
-        known = self._operands()
-        made = list(known)
+        known, made = self._operands(), self._subsets(tree)
         for one, other in tree:
-            made.append(made[one] | made[other])
             known |= self._among(self._cut(made[one], made[other], known, breadth), known, bound)
-            if made[-1] not in known:
+            if made[one] | made[other] not in known:
                 return math.inf, ()
         return self._fastest(known[self.everything])
 
+    def _subsets(self, tree: Tree) -> list[int]:
+        """The operands in each tensor of a tree. In whatever order its pairs are told, they tell the tree."""
+        made = [1 << number for number in range(len(self.problem.layouts))]
+        for one, other in tree:
+            made.append(made[one] | made[other])
+        return made
+
     def least(self, tree: Tree) -> float:
         """A lower bound of the seconds of a tree, however its tensors lie."""
-        made, total = [1 << number for number in range(len(self.problem.layouts))], 0.0
-        for one, other in tree:
-            total += self.floor(made[one], made[other])
-            made.append(made[one] | made[other])
-        return total
+        made = self._subsets(tree)
+        return sum(self.floor(made[one], made[other]) for one, other in tree)
 
     def best_along(self, trees: Iterable[Tree]) -> tuple[float, Order, Tree]:
         """The fastest of some trees as they are, and which one it is."""
         best: tuple[float, Order, Tree] = (math.inf, (), ())
-        for tree in sorted(trees, key=self.least):  # a good one first, so that bad ones end early
+        different = {frozenset(self._subsets(tree)): tree for tree in trees}
+        for tree in sorted(different.values(), key=self.least):  # a good one first: bad ones end early
             seconds, order = self.along(tree, best[0])
             if seconds < best[0]:
                 best = (seconds, order, tree)
@@ -410,7 +413,8 @@ def path_of(order: Order, count: int) -> list[tuple[int, ...]]:
 
 
 def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..., Order]:
-    """The choice, made once for all problems that differ in the names of their axes alone.
+    """The choice, made once for all problems that differ in the names of their axes alone, or in how many axes go
+    together through all operands and the result.
 
     It may be told more than the problem, which then is the same as well. The names that stand in for the axes
     sort as they do, so that nothing decided by order changes.
@@ -421,13 +425,30 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
         return choose(nameless.problem(), *more)
 
     def choice(problem: Problem, *more: Hashable) -> Order:
-        axes = sorted(set(itertools.chain(*problem.layouts)))
-        stand_in = {axis: f"{number:05}" for number, axis in enumerate(axes)}
-        order = chosen(_Nameless.of(problem, stand_in), *more)
-        own = {name: axis for axis, name in stand_in.items()}
-        return tuple(replace(pair, way=_renamed(pair.way, own)) for pair in order)
+        together = _together(problem)
+        stand_in = {run[0]: f"{number:05}" for number, run in enumerate(sorted(together))}
+        order = chosen(_Nameless.of(problem, stand_in, together), *more)
+        own = {stand_in[run[0]]: run for run in together}
+        return tuple(replace(pair, way=_expanded(pair.way, own)) for pair in order)
 
     return choice
+
+
+def _together(problem: Problem) -> list[Layout]:
+    """The axes of a problem, those in one run that lie beside each other wherever one of them is."""
+    layouts = [*problem.layouts, *([] if problem.wanted is None else [problem.wanted])]
+    before, after = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    for layout in layouts:
+        for one, other in itertools.pairwise(("", *layout, "")):
+            before[other].add(one)
+            after[one].add(other)
+    runs = dict[str, list[str]]()
+    for axis in dict.fromkeys(itertools.chain(*problem.layouts)):
+        last, *others = before[axis]
+        is_alone = others or len(after[last]) > 1 or (last in problem.kept) != (axis in problem.kept)
+        runs[axis] = [] if is_alone or not last else runs[last]
+        runs[axis].append(axis)
+    return [tuple(run) for axis, run in runs.items() if run[0] == axis]
 
 
 class _Nameless(NamedTuple):
@@ -443,13 +464,18 @@ class _Nameless(NamedTuple):
     asked: float
 
     @staticmethod
-    def of(problem: Problem, stand_in: Mapping[str, str]) -> _Nameless:
-        """A problem under the names that stand in for its axes."""
+    def of(problem: Problem, stand_in: Mapping[str, str], together: Iterable[Layout]) -> _Nameless:
+        """A problem under the names that stand in for the first axes of those that go together."""
+
+        def moved(layout: Iterable[str]) -> Layout:
+            return tuple(stand_in[axis] for axis in layout if axis in stand_in)
+
+        sizes = {stand_in[run[0]]: math.prod(problem.sizes[axis] for axis in run) for run in together}
         return _Nameless(
-            tuple(_moved(layout, stand_in) for layout in problem.layouts),
-            frozenset(stand_in[axis] for axis in problem.kept if axis in stand_in),
-            None if problem.wanted is None else _moved(problem.wanted, stand_in),
-            tuple(problem.sizes[axis] for axis in stand_in),
+            tuple(map(moved, problem.layouts)),
+            frozenset(moved(problem.kept)),
+            None if problem.wanted is None else moved(problem.wanted),
+            tuple(sizes[name] for name in sorted(sizes)),
             problem.profile,
             problem.itemsize,
             problem.expanded,
@@ -463,13 +489,14 @@ class _Nameless(NamedTuple):
         return Problem(layouts, kept, wanted, named, profile, itemsize, expanded=expanded, asked=asked)
 
 
-def _moved(layout: Layout, names: Mapping[str, str]) -> Layout:
-    """A layout under other names of its axes."""
-    return tuple(names[axis] for axis in layout)
+def _expanded(way: Arrangement, own: Mapping[str, Layout]) -> Arrangement:
+    """An arrangement under the axes that its names stand in for."""
 
+    def expanded(layout: Layout) -> Layout:
+        return tuple(axis for name in layout for axis in own[name])
 
-def _renamed(way: Arrangement, names: Mapping[str, str]) -> Arrangement:
-    """An arrangement under other names of its axes."""
-    batch, rows, columns, summed = (_moved(each, names) for each in way.groups)
-    result = tuple(_moved(group, names) for group in way.result)
+    batch, rows, columns, summed = map(expanded, way.groups)
+    result = tuple(map(expanded, way.result))
+    if way.kind == "multiply":
+        result = tuple((axis,) for axis in batch)
     return replace(way, batch=batch, rows=rows, columns=columns, summed=summed, result=result)
