@@ -205,7 +205,7 @@ def test_equal_problems_are_searched_once() -> None:
 
 def test_axes_that_go_together_are_searched_as_one() -> None:
     parts = {"i": ("i1", "i2", "i3"), "o": ("o1", "o2")}
-    sizes = {"i1": 2, "i2": 3, "i3": 4, "o1": 5, "o2": 6, "b": 7, "r": 8}
+    sizes = {"i1": 2, "i2": 3, "i3": 4, "o1": 5, "o2": 6, "b": 70_000, "r": 2}
     sizes |= {axis: int(np.prod([sizes[part] for part in own])) for axis, own in parts.items()}
 
     def whole(layout: tuple[str, ...]) -> tuple[str, ...]:
@@ -215,8 +215,8 @@ def test_axes_that_go_together_are_searched_as_one() -> None:
     one = Problem(tuple(operands), frozenset(kept), kept, sizes, CPU, 4)
     many = Problem(tuple(map(whole, operands)), frozenset(whole(kept)), whole(kept), sizes, CPU, 4)
     apart = replace(many, wanted=None, layouts=(("b", "i3", "i1", "i2"), *many.layouts[1:]))
-    assert [(pair.first, pair.second, pair.way.seconds) for pair in fastest(one)] == [
-        (pair.first, pair.second, pair.way.seconds) for pair in fastest(many)
+    assert [(pair.first, pair.second) for pair in fastest(one)] == [
+        (pair.first, pair.second) for pair in fastest(many)
     ]
     for each in (many, apart):
         computes_the_product(each, fastest(each))

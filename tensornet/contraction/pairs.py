@@ -166,6 +166,7 @@ class Pricing:
         itemsize: bytes of one element.
         expanded: bytes up to which a tensor may be repeated along the batch axes of another.
         asked: the part of those who read a result that have it copied into the order that would suit.
+        composite: the axes that stand for several, which are dimensions of their own.
     """
 
     def __init__(
@@ -175,9 +176,10 @@ class Pricing:
         itemsize: int,
         expanded: float = EXPANDED,
         asked: float = 1.0,
+        composite: frozenset[str] = frozenset(),
     ) -> None:
         self.sizes, self.profile, self.itemsize = sizes, profile, itemsize
-        self.expanded, self.asked = expanded, asked
+        self.expanded, self.asked, self.composite = expanded, asked, composite
         self.extent = functools.cache(lambda axes: extent(axes, sizes))
         self.transpose_seconds = functools.cache(self._transpose_seconds)
         self.matrix = functools.cache(self._matrix)
@@ -364,15 +366,15 @@ class Pricing:
     def _leads(
         self, a: Layout, b: Layout, own_a: Layout, own_b: Layout, inners: Sequence[Layout]
     ) -> Iterator[Layout]:
-        """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains, which the
-        first one has without a copy."""
+        """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains. That may
+        take a copy with the first of them alone."""
         for layout, own, other in ((a, own_a, b), (b, own_b, a)):
             most = sum(axis == same for axis, same in zip(layout, own, strict=False))
-            for count in range(1, most + 1):
-                lead, rest = layout[:count], own[count:]
-                repeated = self.extent(lead) * self.extent(other) * self.itemsize
-                is_matrix = count < len(own_a) + len(own_b) and repeated <= self.expanded
-                if is_matrix and any(view_order(layout[count:], (rest, inner)) for inner in inners):
+            for count in range(1, min(most, len(own_a) + len(own_b) - 1) + 1):
+                lead = layout[:count]
+                if self.extent(lead) * self.extent(other) * self.itemsize > self.expanded:
+                    break
+                if count == 1 or any(view_order(layout[count:], (own[count:], inner)) for inner in inners):
                     yield lead
 
     def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
@@ -380,7 +382,7 @@ class Pricing:
         groups = (own, outer, inner)
         order, view = view_order(layout, groups), self.profile.view
         seconds = view * ((bool(batch) and not (outer and inner)) + (bool(batch) and not own))
-        grouped = len(own) > 1 or len(outer) > 1 or len(inner) > 1
+        grouped = any(len(group) > 1 or not self.composite.isdisjoint(group) for group in groups)
         if order is None or (order and order[-1] == 0 and (outer or inner)):
             last = next((group for group in (inner, outer, own) if group), ())
             copied = self.transpose_seconds(layout, flatten(groups)) + view * grouped

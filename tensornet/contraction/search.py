@@ -37,6 +37,7 @@ class Problem:
         invariant: the operands that depend on nothing that a call gives.
         expanded: bytes up to which an operand may be repeated along the batch axes of another.
         asked: the part of those who read the result that have it copied into the order that would suit.
+        composite: the axes that stand for several that go together.
     """
 
     layouts: tuple[Layout, ...]
@@ -48,11 +49,13 @@ class Problem:
     invariant: frozenset[int] = frozenset()
     expanded: float = EXPANDED
     asked: float = 1.0
+    composite: frozenset[str] = frozenset()
 
     @functools.cached_property
     def pricing(self) -> Pricing:
         """What its pairs take."""
-        return Pricing(self.sizes, self.profile, self.itemsize, self.expanded, self.asked)
+        rest = self.expanded, self.asked, self.composite
+        return Pricing(self.sizes, self.profile, self.itemsize, *rest)
 
     def holders(self) -> dict[str, int]:
         """The operands that have each axis, as a set of bits."""
@@ -462,6 +465,7 @@ class _Nameless(NamedTuple):
     itemsize: int
     expanded: float
     asked: float
+    composite: frozenset[str]
 
     @staticmethod
     def of(problem: Problem, stand_in: Mapping[str, str], together: Iterable[Layout]) -> _Nameless:
@@ -480,13 +484,13 @@ class _Nameless(NamedTuple):
             problem.itemsize,
             problem.expanded,
             problem.asked,
+            frozenset(stand_in[run[0]] for run in together if len(run) > 1),
         )
 
     def problem(self) -> Problem:
         """The problem."""
-        layouts, kept, wanted, sizes, profile, itemsize, expanded, asked = self
-        named = {f"{number:05}": size for number, size in enumerate(sizes)}
-        return Problem(layouts, kept, wanted, named, profile, itemsize, expanded=expanded, asked=asked)
+        fields = self._asdict() | {"sizes": {f"{number:05}": size for number, size in enumerate(self.sizes)}}
+        return Problem(**fields)
 
 
 def _expanded(way: Arrangement, own: Mapping[str, Layout]) -> Arrangement:
