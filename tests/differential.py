@@ -24,7 +24,6 @@ import torch
 import tensornet as tn
 from tensornet.backends.array_api import of
 from tensornet.codegen.loading import Program as Loaded
-from tensornet.frontend.elaborate_ir import function_of
 from tensornet.graph.element_types import of_tensors
 from tensornet.graph.graph import Apply, reads
 from tensornet.ir.naming import graph_of
@@ -136,7 +135,7 @@ def by_core_form(
 
     The names of that graph, and of what kind its outputs are, must be those of the first.
     """
-    function, names = function_of(graph)
+    function, names = (program := program_of(graph)).function, program.names
     given = {name: np.asarray(array) for name, array in arrays.items()}
     leading = join_leading(graph, given)
     tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]

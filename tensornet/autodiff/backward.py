@@ -24,12 +24,12 @@ from ..language.expression import Ref, fresh
 from ..language.parser import parse_rule
 from ..ops.scan import PREVIOUS
 from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
+from ..scan.cut import Cut, State, cut
 from ..sizes import evaluate
 from .a_normal_form import Pairs, take_apart
 from .activity import active, check_rules
 from .call_vjp import Called, asked, backward_call, forward_call
 from .cotangents import GRADIENT, Cotangents, zeros
-from .cut import Cut, State, cut
 from .joint import JointGraph
 from .vjp_rules import cotangents
 

@@ -6,15 +6,13 @@ What is made of constants alone, and what has no name, is made anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ..frontend.instantiate import of_tensors_named
-from ..graph.call import calls_late
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
-from ..graph.recurrences import is_step
 from ..graph.shape_inference import Axis
 from ..ir.build import leaf
 from ..ir.function import Function, rebuilt
@@ -22,8 +20,8 @@ from ..ir.names import Names
 from ..ir.naming import graph_of
 from ..ir.node import Node
 from ..language.equation import Equation
-from ..language.expression import Call, references
 from ..ops.table import FUNCTIONS, Element
+from ..scan.cut import put_together
 from ..sizes import evaluate
 from .backward import Backward
 from .cotangents import as_number
@@ -123,7 +121,7 @@ def _forward(passes: Backward, kept: tuple[str, ...]) -> Graph:
     outputs |= {name: by_name[name] for name in kept if name in by_name and name not in apart}
     function = passes.program.function
     printed, bound = _printed(passes, passes.program.names.leaves, function.inputs, outputs)
-    body = _in_order([*printed, *(each.equation for each in states), *passes.calls])
+    body = put_together([*printed, *(each.equation for each in states), *passes.calls])
     results = tuple(dict.fromkeys((*passes.graph.outputs, *kept)))
     sizes = tuple({**passes.bound, **bound}.items())
     return tidy(replace(passes.graph, body=tuple(body), outputs=results, sizes=sizes))
@@ -151,7 +149,7 @@ def _backward(
     leaves = [each for name, each in known.items() if name in nodes]
     inputs = [nodes[each.name] for each in leaves if each.value is None]
     printed, bound = _printed(passes, leaves, inputs, made)
-    body = [of_tensors_named(item, renamed) for item in _in_order([*printed, *passes.items])]
+    body = [of_tensors_named(item, renamed) for item in put_together([*printed, *passes.items])]
     read = {name for item in body for name, _ in reads(item)}.difference(*(item.defines for item in body))
     given = [each for each in passes.graph.leaves if each.name in read]
     left = (
@@ -183,23 +181,3 @@ def _input(name: str, forward: Graph) -> Leaf:
     """A tensor of the forward pass as an input, in sizes that whoever calls the graph knows."""
     dims = (tuple(Axis(a.name, evaluate(a.size, forward.bound)) for a in dim) for dim in forward.named[name])
     return Leaf(name, "input", tuple(dims))
-
-
-def _in_order(items: Sequence[Item]) -> Iterator[Item]:
-    """Equations and calls, each after what it reads, calls in their order and as late as can be; but steps read what is
-    made after them."""
-    makers = {name: item for item in items for name in item.defines}
-    return calls_late(items, lambda item: _before(item, makers), lambda item: isinstance(item, Apply))
-
-
-def _before(item: Item, makers: Mapping[str, Item]) -> list[Item]:
-    """What an item must stand below: of a step that is what its start reads, and other steps."""
-    found = [makers[name] for name, _ in reads(item) if name in makers]
-    if isinstance(item, Apply) or not isinstance(item.right, Call) or not is_step(item.right):
-        return found
-    begun = {ref.name for start in item.right.arguments[1:] for ref in references(start)}
-    return [
-        each
-        for each in found
-        if not begun.isdisjoint(each.defines) or (isinstance(each, Equation) and is_step(each.right))
-    ]

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from ..graph.graph import Graph
 from ..language.expression import is_random
-from ..scan.lowering import with_states
+from ..scan.states import with_states
 from .a_normal_form import Pairs
 from .activity import active
 from .backward import Backward

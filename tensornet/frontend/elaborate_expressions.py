@@ -14,6 +14,7 @@ from typing import Any
 
 from ..graph.element_types import of_number
 from ..graph.graph import Graph
+from ..graph.recurrences import is_step
 from ..graph.shape_inference import Scope, beside, scalar_size, scope_inside
 from ..ir.build import index, met_axes, node, number, size
 from ..ir.node import (
@@ -46,6 +47,7 @@ from ..language.expression import (
 from ..ops.protocols import Left
 from ..ops.structure import INDEX, ONEHOT, PAD, REPEAT, is_inside
 from ..ops.table import FUNCTIONS
+from ..scan.states import moved
 from ..sizes import evaluate, larger, product, put_in, smaller, symbol
 
 __all__ = ["Expressions"]
@@ -91,6 +93,8 @@ class Expressions:
                 return self._made("copy", part.arguments or (part,), left, scope)
             case Call(PAD.name):
                 return self._padded(part, left, scope)
+            case Call() if is_step(part):
+                return self.value(moved(part), left, scope)
             case Call(_, arguments) if not is_scalar(part):
                 function = FUNCTIONS[part.function]
                 if function.axes == "joined":

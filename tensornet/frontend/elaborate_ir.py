@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ..graph.element_types import of_leaves
@@ -19,7 +18,6 @@ from ..ir.names import Called, Names
 from ..ir.node import Axis, Gather, Node, Operand, Size, along
 from ..language.equation import Equation
 from ..ops.table import Element
-from ..scan.lowering import looped
 from ..sizes import put_in, size_names, symbol
 from .elaborate_expressions import Expressions
 
@@ -27,11 +25,10 @@ __all__ = ["function_of", "inputs_of"]
 
 
 def function_of(graph: Graph) -> tuple[Function, Names]:
-    """The function of a graph, whose recurrences become scans, and its names.
+    """The function of a graph without recurrences, and its names; calls along an axis become scans.
 
     Sizes that are whole numbers stay names, those that are formulas are put in.
     """
-    graph = looped(graph)
     made = _Elaboration(graph, of_leaves(graph), {})
     outputs = tuple(made.tensors[name] for name in graph.outputs)
     sizes = dict.fromkeys(
@@ -89,7 +86,6 @@ class _Elaboration:
 
     def called(self, call: Apply) -> list[Node]:
         """The results of a block: items of one node that gives them all."""
-        call = replace(call, graph=looped(call.graph))
         names = call.names()
         given = [self.tensors[names[each.name]] for each in call.graph.leaves if each.value is None]
         function, symbols, inner = self._block(call, given)

@@ -11,9 +11,9 @@ round along a second axis, `previous[i](h[i,j]) + previous[j](h[i,j])`, does so 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import EquationError, told_in
 from ..language.equation import Equation
@@ -43,6 +43,8 @@ __all__ = [
     "recurrences",
     "steps_of",
 ]
+
+T = TypeVar("T", bound=Hashable)
 
 _STEP_OF = {name: step for step, name in STEPS.items()}
 
@@ -131,19 +133,19 @@ def read_later(body: Iterable[Any], known: Iterable[str]) -> Iterator[str]:
         there.update(item.defines)
 
 
-def circles(reads: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, ...]]:
+def circles(reads: Mapping[T, Iterable[T]]) -> Iterator[tuple[T, ...]]:
     """What reads one another, the least groups of it, each behind those that it reads (Tarjan 1972).
 
     Args:
         reads: names, and the names that each of them reads.
     """
-    numbers, lows, path, on_path = dict[str, int](), dict[str, int](), list[str](), set[str]()
+    numbers, lows, path, on_path = dict[T, int](), dict[T, int](), list[T](), set[T]()
     for root in reads:
         if root in numbers:
             continue
-        waiting: list[tuple[str, Iterator[str]]] = []
+        waiting: list[tuple[T, Iterator[T]]] = []
 
-        def enter(name: str) -> None:
+        def enter(name: T) -> None:
             numbers[name] = lows[name] = len(numbers)
             path.append(name)
             on_path.add(name)

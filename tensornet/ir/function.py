@@ -13,7 +13,7 @@ from ..sizes import put_in
 from .build import node
 from .node import Affine, Entries, Gather, Node, Operand, Size, interned
 
-__all__ = ["Function", "applied", "order", "over_operands", "over_others", "rebuilt"]
+__all__ = ["Function", "Rule", "applied", "order", "over_operands", "over_others", "rebuilt"]
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from ..ops.pointwise import EQUAL, WHERE
 from ..ops.scan import CUMSUM, PREVIOUS
 from ..ops.structure import INDEX
 from ..ops.table import CONVERSIONS, Element
-from .lowering import with_states
+from .states import with_states
 
 __all__ = ["Pays", "doubled"]
 

@@ -8,40 +8,28 @@ all that is made at each position. What is left over of the positions is a call 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ..graph.call import Along
-from ..graph.element_types import of_tensors
-from ..graph.graph import Apply, Graph, inlined, reads
-from ..graph.leaves import Leaf
-from ..graph.recurrences import Recurrence, in_order, reads_here
-from ..graph.shape_inference import Axis, Dim, Scope, dim_size
-from ..language.equation import Equation, renamed_axes
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    Size,
-    axes_of_index,
-    free_axes,
-    fresh,
-    is_random,
-    is_scalar,
-    is_told,
-    option_axes,
-    references,
-    subexpressions,
-    transform,
-)
-from ..ops.structure import CONCAT, PAD
+from ..graph.graph import Apply, Graph, inlined
+from ..graph.shape_inference import Axis as NamedAxis
+from ..ir.build import leaf, node, number
+from ..ir.equations import LEAVES
+from ..ir.function import order, over_operands
+from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
+from ..language.equation import Equation
+from ..language.expression import Ref
+from ..ops.scan import PREVIOUS
+from ..ops.structure import CONCAT
+from ..ops.table import FUNCTIONS
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate
-from .lowering import Stating, states_of, with_states
+from .circles import Block, Circle, Circles, Tied, numbered
+from .cut import cut, put_together
+from .states import with_states
 
 __all__ = ["segmented"]
 
@@ -52,389 +40,251 @@ def segmented(graph: Graph, count: int) -> Graph:
     Those that draw numbers, or whose axis has no size yet, are left as they are.
     """
     graph = inlined(graph, lambda call: any(part.recurrences for part in call.graph.parts()))
-    return _Segmenting(with_states(graph), count).changed() if graph.recurrences else graph
+    if not graph.recurrences:
+        return graph
+    circles, whole = Circles(cut(with_states(graph))), dict[Node, Tied]()
+    while circle := next((each for each in circles if whole.keys().isdisjoint(each.states)), None):
+        size = evaluate(circle.length, graph.bound)
+        _take_sources(circle)
+        if isinstance(size, int) and size > 1 and not any(map(_is_told, circle.nodes)):
+            _part(circle, size, math.ceil(size / count))
+        else:
+            whole |= circle.states
+    if not circles.calls:
+        return graph
+    whole = {each: circles.states[each] for each in whole}
+    circles.replace({each: state.whole for each, state in circles.states.items() if each not in whole})
+    steps = [_step(circles, each) for each in whole]
+    made = circles.printed(circles.leaves, circles.outputs, circles.names, circles.axes)
+    items = put_together([*made.own, *steps, *graph.calls, *circles.calls], told=False)
+    sizes = tuple({**graph.bound, **made.bound}.items())
+    return eliminate_dead_code(replace(graph, body=tuple(items), sizes=sizes))
 
 
-class _Whole(Exception):  # noqa: N818
-    """A recurrence that cannot be parted."""
+def _is_told(each: Node) -> bool:
+    """Whether a node draws numbers, or sizes tell how its function is meant."""
+    values = [value for _, value in each.options if isinstance(value, Node)]
+    return "draw" in each.attributes or any(part.op == "size" for part in order(values))
 
 
-@dataclass
-class _Block:
-    """A segment while it is written.
+def _step(circles: Circles, each: Node) -> Equation:
+    """The equation of a state of a recurrence that is left as it is."""
+    state = circles.states[each]
+    left, step, at = state.state.equation.left, state.state.step, state.state.at
+    arguments = [Ref(circles.asked(state.behind, state.state.behind), left)]
+    if len(step.arguments) > 1:
+        begin = circles.asked(state.begin, f"{circles.names[each]}.start")
+        arguments.append(Ref(begin, left[:at] + left[at + 1 :]))
+    return Equation(circles.names[each], left, replace(step, arguments=tuple(arguments)))
 
-    Attributes:
-        group: the recurrence.
-        axis: what the positions of a segment are called.
-        cuts: what is given segment by segment: the dimension of a tensor, and what the block calls it.
-        wholes: what is given as it is.
-        firsts: what the block calls the first of each state.
-        body: the equations.
+
+def _take_sources(circle: Circle) -> None:
+    """Takes what is made for a circle alone, position by position."""
+    for reader in reversed(circle.all):
+        for child in dict.fromkeys(reader.children) if reader in circle.nodes else ():
+            given = (
+                child in circle.circles.leaves
+                or child.op in LEAVES
+                or child.op not in ("contract", "copy", *FUNCTIONS)
+            )
+            only = circle.nodes.issuperset(circle.readers[child]) and not _is_told(child)
+            if child in circle.labels or given or not only or child.is_scalar or "fill" in child.attributes:
+                continue
+            axes = {circle.read_along(each, child) for each in circle.readers[child]}
+            axis = axes.pop() if len(axes) == 1 else None
+            if axis is not None and axis not in child.over and child not in circle.circles.outputs.values():
+                circle.take(child, axis)
+
+
+# ---------------------------------------------------------------------------- one recurrence
+
+
+def _part(circle: Circle, size: int, length: int) -> None:
+    """Puts calls of segments in the place of a circle."""
+    circles, labels, (count, rest) = circle.circles, circle.labels, divmod(size, length)
+    back = circle.state.step.function != PREVIOUS.name
+    segment, other = _Segment.of(circle, length), _Segment.of(circle, rest) if rest else None
+    most = {each: _result(circle, each, length, count) for each in segment.block.made}
+    over = {each: _result(circle, each, rest) for each in most} if rest else {}
+    lasts = {state.behind: _last(circle, each) for each, state in circle.outer.items()}
+    ends = {state.behind: _last(circle, each) for each, state in circle.outer.items()} if rest else lasts
+    new = {each: _joined(whole, labels[each]) for each, whole in most.items()}
+    for each, part in over.items():
+        new[each] = _concatenated((part, new[each]) if back else (new[each], part), labels[each])
+    found = {new[each]: (labels[each], end) for each, end in ends.items()}
+    circles.replace(new, functools.partial(_ending, found, 0 if back else size - 1, circles.graph))
+    read = {*order(circles.roots())}
+    joined = [each for each, whole in most.items() if whole in read]
+
+    def parted(each: Node, at: int) -> Node:
+        return _parted(_cropped(each, at, count * length, rest, not back), at, count, length)
+
+    cuts = tuple(at for _, at in segment.block.cuts)
+    states = tuple(range(len(joined), len(joined) + len(lasts)))
+    way = Along(NamedAxis(circles.fresh(numbered("segment")), count), cuts, states, back, last=True)
+    starts = [
+        circles.asked(state.begin, f"{circles.names[each]}.start") for each, state in circle.outer.items()
+    ]
+    given = (*segment.given(parted, "segments"), *starts)
+    segment.call(given, joined, [*(most[each] for each in joined), *lasts.values()], "segments", way)
+    if other is not None:
+        cropped = functools.partial(_cropped, kept=rest, others=count * length, first=back)
+        given = (*other.given(cropped, "rest"), *(circles.names[each] for each in lasts.values()))
+        other.call(given, joined, [*(over[each] for each in joined), *ends.values()], "rest")
+
+
+def _ending(ends: Mapping[Node, tuple[int, Node]], last: int, graph: Graph, each: Node) -> Node:
+    """A node, which reads what the last segment left where it reads the last position of a state.
+
+    Args:
+        ends: the states at all positions, the dimension of these, and what the last segment left.
+        last: the last position.
+        graph: the graph, which tells sizes.
+        each: the node.
     """
 
-    group: Recurrence
-    axis: str
-    cuts: dict[tuple[str, int], str] = field(default_factory=dict)
-    wholes: dict[str, None] = field(default_factory=dict)
-    firsts: dict[str, str] = field(default_factory=dict)
-    body: list[Equation] = field(default_factory=list)
+    def is_last(operand: Operand, at: int) -> bool:
+        entry = operand.reads[at]
+        fixed = isinstance(entry, Affine) and not entry.terms
+        return fixed and evaluate(entry.offset, graph.bound) == last  # type: ignore[union-attr]
+
+    operands = list(each.operands)
+    for n, operand in enumerate(operands):
+        at, end = ends.get(operand.node, (0, None))
+        if end is not None and is_last(operand, at):
+            operands[n] = Operand(end, operand.reads[:at] + operand.reads[at + 1 :])
+    return each if operands == list(each.operands) else over_operands(each, operands)
 
 
-class _Segmenting(Stating):
-    """Writes the graph anew, each equation after those that it reads, a recurrence as calls of its segments."""
+def _result(circle: Circle, each: Node, length: int, *count: int) -> Node:
+    """What calls give of a node: some positions of it, of so many segments."""
+    at = circle.labels[each]
+    shape = (*count, *each.shape[:at], length, *each.shape[at + 1 :])
+    return leaf("input", shape, each.element, n=next(circle.circles.numbers))
 
-    def __init__(self, graph: Graph, count: int) -> None:
-        super().__init__(graph)
-        self.count = count
-        self.ends: dict[
-            str, tuple[int, tuple[int, int], str]
-        ] = {}  # where the last position is, and what holds it
 
-    def changed(self) -> Graph:
-        """The graph."""
-        for item in in_order(self.graph.body, self.graph.recurrences):
-            if not isinstance(item, Recurrence):
-                self.body.append(self._outside(item))
-                continue
-            before = len(self.body)
-            try:
-                self._part(item)
-            except _Whole:
-                self.body[before:] = item.equations
-        return eliminate_dead_code(
-            replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items()))
+def _last(circle: Circle, each: Node) -> Node:
+    """The last of a state that a call gives."""
+    at = circle.labels[each]
+    shape = each.shape[:at] + each.shape[at + 1 :]
+    return leaf("input", shape, each.element, n=next(circle.circles.numbers))
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A block of several positions, and what it calls the first of each state."""
+
+    block: Block
+    firsts: dict[Node, tuple[str, Node]]
+
+    @staticmethod
+    def of(circle: Circle, length: int) -> _Segment:
+        """The block of a circle at so many positions."""
+        circles = circle.circles
+        block = Block(circle, NamedAxis(circles.fresh(numbered(circle.state.step.axes[0])), length))
+        firsts = {}
+        for each in circle.outer:
+            at, dims = circle.labels[each], circles.dims(each)
+            name = circles.fresh(numbered(f"{circles.names[each]}.first"))
+            rest = dims[:at] + dims[at + 1 :], each.shape[:at] + each.shape[at + 1 :], "input"
+            firsts[each] = name, block.given(name, each, *rest)
+        return _Segment(block, firsts)
+
+    def given(self, part: Callable[[Node, int], Node], stem: str) -> Iterator[str]:
+        """The names of what is given position by position, of which each call gets a part."""
+        circles = self.block.circles
+        return (
+            circles.asked(part(each, at), f"{circles.names[each]}.{stem}") for each, at in self.block.cuts
         )
 
-    def _part(self, group: Recurrence) -> None:
-        """The calls that a recurrence is, and its results under their names."""
-        first = group.equations[0].name
-        size = evaluate(dim_size(self.dims[first][group.dimension(first)]), self.bound)
-        if not isinstance(size, int) or size < 2:
-            raise _Whole
-        group = self._with_sources(group)
-        length = math.ceil(size / self.count)
-        segments, rest = divmod(size, length)
-        block = self._written(group)
-        states = [each for each in group.equations if each.name in block.firsts]
-        starts = tuple(self.start(each, group.without(each.name, each.left)) for each in states)
-        carried = [each.right.arguments[0].name for each in states]  # type: ignore[union-attr]
-        read = self._read(group, size, carried)
-        joined = [each.name for each in group.equations if each.name in read]
-        axis = self._axis("segment")
-        results = {name: self.fresh(f"{name}.segments") for name in joined}
-        lasts = tuple(self.fresh(f"{name}.last") for name in carried)
-        cuts = tuple(self._cut(name, at, axis, (segments, length), rest, group) for name, at in block.cuts)
-        along = Along(
-            Axis(axis, segments),
-            tuple(at for _, at in block.cuts),
-            tuple(range(len(joined), len(joined) + len(states))),
-            group.step > 0,
-            last=True,
-        )
-        self._call(block, length, (*cuts, *starts), (*results.values(), *lasts), joined, along)
-        for name in joined:
-            made = self.fresh(f"{name}.most") if rest else name
-            self._join(made, name, results[name], axis, (segments, length), group)
-            results[name] = made
-        if rest:
-            lasts = self._rest(block, (segments * length, rest), carried, lasts, results)
-        self.ends.update(
-            (name, (group.dimension(name), _end(group, size), last))
-            for name, last in zip(carried, lasts, strict=True)
-        )
-
-    def _rest(
+    def call(
         self,
-        block: _Block,
-        lengths: tuple[int, int],
-        carried: Sequence[str],
-        lasts: tuple[str, ...],
-        results: Mapping[str, str],
-    ) -> tuple[str, ...]:
-        """The call of what whole segments leave over, behind their results; gives the last states.
-
-        Args:
-            block: what is called.
-            lengths: the positions of the whole segments, and those that are left.
-            carried: what becomes the next states.
-            lasts: the states that the segments leave.
-            results: of each tensor that is put together, what they give.
-        """
-        group = block.group
-        cuts = tuple(self._cropped(name, at, -lengths[0], group, last=True) for name, at in block.cuts)
-        others = {name: self.fresh(f"{name}.rest") for name in results}
-        ends = tuple(self.fresh(f"{name}.last") for name in carried)
-        self._call(block, lengths[1], (*cuts, *lasts), (*others.values(), *ends), list(results))
-        for name, whole in results.items():
-            self._concatenate(name, (whole, others[name]), group)
-        return ends
-
-    # ---- what is outside
-
-    def _with_sources(self, group: Recurrence) -> Recurrence:
-        """The recurrence with what is made for it alone, position by position."""
-        taken, labels = list(group.equations), dict(group.labels)
-        for item in reversed(self.graph.body):
-            if not isinstance(item, Equation) or item.name in labels or item.name in self.graph.outputs:
-                continue
-            readers = [each for each in self.graph.body if item.name in {name for name, _ in reads(each)}]
-            if not readers or is_random(item.right) or not {each.defines[0] for each in readers} <= {*labels}:
-                continue
-            found = {self._label_of(item, each, labels[each.defines[0]]) for each in readers}
-            label = found.pop()
-            if label is not None and not found:
-                taken.insert(0, item)
-                labels[item.name] = label
-        return replace(group, equations=tuple(taken), labels=labels)
-
-    def _label_of(self, item: Equation, reader: Equation | Apply, label: str) -> str | None:
-        """What an equation calls the axis of one that reads it at its own position alone."""
-        assert isinstance(reader, Equation)
-        ref = next(each for each in reader.references if each.name == item.name)
-        entries = [mine for mine, theirs in zip(item.left, ref.index, strict=True) if theirs == label]
-        if len(entries) != 1 or not isinstance(entries[0], str):
-            return None
-        alone = Recurrence((item,), {item.name: entries[0]}, -1)
-        return entries[0] if reads_here(reader, label, alone) else None
-
-    def _read(self, group: Recurrence, size: int, carried: Container[str]) -> set[str]:
-        """The tensors of which more than the last position is read outside, or that are results."""
-        found = set(self.graph.outputs)
-        for item in self.graph.body:
-            if isinstance(item, Apply):
-                found.update(item.operands)
-            elif item.name not in group.names:
-                found.update(
-                    ref.name
-                    for ref in item.references
-                    if ref.name in group.names
-                    and not (
-                        ref.name in carried and ref.index[group.dimension(ref.name)] in _end(group, size)
-                    )
-                )
-        return found
-
-    def _outside(self, item: Equation | Apply) -> Equation | Apply:
-        """What reads the last position of a state reads what the last segment left."""
-        return replace(item, right=self._ending(item.right)) if isinstance(item, Equation) else item
-
-    def _ending(self, part: Expression) -> Expression:
-        part = transform(part, self._ending)
-        if isinstance(part, Ref) and part.name in self.ends:
-            at, positions, last = self.ends[part.name]
-            if part.index[at] in positions:
-                return replace(part, name=last, index=part.index[:at] + part.index[at + 1 :])
-        return part
-
-    # ---- the block
-
-    def _written(self, group: Recurrence) -> _Block:
-        """The block, and what is made before it."""
-        taken = {axis for each in group.equations for axis in each.axes}
-        block = _Block(
-            group, fresh(group.labels[group.equations[0].name], {*taken, *self.taken, *self.sizes})
-        )
-        self.sizes.add(block.axis)
-        states = {each.name for each in states_of(group)}
-        for each in group.equations:
-            if each.name in states:
-                self._state(each, block)
-            else:
-                right = self._inside(each.right, each, block)
-                block.body.append(self._renamed(replace(each, right=right), block))
-        return block
-
-    def _renamed(self, equation: Equation, block: _Block) -> Equation:
-        return renamed_axes(equation, {block.group.labels[equation.name]: block.axis})
-
-    def _state(self, state: Equation, block: _Block) -> None:
-        """A state, which starts from what the segment before left."""
-        assert isinstance(state.right, Call)
-        block.firsts[state.name] = first = self.fresh(f"{state.name}.first")
-        start = Ref(first, block.group.without(state.name, state.left))
-        right = replace(state.right, arguments=(state.right.arguments[0], start))
-        block.body.append(self._renamed(replace(state, right=right), block))
-
-    def _inside(self, part: Expression, equation: Equation, block: _Block) -> Expression:
-        """A part of an equation as the block has it: what is no matter of one position alone is made before."""
-        group, label = block.group, block.group.labels[equation.name]
-        recurs = any(ref.name in group.labels for ref in references(part))
-        if is_random(part):
-            raise _Whole
-        if is_scalar(part) and not recurs:
-            return self._number(part, equation, block)
-        if isinstance(part, Ref):
-            inner = transform(part, lambda each: self._inside(each, equation, block))
-            assert isinstance(inner, Ref)
-            if part.name in group.labels:
-                return inner
-            if self._is_cut(part, label):
-                at = part.index.index(label) if label in part.index else None
-                return replace(inner, name=self._given(part.name, at, block))
-        elif not _is_sized(part) and (recurs or _is_alone(part, label)):
-            return transform(part, lambda each: self._inside(each, equation, block))
-        if recurs:
-            raise _Whole
-        axes = free_axes(part)
-        left = (*((label,) if label in axes else ()), *(axis for axis in axes if axis != label))
-        name = self.numbered(equation.name)
-        self.put(name, left, part, self.graph.scope(equation))
-        return Ref(self._given(name, 0 if label in axes else None, block), left)
-
-    def _is_cut(self, ref: Ref, label: str) -> bool:
-        """Whether a tensor is read at one position of an axis in one place at most, and by what tensors tell."""
-
-        def tells(entry: Any) -> bool:
-            named = all(each.name in self.dims for each in references(entry))
-            return is_told(entry) and named
-
-        inner = [entry for entry in ref.index if not isinstance(entry, str | int)]
-        others = (entry for entry in inner if isinstance(entry, tuple) or not tells(entry))
-        return ref.index.count(label) < 2 and label not in axes_of_index(tuple(others))
-
-    def _number(self, number: Expression, equation: Equation, block: _Block) -> Expression:
-        """A number; one that is made of sizes is given."""
-        if not any(isinstance(each, Size) for each in subexpressions(number)):
-            return number
-        scope = self.graph.scope(equation)
-
-        def told(part: Expression) -> Expression:
-            return self.extent(scope[part.axis]) if isinstance(part, Size) else transform(part, told)
-
-        name = self.numbered(equation.name)
-        self.put(name, (), told(number), scope)
-        return Ref(self._given(name, None, block), ())
-
-    def _given(self, name: str, at: int | None, block: _Block) -> str:
-        """What the block calls a tensor that it is given, of a segment along a dimension or as it is."""
-        if at is None:
-            block.wholes[name] = None
-            return name
-        if (name, at) not in block.cuts:
-            block.cuts[name, at] = self.fresh(f"{name}.at")
-        return block.cuts[name, at]
-
-    # ---- the calls
-
-    def _call(
-        self,
-        block: _Block,
-        length: int,
-        given: Sequence[str],
-        results: Sequence[str],
-        joined: Sequence[str],
+        given: tuple[str, ...],
+        joined: Sequence[Node],
+        results: Sequence[Node],
+        stem: str,
         along: Along | None = None,
     ) -> None:
-        """A call of the block with segments of some length."""
-        group, ends = block.group, list[Equation]()
-        last = 0 if group.step > 0 else length - 1
-        states = {each.name: each for each in states_of(group)}
-        for name in block.firsts:
-            carried = states[name].right.arguments[0]  # type: ignore[union-attr]
-            assert isinstance(carried, Ref)
-            left = group.without(name, states[name].left)
-            index = list(carried.index)
-            index[group.dimension(carried.name)] = last
-            ends.append(Equation(f"{block.firsts[name]}.next", left, replace(carried, index=tuple(index))))
-        position = Axis(block.axis, length)
-        leaves = (
-            *(self._leaf(leaf, name, (at, (position,))) for (name, at), leaf in block.cuts.items()),
-            *(self._leaf(leaf, name, (group.dimension(name), None)) for name, leaf in block.firsts.items()),
-            *(self._leaf(name, name) for name in block.wholes),
+        """Adds the call of the block.
+
+        Args:
+            given: what it is given but for what is the same in all calls.
+            joined: the nodes that it gives all positions of.
+            results: what stands for these, and for the last states, around it.
+            stem: what the former are called.
+            along: how it goes along an axis.
+        """
+        block, circles = self.block, self.block.circles
+        outputs = {block.named(each): block.made[each] for each in joined}
+        ends = {f"{name}.next": self._end(each) for each, (name, _) in self.firsts.items()}
+        steps = [block.step(each, self.firsts.get(each)) for each in block.circle.states]
+        told = {name: each for _, nodes in steps for name, each in nodes.items() if each not in block.leaves}
+        made = circles.printed(block.leaves, outputs | ends | told, block.names, block.axes)
+        leaves = [*block.cuts.values(), *(each for _, each in self.firsts.values()), *block.wholes.values()]
+        body = put_together([*made.own, *(equation for equation, _ in steps)])
+        sizes = tuple({**circles.graph.bound, **made.bound}.items())
+        graph = Graph(tuple(block.leaves[each] for each in leaves), tuple(body), (*outputs, *ends), sizes)
+        stems = (
+            *(f"{name}.{stem}" for name in outputs),
+            *(f"{circles.names[each]}.last" for each in self.firsts),
         )
-        sizes = {**self.bound, block.axis: length}
-        outputs = (*joined, *(each.name for each in ends))
-        graph = Graph(leaves, (*block.body, *ends), outputs, tuple(sizes.items()))
-        call = Apply(graph, (*given, *block.wholes), tuple(results), "", True, along)
-        self.body.append(call)
-        inside = of_tensors(graph)
-        for (output, name), (_, dims) in zip(call.made, call.returned(self.bound), strict=True):
-            self.dims[name], self.elements[name] = dims, inside[output]
+        names = tuple(circles.fresh(numbered(each)) for each in stems)
+        call = Apply(graph, (*given, *(circles.names[each] for each in block.wholes)), names, "", True, along)
+        circles.calls.append(call)
+        for each, (name, dims) in zip(results, call.returned(circles.graph.bound), strict=True):
+            circles.given(each, name, dims)
 
-    def _leaf(self, leaf: str, name: str, other: tuple[int, Dim | None] | None = None) -> Leaf:
-        """What a block is given of a tensor, one of whose dimensions is another there, or none."""
-        dims = self.dims[name]
-        if other is not None:
-            at, dim = other
-            dims = (*dims[:at], *(() if dim is None else (dim,)), *dims[at + 1 :])
-        return Leaf(leaf, "input", dims, holds=self.elements[name])
-
-    # ---- what goes in and comes out
-
-    def _axis(self, stem: str) -> str:
-        """A name of an axis."""
-        found = fresh(stem, {*self.taken, *self.sizes})
-        self.sizes.add(found)
-        return found
-
-    def _axes(self, name: str) -> tuple[str, ...]:
-        """An axis for each dimension of a tensor."""
-        found: list[str] = []
-        for dim in self.dims[name]:
-            found.append(fresh("_".join(axis.name for axis in dim), {*found, *self.taken}))
-        return tuple(found)
-
-    def _parted(self, name: str, at: int, axis: str, lengths: tuple[int, int]) -> tuple[list[Any], Scope]:
-        """Axes for a tensor whose dimension is so many segments of some length; and the sizes of these."""
-        axes, inner = list[Any](self._axes(name)), self._axis("position")
-        sizes = dict(zip(axes, map(dim_size, self.dims[name]), strict=True))
-        axes[at] = (axis, inner)
-        return axes, Scope({**sizes, axis: lengths[0], inner: lengths[1]})
-
-    def _cut(
-        self, name: str, at: int, axis: str, lengths: tuple[int, int], rest: int, group: Recurrence
-    ) -> str:
-        """A tensor that is given segment by segment: each a position of a dimension before that which it was."""
-        whole = self._cropped(name, at, -rest, group, last=False) if rest else name
-        axes, scope = self._parted(whole, at, axis, lengths)
-        parted = self.fresh(f"{name}.segments")
-        left = (*axes[:at], *axes[at], *axes[at + 1 :])
-        self.put(parted, left, Ref(whole, tuple(axes)), scope)
-        return parted
-
-    def _cropped(self, name: str, at: int, fewer: int, group: Recurrence, last: bool) -> str:
-        """A tensor without some positions of those that come last, or of those that come first."""
-        axes = self._axes(name)
-        ends = (Literal(0), Literal(fewer))
-        amounts = ends if last is (group.step > 0) else ends[::-1]
-        part = self.fresh(f"{name}.rest" if last else f"{name}.most")
-        sizes = Scope(dict(zip(axes, map(dim_size, self.dims[name]), strict=True)))
-        self.put(part, axes, Call(PAD.name, (Ref(name, axes),), (), ((axes[at], amounts),)), sizes)
-        return part
-
-    def _join(
-        self, made: str, name: str, parts: str, axis: str, lengths: tuple[int, int], group: Recurrence
-    ) -> None:
-        """Segments one after another."""
-        at = group.dimension(name)
-        axes, scope = self._parted(name, at, axis, lengths)
-        index = (axis, *axes[:at], axes[at][1], *axes[at + 1 :])
-        self.put(made, tuple(axes), Ref(parts, index), scope)
-
-    def _concatenate(self, name: str, parts: tuple[str, str], group: Recurrence) -> None:
-        """The segments of a result, and what is left over."""
-        axes, at = self._axes(name), group.dimension(name)
-        refs = tuple(Ref(each, axes) for each in (parts[::-1] if group.step > 0 else parts))
-        sizes = Scope(dict(zip(axes, map(dim_size, self.dims[name]), strict=True)))
-        self.put(name, axes, Call(CONCAT.name, refs, (axes[at],)), sizes)
+    def _end(self, each: Node) -> Node:
+        """The next state behind the last position of the block."""
+        circle = self.block.circle
+        made, at = self.block.made[circle.states[each].behind], circle.labels[each]
+        last = 0 if circle.state.step.function != PREVIOUS.name else made.shape[at] - 1
+        axes = [n for n in range(len(made.shape)) if n != at]
+        reads = tuple(Affine((), last) if n == at else along(n) for n in range(len(made.shape)))
+        return node("copy", dict(enumerate(made.shape)), [Operand(made, reads)], tuple(map(along, axes)))
 
 
-def _end(group: Recurrence, size: int) -> tuple[int, int]:
-    """The last position of a recurrence, told from the one side and from the other."""
-    return (0, -size) if group.step > 0 else (-1, size - 1)
+# ---------------------------------------------------------------------------- positions in segments
 
 
-def _is_alone(part: Expression, label: str) -> bool:
-    """Whether what does not recur is of each position by itself."""
-    bound = part.summed if isinstance(part, Contraction) else ()
-    if isinstance(part, Call):
-        bound = (*part.axes, *option_axes(part))
-    return label in free_axes(part) and label not in bound
+def _parted(each: Node, at: int, count: int, length: int) -> Node:
+    """A tensor with an axis of segments before that of the positions of each."""
+    sizes = dict[Axis, Size](enumerate(each.shape)) | {"s": count, "l": length}
+    reads = tuple(row_major(("s", "l"), sizes) if n == at else along(n) for n in range(len(each.shape)))
+    axes: list[Axis] = [*range(len(each.shape))]
+    axes[at : at + 1] = ["s", "l"]
+    return node("copy", sizes, [Operand(each, reads)], tuple(map(along, axes)))
 
 
-def _is_sized(part: Expression) -> bool:
-    """Whether sizes stand in what tells how a function is meant."""
-    options = part.options if isinstance(part, Call) else ()
-    return any(
-        isinstance(each, Size) for _, values in options for value in values for each in subexpressions(value)
-    )
+def _joined(each: Node, at: int) -> Node:
+    """Segments, of the first axis, one after another."""
+    count, *shape = each.shape
+    sizes = dict[Axis, Size](enumerate(shape)) | {"s": count, "l": shape[at]}
+    axes = range(len(shape))
+    reads = (along("s"), *(along("l" if n == at else n) for n in axes))
+    result = tuple(row_major(("s", "l"), sizes) if n == at else along(n) for n in axes)
+    return node("copy", sizes, [Operand(each, reads)], result)
+
+
+def _cropped(each: Node, at: int, kept: int, others: int, first: bool) -> Node:
+    """A tensor at so many positions, before or behind others."""
+    if not others:
+        return each
+    axes = range(len(each.shape))
+    sizes = dict[Axis, Size](enumerate(each.shape)) | {at: kept}
+    start = 0 if first else others
+    reads = tuple(Affine(((n, 1),), start) if n == at else along(n) for n in axes)
+    shape, fill = [sizes[n] for n in axes], (("fill", number(0)),)
+    return node("copy", sizes, [Operand(each, reads)], tuple(map(along, axes)), shape, options=fill)
+
+
+def _concatenated(parts: tuple[Node, Node], at: int) -> Node:
+    """Two tensors one after another."""
+    shape, pieces = parts[0].shape, {(at, n): part.shape[at] for n, part in enumerate(parts)}
+    sizes = dict[Axis, Size](enumerate(shape)) | {at: sum(pieces.values())} | pieces
+    axes = range(len(shape))
+    operands = [
+        Operand(part, tuple(along((at, n) if axis == at else axis) for axis in axes))
+        for n, part in enumerate(parts)
+    ]
+    return node(CONCAT.name, sizes, operands, tuple(map(along, axes)), over=(at, *pieces))

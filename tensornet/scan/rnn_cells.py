@@ -135,7 +135,7 @@ class _Reading:
         made = (call.graph.outputs[n] for n in call.along.states)
         self.next = dict(zip(leaves[first:], made, strict=False))
         name = call.graph.outputs[0]
-        self.left: tuple[Any, ...] = self.inside[name].left if name in self.next.values() else ()
+        self.left: tuple[Any, ...] = self.inside[name].left if name in self.inside else ()
         self.result = Ref(name, self.left)
         self.label = fresh(call.along.axis.name, set(axes_of_index(self.left)))
         self.channels: frozenset[int] | None = None

@@ -8,22 +8,26 @@ states hold of the position before, it makes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ..frontend.elaborate_ir import function_of, inputs_of
+from ..graph.call import calls_late
 from ..graph.element_types import of_tensors
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
+from ..graph.recurrences import is_step
 from ..ir.function import Function
 from ..ir.names import Names
 from ..ir.node import Node
 from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import Call, Ref, fresh, references
-from ..scan.lowering import states_of
+from .states import states_of
 
-__all__ = ["Cut", "State", "cut"]
+__all__ = ["Cut", "State", "cut", "put_together"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,13 @@ class State:
         equation: its equation, a step.
         behind: the tensor whose other position it is.
         begin: what it starts from, as a tensor without its axis; "" if that is a number, or nothing.
+        level: 0 in a recurrence, 1 in one that goes round at each position of another, and so on.
     """
 
     equation: Equation
     behind: str
     begin: str
+    level: int
 
     @property
     def step(self) -> Call:
@@ -82,7 +88,10 @@ def cut(graph: Graph) -> Cut:
     def given(names: Iterable[str]) -> tuple[Leaf, ...]:
         return tuple(Leaf(name, "input", graph.named[name], holds=elements[name]) for name in names)
 
-    while found := {each.equation.name: each for each in _states(rest)}:  # of recurrences in recurrences too
+    for level in itertools.count():  # of recurrences in recurrences too
+        found = {each.equation.name: each for each in _states(rest, level)}
+        if not found:
+            break
         states |= found
         body = tuple(item for item in rest.body if found.keys().isdisjoint(item.defines))
         rest = replace(rest, leaves=(*rest.leaves, *given(found)), body=body)
@@ -102,7 +111,7 @@ def cut(graph: Graph) -> Cut:
     return Cut(graph, program, states)
 
 
-def _states(graph: Graph) -> Iterator[State]:
+def _states(graph: Graph, level: int) -> Iterator[State]:
     """The states of all recurrences."""
     taken = {*graph.named}
     for equation in (each for group in graph.recurrences for each in states_of(group)):
@@ -111,10 +120,42 @@ def _states(graph: Graph) -> Iterator[State]:
         assert isinstance(behind, Ref)
         begin = fresh(f"{equation.name}.begin", taken) if starts and isinstance(starts[0], Ref) else ""
         taken.add(begin)
-        yield State(equation, behind.name, begin)
+        yield State(equation, behind.name, begin, level)
 
 
 def _begin(state: State) -> Equation:
     """The equation of what a state starts from."""
     left = state.equation.left
     return Equation(state.begin, left[: state.at] + left[state.at + 1 :], state.step.arguments[1])
+
+
+# ---------------------------------------------------------------------------- put together again
+
+Item: TypeAlias = "Equation | Apply"
+
+
+def put_together(items: Sequence[Item], told: bool = True) -> Iterator[Item]:
+    """Equations and calls, each after what it reads, and calls as late as can be; but steps read what is made after
+    them.
+
+    Args:
+        items: the equations and calls.
+        told: whether calls stay in their order.
+    """
+    makers = {name: item for item in items for name in item.defines}
+    return calls_late(
+        items, lambda item: _before(item, makers), lambda item: told and isinstance(item, Apply)
+    )
+
+
+def _before(item: Item, makers: Mapping[str, Item]) -> list[Item]:
+    """What an item must stand below: of a step that is what its start reads, and other steps."""
+    found = [makers[name] for name, _ in reads(item) if name in makers]
+    if isinstance(item, Apply) or not isinstance(item.right, Call) or not is_step(item.right):
+        return found
+    begun = {ref.name for start in item.right.arguments[1:] for ref in references(start)}
+    return [
+        each
+        for each in found
+        if not begun.isdisjoint(each.defines) or (isinstance(each, Equation) and is_step(each.right))
+    ]

@@ -1,0 +1,445 @@
+"""Circles of nodes: what hangs on a state of a recurrence, and its next value on that.
+
+A graph is cut at its states (`cut.py`). A circle is what goes round along an axis, with all that it needs; what is
+given to it and what others read of it are no part of it. It may be made anew as a block, of one position of the axis
+or of several.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..frontend.elaborate_expressions import Expressions
+from ..graph.element_types import of_expression
+from ..graph.graph import Apply, Graph
+from ..graph.leaves import Leaf
+from ..graph.recurrences import circles
+from ..graph.shape_inference import Axis as NamedAxis
+from ..graph.shape_inference import Dim
+from ..ir.build import leaf, met_axes, node
+from ..ir.equations import LEAVES, reads_of
+from ..ir.function import Function, Rule, order, rebuilt
+from ..ir.names import Names
+from ..ir.naming import graph_of
+from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, along, axes_of, gathered
+from ..ir.positions import held
+from ..language.equation import Equation
+from ..language.expression import Call, Literal, Ref, axes_of_index, free_axes
+from ..ops.structure import REPEAT
+from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
+from ..sizes import name_of
+from .cut import Cut, State
+from .states import moved
+
+__all__ = ["Block", "Circle", "Circles", "Tied", "numbered"]
+
+
+@dataclass(frozen=True)
+class Tied:
+    """A state, and the nodes that it is made of.
+
+    Attributes:
+        state: the state.
+        behind: what it holds at another position.
+        begin: what it starts from, without its axis.
+        whole: what it is at all positions, once these are all known.
+    """
+
+    state: State
+    behind: Node
+    begin: Node
+    whole: Node
+
+    def over(self, new: dict[Node, Node], rule: Rule) -> Tied:
+        """The same of other nodes."""
+        return Tied(self.state, *rebuilt((self.behind, self.begin, self.whole), new, rule))
+
+
+class Circles:
+    """A program whose circles become calls, one after another.
+
+    Attributes:
+        graph: the graph.
+        states: those that go round yet, by the nodes that stand for them.
+        outputs: the nodes that are asked for, by name.
+        names, axes: what nodes and their axes are called.
+        leaves, calls: what is given to the program, and the calls that give some of it.
+    """
+
+    def __init__(self, found: Cut) -> None:
+        self.graph, self.sizes = found.graph, found.program.function.sizes
+        self.leaves = dict(found.program.leaves)
+        self.names = found.program.names.tensors | {each: known.name for each, known in self.leaves.items()}
+        self.axes, self.calls = dict(found.program.names.axes), list[Apply]()
+        self.taken = {*self.graph.named, *self.graph.bound, *self.graph.open_sizes, *FUNCTIONS, *RESERVED}
+        self.numbers = itertools.count(len(self.leaves))
+        self.states = dict(self._tied(found))
+        asked = (*self.graph.outputs, *(n for call in self.graph.calls for n in call.names().values()))
+        made = {*found.program.names.outputs, *found.states}
+        self.outputs = {name: found.nodes[name] for name in asked if name in made}
+
+    def _tied(self, found: Cut) -> Iterator[tuple[Node, Tied]]:
+        """The states, by the nodes that stand for them."""
+        expressions = Expressions(self.graph, found.program.draws + 1)
+        expressions.tensors.update(nodes := found.nodes)
+        elements = {name: each.element for name, each in nodes.items()}
+        for name, each in found.states.items():
+            left, scope = each.equation.left, self.graph.scope(each.equation)
+            own, begin = left[: each.at] + left[each.at + 1 :], (*each.step.arguments[1:], Literal(0))[0]
+            for axis in axes_of_index(own):
+                if axis not in free_axes(begin):
+                    begin = Call(REPEAT.name, (begin,), (axis,))
+            if of_expression(begin, elements) is not elements[name] >= Element.WIDE:
+                begin = Call(CONVERSIONS[elements[name]], (begin,))
+            whole = expressions.value(moved(each.step), left, scope)
+            yield nodes[name], Tied(each, nodes[each.behind], expressions.value(begin, own, scope), whole)
+        self.axes |= expressions.axes
+
+    # ---- names
+
+    def fresh(self, names: Iterable[str]) -> str:
+        """The first of some names that nothing has."""
+        found = next(name for name in names if name not in self.taken)
+        self.taken.add(found)
+        return found
+
+    def asked(self, each: Node, stem: str) -> str:
+        """The name of a node, which is asked for from here on; a number behind a stem if it has none."""
+        if each not in self.names:
+            self.names[each] = self.fresh(f"{stem}_{n}" for n in itertools.count(1))
+        if each not in self.leaves:
+            self.outputs[self.names[each]] = each
+        return self.names[each]
+
+    def given(self, each: Node, name: str, dims: tuple[Dim, ...]) -> None:
+        """Notes that a call gives a node."""
+        self.leaves[each], self.names[each] = Leaf(name, "input", dims, holds=each.element), name
+
+    def dims(self, each: Node) -> tuple[Dim, ...]:
+        """The dimensions of a tensor, under names."""
+        called = self.axes.get(each, ())
+
+        def axis(at: int) -> NamedAxis:
+            size = each.sizes[at]
+            return NamedAxis(called[at] if at < len(called) else name_of(size) or "n", size)
+
+        pairs = zip(each.dims, each.shape, strict=True)
+        own = (tuple(map(axis, axes or ())) or (NamedAxis(name_of(n) or "n", n),) for axes, n in pairs)
+        return self.graph.named.get(self.names.get(each, ""), tuple(own))
+
+    # ---- circles
+
+    def roots(self) -> list[Node]:
+        """What is asked for, and what states are made of."""
+        tied = (each for state in self.states.values() for each in (state.behind, state.begin))
+        return [*self.outputs.values(), *tied]
+
+    def __iter__(self) -> Iterator[Circle]:
+        """What goes round yet, each behind what it reads."""
+        reading = {
+            each: (self.states[each].behind,) if each in self.states else each.children
+            for each in order(self.roots())
+        }
+        for group in circles(reading):
+            if len(group) > 1 or group[0] in reading[group[0]]:
+                states = {each: self.states[each] for each in group if each in self.states}
+                yield Circle(self, {*group}.difference(states), states)
+
+    def replace(self, new: dict[Node, Node], rule: Rule = lambda each: each) -> None:
+        """Puts nodes in the place of others, of states among them, and rewrites what reads them."""
+        gone = {old for old, each in new.items() if old is not each}
+        self.states = {each: state for each, state in self.states.items() if each not in gone}
+        self.leaves = {each: known for each, known in self.leaves.items() if each not in gone}
+        self.outputs = dict(zip(self.outputs, rebuilt(self.outputs.values(), new, rule), strict=True))
+        self.states = {each: state.over(new, rule) for each, state in self.states.items()}
+        for old, each in new.items():
+            if old is not each and old in self.names:
+                self.names.setdefault(each, self.names[old])
+            if old is not each and old in self.axes and old.sizes == each.sizes:
+                self.axes.setdefault(each, self.axes[old])
+
+    def printed(
+        self,
+        leaves: Mapping[Node, Leaf],
+        outputs: Mapping[str, Node],
+        names: Mapping[Node, str],
+        axes: Mapping[Node, tuple[str, ...]],
+    ) -> Graph:
+        """Nodes as equations."""
+        tensors = {each: name for each, name in names.items() if each not in leaves or each.op == "constant"}
+        told = Names(tuple(leaves.values()), tuple(outputs), self.graph.sizes, tensors, dict(axes), {})
+        free = tuple(each for each, known in leaves.items() if known.value is None)
+        return graph_of(Function(free, tuple(outputs.values()), self.sizes), told)
+
+
+class Circle:
+    """What goes round along an axis, and at what places.
+
+    Attributes:
+        circles: whose circle it is.
+        nodes: those that are made at each position; more can be taken.
+        states: those of the recurrence, and of others that go round at each position.
+        outer: those of the recurrence alone.
+        labels: the dimension of each node and state that is along the axis.
+        axes: the axis of each node that is it.
+        all, readers: all nodes that are needed around, and who reads each.
+    """
+
+    def __init__(self, circles: Circles, nodes: set[Node], states: Mapping[Node, Tied]) -> None:
+        self.circles, self.nodes, self.states = circles, nodes, states
+        least = min(each.state.level for each in states.values())
+        self.outer = {each: state for each, state in states.items() if state.state.level == least}
+        self.labels = {each: state.state.at for each, state in self.outer.items()}
+        self.axes = dict[Node, Axis]()
+        around = order(circles.roots())
+        read = {child for each in around if each not in nodes for child in each.children}
+        read |= {*circles.outputs.values()}
+        wholes = (state.whole for each, state in states.items() if each in read)
+        self.all = order([*circles.roots(), *wholes])
+        self.readers: dict[Node, list[Node]] = {each: [] for each in self.all}
+        for reader in self.all:
+            for each in reader.children:
+                self.readers[each].append(reader)
+        before = -1
+        while before < len(self.labels):
+            before = len(self.labels)
+            for each in self.all:
+                if each in self.nodes and each not in self.labels:
+                    self._label_as_read(each)
+            inner = ((each, self.labels.get(state.behind)) for each, state in states.items())
+            self.labels |= {each: at for each, at in inner if at is not None and each not in self.outer}
+
+    @property
+    def state(self) -> State:
+        """One of its states."""
+        return next(iter(self.outer.values())).state
+
+    @property
+    def length(self) -> Any:
+        """The positions along the axis."""
+        first = next(iter(self.outer))
+        return first.shape[self.labels[first]]
+
+    @property
+    def in_order(self) -> list[Node]:
+        """Its nodes, each after what it reads."""
+        return [each for each in self.all if each in self.nodes]
+
+    def _label_as_read(self, each: Node) -> None:
+        """Notes which axis of a node is that of the circle, if what it reads tells that."""
+        found = (reads[self.labels[child]].axis for child, reads in reads_of(each) if child in self.labels)
+        axis = next(found, None)
+        if axis is not None:
+            self._label(each, axis)
+
+    def _label(self, each: Node, axis: Axis) -> None:
+        self.axes[each] = axis
+        self.labels[each] = next(d for d, entry in enumerate(each.result) if entry.axis == axis)
+
+    def take(self, each: Node, axis: Axis) -> None:
+        """Makes a node position by position too, along an axis of it."""
+        self.nodes.add(each)
+        self._label(each, axis)
+
+    def read_along(self, reader: Node, child: Node) -> Axis | None:
+        """The axis of what a node reads at its own position alone; nothing where it reads it at others too."""
+        axes = set[Axis | None]()
+        for other, reads in reads_of(reader):
+            if other is child:
+                at = [d for d, entry in enumerate(reads) if self.axes[reader] in axes_of((entry,))]
+                alone = len(at) == 1 and reads[at[0]].axis == self.axes[reader]
+                own = child.dims[at[0]] if alone else None
+                axes.add(own[0] if own is not None and len(own) == 1 else None)
+        return axes.pop() if len(axes) == 1 else None
+
+
+class Block:
+    """What a circle is at one position, or at several that follow one another.
+
+    Attributes:
+        circle: the circle.
+        positions: the axis of several positions; nothing for one.
+        made: what its nodes and states are there.
+        cuts, wholes: what is given of a dimension of a node, and as it is.
+        leaves, names, axes: what it calls these, other nodes and their axes.
+    """
+
+    def __init__(self, circle: Circle, positions: NamedAxis | None = None) -> None:
+        self.circle, self.circles, self.positions = circle, circle.circles, positions
+        self.numbers = itertools.count()
+        self.leaves, self.names = dict[Node, Leaf](), dict[Node, str]()
+        self.cuts, self.wholes = dict[tuple[Node, int], Node](), dict[Node, Node]()
+        self.axes = dict[Node, tuple[str, ...]]()
+        names, nodes = self.circles.names, circle.in_order
+        self.stems = {each: names[each] for each in circle.states}
+        for each in reversed(nodes):
+            self.stems[each] = names.get(each) or self.stems.get(each) or "v"
+            for child in each.children:
+                self.stems.setdefault(child, self.stems[each])
+        self.made = {each: self._part(names[each], each, circle.labels[each]) for each in circle.states}
+        for each in nodes:
+            self.made[each] = self._made(each)
+            if each in names:
+                self.names.setdefault(self.made[each], names[each])
+
+    # ---- what is given
+
+    def given(self, name: str, each: Node, dims: tuple[Dim, ...], shape: Sequence[Any], kind: Any) -> Node:
+        """A tensor that the block is given."""
+        made = leaf("input", shape, each.element, n=next(self.numbers))
+        self.leaves[made], self.names[made] = Leaf(name, kind, dims, holds=each.element), name
+        return made
+
+    def _part(self, name: str, each: Node, at: int) -> Node:
+        """A tensor at the positions of the block."""
+        own: tuple[Dim, ...] = () if self.positions is None else ((self.positions,),)
+        dims = self.circles.dims(each)
+        dims = (*dims[:at], *own, *dims[at + 1 :])
+        return self.given(name, each, dims, self.without(each.shape, at), "input")
+
+    def without(self, shape: Sequence[Any], at: int) -> tuple[Any, ...]:
+        """Sizes at the positions of the block, of one dimension of all positions."""
+        own = () if self.positions is None else (self.positions.size,)
+        return (*shape[:at], *own, *shape[at + 1 :])
+
+    def _cut(self, each: Node, at: int, stem: str) -> Node:
+        """What is given of a tensor at the positions of the block."""
+        if (each, at) not in self.cuts:
+            name = self.circles.asked(each, stem)
+            self.cuts[each, at] = self._part(self.circles.fresh(numbered(f"{name}.at")), each, at)
+        return self.cuts[each, at]
+
+    def _whole(self, each: Node, stem: str) -> Node:
+        """What is given of a tensor that has nothing to do with the axis."""
+        if each.op in LEAVES and not _is_sized(each):
+            return each
+        if each not in self.wholes:
+            kind = "input" if self.positions is not None or each.element < Element.WIDE else "constant"
+            name = self.circles.asked(each, stem)
+            self.wholes[each] = self.given(name, each, self.circles.dims(each), each.shape, kind)
+        return self.wholes[each]
+
+    # ---- one node
+
+    def _made(self, each: Node) -> Node:
+        """What a node is at the positions of the block."""
+        at, axis = self.circle.labels[each], self.circle.axes[each]
+        sizes = dict[Axis, Any](enumerate(each.sizes))
+        if self.positions is not None:
+            sizes[axis] = self.positions.size
+        operands = [self._operand(each, operand) for operand in self._together(each)]
+        result = self._entries(each, each.result, at)
+        made = node(each.op, sizes, operands, result, self.without(each.shape, at), each.over, each.options)
+        met, called = met_axes(operands, result, each.over), self.circles.axes.get(each, ())
+        if len(called) == len(each.sizes) and len(met) == len(made.sizes):
+            own = {axis: self.positions.name} if self.positions is not None else {}
+            self.axes.setdefault(made, tuple(own.get(each, called[each]) for each in met))
+        return made
+
+    def _together(self, each: Node) -> Sequence[Operand]:
+        """The operands of a node; of a sum those that do not recur are added before the loop."""
+        labels, axis = self.circle.labels, self.circle.axes[each]
+        others = [operand for operand in each.operands if operand.node not in labels]
+        if each.op != "add" or len(others) < 2 or all(operand.node.is_scalar for operand in others):
+            return each.operands
+        axes = {axis for operand in others for axis in axes_of(operand.reads)}
+        left = (axis, *(other for other in range(len(each.sizes)) if other != axis))
+        own = tuple(along(other) for other in left if other in axes)
+        total = node("add", dict(enumerate(each.sizes)), others, own)
+        return [Operand(total, own), *(operand for operand in each.operands if operand.node in labels)]
+
+    def _operand(self, each: Node, operand: Operand) -> Operand:
+        """An operand of a node at the positions of the block."""
+        child, reads = operand
+        axis, stem = self.circle.axes[each], self.stems[each]
+        if child in self.made:
+            return Operand(self.made[child], self._entries(each, reads, self.circle.labels[child]))
+        if child.is_scalar:
+            return Operand(self._whole(child, stem)) if _is_sized(child) else operand
+        inner = [d for d, entry in enumerate(reads) if axis in axes_of((entry,)) and not self._recurs(entry)]
+        if not inner:
+            return Operand(self._whole(child, stem), self._entries(each, reads))
+        if len(inner) > 1 or reads[inner[0]].axis != axis:
+            child, reads = self._picked(each, operand, inner)
+            inner = [0]
+        return Operand(self._cut(child, inner[0], stem), self._entries(each, reads, inner[0]))
+
+    def _picked(self, each: Node, operand: Operand, inner: Sequence[int]) -> Operand:
+        """An operand, of which is picked before the loop what is read along its axis and others together."""
+        (child, reads), axis = operand, self.circle.axes[each]
+        axes = dict.fromkeys(axes_of(tuple(reads[d] for d in inner)))
+        own = (axis, *(other for other in axes if other != axis))
+        others = [d for d in range(len(reads)) if d not in inner]
+        sizes = dict[Axis, Any](enumerate(each.sizes)) | {("of", d): child.shape[d] for d in others}
+        picked = tuple(reads[d] if d in inner else along(("of", d)) for d in range(len(reads)))
+        left = (*own, *(("of", d) for d in others))
+        made = node("copy", sizes, [Operand(child, picked)], tuple(map(along, left)))
+        return Operand(made, (*map(along, own), *(reads[d] for d in others)))
+
+    def _recurs(self, entry: Affine | Gather) -> bool:
+        """Whether a position is held by what recurs."""
+        return any(each in self.made for each in gathered((entry,)))
+
+    def _entries(self, each: Node, entries: Entries, at: int | None = None) -> Entries:
+        """Positions as the block has them, of which one is that of the block; others along its axis are given."""
+        rest = ((d, entry) for d, entry in enumerate(entries) if d != at or self.positions is not None)
+        return tuple(entry if d == at else self._entry(each, entry) for d, entry in rest)
+
+    def _entry(self, each: Node, entry: Affine | Gather) -> Affine | Gather:
+        if isinstance(entry, Gather):
+            return Gather(*self._operand(each, Operand(entry.node, entry.reads)))
+        if self.circle.axes[each] in axes_of((entry,)):
+            return Gather(*self._operand(each, held(entry, dict(enumerate(each.sizes)))))
+        return entry
+
+    # ---- equations
+
+    def named(self, each: Node) -> str:
+        """What the block calls one of its nodes."""
+        made = self.made[each]
+        if made not in self.names:
+            self.names[made] = self.circles.fresh(f"{self.stems[each]}_{n}" for n in itertools.count(1))
+        return self.names[made]
+
+    def step(self, each: Node, begin: tuple[str, Node] | None = None) -> tuple[Equation, dict[str, Node]]:
+        """The equation of a state, and the nodes that it speaks of by name.
+
+        Args:
+            each: what stands for the state.
+            begin: what it starts from; if nothing is said, what it starts from at the positions of the block.
+        """
+        state = self.circle.states[each]
+        step, at = state.state.step, self.circle.labels[each]
+        own = () if self.positions is None else (self.positions.name,)
+        over = step.axes if at != state.state.at else own
+        left = state.state.equation.left
+        left = (*left[:at], *own, *left[at + 1 :])
+        told = {self.named(state.behind): self.made[state.behind]}
+        arguments = [Ref(self.named(state.behind), left)]
+        if begin is None and len(step.arguments) > 1:
+            begin = self._begin(state, at - (at > state.state.at))
+        if begin is not None:
+            told[begin[0]] = begin[1]
+            arguments.append(Ref(begin[0], tuple(entry for entry in left if entry not in over)))
+        right = Call(step.function, tuple(arguments), over)
+        return Equation(self.names[self.made[each]], left, right), told
+
+    def _begin(self, state: Tied, at: int) -> tuple[str, Node]:
+        """What a state that goes round at each position starts from there."""
+        if state.begin in self.made:
+            return self.named(state.begin), self.made[state.begin]
+        begin = self._cut(state.begin, at, f"{state.state.equation.name}.start")
+        return self.names[begin], begin
+
+
+def numbered(name: str) -> Iterator[str]:
+    """A name, and then with numbers."""
+    return itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1)))
+
+
+def _is_sized(number: Node) -> bool:
+    """Whether a number is made of sizes."""
+    return any(each.op == "size" for each in order([number]))
