@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..graph.call import Along
 from ..graph.graph import Apply, Graph, inlined
@@ -20,15 +20,12 @@ from ..ir.build import leaf, node, number
 from ..ir.equations import LEAVES
 from ..ir.function import order, over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
-from ..language.equation import Equation
-from ..language.expression import Ref
 from ..ops.scan import PREVIOUS
 from ..ops.structure import CONCAT
 from ..ops.table import FUNCTIONS
-from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate
 from .circles import Block, Circle, Circles, Tied, numbered
-from .cut import cut, put_together
+from .cut import cut
 from .states import with_states
 
 __all__ = ["segmented"]
@@ -50,32 +47,13 @@ def segmented(graph: Graph, count: int) -> Graph:
             _part(circle, size, math.ceil(size / count))
         else:
             whole |= circle.states
-    if not circles.calls:
-        return graph
-    whole = {each: circles.states[each] for each in whole}
-    circles.replace({each: state.whole for each, state in circles.states.items() if each not in whole})
-    steps = [_step(circles, each) for each in whole]
-    made = circles.printed(circles.leaves, circles.outputs, circles.names, circles.axes)
-    items = put_together([*made.own, *steps, *graph.calls, *circles.calls], told=False)
-    sizes = tuple({**graph.bound, **made.bound}.items())
-    return eliminate_dead_code(replace(graph, body=tuple(items), sizes=sizes))
+    return circles.changed(whole) if circles.calls else graph
 
 
 def _is_told(each: Node) -> bool:
     """Whether a node draws numbers, or sizes tell how its function is meant."""
     values = [value for _, value in each.options if isinstance(value, Node)]
     return "draw" in each.attributes or any(part.op == "size" for part in order(values))
-
-
-def _step(circles: Circles, each: Node) -> Equation:
-    """The equation of a state of a recurrence that is left as it is."""
-    state = circles.states[each]
-    left, step, at = state.state.equation.left, state.state.step, state.state.at
-    arguments = [Ref(circles.asked(state.behind, state.state.behind), left)]
-    if len(step.arguments) > 1:
-        begin = circles.asked(state.begin, f"{circles.names[each]}.start")
-        arguments.append(Ref(begin, left[:at] + left[at + 1 :]))
-    return Equation(circles.names[each], left, replace(step, arguments=tuple(arguments)))
 
 
 def _take_sources(circle: Circle) -> None:
@@ -217,19 +195,13 @@ class _Segment:
         block, circles = self.block, self.block.circles
         outputs = {block.named(each): block.made[each] for each in joined}
         ends = {f"{name}.next": self._end(each) for each, (name, _) in self.firsts.items()}
-        steps = [block.step(each, self.firsts.get(each)) for each in block.circle.states]
-        told = {name: each for _, nodes in steps for name, each in nodes.items() if each not in block.leaves}
-        made = circles.printed(block.leaves, outputs | ends | told, block.names, block.axes)
-        leaves = [*block.cuts.values(), *(each for _, each in self.firsts.values()), *block.wholes.values()]
-        body = put_together([*made.own, *(equation for equation, _ in steps)])
-        sizes = tuple({**circles.graph.bound, **made.bound}.items())
-        graph = Graph(tuple(block.leaves[each] for each in leaves), tuple(body), (*outputs, *ends), sizes)
+        graph = block.graph(outputs | ends, self.firsts)
         stems = (
             *(f"{name}.{stem}" for name in outputs),
             *(f"{circles.names[each]}.last" for each in self.firsts),
         )
         names = tuple(circles.fresh(numbered(each)) for each in stems)
-        call = Apply(graph, (*given, *(circles.names[each] for each in block.wholes)), names, "", True, along)
+        call = Apply(graph, (*given, *(circles.names[each] for each in block.held)), names, "", True, along)
         circles.calls.append(call)
         for each, (name, dims) in zip(results, call.returned(circles.graph.bound), strict=True):
             circles.given(each, name, dims)

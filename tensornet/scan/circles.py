@@ -8,8 +8,8 @@ or of several.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..frontend.elaborate_expressions import Expressions
@@ -30,8 +30,9 @@ from ..language.equation import Equation
 from ..language.expression import Call, Literal, Ref, axes_of_index, free_axes
 from ..ops.structure import REPEAT
 from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
+from ..passes.dead_code import eliminate_dead_code
 from ..sizes import name_of
-from .cut import Cut, State
+from .cut import Cut, State, put_together
 from .states import moved
 
 __all__ = ["Block", "Circle", "Circles", "Tied", "numbered"]
@@ -160,6 +161,29 @@ class Circles:
                 self.names.setdefault(each, self.names[old])
             if old is not each and old in self.axes and old.sizes == each.sizes:
                 self.axes.setdefault(each, self.axes[old])
+
+    def changed(self, kept: Container[Node] = ()) -> Graph:
+        """The graph, with its calls; states that are not kept are looked up at other positions.
+
+        Args:
+            kept: states of recurrences that are left as they are.
+        """
+        self.replace({each: state.whole for each, state in self.states.items() if each not in kept})
+        steps = [self._step(each) for each in self.states]
+        made = self.printed(self.leaves, self.outputs, self.names, self.axes)
+        items = put_together([*made.own, *steps, *self.graph.calls, *self.calls], told=False)
+        sizes = tuple({**self.graph.bound, **made.bound}.items())
+        return eliminate_dead_code(replace(self.graph, body=tuple(items), sizes=sizes))
+
+    def _step(self, each: Node) -> Equation:
+        """The equation of a state of a recurrence that is left as it is."""
+        state = self.states[each]
+        left, step, at = state.state.equation.left, state.state.step, state.state.at
+        arguments = [Ref(self.asked(state.behind, state.state.behind), left)]
+        if len(step.arguments) > 1:
+            begin = self.asked(state.begin, f"{self.names[each]}.start")
+            arguments.append(Ref(begin, left[:at] + left[at + 1 :]))
+        return Equation(self.names[each], left, replace(step, arguments=tuple(arguments)))
 
     def printed(
         self,
@@ -397,6 +421,30 @@ class Block:
 
     # ---- equations
 
+    @property
+    def held(self) -> list[Node]:
+        """What is given as it is, and is no constant."""
+        return [each for each, made in self.wholes.items() if self.leaves[made].kind == "input"]
+
+    def graph(self, outputs: Mapping[str, Node], begins: Mapping[Node, tuple[str, Node]] = {}) -> Graph:
+        """The block: given what comes in at its positions, states, and what is as it is, constants last.
+
+        Args:
+            outputs: what it gives, by name.
+            begins: what states start from in it that are its own; those of others that go round in it are found.
+        """
+        circle = self.circle
+        inner = (each for each in circle.states if each in begins or each not in circle.outer)
+        steps = [self._step(each, begins.get(each)) for each in inner]
+        told = {name: each for _, nodes in steps for name, each in nodes.items() if each not in self.leaves}
+        made = self.circles.printed(self.leaves, {**outputs, **told}, self.names, self.axes)
+        body = put_together([*made.own, *(equation for equation, _ in steps)])
+        sizes = tuple({**self.circles.graph.bound, **made.bound}.items())
+        firsts = (begins[each][1] if each in begins else self.made[each] for each in circle.outer)
+        given = (self.leaves[each] for each in (*self.cuts.values(), *firsts, *self.wholes.values()))
+        leaves = sorted(given, key=lambda known: known.kind == "constant")
+        return Graph(tuple(leaves), tuple(body), tuple(outputs), sizes)
+
     def named(self, each: Node) -> str:
         """What the block calls one of its nodes."""
         made = self.made[each]
@@ -404,7 +452,7 @@ class Block:
             self.names[made] = self.circles.fresh(f"{self.stems[each]}_{n}" for n in itertools.count(1))
         return self.names[made]
 
-    def step(self, each: Node, begin: tuple[str, Node] | None = None) -> tuple[Equation, dict[str, Node]]:
+    def _step(self, each: Node, begin: tuple[str, Node] | None) -> tuple[Equation, dict[str, Node]]:
         """The equation of a state, and the nodes that it speaks of by name.
 
         Args:

@@ -25,11 +25,10 @@ from ..ir.equations import reads_of
 from ..ir.function import order, rebuilt
 from ..ir.node import Node, Operand, along, axes_of
 from ..ops.scan import PREVIOUS
-from ..ops.table import FUNCTIONS, Element
-from ..passes.dead_code import eliminate_dead_code
+from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
 from .circles import Block, Circle, Circles, numbered
-from .cut import cut, put_together
+from .cut import cut
 from .states import with_states
 
 __all__ = ["looped", "unrecurring"]
@@ -56,11 +55,7 @@ def looped(graph: Graph, large: Large = lambda sizes: False, alone: bool = False
         _take_readers_of_large(circle, large)
         _take_what_comes_in(circle, large, alone)
         _call(circle)
-    circles.replace({each: state.whole for each, state in circles.states.items()})
-    made = circles.printed(circles.leaves, circles.outputs, circles.names, circles.axes)
-    items = put_together([*made.own, *graph.calls, *circles.calls], told=False)
-    sizes = tuple({**graph.bound, **made.bound}.items())
-    return eliminate_dead_code(replace(graph, body=tuple(items), sizes=sizes))
+    return circles.changed()
 
 
 def unrecurring(graph: Graph) -> Graph:
@@ -114,19 +109,15 @@ def _called(block: Block, joined: Sequence[Node]) -> Apply:
     results = {block.named(each): block.made[each] for each in joined}
     following = {block.named(state.behind): block.made[state.behind] for state in circle.outer.values()}
     outputs = tuple(results | following)
-    inner = [block.step(each) for each in circle.states if each not in circle.outer]
-    told = {name: each for _, nodes in inner for name, each in nodes.items() if each not in block.leaves}
-    made = circles.printed(block.leaves, results | following | told, block.names, block.axes)
-    held = [each for each in block.wholes if each.element < Element.WIDE]
-    given = [*block.cuts.values(), *(block.made[each] for each in circle.outer)]
-    given += [block.wholes[each] for each in sorted(block.wholes, key=lambda each: each not in held)]
-    body = put_together([*made.own, *(equation for equation, _ in inner)])
-    sizes = tuple({**circles.graph.bound, **made.bound}.items())
-    graph = Graph(tuple(block.leaves[each] for each in given), tuple(body), outputs, sizes)
+    graph = block.graph(results | following)
     starts = [
         circles.asked(state.begin, f"{circles.names[each]}.start") for each, state in circle.outer.items()
     ]
-    operands = (*(circles.names[each] for each, _ in block.cuts), *starts, *(circles.names[e] for e in held))
+    operands = (
+        *(circles.names[each] for each, _ in block.cuts),
+        *starts,
+        *(circles.names[each] for each in block.held),
+    )
     way = Along(
         NamedAxis(circle.state.step.axes[0], circle.length),
         tuple(at for _, at in block.cuts),
@@ -147,12 +138,9 @@ def _take_what_comes_in(circle: Circle, large: Large, alone: bool) -> None:
             if child in circle.labels or child in circle.circles.names:
                 continue
             axis = circle.read_along(reader, child)
-            only = circle.nodes.issuperset(circle.readers[child])
-            if (
-                axis is not None
-                and only
-                and ((alone and _is_alone(circle, child, axis)) or _grows(child, large))
-            ):
+            if axis is None or not circle.nodes.issuperset(circle.readers[child]):
+                continue
+            if _grows(child, large) or (alone and _is_alone(circle, child, axis)):
                 circle.take(child, axis)
 
 
