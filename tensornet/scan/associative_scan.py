@@ -9,49 +9,32 @@ What is infinite may become NaN: the products of several `a` stand for the steps
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..graph.builder import Written
+from ..frontend.elaborate_expressions import Expressions
 from ..graph.graph import Graph
-from ..graph.recurrences import Recurrence, in_order, is_step, recurrences
-from ..graph.shape_inference import dim_size
-from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    axes_of_index,
-    free_axes,
-    product_of,
-    references,
-    rename,
-    sum_of,
-    without,
-)
+from ..graph.shape_inference import size_expression
+from ..ir.build import number
+from ..ir.node import Node, Operand, along, axes_of, substitute
+from ..ir.positions import apart, applied
+from ..language.expression import Call, Expression, Literal, Ref, product_of, sum_of
 from ..ops.along_axes import RECUR
 from ..ops.pointwise import EQUAL, WHERE
 from ..ops.scan import CUMSUM, PREVIOUS
 from ..ops.structure import INDEX
 from ..ops.table import CONVERSIONS, Element
-from .states import with_states
+from ..sizes import evaluate
+from .circles import Circle, Circles
+from .cut import cut
+from .states import moved, with_states
 
 __all__ = ["Pays", "doubled"]
 
 Pays: TypeAlias = "Callable[[Any, Sequence[Any]], bool]"
 """Whether it is quicker so, told of the positions along the axis, and of the sizes of the other dimensions."""
 
-ONE, ZERO = Literal(1), Literal(0)
-
-
-@dataclass(frozen=True)
-class _Linear:
-    """`factor * m + rest`; what is 0 is nothing."""
-
-    factor: Expression | None
-    rest: Expression | None
+ONE, ZERO = Operand(number(1)), Literal(0)
 
 
 def doubled(graph: Graph, pays: Pays) -> Graph:
@@ -63,146 +46,133 @@ def doubled(graph: Graph, pays: Pays) -> Graph:
     """
     if not graph.recurrences:
         return graph
-    states = with_states(graph)
-    return _Doubling(states, pays).changed(graph)
+    circles, kept = Circles(cut(with_states(graph))), set[Node]()
+    before = len(circles.states)
+    while circle := next((each for each in circles if kept.isdisjoint(each.states)), None):
+        linear = _linear_state(circle, pays)
+        if linear is None:
+            kept.update(circle.states)
+        else:
+            circles.replace({next(iter(circle.states)): _without_circle(circle, linear)})
+    return circles.changed(kept) if len(kept) < before else graph
 
 
-class _Doubling(Written):
-    """Puts other equations in the place of those of states."""
+@dataclass(frozen=True)
+class _Linear:
+    """`factor * m + rest`, of a state m; what is 0 is nothing.
 
-    def __init__(self, graph: Graph, pays: Pays) -> None:
-        super().__init__(graph)
-        self.pays = pays
-        self.equations = {equation.name: equation for equation in graph.own}
+    Attributes:
+        factor, rest: read along the dimensions of the node that is made of them.
+        index: of the dimensions of the state those that they are.
+    """
 
-    def changed(self, before: Graph) -> Graph:
-        """The graph; as it was before, if nothing is quicker."""
-        found = {}
-        for group in self.graph.recurrences:
-            for state in _states(group):
-                linear = self._linear_state(group, state)
-                if linear is not None:
-                    found[state.name] = group, linear
-        if not found:
-            return before
-        for item in self.graph.body:
-            if isinstance(item, Equation) and item.name in found:
-                self._without_circle(item, *found[item.name])
-            else:
-                self.body.append(item)
-        groups = recurrences([item for item in self.body if isinstance(item, Equation)])
-        units = in_order(self.body, groups)
-        body = [
-            each for unit in units for each in (unit.equations if isinstance(unit, Recurrence) else (unit,))
-        ]
-        return replace(self.graph, body=tuple(body), sizes=tuple(self.bound.items()))
+    factor: Operand | None
+    rest: Operand | None
+    index: tuple[int, ...]
 
-    def _linear_state(self, group: Recurrence, state: Equation) -> _Linear | None:
-        """How the next state is made of this one, if that is linear, and quicker without a loop."""
-        at, dims = group.dimension(state.name), self.dims[state.name]
-        if len(_states(group)) > 1 or self.elements[state.name] < Element.WIDE:
-            return None
-        sizes = [dim_size(dim) for dim in dims]
-        if not self.pays(sizes[at], sizes[:at] + sizes[at + 1 :]):
-            return None
-        assert isinstance(state.right, Call)
-        behind, *starts = state.right.arguments
-        found = self._linear(behind, state, frozenset(group.names))
-        if found is None:
-            return None
-        told = [each for each in (found.factor, found.rest, *starts) if each is not None]
-        axes = {axis for each in told for axis in free_axes(each)} | set(state.right.axes if starts else ())
-        return (
-            found if axes.issuperset(axes_of_index(state.left)) else None
-        )  # else nothing is as long as it is
+    def under(self, dims: dict[Any, Any]) -> _Linear:
+        """The same along the dimensions of a node that reads it."""
+        table = {axis: along(dim) for axis, dim in dims.items()}
+        factor, rest = (
+            each and Operand(each.node, substitute(each.reads, table)) for each in (self.factor, self.rest)
+        )
+        return _Linear(factor, rest, tuple(dims[d] for d in self.index))
 
-    def _linear(self, part: Expression, state: Equation, names: frozenset[str]) -> _Linear | None:
-        """An expression under the axes of the state, as a factor of the state and the rest."""
-        if not any(ref.name in names for ref in references(part)):
-            return _Linear(None, part)
-        match part:
-            case Ref(name, index) if name == state.name:
-                return _Linear(ONE, None) if index == state.left else None
-            case Ref(name, index) if name in names:
-                equation = self.equations[name]
-                own, read = _plain(equation.left), _plain(index)
-                if own is None or read is None or len(own) != len(read):
-                    return None
-                pairs = dict(zip(own, read, strict=True))
-                return self._linear(rename(equation.right, pairs), state, names)
-            case Call("add", terms):
-                found = [self._linear(each, state, names) for each in terms]
-                if any(each is None for each in found):
-                    return None
-                factors = [each.factor for each in found if each is not None and each.factor is not None]
-                rests = [each.rest for each in found if each is not None and each.rest is not None]
-                return _Linear(sum_of(factors), sum_of(rests) if rests else None)
-            case Contraction(factors, ()):
-                inside = [each for each in factors if any(ref.name in names for ref in references(each))]
-                if len(inside) > 1:
-                    return None
-                inner = self._linear(inside[0], state, names)
-                if inner is None:
-                    return None
-                others = without(factors, inside)
-                return _Linear(_times(inner.factor, others), _times(inner.rest, others))
-            case Call(function, (operand,), ()) if function == CONVERSIONS[Element.NUMBER]:
-                return self._linear(operand, state, names)
+
+def _linear_state(circle: Circle, pays: Pays) -> _Linear | None:
+    """How the next state is made of this one, if that is linear, and quicker without a loop."""
+    (each, state), *others = circle.states.items()
+    at, shape = circle.labels[each], each.shape
+    plain = all(isinstance(entry, str) for entry in state.state.equation.left)
+    if (
+        others
+        or not plain
+        or each.element < Element.WIDE
+        or not pays(shape[at], shape[:at] + shape[at + 1 :])
+    ):
         return None
-
-    # ---- equations
-
-    def _without_circle(self, state: Equation, group: Recurrence, linear: _Linear) -> None:
-        """The equations by which a state follows from what it was made of all along."""
-        assert isinstance(state.right, Call)
-        (axis,), starts = state.right.axes, state.right.arguments[1:]
-        scope = self.graph.scope(state)
-        back = state.right.function != PREVIOUS.name
-        end = sum_of([self.extent(scope[axis]), Literal(-1)]) if back else ZERO
-        first = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), end))
-        factor = self._named(linear.factor or ZERO, state, scope)
-        rest = self._named(linear.rest or ZERO, state, scope)
-        if factor == ONE and rest != ZERO:
-            running = Call(CUMSUM.name, (rest,), (axis,), (("back", (Literal(int(back)),)),))
-            self.put(name := self.numbered(state.name), state.left, running, scope)
-            moved = Call(state.right.function, (Ref(name, state.left),), (axis,))
-            self.put(state.name, state.left, sum_of([moved, *starts]), scope)
-            return
-        start = starts[0] if starts else ZERO
-        is_told = isinstance(start, Literal) and axis in {*free_axes(factor), *free_axes(rest)}
-        if not is_told:
-            added = Call(WHERE.name, (first, product_of([factor, start]), ZERO))
-            rest = self._named(sum_of([*([] if rest == ZERO else [rest]), added]), state, scope)
-        options = (("start", (start if is_told else ZERO,)), ("back", (Literal(int(back)),)))
-        found: Expression = Call(RECUR.name, (factor, rest), (axis,), options)
-        if not is_told:
-            self.put(name := self.numbered(state.name), state.left, found, scope)
-            found = sum_of([Ref(name, state.left), Call(WHERE.name, (first, start, ZERO))])
-        self.put(state.name, state.left, found, scope)
-
-    def _named(self, expression: Expression, state: Equation, scope: Any) -> Expression:
-        """A tensor of its own for an expression; a number as it is."""
-        if isinstance(expression, Ref | Literal):
-            return expression
-        axes = free_axes(expression)
-        left = tuple(axis for axis in axes_of_index(state.left) if axis in axes)
-        self.put(name := self.numbered(state.name), left, expression, scope)
-        return Ref(name, left)
-
-
-def _states(group: Recurrence) -> tuple[Equation, ...]:
-    """The equations of a recurrence that read another position."""
-    return tuple(each for each in group.equations if is_step(each.right))
-
-
-def _plain(index: tuple[Any, ...]) -> tuple[str, ...] | None:
-    """The axes in brackets, if there is nothing else, and each once."""
-    names = [axis for entry in index for axis in (entry if isinstance(entry, tuple) else (entry,))]
-    plain = all(isinstance(each, str) for each in names) and len(set(names)) == len(names)
-    return tuple(names) if plain else None
-
-
-def _times(expression: Expression | None, others: Sequence[Expression]) -> Expression | None:
-    if expression is None:
+    found, dims = _linear(circle, state.behind), tuple(range(len(shape)))
+    if found is None or found.index != dims:
         return None
-    return product_of([*([] if expression == ONE and others else [expression]), *others])
+    told = {axis for operand in (found.factor, found.rest) if operand for axis in axes_of(operand.reads)}
+    told |= {*dims} if len(state.state.step.arguments) > 1 else set()
+    return found if told.issuperset(dims) else None  # else nothing is as long as it is
+
+
+def _linear(circle: Circle, each: Node) -> _Linear | None:
+    """A node as a factor of the state and the rest."""
+    if each in circle.states:
+        return _Linear(ONE, None, tuple(range(len(each.shape))))
+    dims: dict[Any, int] = {axes[0]: d for d, axes in enumerate(each.dims) if axes and len(axes) == 1}
+    if each.op not in ("add", "contract", "copy", CONVERSIONS[Element.NUMBER]) or "fill" in each.attributes:
+        return None
+    if not len(dims) == len(each.sizes) == len(each.shape):
+        return None
+    inside, others = list[_Linear](), list[Operand]()
+    for child, reads in each.operands:
+        if child in circle.labels:
+            found, axes = _linear(circle, child), [entry.axis for entry in reads]
+            if found is None or None in axes or len({*axes}) < len(axes):
+                return None
+            inside.append(found.under({d: dims[axis] for d, axis in enumerate(axes)}))
+        else:
+            others.append(Operand(child, substitute(reads, {a: along(d) for a, d in dims.items()})))
+    if len({found.index for found in inside}) != 1 or (each.op == "contract" and len(inside) > 1):
+        return None
+    sizes = dict(enumerate(each.shape))
+    factors = [found.factor for found in inside if found.factor is not None]
+    rests = [found.rest for found in inside if found.rest is not None]
+    if each.op == "contract":
+        factor, rest = (_applied("contract", part and [*part, *others], sizes) for part in (factors, rests))
+    else:
+        factor, rest = (_applied("add", part, sizes) for part in (factors, [*rests, *others]))
+    return _Linear(factor, rest, inside[0].index)
+
+
+def _applied(op: str, operands: list[Operand], sizes: dict[Any, Any]) -> Operand | None:
+    """A function of some operands; nothing of none, and no product with 1."""
+    if op == "contract" and len(operands) > 1:
+        operands = [each for each in operands if each != ONE]
+    return applied(op, operands, sizes) if len(operands) > 1 else next(iter(operands), None)
+
+
+def _without_circle(circle: Circle, linear: _Linear) -> Node:
+    """A state as it follows from what it was made of all along."""
+    ((each, state),) = circle.states.items()
+    left, step, graph = state.state.equation.left, state.state.step, circle.circles.graph
+    expressions, sizes = Expressions(graph), dict(enumerate(each.shape))
+
+    def ref(name: str, operand: Operand | None) -> Expression:
+        """What an operand is called in expressions; a number as it is."""
+        if operand is None or operand.node.op == "number":
+            return ZERO if operand is None else Literal(operand.node.attributes["value"])
+        node, reads = apart(operand, sizes)
+        axes = tuple(left[entry.axis] for entry in reads)  # type: ignore[index]
+        found = Ref(f"@{name}", axes)
+        expressions.reads[found] = Operand(node, tuple(map(along, axes)))
+        return found
+
+    (axis,), start = step.axes, (*step.arguments[1:], ZERO)[0]
+    if not isinstance(start, Literal):
+        dims = [d for d in range(len(left)) if d != state.state.at]
+        start = ref("start", Operand(state.begin, tuple(map(along, dims))))
+    factor, rest = ref("factor", linear.factor), ref("rest", linear.rest)
+    scope = graph.scope(state.state.equation)
+    back = step.function != PREVIOUS.name
+    told = ("back", (Literal(int(back)),))
+    if factor == Literal(1) and rest != ZERO:
+        running = expressions.value(Call(CUMSUM.name, (rest,), (axis,), (told,)), left, scope)
+        whole = ref("running", Operand(running, tuple(map(along, range(len(left))))))
+        found = sum_of([moved(Call(step.function, (whole,), (axis,))), *([] if start == ZERO else [start])])
+        return expressions.value(found, left, scope)
+    here = {axis for each in (factor, rest) if isinstance(each, Ref) for axis in each.index}
+    if isinstance(start, Literal) and axis in here:
+        return expressions.value(
+            Call(RECUR.name, (factor, rest), (axis,), (("start", (start,)), told)), left, scope
+        )
+    end = sum_of([size_expression(evaluate(circle.length, graph.bound)), Literal(-1)]) if back else ZERO
+    first = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), end))
+    added = Call(WHERE.name, (first, product_of([factor, start]), ZERO))
+    total = added if rest == ZERO else sum_of([rest, added])
+    found = Call(RECUR.name, (factor, total), (axis,), (("start", (ZERO,)), told))
+    return expressions.value(sum_of([found, Call(WHERE.name, (first, start, ZERO))]), left, scope)
