@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ops.record import Element
+from ..ops.structure import CONCAT
 from ..sizes import product
 from .element_types import of_node
 from .node import Axis, Entries, Node, Operand, Size, along, axes_of, interned, plain_dims, substitute
 
-__all__ = ["item", "leaf", "met_axes", "node", "number", "size", "whole"]
+__all__ = ["concatenated", "item", "leaf", "met_axes", "node", "number", "size", "whole"]
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -93,3 +94,17 @@ def item(made: Node, n: int, shape: Sequence[Size], element: Element) -> Node:
     """One of the results of a call or a scan."""
     axes = tuple(map(along, range(len(shape))))
     return node("item", dict(enumerate(shape)), [Operand(made)], axes, shape, (), (("n", n),), element)
+
+
+def concatenated(parts: Sequence[Node], at: int) -> Node:
+    """Tensors one after another along a dimension."""
+    if len(parts) == 1:
+        return parts[0]
+    pieces = {(at, n): part.shape[at] for n, part in enumerate(parts)}
+    sizes: dict[Axis, Size] = {**dict(enumerate(parts[0].shape)), at: sum(pieces.values()), **pieces}
+    axes = range(len(parts[0].shape))
+    operands = [
+        Operand(part, tuple(along((at, n) if axis == at else axis) for axis in axes))
+        for n, part in enumerate(parts)
+    ]
+    return node(CONCAT.name, sizes, operands, tuple(map(along, axes)), over=(at, *pieces))

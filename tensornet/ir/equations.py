@@ -288,7 +288,8 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
     plain = all(e.axis is not None or (isinstance(e, Affine) and not e.terms) for e in entries)
     if reader.op not in JOINED and "fill" not in reader.attributes:
         return plain or not is_kernel(child) or any(isinstance(entry, Gather) for entry in entries)
-    return child.op == "copy" and "fill" not in child.attributes and plain
+    told = {*axes_of(child.result)} <= {*axes_of(tuple(entries))}
+    return child.op == "copy" and "fill" not in child.attributes and plain and told
 
 
 def is_position(each: Node) -> bool:

@@ -86,8 +86,8 @@ def schedule(
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
     target = Target.of(backend, device, dtype, profile, supported, closed, changing, loops)
     has_complex = "complex" in dtype or writes_complex(graph)
-    whole = _outlined(graph, values, target, around, has_complex)
-    laid = _laid_out(graph, _with_cells(whole, values, target), values, target, around is not None)
+    whole = _outlined(graph, around, has_complex)
+    laid = _laid_out(graph, _looped(whole, values, target, "fastest"), values, target, around is not None)
     if has_complex:
         _check_complex(whole, laid.steps, dtype)
     laid = _within(memory_limit, laid)
@@ -97,16 +97,14 @@ def schedule(
     return laid.plan(at, assumed, alternatives)
 
 
-def _outlined(
-    graph: Graph, values: Mapping[str, int], target: Target, around: frozenset[str] | None, has_complex: bool
-) -> Graph:
-    """The graph with the calls that stay calls, and recurrences as loops where they are.
+def _outlined(graph: Graph, around: frozenset[str] | None, has_complex: bool) -> Graph:
+    """The graph with the calls that stay calls.
 
     No call stays where there are complex numbers, which each step is checked for.
     """
     noted("as written", None, graph)
     whole = graph.flat if has_complex and around is None else with_functions(graph, around)
-    return _looped(noted("outlining of blocks", graph, whole), values, target)
+    return noted("outlining of blocks", graph, whole)
 
 
 def _check_complex(graph: Graph, steps: Iterable[Step | CallStep], dtype: str) -> None:
@@ -378,8 +376,7 @@ def _function(
     block: Graph, at: tuple[tuple[str, int], ...], target: Target, way: str, inside: bool = True
 ) -> Plan:
     """The plan of a block, made once for all calls of it."""
-    values, whole = dict(at), _looped(with_functions(block), dict(at), target)
-    whole = _with_cells(whole, values, target) if way == "fastest" else whole
+    values, whole = dict(at), _looped(with_functions(block), dict(at), target, way)
     steps, results = _lowered(whole, values, target, way, inside)
     steps = tuple(_in_sizes_of(block, whole, steps))
     parts = fold_constants(whole, steps, results, values, target)
@@ -398,8 +395,9 @@ def _function(
     )
 
 
-def _looped(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
-    """The graph with its recurrences as calls along their axes, or without a circle where that is quicker."""
+def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -> Graph:
+    """The graph with its recurrences as calls along their axes, or without a circle where that is quicker; kernels are
+    in the place of some, where it is planned for a library that has quicker ones."""
     known = {**graph.bound, **values}
 
     def pays(positions: Any, others: Sequence[Any]) -> bool:
@@ -414,23 +412,19 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
             product(evaluate(each, known) for each in sizes) * target.itemsize > target.profile.cached
         )
 
-    whole = graph if target.loops else noted("associative scans", graph, doubled(graph, pays))
-    return noted("scans", whole, looped(whole, large, target.loops))
-
-
-def _with_cells(graph: Graph, values: Mapping[str, int], target: Target) -> Graph:
-    """The graph with kernels in the place of loops, where it is planned for a library that has quicker ones."""
-
     def seconds(part: Graph) -> float:
-        steps, _ = _lowered(part, values, target, "fastest")
-        return seconds_at_a_call(part.leaves, part.bound, steps, values, target)
+        whole = looped(part, large)
+        steps, _ = _lowered(whole, values, target, "fastest")
+        return seconds_at_a_call(whole.leaves, whole.bound, steps, values, target)
 
+    if not graph.recurrences:
+        return looped(graph)
+    whole = graph if target.loops else noted("associative scans", graph, doubled(graph, pays))
     alike = target.device == "cpu" and target.dtype in ("float32", "float64")  # others sum to fewer digits
-    alike = alike and not target.loops
-    made = as_cells(
-        graph, lambda loop, kernel: seconds(kernel) < seconds(loop), target.supported if alike else ()
-    )
-    return noted("kernel selection of recurrent cells", graph, made)
+    if alike and way == "fastest" and not target.loops:
+        found = as_cells(whole, lambda loop, kernel: seconds(kernel) < seconds(loop), target.supported)
+        whole = noted("kernel selection of recurrent cells", whole, found)
+    return noted("scans", whole, looped(whole, large, target.loops))
 
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Program:
@@ -460,6 +454,7 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
     target = replace(target, changing=frozenset())
     for way in ("as written", "fewest FLOPs"):
         with traced(None):
+            graph = _looped(graph, values, target, way)
             steps, results = _lowered(graph, values, target, way)
         parts = fold_constants(graph, steps, results, values, target)
         yield Alternative(

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from ..graph.call import Along
 from ..graph.graph import Apply, Graph, inlined
 from ..graph.shape_inference import Axis as NamedAxis
-from ..ir.build import leaf, node, number
+from ..ir.build import concatenated, leaf, node, number
 from ..ir.equations import LEAVES
 from ..ir.function import order, over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
 from ..ops.scan import PREVIOUS
-from ..ops.structure import CONCAT
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
 from .circles import Block, Circle, Circles, Tied, numbered
@@ -88,7 +87,7 @@ def _part(circle: Circle, size: int, length: int) -> None:
     ends = {state.behind: _last(circle, each) for each, state in circle.outer.items()} if rest else lasts
     new = {each: _joined(whole, labels[each]) for each, whole in most.items()}
     for each, part in over.items():
-        new[each] = _concatenated((part, new[each]) if back else (new[each], part), labels[each])
+        new[each] = concatenated((part, new[each]) if back else (new[each], part), labels[each])
     found = {new[each]: (labels[each], end) for each, end in ends.items()}
     circles.replace(new, functools.partial(_ending, found, 0 if back else size - 1, circles.graph))
     read = {*order(circles.roots())}
@@ -248,15 +247,3 @@ def _cropped(each: Node, at: int, kept: int, others: int, first: bool) -> Node:
     reads = tuple(Affine(((n, 1),), start) if n == at else along(n) for n in axes)
     shape, fill = [sizes[n] for n in axes], (("fill", number(0)),)
     return node("copy", sizes, [Operand(each, reads)], tuple(map(along, axes)), shape, options=fill)
-
-
-def _concatenated(parts: tuple[Node, Node], at: int) -> Node:
-    """Two tensors one after another."""
-    shape, pieces = parts[0].shape, {(at, n): part.shape[at] for n, part in enumerate(parts)}
-    sizes = dict[Axis, Size](enumerate(shape)) | {at: sum(pieces.values())} | pieces
-    axes = range(len(shape))
-    operands = [
-        Operand(part, tuple(along((at, n) if axis == at else axis) for axis in axes))
-        for n, part in enumerate(parts)
-    ]
-    return node(CONCAT.name, sizes, operands, tuple(map(along, axes)), over=(at, *pieces))

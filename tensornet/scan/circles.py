@@ -7,6 +7,8 @@ or of several.
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +61,27 @@ class Tied:
         return Tied(self.state, *rebuilt((self.behind, self.begin, self.whole), new, rule))
 
 
+@functools.lru_cache(maxsize=64)
+def _tied(found: Cut) -> tuple[dict[Node, Tied], Mapping[Node, tuple[str, ...]]]:
+    """The states of a graph, by the nodes that stand for them, and the names of axes of what they are made of."""
+    graph, nodes, states = found.graph, found.nodes, dict[Node, Tied]()
+    expressions = Expressions(graph, found.program.draws + 1)
+    expressions.tensors.update(nodes)
+    elements = {name: each.element for name, each in nodes.items()}
+    for name, each in found.states.items():
+        left, scope = each.equation.left, graph.scope(each.equation)
+        own, begin = left[: each.at] + left[each.at + 1 :], (*each.step.arguments[1:], Literal(0))[0]
+        for axis in axes_of_index(own):
+            if axis not in free_axes(begin):
+                begin = Call(REPEAT.name, (begin,), (axis,))
+        if of_expression(begin, elements) is not elements[name] >= Element.WIDE:
+            begin = Call(CONVERSIONS[elements[name]], (begin,))
+        whole = expressions.value(moved(each.step), left, scope)
+        start = expressions.value(begin, own, scope)
+        states[nodes[name]] = Tied(each, nodes[each.behind], start, whole)
+    return states, expressions.axes
+
+
 class Circles:
     """A program whose circles become calls, one after another.
 
@@ -77,27 +100,20 @@ class Circles:
         self.axes, self.calls = dict(found.program.names.axes), list[Apply]()
         self.taken = {*self.graph.named, *self.graph.bound, *self.graph.open_sizes, *FUNCTIONS, *RESERVED}
         self.numbers = itertools.count(len(self.leaves))
-        self.states = dict(self._tied(found))
+        states, axes = _tied(found)
+        self.states = dict(states)
+        self.axes |= axes
         asked = (*self.graph.outputs, *(n for call in self.graph.calls for n in call.names().values()))
         made = {*found.program.names.outputs, *found.states}
         self.outputs = {name: found.nodes[name] for name in asked if name in made}
 
-    def _tied(self, found: Cut) -> Iterator[tuple[Node, Tied]]:
-        """The states, by the nodes that stand for them."""
-        expressions = Expressions(self.graph, found.program.draws + 1)
-        expressions.tensors.update(nodes := found.nodes)
-        elements = {name: each.element for name, each in nodes.items()}
-        for name, each in found.states.items():
-            left, scope = each.equation.left, self.graph.scope(each.equation)
-            own, begin = left[: each.at] + left[each.at + 1 :], (*each.step.arguments[1:], Literal(0))[0]
-            for axis in axes_of_index(own):
-                if axis not in free_axes(begin):
-                    begin = Call(REPEAT.name, (begin,), (axis,))
-            if of_expression(begin, elements) is not elements[name] >= Element.WIDE:
-                begin = Call(CONVERSIONS[elements[name]], (begin,))
-            whole = expressions.value(moved(each.step), left, scope)
-            yield nodes[name], Tied(each, nodes[each.behind], expressions.value(begin, own, scope), whole)
-        self.axes |= expressions.axes
+    def copy(self) -> Circles:
+        """Another one, which may be changed apart from this."""
+        other = copy.copy(self)
+        other.states, other.outputs, other.leaves = dict(self.states), dict(self.outputs), dict(self.leaves)
+        other.names, other.axes, other.calls = dict(self.names), dict(self.axes), [*self.calls]
+        other.taken = {*self.taken}
+        return other
 
     # ---- names
 

@@ -8,6 +8,7 @@ states hold of the position before, it makes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ class State:
         return self.equation.left.index(self.step.axes[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cut:
     """The program that is left of a graph, and what is cut out.
 
@@ -80,6 +81,7 @@ class Cut:
         return found | dict(zip(names.outputs, function.outputs, strict=True))
 
 
+@functools.lru_cache(maxsize=64)
 def cut(graph: Graph) -> Cut:
     """A graph, in whose recurrences each tensor of another position has an equation, cut there and at its calls."""
     elements, states = of_tensors(graph), dict[str, State]()

@@ -1,75 +1,100 @@
 """Kernel selection of recurrent cells: LSTM, GRU and plain RNN, however written.
 
-    h.along[t,b,o] = lstm_along(x[b,t,i], W[n,i], U[n,p], h0[b,o], c0[b,o], b[n])
+    h_1[t,b,o] = lstm_along(x[b,t,i], W[n,i], U[n,p], h0[b,o], c0[b,o], b[n])
 
-A block that is called along an axis is read from what it leaves, `h = o·tanh(c)`: its gates by the functions that
-these are, and what goes into each as one product of an input, one of the state before, and the rest. What comes in
-at a position is followed to where it is made before the loop. The weights of the gates, whatever they are made of,
-become matrices one above another.
+A circle is read from what it leaves, `h = o·tanh(c)`: its gates by the functions that these are, and what goes into
+each as one product of an input, one of the state before, and the rest. The weights of the gates, whatever they are
+made of, become matrices one above another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..graph.builder import Written
-from ..graph.graph import Apply, Graph
+from ..graph.element_types import of_tensors
+from ..graph.graph import Graph, reads
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Scope, dim_size
-from ..language.equation import Equation
-from ..language.expression import (
-    Call,
-    Contraction,
-    Expression,
-    Literal,
-    Ref,
-    axes_of_index,
-    contraction,
-    free_axes,
-    fresh,
-    product_of,
-    references,
-    rename,
-    sum_of,
-    transform,
-)
+from ..ir.build import concatenated, node, number
+from ..ir.function import order, rebuilt
+from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major, substitute
+from ..ir.products import axes_in
 from ..ops.pointwise import RELU, SIGMOID, TANH
 from ..ops.rnn import GRU_ALONG, LSTM_ALONG, RELU_ALONG, TANH_ALONG
-from ..ops.structure import CONCAT, REPEAT
+from ..ops.scan import PREVIOUS
 from ..ops.table import Function
-from ..passes.dead_code import eliminate_dead_code
+from ..sizes import evaluate
+from .circles import Circle, Circles
+from .cut import cut
+from .states import with_states
 
 __all__ = ["as_cells"]
 
 Pays: TypeAlias = "Callable[[Graph, Graph], bool]"
 """Whether the second of two graphs that compute the same is the quicker one."""
 
-ONE, ZERO, LESS = Literal(1), Literal(0), Literal(-1)
-
 KERNELS = (LSTM_ALONG, GRU_ALONG, TANH_ALONG, RELU_ALONG)
 
 
 def as_cells(graph: Graph, pays: Pays, supported: Container[str]) -> Graph:
-    """The graph, some of whose calls along an axis are kernels.
+    """The graph, some of whose recurrences are kernels.
 
     Args:
-        graph: the graph, its recurrences called along their axes.
-        pays: whether a kernel is quicker than a loop, told of both with what serves them alone.
+        graph: the graph.
+        pays: whether a kernel is quicker than a recurrence, told of both with what serves them alone.
         supported: the kernels that there are.
     """
-    kinds = [row for row in KERNELS if row.name in supported]
-    if not kinds or all(call.along is None for call in graph.calls):
+    if not graph.recurrences or not any(row.name in supported for row in KERNELS):
         return graph
-    return _Writing(graph, pays, kinds).changed()
+    circles, kept = Circles(cut(with_states(graph))), set[Node]()
+    before = len(circles.states)
+    while circle := next((each for each in circles if kept.isdisjoint(each.states)), None):
+        cell = _Reading(circle).cell()
+        other = None if cell is None or cell.kind.name not in supported else _with_kernel(circle, cell, pays)
+        if other is None:
+            kept.update(circle.states)
+        else:
+            circles = other
+    return circles.changed(kept) if len(kept) < before else graph
 
 
-# ---------------------------------------------------------------------------- what a block says
+def _with_kernel(circle: Circle, cell: _Cell, pays: Pays) -> Circles | None:
+    """The program with a kernel in the place of a circle, if that is the quicker one."""
+    circles = circle.circles
+    name = circles.asked(cell.result, "h")
+    given = [circles.asked(each, f"{name}.given") for each in (*cell.given, *cell.starts)]
+    other = circles.copy()
+    new = {cell.result: _kernel(circle, cell)}
+    for each, state in circle.states.items():
+        (new[each],) = rebuilt([state.whole], new)
+    other.replace(new)
+    graphs = (each.copy().changed(each.states) for each in (circles, other))
+    return other if pays(*(_part(graph, name, given) for graph in graphs)) else None
+
+
+def _part(graph: Graph, output: str, given: Sequence[str]) -> Graph:
+    """A tensor by itself, of tensors that are given."""
+    given = [name for name in dict.fromkeys(given) if name in graph.named]
+    needed, makers = set[str](), {name: item for item in graph.body for name in item.defines}
+    waiting = [output]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed and name not in given:
+            needed.add(name)
+            waiting += [each for each, _ in reads(makers[name])] if name in makers else []
+    elements = of_tensors(graph)
+    leaves = [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in given]
+    leaves += [each for each in graph.leaves if each.name in needed and each.name not in given]
+    body = tuple(item for item in graph.body if not needed.isdisjoint(item.defines))
+    return Graph(tuple(leaves), body, (output,), graph.sizes)
+
+
+# ---------------------------------------------------------------------------- what a circle says
 
 
 class _Other(Exception):  # noqa: N818
-    """A block is something else than what it is read as."""
+    """A circle is something else than what it is read as."""
 
 
 @dataclass(frozen=True)
@@ -77,99 +102,97 @@ class _Gate:
     """What goes into the function of a gate: `weight · given + state_weight · state + biases`.
 
     Attributes:
-        given: the input.
-        weight, state_weight: what it and the state are multiplied with.
-        read, state: the channels of input and state, as the weights have them.
-        biases: what is added.
+        given: the input: the axes around a cell, and then those of its channels.
+        weight, state_weight: matrices that it and the state are multiplied with.
+        bias: what is added, if something is.
         inner: what is added to the product of the state alone.
-        sign: -1 where the kernel has 1 less this gate in its place.
     """
 
-    given: Expression
-    weight: Expression
-    state_weight: Expression
-    read: tuple[str, ...]
-    state: tuple[str, ...]
-    biases: tuple[Expression, ...]
-    inner: tuple[Expression, ...] = ()
-    sign: int = 1
+    given: Node
+    weight: Node
+    state_weight: Node
+    bias: Node | None
+    inner: Node | None = None
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """A block, read.
+    """A circle, read.
 
     Attributes:
         kind: the kernel.
-        gates, states: in the order of the kernel; states as the tensors that they start from.
-        left: the axes of a state.
-        channels: which of its dimensions are no batch.
-        label: the axis of positions.
-        fixed: the axes of which a gate is one position, and which.
+        gates: in the order of the kernel.
+        result: what it leaves.
+        starts: what its states start from.
+        given: what the input of it is made of.
+        left: where the result is, in the axes of the cell.
+        made: those of its channels.
+        sizes: the sizes of all axes.
     """
 
     kind: Function
     gates: tuple[_Gate, ...]
-    states: tuple[str, ...]
-    left: tuple[Any, ...]
-    channels: frozenset[int]
-    label: str
-    fixed: Mapping[str, int]
-
-    @property
-    def made(self) -> tuple[str, ...]:
-        """The channels of a state."""
-        return axes_of_index(tuple(self.left[n] for n in sorted(self.channels)))
+    result: Node
+    starts: tuple[Node, ...]
+    given: tuple[Node, ...]
+    left: Entries
+    made: tuple[Axis, ...]
+    sizes: Mapping[Axis, Size]
 
 
 class _Reading:
-    """Reads a block that is called along an axis as one of the cells that have kernels."""
+    """Reads a circle as one of the cells that have kernels.
 
-    def __init__(self, call: Apply, outside: Mapping[str, Equation]) -> None:
-        assert call.along is not None
-        self.inside = {equation.name: equation for equation in call.graph.own}
-        self.outside, self.names = outside, call.names()
-        leaves = [leaf.name for leaf in call.graph.inputs]
-        first = len(call.along.cuts)
-        self.cut = dict(zip(leaves, call.along.cuts, strict=False))
-        made = (call.graph.outputs[n] for n in call.along.states)
-        self.next = dict(zip(leaves[first:], made, strict=False))
-        name = call.graph.outputs[0]
-        self.left: tuple[Any, ...] = self.inside[name].left if name in self.inside else ()
-        self.result = Ref(name, self.left)
-        self.label = fresh(call.along.axis.name, set(axes_of_index(self.left)))
-        self.channels: frozenset[int] | None = None
-        self.fixed: dict[tuple[str, int], str] = {}
+    A part is an operand, read along the axes of what the circle leaves and others that are summed.
+    """
+
+    def __init__(self, circle: Circle) -> None:
+        self.circle, self.sizes, self.fixed = circle, dict[Axis, Size](), dict[Axis, Size]()
+        outputs = {*circle.circles.outputs.values()}
+        left = [
+            each
+            for each in circle.nodes
+            if each in outputs or not circle.nodes.issuperset(circle.readers.get(each, ()))
+        ]
+        self.result = left[0] if len(left) == 1 else None
+        self.opened = dict[Operand, tuple[list[Operand], frozenset[Axis]]]()
+        self.given, self.channels = dict[Node, None](), frozenset[int]()
 
     def cell(self) -> _Cell | None:
-        """The block as a cell, if it is one."""
-        kinds = {1: (self._gru, self._plain), 2: (self._lstm,)}.get(len(self.next), ())
-        for kind in kinds if self.left else ():
-            self.channels, self.fixed = None, {}
+        """The circle as a cell, if it is one."""
+        states = self.circle.states
+        kinds = {1: (self._gru, self._plain), 2: (self._lstm,)}.get(len(states), ())
+        behind = [state.behind for state in states.values()]
+        if self.result not in behind or len(states) > len(self.circle.outer) or None in self.result.dims:
+            return None
+        table = {axis: along(("f", axis)) for axes in self.result.dims for axis in axes or ()}
+        self.sizes |= {("f", axis): self.result.sizes[axis] for axis in table}
+        self.left = substitute(self.result.result, table)
+        self.whole = Operand(self.result, self.left)
+        self.label = ("f", self.circle.axes[self.result])
+        for kind in kinds:
+            self.channels = frozenset()
+            self.given.clear()
             try:
                 return kind()
             except _Other:
                 continue
         return None
 
-    def _cell(self, kind: Function, states: Sequence[str], *gates: _Gate) -> _Cell:
-        first = gates[0]
-        for each in gates[1:]:
-            names = dict(zip(each.read, first.read, strict=False))
-            if len(each.read) != len(first.read) or rename(each.given, names) != first.given:
-                raise _Other
-        assert self.channels is not None
-        fixed = {name: position for (_, position), name in self.fixed.items()}
-        starts = tuple(self.names[each] for each in states)
-        return _Cell(kind, gates, starts, self.left, self.channels, self.label, fixed)
+    def _cell(self, kind: Function, states: Sequence[Node], *gates: _Gate) -> _Cell:
+        if any(each.given is not gates[0].given for each in gates) or not self.channels:
+            raise _Other
+        starts = tuple(self.circle.states[each].begin for each in states)
+        assert self.result is not None
+        return _Cell(kind, gates, self.result, starts, tuple(self.given), self.left, self._made, self.sizes)
 
     # ---- kinds
 
     def _lstm(self) -> _Cell:
         """h = o·tanh(c), c = f·c' + i·g."""
-        h, c = sorted(self.next, key=lambda state: self.next[state] != self.result.name)
-        cell = Ref(self.next[c], self.left)
-        whole, leave = self._pair(self.result, lambda each: self._is(each, TANH))
+        h, c = sorted(self.circle.states, key=lambda each: self.circle.states[each].behind is not self.result)
+        cell = Operand(self.circle.states[c].behind, self.left)
+        whole, leave = self._pair(self.whole, lambda each: self._is(each, TANH))
         if self._look(self._argument(whole, TANH)) != self._look(cell):
             raise _Other
         kept, new = self._kept_and_new(cell, c)
@@ -180,207 +203,279 @@ class _Reading:
 
     def _gru(self) -> _Cell:
         """h = (1 − z)·n + z·h', n = tanh(x·W + b + r·(h'·U + u))."""
-        (h,) = self.next
-        kept, new = self._kept_and_new(self.result, h)
+        (h,) = self.circle.states
+        kept, new = self._kept_and_new(self.whole, h)
         candidate, taken = self._pair(new, lambda each: self._is(each, TANH))
         sign = 1 if self._is(kept, SIGMOID) else -1
         update, rest = (kept, taken) if sign > 0 else (taken, kept)
         self._check_rest(rest, update)
         held, others = self._apart(self._terms(self._argument(candidate, TANH)))
         reset, inner = self._reset(held)
-        product, added = self._apart(self._terms(inner))
-        weight, state = self._of_state(product, h)
+        hangs, added = self._apart(inner)
+        weight = self._of_state(hangs, h)
         gates = (
             self._gate(self._argument(reset, SIGMOID), h),
-            replace(self._gate(self._argument(update, SIGMOID), h), sign=sign),
-            self._gate_of(others, weight, state, tuple(self._outside(each) for each in added)),
+            self._gate(self._argument(update, SIGMOID), h, sign),
+            self._gate_of(others, weight, inner=added),
         )
         return self._cell(GRU_ALONG, (h,), *gates)
 
     def _plain(self) -> _Cell:
         """h = tanh(x·W + h'·U + b), or relu."""
-        (h,) = self.next
+        (h,) = self.circle.states
         for function, kind in ((TANH, TANH_ALONG), (RELU, RELU_ALONG)):
-            if self._is(self.result, function):
-                return self._cell(kind, (h,), self._gate(self._argument(self.result, function), h))
+            if self._is(self.whole, function):
+                return self._cell(kind, (h,), self._gate(self._argument(self.whole, function), h))
         raise _Other
 
-    def _kept_and_new(self, made: Ref, state: str) -> tuple[Expression, Expression]:
+    def _kept_and_new(self, made: Operand, state: Node) -> tuple[Operand, Operand]:
         """Of what is made of a state times a gate, and something new: that gate, and the new."""
-        before = Ref(state, self.left)
+        before = Operand(state, self.left)
 
-        def keeps(term: Expression) -> bool:
-            return isinstance(term, Contraction) and before in map(self._look, term.factors)
+        def keeps(term: Operand) -> bool:
+            term = self._look(term)
+            return term.node.op == "contract" and before in map(self._look, self._inside(term)[0])
 
         kept, new = _one(self._terms(made), keeps)
         return self._pair(kept, lambda each: self._look(each) == before)[1], new
 
-    def _reset(self, product: Expression) -> tuple[Expression, Expression]:
-        """A gate, and what it is multiplied with once that is summed."""
-        factors = product.factors if isinstance(product, Contraction) else ()
-        summed = product.summed if isinstance(product, Contraction) else ()
+    def _reset(self, held: Operand) -> tuple[Operand, list[Operand]]:
+        """A gate, and the terms that it is multiplied with: what is summed of them, if it is one product."""
+        factors, summed = self._factors(held)
         gates = [each for each in factors if self._is(each, SIGMOID)]
-        if len(gates) != 1 or set(free_axes(gates[0])) & set(summed):
+        if len(gates) != 1 or {*axes_in(gates)} & summed:
             raise _Other
-        return gates[0], contraction(tuple(each for each in factors if each is not gates[0]), summed, None)
+        rest = [each for each in factors if each is not gates[0]]
+        if len(rest) == 1 and not summed:
+            return gates[0], self._terms(rest[0])
+        return gates[0], [self._product(rest, summed)]
 
-    def _check_rest(self, rest: Expression, gate: Expression) -> None:
+    def _product(self, factors: Sequence[Operand], summed: frozenset[Axis]) -> Operand:
+        """A product as a part that is opened to its factors."""
+        axes = [axis for axis in dict.fromkeys(axes_in(factors)) if axis not in summed]
+        left = tuple(map(along, axes))
+        made = Operand(node("contract", self.sizes, factors, left), left)
+        self.opened[made] = [*factors], summed
+        return made
+
+    def _check_rest(self, rest: Operand, gate: Operand) -> None:
         """Sees that one factor is 1 less another."""
-        _, less = _one(self._terms(rest), lambda each: each == ONE)
-        _, other = _one(less.factors if isinstance(less, Contraction) else (), lambda each: each == LESS)
+        _, less = _one(self._terms(rest), lambda each: _is_number(each, 1))
+        _, other = _one(self._factors(less)[0], lambda each: _is_number(each, -1))
         if self._look(other) != self._look(gate):
             raise _Other
 
     # ---- parts
 
-    def _look(self, part: Expression) -> Expression:
-        """An expression of the block, or what the name that it is stands for."""
-        while isinstance(part, Ref) and part.name in self.inside:
-            part = self._meaning(part, self.inside[part.name])
+    def _look(self, part: Operand) -> Operand:
+        """A part, or what it is no more than a look at."""
+        while (
+            part.node.op == "copy" and "fill" not in part.node.attributes and part.node in self.circle.nodes
+        ):
+            (part,), summed = self._inside(part)
+            if summed:
+                raise _Other
         return part
 
-    def _meaning(self, ref: Ref, equation: Equation) -> Expression:
-        """What an equation says, under the axes that it is read with; some of them may be fixed."""
-        names = dict[str, str]()
-        for mine, theirs in zip(equation.left, ref.index, strict=True):
-            match mine, theirs:
-                case str(), str():
-                    names[mine] = theirs
-                case str(), int():
-                    names[mine] = self.fixed.setdefault((mine, theirs), f"{mine}_at_{len(self.fixed)}")
-                case tuple(), tuple() if len(mine) == len(theirs):
-                    names.update(zip(mine, theirs, strict=True))
-                case _:
-                    raise _Other
-        if len(set(names.values())) < len(names):
-            raise _Other
-        return rename(equation.right, names)
+    def _inside(self, part: Operand) -> tuple[list[Operand], frozenset[Axis]]:
+        """What a part is made of, and the axes that are summed in it."""
+        if part not in self.opened:
+            each, table = part.node, dict[Axis, Affine]()
+            for axes, entry, length in zip(each.dims, part.reads, each.shape, strict=True):
+                table |= self._table(each, axes, entry, length)
+            for axis, size in enumerate(each.sizes):
+                if axis not in table:
+                    new = ("s", len(self.opened), axis)
+                    table[axis], self.sizes[new] = along(new), size
+            summed = frozenset(table[a].axis for a in range(len(each.sizes)) if a not in axes_of(each.result))
+            operands = [Operand(child, substitute(entries, table)) for child, entries in each.operands]
+            self.opened[part] = operands, summed
+        return self.opened[part]
 
-    def _terms(self, part: Expression) -> list[Expression]:
-        """The terms of a sum."""
+    def _table(
+        self, each: Node, axes: tuple[int, ...] | None, entry: Any, length: Size
+    ) -> dict[Axis, Affine]:
+        """The positions along the axes of a dimension that is read at one."""
+        if axes is None or not isinstance(entry, Affine):
+            raise _Other
+        if len(axes) == 1:
+            return {axes[0]: entry if entry.terms else self._at(each, axes[0], entry.offset)}
+        bound = self.circle.circles.graph.bound
+        steps = row_major(axes, dict(enumerate(each.sizes))).steps
+        found, offset, terms = dict[Axis, Affine](), evaluate(entry.offset, bound), dict(entry.terms)
+        for axis, step in zip(axes, steps, strict=True):
+            alike = [a for a, by in terms.items() if by == step and self.sizes[a] == each.sizes[axis]]
+            if alike:
+                found[axis] = along(alike[0])
+                del terms[alike[0]]
+            elif isinstance(offset, int) and isinstance(by := evaluate(step, bound), int):
+                found[axis], offset = self._at(each, axis, offset // by), offset % by
+        if terms or offset != 0 or len(found) < len(axes):
+            raise _Other
+        return found
+
+    def _at(self, each: Node, axis: int, position: Size) -> Affine:
+        """An axis that stands for a fixed position of another one."""
+        found = ("at", each, axis, position)
+        self.fixed[found], self.sizes[found] = position, each.sizes[axis]
+        return along(found)
+
+    def _terms(self, part: Operand) -> list[Operand]:
+        """The terms of a sum, of what is made for all positions too."""
         part = self._look(part)
-        if isinstance(part, Call) and part.function == "add":
-            return [term for each in part.arguments for term in self._terms(each)]
+        if part.node.op == "add" and (self._recurs(part) or self.label in axes_of(part.reads)):
+            return [term for each in self._inside(part)[0] for term in self._terms(each)]
         return [part]
 
-    def _pair(
-        self, product: Expression, chosen: Callable[[Expression], bool]
-    ) -> tuple[Expression, Expression]:
+    def _factors(self, part: Operand) -> tuple[list[Operand], frozenset[Axis]]:
+        """The factors of a product, and the axes that are summed."""
+        part = self._look(part)
+        if part not in self.opened and part.node.op != "contract":
+            raise _Other
+        return self._inside(part)
+
+    def _pair(self, part: Operand, chosen: Callable[[Operand], bool]) -> tuple[Operand, Operand]:
         """Two factors, the first of them told."""
-        product = self._look(product)
-        if not isinstance(product, Contraction) or product.summed:
+        factors, summed = self._factors(part)
+        if summed:
             raise _Other
-        return _one(product.factors, chosen)
+        return _one(factors, chosen)
 
-    def _is(self, part: Expression, function: Function) -> bool:
-        part = self._look(part)
-        return isinstance(part, Call) and part.function == function.name
+    def _is(self, part: Operand, function: Function) -> bool:
+        return self._look(part).node.op == function.name
 
-    def _argument(self, part: Expression, function: Function) -> Expression:
-        part = self._look(part)
-        if not isinstance(part, Call) or part.function != function.name:
+    def _argument(self, part: Operand, function: Function) -> Operand:
+        if not self._is(part, function):
             raise _Other
-        return part.arguments[0]
+        return self._inside(self._look(part))[0][0]
 
-    def _apart(self, terms: Sequence[Expression]) -> tuple[Expression, list[Expression]]:
+    def _apart(self, terms: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
         """The one term that hangs on a state, and all others."""
-        recurring = [each for each in terms if any(map(self._recurs, references(each)))]
+        recurring = [each for each in terms if self._recurs(each)]
         if len(recurring) != 1:
             raise _Other
         return recurring[0], [each for each in terms if each is not recurring[0]]
 
-    def _recurs(self, ref: Ref) -> bool:
-        return ref.name in self.inside or ref.name in self.next
+    def _recurs(self, part: Operand) -> bool:
+        return not self.circle.labels.keys().isdisjoint((part.node, *order([part.node])))
 
     # ---- gates
 
-    def _gate(self, argument: Expression, state: str) -> _Gate:
-        """What goes into the function of a gate."""
-        product, others = self._apart(self._terms(argument))
-        return self._gate_of(others, *self._of_state(product, state))
+    @property
+    def _made(self) -> tuple[Axis, ...]:
+        """The axes of the channels of what is made."""
+        return tuple(axis for d in sorted(self.channels) for axis in axes_of((self.left[d],)))
 
-    def _gate_of(
-        self,
-        others: Sequence[Expression],
-        weight: Expression,
-        state: tuple[str, ...],
-        inner: tuple[Expression, ...] = (),
-    ) -> _Gate:
-        """A gate of a state's weight and of terms beside it: one product of an input, and what is added."""
-        terms = [term for each in others for term in self._followed(self._outside(each))]
-        around = {self.label, *axes_of_index(self.left)} - self._made
-        moving = [each for each in terms if around & set(free_axes(each))]
-        if len(moving) != 1 or not isinstance(moving[0], Contraction):
-            raise _Other
-        biases = tuple(each for each in terms if each is not moving[0])
-        factors, summed = moving[0].factors, set(moving[0].summed)
-        given = [each for each in factors if around & set(free_axes(each))]
-        weights = [each for each in factors if each not in given]
-        shared = _axes(given) & _axes(weights) & summed
-        read = contraction(tuple(given), tuple((_axes(given) & summed) - shared), None)
-        times = contraction(tuple(weights), tuple((_axes(weights) & summed) - shared), None)
-        self._check_axes(times, shared)
-        for each in (*biases, *inner):
-            self._check_axes(each, (), exactly=False)
-        if not shared or set(free_axes(read)) != around | shared:
-            raise _Other
-        channels = tuple(axis for axis in free_axes(read) if axis in shared)
-        return _Gate(read, times, weight, channels, state, biases, inner)
+    def _gate(self, argument: Operand, state: Node, sign: int = 1) -> _Gate:
+        """What goes into the function of a gate, of which a kernel may have 1 less in its place."""
+        hangs, others = self._apart(self._terms(argument))
+        return self._gate_of(others, self._of_state(hangs, state), sign)
 
-    def _of_state(self, product: Expression, state: str) -> tuple[Expression, tuple[str, ...]]:
+    def _of_state(self, part: Operand, state: Node) -> _Product:
         """What a state is multiplied with, and its channels there."""
-        factors = product.factors if isinstance(product, Contraction) else ()
-        found = [each for each in map(self._look, factors) if isinstance(each, Ref) and each.name == state]
-        weights = [each for each in factors if self._look(each) not in found]
-        if len(found) != 1 or any(self._recurs(ref) for each in weights for ref in references(each)):
+        factors, summed = self._factors(part)
+        found = [each for each in map(self._look, factors) if each.node is state]
+        weights = [each for each in factors if self._look(each).node is not state]
+        if len(found) != 1 or any(map(self._recurs, weights)):
             raise _Other
-        pairs = list(zip(self.left, found[0].index, strict=True))
-        channels = frozenset(n for n, (mine, theirs) in enumerate(pairs) if mine != theirs)
-        read = axes_of_index(tuple(pairs[n][1] for n in sorted(channels)))
-        if self.channels not in (None, channels) or not channels:
+        pairs = list(enumerate(zip(self.left, found[0].reads, strict=True)))
+        channels = frozenset(d for d, (mine, theirs) in pairs if mine != theirs)
+        read = tuple(axis for d, (_, theirs) in pairs if d in channels for axis in axes_of((theirs,)))
+        if self.channels not in (frozenset(), channels) or not channels or not summed.issuperset(read):
             raise _Other
         self.channels = channels
-        summed = set(product.summed) if isinstance(product, Contraction) else set[str]()
-        if not summed.issuperset(read):
+        self._check_axes(weights, {*read} | self._free(weights, summed))
+        return _Product(tuple(weights), read)
+
+    def _free(self, parts: Iterable[Operand], summed: Iterable[Axis]) -> set[Axis]:
+        return {*axes_in(parts)}.intersection(summed)
+
+    def _gate_of(
+        self, others: Sequence[Operand], state: _Product, sign: int = 1, inner: Sequence[Operand] = ()
+    ) -> _Gate:
+        """A gate of a state's weight and of terms beside it: one product of an input, and what is added."""
+        around = tuple(axis for axis in axes_of(self.left) if axis not in self._made)
+        moving = [each for each in others if not {*around}.isdisjoint(axes_of(each.reads))]
+        if len(moving) != 1:
             raise _Other
-        weight = self._outside(contraction(tuple(weights), tuple(summed - set(read)), None))
-        self._check_axes(weight, read)
-        return weight, read
+        factors, summed = self._factors(moving[0])
+        given = [each for each in factors if not {*around}.isdisjoint(axes_of(each.reads))]
+        weights = [each for each in factors if each not in given]
+        read = tuple(axis for axis in dict.fromkeys(axes_in(given)) if axis in {*axes_in(weights)} & summed)
+        self._check_axes(weights, {*read} | self._free(weights, summed))
+        if not read or {*axes_in(given)} - summed - {*read} != {*around}:
+            raise _Other
+        self.given |= dict.fromkeys(each.node for each in given if each.node.shape)
+        biases = [each for each in others if each is not moving[0]]
+        return _Gate(
+            self._multiplied(given, (*around, *read)),
+            self._multiplied(weights, self._made, read, sign=sign),
+            self._multiplied(state.weights, self._made, state.read, sign=sign),
+            self._added(biases, sign),
+            self._added(inner, sign),
+        )
 
-    @property
-    def _made(self) -> set[str]:
-        """The channels of what is made."""
-        return set(axes_of_index(tuple(self.left[n] for n in self.channels or ())))
-
-    def _check_axes(self, part: Expression, more: Iterable[str], exactly: bool = True) -> None:
-        """Sees that an expression has the channels of what is made and some more, and is one position of others."""
-        axes, wanted = set(free_axes(part)) - set(self.fixed.values()), self._made | set(more)
-        if axes - wanted or (exactly and axes != wanted):
+    def _check_axes(self, parts: Sequence[Operand], more: set[Axis]) -> None:
+        """Sees that parts have the channels of what is made and some more."""
+        axes = {*axes_in(parts)} - self.fixed.keys()
+        if axes - {*self._made} - more or not axes.issuperset(self._made):
             raise _Other
 
-    def _outside(self, part: Expression) -> Expression:
-        """What is given to the block, as it is before the loop: all positions at once."""
-        part = transform(self._look(part), self._outside)
-        if not isinstance(part, Ref):
-            return part
-        if part.name in self.next:
+    def _multiplied(self, factors: Sequence[Operand], *groups: Any, sign: int = 1) -> Node:
+        """A product of some parts, with one dimension for each group of axes; of one group alone for each axis."""
+        left = (
+            tuple(map(along, groups[0]))
+            if len(groups) == 1
+            else tuple(_position(g, self.sizes) for g in groups)
+        )
+        given = [*([Operand(number(-1))] if sign < 0 else []), *factors]
+        left = (*map(along, self._fixed(given)), *left)
+        plain = len(given) == 1 and {*axes_in(given)} <= {*axes_of(left)}
+        return self._at_fixed(node("copy" if plain else "contract", self.sizes, given, left), given)
+
+    def _fixed(self, parts: Iterable[Operand]) -> list[Axis]:
+        """The axes of some parts of which there is one position."""
+        return [axis for axis in dict.fromkeys(axes_in(parts)) if axis in self.fixed]
+
+    def _at_fixed(self, made: Node, parts: Iterable[Operand]) -> Node:
+        """What is made of some parts, at the positions of the axes that are fixed, which come first."""
+        positions = tuple(Affine((), self.fixed[axis]) for axis in self._fixed(parts))
+        axes = range(len(made.shape) - len(positions))
+        rest = tuple(map(along, axes))
+        sizes = dict(enumerate(made.shape[len(positions) :]))
+        return node("copy", sizes, [Operand(made, (*positions, *rest))], rest) if positions else made
+
+    def _added(self, terms: Sequence[Operand], sign: int) -> Node | None:
+        """The sum of some parts, along the channels of what is made."""
+        if not {*axes_in(terms)} - self.fixed.keys() <= {*self._made}:
             raise _Other
-        index = part.index
-        if part.name in self.cut:
-            at = self.cut[part.name]
-            index = (*index[:at], self.label, *index[at:])
-        return replace(part, name=self.names[part.name], index=index)
-
-    def _followed(self, part: Expression) -> list[Expression]:
-        """The terms of what is made before the loop of what comes in at each position."""
-        if isinstance(part, Call) and part.function == "add":
-            return [term for each in part.arguments for term in self._followed(each)]
-        if isinstance(part, Ref) and part.name in self.outside and self.label in part.index:
-            return self._followed(self._meaning(part, self.outside[part.name]))
-        return [part]
+        if not terms:
+            return None
+        left = (*map(along, self._fixed(terms)), _position(self._made, self.sizes))
+        made = self._at_fixed(node("add" if len(terms) > 1 else "copy", self.sizes, terms, left), terms)
+        vector = (along(0),)
+        factors = [Operand(number(-1)), Operand(made, vector)]
+        return made if sign > 0 else node("contract", {0: made.shape[0]}, factors, vector)
 
 
-def _one(parts: Sequence[Expression], chosen: Callable[[Expression], bool]) -> tuple[Expression, Expression]:
+@dataclass(frozen=True)
+class _Product:
+    """What a state is multiplied with, and the axes of its channels there."""
+
+    weights: tuple[Operand, ...]
+    read: tuple[Axis, ...]
+
+
+def _position(axes: Sequence[Axis], sizes: Mapping[Axis, Size]) -> Affine:
+    """Some axes as one dimension."""
+    return along(axes[0]) if len(axes) == 1 else row_major(tuple(axes), sizes)
+
+
+def _is_number(part: Operand, value: int) -> bool:
+    return part.node.op == "number" and part.node.attributes["value"] == value
+
+
+def _one(parts: Sequence[Operand], chosen: Callable[[Operand], bool]) -> tuple[Operand, Operand]:
     """Of two, the one that is chosen, and the other."""
     found = [each for each in parts if chosen(each)]
     if len(parts) != 2 or len(found) != 1:
@@ -388,151 +483,43 @@ def _one(parts: Sequence[Expression], chosen: Callable[[Expression], bool]) -> t
     return found[0], next(each for each in parts if each is not found[0])
 
 
-def _axes(factors: Iterable[Expression]) -> set[str]:
-    return {axis for each in factors for axis in free_axes(each)}
+# ---------------------------------------------------------------------------- the kernel
 
 
-def _entry(axes: Sequence[str]) -> Any:
-    """Some axes as one dimension."""
-    return axes[0] if len(axes) == 1 else tuple(axes)
-
-
-# ---------------------------------------------------------------------------- the kernel in its place
-
-
-class _Writing(Written):
-    """Writes the graph anew, with kernels in the place of calls."""
-
-    def __init__(self, graph: Graph, pays: Pays, kinds: Sequence[Function]) -> None:
-        super().__init__(graph)
-        self.pays, self.kinds = pays, kinds
-
-    def changed(self) -> Graph:
-        """The graph."""
-        for item in self.graph.body:
-            if not isinstance(item, Apply) or item.along is None or not self._is_put(item):
-                self.body.append(item)
-        if tuple(self.body) == self.graph.body:
-            return self.graph
-        return eliminate_dead_code(
-            replace(self.graph, body=tuple(self.body), sizes=tuple(self.bound.items()))
-        )
-
-    def _is_put(self, call: Apply) -> bool:
-        """Puts a kernel in the place of a call, if there is one that is quicker."""
-        outside = {each.name: each for each in self.body if isinstance(each, Equation)}
-        cell = _Reading(call, outside).cell() if len(call.results) == 1 else None
-        if cell is None or cell.kind not in self.kinds:
-            return False
-        first = len(self.body)
-        self._put_kernel(call, cell)
-        made = self.body[first:]
-        given = {ref.name for each in made if isinstance(each, Equation) for ref in each.references}
-        if self.pays(self._part([*_behind(outside, call, given), call]), self._part(made)):
-            return True
-        del self.body[first:]
-        return False
-
-    def _part(self, items: Sequence[Equation | Apply]) -> Graph:
-        """Some equations and calls by themselves: what they read is given, or constant."""
-        made = {name for each in items for name in each.defines}
-        constants = {leaf.name: leaf for leaf in self.graph.constants}
-        leaves = tuple(
-            constants.get(name) or Leaf(name, "input", self.dims[name], holds=self.elements[name])
-            for name in dict.fromkeys(name for each in items for name in _read(each))
-            if name not in made
-        )
-        return Graph(leaves, tuple(items), items[-1].defines, tuple(self.bound.items()))
-
-    # ---- equations
-
-    def _put_kernel(self, call: Apply, cell: _Cell) -> None:
-        """The equations of the weights, and that of the kernel."""
-        assert call.along is not None
-        (name,), first, left = call.results, cell.gates[0], cell.left
-        told = {cell.label: call.along.axis.size}
-        for entry, dim in zip(left, self.dims[name][1:], strict=True):
-            told.update(
-                {entry: dim_size(dim)}
-                if isinstance(entry, str)
-                else {axis: each.size for axis, each in zip(entry, dim, strict=True)}
-            )
-        scope, taken = Scope(told), {*told, *first.read}
-        rows, columns = (fresh(stem, taken) for stem in ("n", "p"))
-        made, read = _entry(cell.made), _entry(first.read)
-        weights, states = [], []
-        for gate in cell.gates:
-            weight = rename(gate.weight, dict(zip(gate.read, first.read, strict=True)))
-            weights.append(self._matrix(name, weight, (made, read), cell, gate, scope))
-            state = (made, _entry(gate.state))
-            states.append(self._matrix(name, gate.state_weight, state, cell, gate, scope))
-        arguments = [
-            first.given,
-            self._stacked(name, weights, (rows, read), scope),
-            self._stacked(name, states, (rows, columns), scope),
-            *(Ref(each, left) for each in cell.states),
+def _kernel(circle: Circle, cell: _Cell) -> Node:
+    """What a cell leaves, as its kernel computes it."""
+    gates, first = cell.gates, cell.gates[0]
+    at = circle.labels[cell.result]
+    around = [axis for axis in axes_of(cell.left) if axis not in cell.made]
+    read = [("r", n) for n in range(len(first.given.shape) - len(around))]
+    weights = [
+        concatenated([getattr(gate, each) for gate in gates], 0) for each in ("weight", "state_weight")
+    ]
+    sizes = {**cell.sizes, **dict(zip(read, first.given.shape[len(around) :], strict=True))}
+    sizes |= {"rows": weights[0].shape[0], "columns": weights[1].shape[1]}
+    left = (cell.left[at], *cell.left[:at], *cell.left[at + 1 :])
+    rows = along("rows")
+    operands = [
+        Operand(first.given, tuple(map(along, (*around, *read)))),
+        Operand(weights[0], (rows, _position(read, sizes))),
+        Operand(weights[1], (rows, along("columns"))),
+        *(Operand(each, left[1:]) for each in cell.starts),
+    ]
+    added = [[gate.bias for gate in gates], [gate.inner for gate in gates]]
+    while added and not any(added[-1]):
+        added.pop()
+    for vectors in added:
+        held = [
+            _zeros(gate.weight.shape[0]) if each is None else each
+            for each, gate in zip(vectors, gates, strict=True)
         ]
-        added = [[gate.biases for gate in cell.gates], [gate.inner for gate in cell.gates]]
-        while added and not any(added[-1]):
-            added.pop()
-        for terms in added:
-            vectors = [
-                self._matrix(name, _spread(each, cell.made), (made,), cell, gate, scope)
-                for gate, each in zip(cell.gates, terms, strict=True)
-            ]
-            arguments.append(self._stacked(name, vectors, (rows,), scope))
-        axes = tuple(sorted({*first.read, rows, columns}))
-        options = (("back", (ONE,)),) if call.along.back else ()
-        right = Call(cell.kind.name, tuple(arguments), axes, options)
-        self.put(name, (cell.label, *left), right, scope)
-
-    def _matrix(
-        self, stem: str, part: Expression, left: tuple[Any, ...], cell: _Cell, gate: _Gate, scope: Scope
-    ) -> str:
-        """A tensor that holds an expression of a gate under some axes, of axes that are fixed at one position."""
-        fixed = tuple(axis for axis in free_axes(part) if axis in cell.fixed)
-        if fixed:
-            self.put(name := self.numbered(f"{stem}.weight"), (*fixed, *left), part, scope)
-            part = Ref(name, (*(cell.fixed[axis] for axis in fixed), *left))
-        if gate.sign < 0:
-            part = product_of([LESS, part])
-        self.put(name := self.numbered(f"{stem}.weight"), left, part, scope)
-        return name
-
-    def _stacked(self, stem: str, parts: Sequence[str], index: tuple[Any, ...], scope: Scope) -> Ref:
-        """Matrices one above another."""
-        refs = [Ref(each, index) for each in parts]
-        if len(refs) == 1:
-            return refs[0]
-        self.put(
-            name := self.numbered(f"{stem}.weight"), index, Call(CONCAT.name, tuple(refs), index[:1]), scope
-        )
-        return Ref(name, index)
+        operands.append(Operand(concatenated(held, 0), (rows,)))
+    back = () if circle.state.step.function == PREVIOUS.name else (("back", number(1)),)
+    made = node(cell.kind.name, sizes, operands, left, None, (*read, "rows", "columns"), back)
+    axes = range(len(left))
+    looks = tuple(map(along, (at, *(n for n in axes if n != at))))
+    return node("copy", dict(enumerate(cell.result.shape)), [Operand(made, looks)], tuple(map(along, axes)))
 
 
-def _spread(terms: Sequence[Expression], axes: Sequence[str]) -> Expression:
-    """The sum of some terms, with all of some axes."""
-    found = sum_of(list(terms)) if terms else ZERO
-    for axis in axes:
-        if axis not in free_axes(found):
-            found = Call(REPEAT.name, (found,), (axis,))
-    return found
-
-
-def _read(item: Equation | Apply) -> Iterator[str]:
-    """The tensors that an equation or a call reads."""
-    if isinstance(item, Apply):
-        yield from item.names().values()
-    else:
-        yield from (ref.name for ref in item.references)
-
-
-def _behind(equations: Mapping[str, Equation], call: Apply, given: Container[str]) -> list[Equation]:
-    """The equations that a call hangs on, as far as what is given; each after what it reads."""
-    needed, waiting = set[str](), [*_read(call)]
-    while waiting:
-        name = waiting.pop()
-        if name in equations and name not in given and name not in needed:
-            needed.add(name)
-            waiting.extend(_read(equations[name]))
-    return [each for name, each in equations.items() if name in needed]
+def _zeros(length: Size) -> Node:
+    return node("copy", {0: length}, [Operand(number(0))], (along(0),))
