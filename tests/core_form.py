@@ -11,8 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from tensornet.frontend.elaborate_ir import function_of
+from tensornet.graph.element_types import of_tensors
+from tensornet.graph.graph import Apply, Graph
+from tensornet.graph.leaves import Leaf
+from tensornet.graph.shape_inference import dim_size
 from tensornet.ir.function import Function, order
 from tensornet.ir.node import Entries, Gather, Node, Operand
+from tensornet.language.equation import Equation
 from tensornet.ops.table import Element
 from tensornet.sizes import put_in, solve_size
 
@@ -50,6 +56,48 @@ def sizes_of(function: Function, given: Sequence[Any], known: Mapping[str, int])
             for name, value in filter(None, solved):
                 found.setdefault(name, value)
     return found
+
+
+def evaluate_body(graph: Graph, given: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """What the equations of a graph without recurrences make, one by one, and its calls along axes, by name."""
+    values, elements = dict(given), of_tensors(graph)
+    known = {**sizes, **{name: size for name, size in graph.sizes if isinstance(size, int)}}
+    for item in graph.body:
+        if not isinstance(item, Equation):
+            values.update(zip(item.results, _called(item, values, known), strict=True))
+            continue
+        read = dict.fromkeys(ref.name for ref in item.references)
+        own = {leaf.name: leaf for leaf in graph.leaves}
+        leaves = [
+            own.get(name) or Leaf(name, "input", graph.named[name], holds=elements[name]) for name in read
+        ]
+        function, _ = function_of(Graph(tuple(leaves), (item,), (item.name,), graph.sizes))
+        tensors = [np.asarray(values[each.name]) for each in leaves if each.value is None]
+        (values[item.name],) = evaluate(function, tensors, sizes_of(function, tensors, known))
+    return values
+
+
+def _called(call: Apply, values: Mapping[str, Any], known: Mapping[str, int]) -> list[Any]:
+    """The results of a block, called at each position of an axis with the states that the one before left."""
+    given = {leaf: values[name] for leaf, name in call.names().items() if name in values}
+    along = call.along
+    assert along is not None
+    inputs = [leaf.name for leaf in call.graph.inputs]
+    states, cuts = inputs[len(along.cuts) :], dict(zip(inputs, along.cuts, strict=False))
+    first = next((np.shape(given[name])[at] for name, at in cuts.items()), None)
+    count = put_in(along.axis.size, known) if first is None else first
+    made: list[list[Any]] = []
+    for t in range(count)[:: -1 if along.back else 1]:
+        now = given | {name: np.take(given[name], t, at) for name, at in cuts.items()}
+        inside = evaluate_body(call.graph, now, known)
+        made.append([inside[name] for name in call.graph.outputs])
+        given |= {name: made[-1][n] for name, n in zip(states, along.states, strict=False)}
+    joined = call.results[: along.joined(len(call.results))]
+    if not made:
+        dims = dict(call.returned(known))
+        return [np.zeros([put_in(dim_size(dim), known) for dim in dims[name]]) for name in joined]
+    stacked = [np.stack(each[:: -1 if along.back else 1]) for each in zip(*made, strict=True)]
+    return stacked[: len(joined)]
 
 
 class _Space:
@@ -107,12 +155,6 @@ class _Space:
                 return np.arange(*self.shape)
             case "constant":
                 return told["value"].array()
-            case "item":
-                return self.values[node.operands[0].node][told["n"]]
-            case "call":
-                return self.called([self.values[each.node] for each in node.operands])
-            case "scan":
-                return self.scanned()
         operands = [self.read(each) for each in node.operands]
         counted = [each.astype(int) if each.dtype == bool else each for each in operands]
         match node.op:
@@ -177,29 +219,3 @@ class _Space:
             np.broadcast_to(each, (*shape[:joined], each.shape[joined], *shape[joined + 1 :]))
             for each in parts
         ]
-
-    def called(self, given: Sequence[Any]) -> list[Any]:
-        function, sizes = self.node.attributes["function"], map(self.number, self.node.attributes["sizes"])
-        return evaluate(function, given, dict(zip(function.sizes, sizes, strict=True)))
-
-    def scanned(self) -> list[Any]:
-        """One call after another, the states of each what the one before left."""
-        node, told, (over,) = self.node, self.node.attributes, self.node.over
-        given = [self.values[each.node] for each in node.operands]
-        cuts = [
-            next((d for d, entry in enumerate(each.reads) if entry.axis == over), None)
-            for each in node.operands
-        ]  # type: ignore[union-attr]
-        results: list[list[Any]] = []
-        for t in range(self.sizes[over])[:: -1 if told["back"] else 1]:
-            now = [a if cut is None else np.take(a, t, cut) for a, cut in zip(given, cuts, strict=True)]
-            results.append(self.called(now))
-            for slot, n in told["states"]:
-                given[slot] = results[-1][n]
-        last = [given[slot] for slot, _ in told["states"]]
-        if not results:
-            function, known = told["function"], dict(zip(told["function"].sizes, told["sizes"], strict=True))
-            empty = [[self.number(size.at(known)) for size in each.shape] for each in function.outputs]
-            return [*(np.zeros((0, *shape)) for shape in empty), *last]
-        stacked = [np.stack(each[:: -1 if told["back"] else 1]) for each in zip(*results, strict=True)]
-        return [*stacked, *last]

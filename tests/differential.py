@@ -24,12 +24,14 @@ import torch
 import tensornet as tn
 from tensornet.backends.array_api import of
 from tensornet.codegen.loading import Program as Loaded
+from tensornet.frontend.elaborate_ir import function_of
 from tensornet.graph.element_types import of_tensors
 from tensornet.graph.graph import Apply, reads
 from tensornet.ir.naming import graph_of
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.protocol import load_backend
-from tensornet.sizes import size_names
+from tensornet.scan.lowering import looped
+from tensornet.sizes import put_in, size_names, solve_size
 
 from . import core_form, oracle
 from .array_functions import join_leading, split_leading
@@ -135,20 +137,33 @@ def by_core_form(
 
     The names of that graph, and of what kind its outputs are, must be those of the first.
     """
-    function, names = (program := program_of(graph)).function, program.names
+    flat = graph.flat
     given = {name: np.asarray(array) for name, array in arrays.items()}
     leading = join_leading(graph, given)
-    tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
-    known = {"lead": math.prod(leading)} | {n: size for n, size in names.sizes if isinstance(size, int)}
-    told = core_form.sizes_of(function, tensors, known)
-    results = core_form.evaluate(function, tensors, {**(untold or {}), **told})
-    pairs = zip(graph.outputs, map(np.asarray, results), strict=True)
-    again, kinds = graph_of(function, names), of_tensors(graph)
+    known = {**(untold or {}), "lead": math.prod(leading)}
+    if flat.recurrences:
+        again = looped(flat)
+        for leaf in flat.leaves:
+            pairs_ = zip(leaf.shape, np.shape(given.get(leaf.name, ())), strict=False)
+            solved = (solve_size(put_in(size, known), n) for size, n in pairs_)
+            known |= {name: value for name, value in filter(None, solved) if name not in known}
+        values = core_form.evaluate_body(again, given, known)
+        results, elements = [values[name] for name in graph.outputs], of_tensors(again)
+    else:
+        function, names = function_of(flat)
+        tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
+        known |= {n: size for n, size in names.sizes if isinstance(size, int)}
+        results = core_form.evaluate(
+            function, tensors, {**known, **core_form.sizes_of(function, tensors, known)}
+        )
+        elements = {name: each.element for name, each in zip(graph.outputs, function.outputs, strict=True)}
+        again = graph_of(function, names)
+    pairs, kinds = zip(graph.outputs, map(np.asarray, results), strict=True), of_tensors(graph)
     if [leaf.name for leaf in again.leaves] != [leaf.name for leaf in graph.leaves]:
         raise Wrong("named: it has other leaves")
     states = _made_of_states(graph)  # one that starts with 0 is of no kind by itself
-    for name, node in zip(graph.outputs, function.outputs, strict=True):
-        if name not in states and node.element != kinds[name]:
+    for name in graph.outputs:
+        if name not in states and elements[name] != kinds[name]:
             raise Wrong("core form: an output is of another kind")
     return [split_leading(graph, *pair, leading) for pair in pairs], again
 

@@ -1,4 +1,4 @@
-"""The core form: programs there and back, one node for equal values, sizes as arguments."""
+"""The core form: programs there and back, and one node for equal values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tensornet.frontend.elaborate_ir import function_of
 from tensornet.graph.element_types import of_leaves
 from tensornet.ir import node as nodes
 from tensornet.ir.build import leaf, node, number
-from tensornet.ir.function import Function, applied, order, rebuilt
-from tensornet.ir.node import Affine, Gather, Node, Operand, along
+from tensornet.ir.function import Function, order
+from tensornet.ir.node import Affine, Gather, Operand, along
 from tensornet.ops.table import Element
 from tensornet.sizes import evaluate as size_at
 from tensornet.sizes import symbol
@@ -102,40 +102,6 @@ def test_a_scatter_is_written_at_positions() -> None:
     (scatter,) = (each for each in products if any(isinstance(entry, Gather) for entry in each.result))
     assert scatter.dims[0] is None
     assert scatter.element is Element.NUMBER
-
-
-def test_a_block_of_two_sizes_is_one_function() -> None:
-    text = (
-        "def f(x):\n    x[i,j]: input\n    y[i] = x[i,j] * W[j]\ny = f(a, scope='one')\nz = f(c, scope='two')"
-    )
-    function, _ = function_of(tn.layer(text, inputs="a[b,k], c[m,q]", outputs="y z", k=4))
-    calls = [each for each in order(function.outputs) if each.op == "call"]
-    first, second = (each.attributes["function"] for each in calls)
-    assert first is second or first == second
-    assert [each.attributes["sizes"] for each in calls] == [
-        tuple(map(symbol, sizes)) for sizes in (("b", "k"), ("m", "q"))
-    ]
-
-
-def test_a_block_that_is_called_alike_is_the_same_result() -> None:
-    text = "def f(x):\n    x[i]: input\n    y[i] = x[i] * x[i]\ny = f(a)\nz = f(a)"
-    function, _ = function_of(tn.layer(text, inputs="a[b]", outputs="y z"))
-    assert function.outputs[0] is function.outputs[1]
-
-
-def test_a_call_written_out_is_what_it_calls() -> None:
-    text = "def f(x):\n    x[i,j]: input\n    y[i] = x[i,j] * W[j]\ny = f(a)"
-    called, _ = function_of(tn.layer(text, inputs="a[b,k]"))
-    plain, _ = function_of(tn.layer("y[b] = a[b,k] * W[k]", inputs="a[b,k]"))
-
-    def inlined(each: Node) -> Node:
-        if each.op != "item" or each.operands[0].node.op != "call":
-            return each
-        call = each.operands[0].node
-        given = [operand.node for operand in call.operands]
-        return applied(call.attributes["function"], given, call.attributes["sizes"])[each.attributes["n"]]
-
-    assert tuple(rebuilt(called.outputs, {}, inlined)) == plain.outputs
 
 
 def test_the_table_of_nodes_keeps_none_that_nobody_holds() -> None:

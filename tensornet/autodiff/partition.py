@@ -92,7 +92,7 @@ def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
     still, seen, waiting = {*constants}, set[Node](), [*outputs]
     for each in passes.program.nodes:
         row = FUNCTIONS.get(each.op)
-        if each.op not in ("input", "item", "call", "scan") and not (row is not None and row.random):
+        if each.op != "input" and not (row is not None and row.random):
             still |= {each} if still.issuperset(each.children) else set()
     found = set[Node]()
     while waiting:
@@ -171,7 +171,7 @@ def _printed(
     free = {each.name for each in leaves}
     tensors = {each: name for each, name in passes.names.items() if name not in free or each.op == "constant"}
     axes = passes.program.names.axes | passes.axes
-    names = Names(tuple(leaves), tuple(outputs), passes.graph.sizes, tensors, axes, {})
+    names = Names(tuple(leaves), tuple(outputs), passes.graph.sizes, tensors, axes)
     function = Function(tuple(inputs), tuple(outputs.values()), passes.program.function.sizes)
     found = graph_of(function, names, passes.sizes)
     return found.own, found.bound

@@ -6,7 +6,7 @@ An axis is called as a dimension that it runs along and that is as long. Where t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,10 +34,6 @@ class Sizes:
     known: dict[str, Size]
     made: dict[str, Size] = field(default_factory=dict)
     axes: dict[str, Size] = field(default_factory=dict)
-
-    def inside(self, own: Mapping[str, Size]) -> Sizes:
-        """The names in a block, which has sizes of its own."""
-        return Sizes({**self.known, **own}, self.made, self.axes)
 
     def name(self, size: Size, stem: str, used: Container[str], taken: Container[str]) -> str:
         """A name that tells a size, which a line does not use yet, and which no tensor has if it is a new one."""

@@ -12,7 +12,7 @@ from ..sizes import product
 from .element_types import of_node
 from .node import Axis, Entries, Node, Operand, Size, along, axes_of, interned, plain_dims, substitute
 
-__all__ = ["concatenated", "item", "leaf", "met_axes", "node", "number", "size", "whole"]
+__all__ = ["concatenated", "leaf", "met_axes", "node", "number", "size", "whole"]
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -88,12 +88,6 @@ def index(length: Size) -> Node:
 def whole(each: Node, tag: Axis = ()) -> Operand:
     """A tensor as it is, read along axes of its own."""
     return Operand(each, tuple(along((tag, n)) for n in range(len(each.shape))))
-
-
-def item(made: Node, n: int, shape: Sequence[Size], element: Element) -> Node:
-    """One of the results of a call or a scan."""
-    axes = tuple(map(along, range(len(shape))))
-    return node("item", dict(enumerate(shape)), [Operand(made)], axes, shape, (), (("n", n),), element)
 
 
 def concatenated(parts: Sequence[Node], at: int) -> Node:

@@ -48,7 +48,7 @@ Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
 LEAVES = ("number", "size", "index")
 """What is written where it is read."""
 
-MADE = ("input", "item", "constant", *LEAVES)
+MADE = ("input", "constant", *LEAVES)
 """What is there without an equation."""
 
 JOINED = (CONCAT.name, "stack")
@@ -275,7 +275,7 @@ def reads_of(each: Node) -> list[Operand]:
 
 def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
     """Whether a node may be written where another reads it: along axes alone, as it is written itself."""
-    if child.op in ("call", "scan", *MADE):
+    if child.op in MADE:
         return False
     axes = [entry.axis for entry in reads]
     if (

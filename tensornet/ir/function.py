@@ -13,7 +13,7 @@ from ..sizes import put_in
 from .build import node
 from .node import Affine, Entries, Gather, Node, Operand, Size, interned
 
-__all__ = ["Function", "Rule", "applied", "order", "over_operands", "over_others", "rebuilt"]
+__all__ = ["Function", "Rule", "order", "over_operands", "over_others", "rebuilt"]
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,5 @@ def _copied(
         [*map(moved, old.shape)],
         old.over,
         tuple((name, option(value)) for name, value in old.options),
-        old.element if old.op in ("call", "scan", "item") or old.is_scalar or not old.operands else None,
+        old.element if old.is_scalar or not old.operands else None,
     )
-
-
-def applied(function: Function, given: Sequence[Node], sizes: Sequence[Size] = ()) -> list[Node]:
-    """The outputs of a function of tensors and sizes: a call written out (inlining)."""
-    new = dict(zip(function.inputs, given, strict=True))
-    return rebuilt(function.outputs, new, sizes=dict(zip(function.sizes, sizes, strict=True)))

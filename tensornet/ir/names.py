@@ -14,7 +14,7 @@ from .equations import MADE, is_lone, is_told, reads_of
 from .function import order
 from .node import Node, Operand
 
-__all__ = ["Called", "Written", "Names"]
+__all__ = ["Written", "Names"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Names:
         sizes: the sizes that have a value.
         tensors: the names of nodes that equations define, and of constants.
         axes: the names of the axes of nodes.
-        calls: the names of calls and scans.
     """
 
     leaves: tuple[Leaf, ...]
@@ -35,30 +34,13 @@ class Names:
     sizes: tuple[tuple[str, Any], ...]
     tensors: dict[Node, str] = field(repr=False)
     axes: dict[Node, tuple[str, ...]] = field(repr=False)
-    calls: dict[Node, Called] = field(repr=False)
 
     def moved(self, new: Mapping[Node, Node]) -> Names:
         """The names of other nodes in the place of some; those of others are left out, as are those of other axes."""
         tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
         pairs = ((each, new[each], names) for each, names in self.axes.items() if each in new)
         axes = {other: names[: _alike(each, other)] for each, other, names in pairs}
-        calls = {new[each]: called for each, called in self.calls.items() if each in new}
-        return replace(self, tensors=tensors, axes=axes, calls=calls)
-
-
-@dataclass(frozen=True)
-class Called:
-    """What a graph calls a call.
-
-    Attributes:
-        names: those of the function that is called.
-        scope: what stands before them in the caller.
-        apart: whether it is planned as a call in any case.
-    """
-
-    names: Names
-    scope: str
-    apart: bool
+        return replace(self, tensors=tensors, axes=axes)
 
 
 def _alike(one: Node, other: Node) -> int:
@@ -93,7 +75,7 @@ class Written:
         self.lone = self._written_where_read(is_apart)
 
     def __iter__(self) -> Iterator[Node]:
-        """The nodes that get an equation, or are called, in order."""
+        """The nodes that get an equation, in order."""
         return (each for each in self.nodes if not (each in self.lone or each.is_scalar or each.op in MADE))
 
     def _ask(self, each: Node) -> None:
@@ -112,7 +94,7 @@ class Written:
         counts = Counter(each for node in self.nodes for each in node.children)
         reading: dict[Node, list[Operand]] = defaultdict(list)
         for node in self.nodes:
-            for child, reads in reads_of(node) if node.op not in ("call", "scan") else ():
+            for child, reads in reads_of(node):
                 reading[child].append(Operand(node, reads))
         found: set[Node] = set()
         for child in reversed(self.nodes):

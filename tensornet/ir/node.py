@@ -9,7 +9,6 @@ from the axes of the node to positions. What the op is decides the rest:
 
     contract    the product of the operands, summed where axes write to the same position
     copy        its operand; what nothing writes is the option `fill`
-    call, scan  a Function, once or along an axis; `item` reads one of the results
     input, constant, number, size, index        leaves
     any other   a function of the language: of elements, or along the axes in `over`
 """
@@ -156,7 +155,7 @@ class Node:
     def _is_scalar(self) -> bool:
         if self.op in ("number", "size"):
             return True
-        plain = not self.shape and not self.sizes and bool(self.operands) and self.op not in ("item", "call")
+        plain = not self.shape and not self.sizes and bool(self.operands)
         return plain and "draw" not in self.attributes and all(each.node.is_scalar for each in self.operands)
 
 

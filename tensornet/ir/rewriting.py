@@ -199,9 +199,8 @@ class Program:
 
     def _is_only_read_by(self, nodes: Container[Node], each: Node) -> bool:
         """Whether some nodes alone read a node that is computed, and no caller wants it."""
-        is_given = each in self.leaves or each.op in ("item", "call", "scan")
         return (
-            not is_given
+            each not in self.leaves
             and each not in self.function.outputs
             and all(map(nodes.__contains__, self.reading[each]))
         )
@@ -242,7 +241,7 @@ class Program:
             if each not in new:  # what is there already takes no time
                 give(each)
         results = {new[each]: next(made) for each in outputs}
-        names = Names(tuple(leaves), tuple(results.values()), self.names.sizes, {**results}, {}, {})
+        names = Names(tuple(leaves), tuple(results.values()), self.names.sizes, {**results}, {})
         return Program(Function(tuple(slots), tuple(results), self.function.sizes), names)
 
     def _unlike_sizes(self, stem: str) -> Iterator[str]:
@@ -262,7 +261,7 @@ class Program:
 def _is_repeatable(each: Node) -> bool:
     """Whether a node gives the same each time."""
     function = FUNCTIONS.get(each.op)
-    return each.op not in ("item", "call", "scan") and (function is None or function.is_repeatable)
+    return function is None or function.is_repeatable
 
 
 def improved(

@@ -20,7 +20,6 @@ from ..ir.node import Affine, Gather, Node, fills
 from ..ir.rewriting import Cost, Program
 from ..ops.pointwise import WHERE
 from ..ops.table import FUNCTIONS, Function
-from ..scan.lowering import unrecurring
 from .algebraic_simplification import drop_known_totals, drop_tautologies
 from .convolution import select_convolutions, select_pooling
 from .distribute import distribute
@@ -99,8 +98,8 @@ class Pass:
 
 
 def program_of(graph: Graph) -> Program:
-    """A graph in the core form, its recurrences as scans."""
-    return Program(*function_of(unrecurring(graph)))
+    """A graph without calls and recurrences in the core form."""
+    return Program(*function_of(graph))
 
 
 # ---------------------------------------------------------------------------- what passes look for

@@ -21,7 +21,6 @@ from ..ir.equations import LEAVES
 from ..ir.function import order, over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
 from ..ops.scan import PREVIOUS
-from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
 from .circles import Block, Circle, Circles, Tied, numbered
 from .cut import cut
@@ -59,11 +58,7 @@ def _take_sources(circle: Circle) -> None:
     """Takes what is made for a circle alone, position by position."""
     for reader in reversed(circle.all):
         for child in dict.fromkeys(reader.children) if reader in circle.nodes else ():
-            given = (
-                child in circle.circles.leaves
-                or child.op in LEAVES
-                or child.op not in ("contract", "copy", *FUNCTIONS)
-            )
+            given = child in circle.circles.leaves or child.op in LEAVES
             only = circle.nodes.issuperset(circle.readers[child]) and not _is_told(child)
             if child in circle.labels or given or not only or child.is_scalar or "fill" in child.attributes:
                 continue

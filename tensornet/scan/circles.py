@@ -210,7 +210,7 @@ class Circles:
     ) -> Graph:
         """Nodes as equations."""
         tensors = {each: name for each, name in names.items() if each not in leaves or each.op == "constant"}
-        told = Names(tuple(leaves.values()), tuple(outputs), self.graph.sizes, tensors, dict(axes), {})
+        told = Names(tuple(leaves.values()), tuple(outputs), self.graph.sizes, tensors, dict(axes))
         free = tuple(each for each, known in leaves.items() if known.value is None)
         return graph_of(Function(free, tuple(outputs.values()), self.sizes), told)
 

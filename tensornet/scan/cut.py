@@ -109,7 +109,7 @@ def cut(graph: Graph) -> Cut:
     if outputs:
         program = Program(*function_of(Graph(leaves, own, outputs, graph.sizes)))
     else:
-        program = Program(Function(inputs_of(leaves, graph), ()), Names(leaves, (), graph.sizes, {}, {}, {}))
+        program = Program(Function(inputs_of(leaves, graph), ()), Names(leaves, (), graph.sizes, {}, {}))
     return Cut(graph, program, states)
 
 

@@ -31,7 +31,7 @@ from .circles import Block, Circle, Circles, numbered
 from .cut import cut
 from .states import with_states
 
-__all__ = ["looped", "unrecurring"]
+__all__ = ["looped"]
 
 Large: TypeAlias = "Callable[[Sequence[Any]], bool]"
 """Whether a tensor of some sizes had better not be there as a whole."""
@@ -56,16 +56,6 @@ def looped(graph: Graph, large: Large = lambda sizes: False, alone: bool = False
         _take_what_comes_in(circle, large, alone)
         _call(circle)
     return circles.changed()
-
-
-def unrecurring(graph: Graph) -> Graph:
-    """The graph with calls in the place of recurrences, in its blocks as well."""
-    made = looped(graph)
-    body = (
-        replace(item, graph=unrecurring(item.graph)) if isinstance(item, Apply) else item
-        for item in made.body
-    )
-    return replace(made, body=tuple(body)) if made.calls else made
 
 
 def _call(circle: Circle) -> None:
@@ -187,7 +177,7 @@ def _take_readers_of_large(circle: Circle, large: Large) -> None:
 def _is_less(circle: Circle, each: Node, large: Node, after: set[Node]) -> int | None:
     """The axis of a node that makes something smaller of a large one at each position; nothing where it does not."""
     inner = circle.states.keys() - circle.outer.keys()
-    if not (after | inner).isdisjoint(each.children) or each.op in ("call", "scan"):
+    if not (after | inner).isdisjoint(each.children):
         return None
     axes = {reads[circle.labels[child]].axis for child, reads in reads_of(each) if child in circle.labels}
     axis = axes.pop() if len(axes) == 1 else None
