@@ -82,7 +82,7 @@ class _Linear:
 def _linear_state(circle: Circle, pays: Pays) -> _Linear | None:
     """How the next state is made of this one, if that is linear, and quicker without a loop."""
     (each, state), *others = circle.states.items()
-    at, shape = circle.labels[each], each.shape
+    at, shape = circle.labels[each], circle.circles.opened(each.shape)
     plain = all(isinstance(entry, str) for entry in state.state.equation.left)
     if (
         others

@@ -33,7 +33,7 @@ from ..language.expression import Call, Literal, Ref, axes_of_index, free_axes
 from ..ops.structure import REPEAT
 from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
 from ..passes.dead_code import eliminate_dead_code
-from ..sizes import name_of
+from ..sizes import evaluate, name_of
 from .cut import Cut, State, put_together
 from .states import moved
 
@@ -146,6 +146,10 @@ class Circles:
         pairs = zip(each.dims, each.shape, strict=True)
         own = (tuple(map(axis, axes or ())) or (NamedAxis(name_of(n) or "n", n),) for axes, n in pairs)
         return self.graph.named.get(self.names.get(each, ""), tuple(own))
+
+    def opened(self, sizes: Iterable[Any]) -> list[Any]:
+        """Sizes as far as they have no value."""
+        return [evaluate(size, self.graph.bound) for size in sizes]
 
     # ---- circles
 

@@ -26,7 +26,6 @@ from ..ir.function import order, rebuilt
 from ..ir.node import Node, Operand, along, axes_of
 from ..ops.scan import PREVIOUS
 from ..ops.table import FUNCTIONS
-from ..sizes import evaluate
 from .circles import Block, Circle, Circles, numbered
 from .cut import cut
 from .states import with_states
@@ -130,7 +129,7 @@ def _take_what_comes_in(circle: Circle, large: Large, alone: bool) -> None:
             axis = circle.read_along(reader, child)
             if axis is None or not circle.nodes.issuperset(circle.readers[child]):
                 continue
-            if _grows(child, large) or (alone and _is_alone(circle, child, axis)):
+            if _grows(circle, child, large) or (alone and _is_alone(circle, child, axis)):
                 circle.take(child, axis)
 
 
@@ -152,11 +151,12 @@ def _is_alone(circle: Circle, each: Node, axis: int) -> bool:
     )
 
 
-def _grows(each: Node, large: Large) -> bool:
+def _grows(circle: Circle, each: Node, large: Large) -> bool:
     """Whether a node is a large product of smaller factors, which is made position by position."""
     if each.op != "contract" or len(each.sizes) > len(each.shape) or None in each.dims:
         return False
-    return all(len({*axes_of(reads)}) < len(each.sizes) for _, reads in each.operands) and large(each.shape)
+    outer = all(len({*axes_of(reads)}) < len(each.sizes) for _, reads in each.operands)
+    return outer and large(circle.circles.opened(each.shape))
 
 
 def _take_readers_of_large(circle: Circle, large: Large) -> None:
@@ -168,7 +168,7 @@ def _take_readers_of_large(circle: Circle, large: Large) -> None:
     kept = {*circle.circles.outputs.values()}
     for each in circle.in_order:
         outside = [reader for reader in circle.readers[each] if reader not in circle.labels]
-        if outside and each not in kept and large(each.shape):
+        if outside and each not in kept and large(circle.circles.opened(each.shape)):
             axes = [_is_less(circle, reader, each, after) for reader in outside]
             for reader, axis in zip(outside, axes, strict=True) if None not in axes else ():
                 circle.take(reader, axis)
@@ -183,6 +183,5 @@ def _is_less(circle: Circle, each: Node, large: Node, after: set[Node]) -> int |
     axis = axes.pop() if len(axes) == 1 else None
     if axis is None or axis in each.over or [entry.axis for entry in each.result].count(axis) != 1:
         return None
-    bound = circle.circles.graph.bound
-    whole, own = (Counter(evaluate(size, bound) for size in made.shape) for made in (large, each))
+    whole, own = (Counter(circle.circles.opened(made.shape)) for made in (large, each))
     return axis if own.total() < whole.total() and not own - whole else None
