@@ -32,14 +32,13 @@ from ..ops.scan import STEPS
 
 __all__ = [
     "Recurrence",
-    "circles",
+    "strongly_connected",
     "early",
     "in_order",
     "is_step",
     "late",
     "read_directly",
     "read_later",
-    "reads_here",
     "recurrences",
     "steps_of",
 ]
@@ -133,7 +132,7 @@ def read_later(body: Iterable[Any], known: Iterable[str]) -> Iterator[str]:
         there.update(item.defines)
 
 
-def circles(reads: Mapping[T, Iterable[T]]) -> Iterator[tuple[T, ...]]:
+def strongly_connected(reads: Mapping[T, Iterable[T]]) -> Iterator[tuple[T, ...]]:
     """What reads one another, the least groups of it, each behind those that it reads (Tarjan 1972).
 
     Args:
@@ -216,7 +215,7 @@ def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
     by_name = {each.name: each for each in equations}
     reads = {each.name: {ref.name for ref in each.references} for each in equations}
     found = []
-    for group in circles(reads):
+    for group in strongly_connected(reads):
         if len(group) > 1 or group[0] in reads[group[0]]:
             inside = set(group)
             found.append(_recurrence([each for each in equations if each.name in inside], by_name))
@@ -307,15 +306,6 @@ def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None
             visit(each, bound)
 
     visit(equation.right, False)
-
-
-def reads_here(equation: Equation, axis: str, group: Recurrence) -> bool:
-    """Whether an equation reads what a recurrence makes at its own position along an axis alone."""
-    try:
-        _check(equation, axis, {name: group.dimension(name) for name in group.names})
-    except EquationError:
-        return False
-    return not any(ref.name in group.names for _, ref in steps_of(equation))
 
 
 def _elsewhere(ref: Ref, axis: str) -> EquationError:

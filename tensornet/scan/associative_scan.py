@@ -25,7 +25,7 @@ from ..ops.scan import CUMSUM, PREVIOUS
 from ..ops.structure import INDEX
 from ..ops.table import CONVERSIONS, Element
 from ..sizes import evaluate
-from .circles import Circle, Circles
+from .components import Component, Components
 from .cut import cut
 from .states import moved, with_states
 
@@ -46,15 +46,15 @@ def doubled(graph: Graph, pays: Pays) -> Graph:
     """
     if not graph.recurrences:
         return graph
-    circles, kept = Circles(cut(with_states(graph))), set[Node]()
-    before = len(circles.states)
-    while circle := next((each for each in circles if kept.isdisjoint(each.states)), None):
-        linear = _linear_state(circle, pays)
+    components, kept = Components(cut(with_states(graph))), set[Node]()
+    before = len(components.states)
+    while component := next((each for each in components if kept.isdisjoint(each.states)), None):
+        linear = _linear_state(component, pays)
         if linear is None:
-            kept.update(circle.states)
+            kept.update(component.states)
         else:
-            circles.replace({next(iter(circle.states)): _without_circle(circle, linear)})
-    return circles.changed(kept) if len(kept) < before else graph
+            components.replace({next(iter(component.states)): _without_component(component, linear)})
+    return components.changed(kept) if len(kept) < before else graph
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class _Linear:
         return _Linear(factor, rest, tuple(dims[d] for d in self.index))
 
 
-def _linear_state(circle: Circle, pays: Pays) -> _Linear | None:
+def _linear_state(component: Component, pays: Pays) -> _Linear | None:
     """How the next state is made of this one, if that is linear, and quicker without a loop."""
-    (each, state), *others = circle.states.items()
-    at, shape = circle.labels[each], circle.circles.opened(each.shape)
+    (each, state), *others = component.states.items()
+    at, shape = component.labels[each], component.components.opened(each.shape)
     plain = all(isinstance(entry, str) for entry in state.state.equation.left)
     if (
         others
@@ -91,7 +91,7 @@ def _linear_state(circle: Circle, pays: Pays) -> _Linear | None:
         or not pays(shape[at], shape[:at] + shape[at + 1 :])
     ):
         return None
-    found, dims = _linear(circle, state.behind), tuple(range(len(shape)))
+    found, dims = _linear(component, state.behind), tuple(range(len(shape)))
     if found is None or found.index != dims:
         return None
     told = {axis for operand in (found.factor, found.rest) if operand for axis in axes_of(operand.reads)}
@@ -99,9 +99,9 @@ def _linear_state(circle: Circle, pays: Pays) -> _Linear | None:
     return found if told.issuperset(dims) else None  # else nothing is as long as it is
 
 
-def _linear(circle: Circle, each: Node) -> _Linear | None:
+def _linear(component: Component, each: Node) -> _Linear | None:
     """A node as a factor of the state and the rest."""
-    if each in circle.states:
+    if each in component.states:
         return _Linear(ONE, None, tuple(range(len(each.shape))))
     dims: dict[Any, int] = {axes[0]: d for d, axes in enumerate(each.dims) if axes and len(axes) == 1}
     if each.op not in ("add", "contract", "copy", CONVERSIONS[Element.NUMBER]) or "fill" in each.attributes:
@@ -110,8 +110,8 @@ def _linear(circle: Circle, each: Node) -> _Linear | None:
         return None
     inside, others = list[_Linear](), list[Operand]()
     for child, reads in each.operands:
-        if child in circle.labels:
-            found, axes = _linear(circle, child), [entry.axis for entry in reads]
+        if child in component.labels:
+            found, axes = _linear(component, child), [entry.axis for entry in reads]
             if found is None or None in axes or len({*axes}) < len(axes):
                 return None
             inside.append(found.under({d: dims[axis] for d, axis in enumerate(axes)}))
@@ -136,10 +136,10 @@ def _applied(op: str, operands: list[Operand], sizes: dict[Any, Any]) -> Operand
     return applied(op, operands, sizes) if len(operands) > 1 else next(iter(operands), None)
 
 
-def _without_circle(circle: Circle, linear: _Linear) -> Node:
+def _without_component(component: Component, linear: _Linear) -> Node:
     """A state as it follows from what it was made of all along."""
-    ((each, state),) = circle.states.items()
-    left, step, graph = state.state.equation.left, state.state.step, circle.circles.graph
+    ((each, state),) = component.states.items()
+    left, step, graph = state.state.equation.left, state.state.step, component.components.graph
     expressions, sizes = Expressions(graph), dict(enumerate(each.shape))
 
     def ref(name: str, operand: Operand | None) -> Expression:
@@ -170,7 +170,7 @@ def _without_circle(circle: Circle, linear: _Linear) -> Node:
         return expressions.value(
             Call(RECUR.name, (factor, rest), (axis,), (("start", (start,)), told)), left, scope
         )
-    end = sum_of([size_expression(evaluate(circle.length, graph.bound)), Literal(-1)]) if back else ZERO
+    end = sum_of([size_expression(evaluate(component.length, graph.bound)), Literal(-1)]) if back else ZERO
     first = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), end))
     added = Call(WHERE.name, (first, product_of([factor, start]), ZERO))
     total = added if rest == ZERO else sum_of([rest, added])

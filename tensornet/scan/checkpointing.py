@@ -22,7 +22,7 @@ from ..ir.function import order, over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
 from ..ops.scan import PREVIOUS
 from ..sizes import evaluate
-from .circles import Block, Circle, Circles, Tied, numbered
+from .components import Block, Component, Components, Tied, numbered
 from .cut import cut
 from .states import with_states
 
@@ -37,15 +37,15 @@ def segmented(graph: Graph, count: int) -> Graph:
     graph = inlined(graph, lambda call: any(part.recurrences for part in call.graph.parts()))
     if not graph.recurrences:
         return graph
-    circles, whole = Circles(cut(with_states(graph))), dict[Node, Tied]()
-    while circle := next((each for each in circles if whole.keys().isdisjoint(each.states)), None):
-        size = evaluate(circle.length, graph.bound)
-        _take_sources(circle)
-        if isinstance(size, int) and size > 1 and not any(map(_is_told, circle.nodes)):
-            _part(circle, size, math.ceil(size / count))
+    components, whole = Components(cut(with_states(graph))), dict[Node, Tied]()
+    while component := next((each for each in components if whole.keys().isdisjoint(each.states)), None):
+        size = evaluate(component.length, graph.bound)
+        _take_sources(component)
+        if isinstance(size, int) and size > 1 and not any(map(_is_told, component.nodes)):
+            _part(component, size, math.ceil(size / count))
         else:
-            whole |= circle.states
-    return circles.changed(whole) if circles.calls else graph
+            whole |= component.states
+    return components.changed(whole) if components.calls else graph
 
 
 def _is_told(each: Node) -> bool:
@@ -54,38 +54,50 @@ def _is_told(each: Node) -> bool:
     return "draw" in each.attributes or any(part.op == "size" for part in order(values))
 
 
-def _take_sources(circle: Circle) -> None:
-    """Takes what is made for a circle alone, position by position."""
-    for reader in reversed(circle.all):
-        for child in dict.fromkeys(reader.children) if reader in circle.nodes else ():
-            given = child in circle.circles.leaves or child.op in LEAVES
-            only = circle.nodes.issuperset(circle.readers[child]) and not _is_told(child)
-            if child in circle.labels or given or not only or child.is_scalar or "fill" in child.attributes:
+def _take_sources(component: Component) -> None:
+    """Takes what is made for a component alone, position by position."""
+    for reader in reversed(component.all):
+        for child in dict.fromkeys(reader.children) if reader in component.nodes else ():
+            given = child in component.components.leaves or child.op in LEAVES
+            only = component.nodes.issuperset(component.readers[child]) and not _is_told(child)
+            if (
+                child in component.labels
+                or given
+                or not only
+                or child.is_scalar
+                or "fill" in child.attributes
+            ):
                 continue
-            axes = {circle.read_along(each, child) for each in circle.readers[child]}
+            axes = {component.read_along(each, child) for each in component.readers[child]}
             axis = axes.pop() if len(axes) == 1 else None
-            if axis is not None and axis not in child.over and child not in circle.circles.outputs.values():
-                circle.take(child, axis)
+            if (
+                axis is not None
+                and axis not in child.over
+                and child not in component.components.outputs.values()
+            ):
+                component.take(child, axis)
 
 
 # ---------------------------------------------------------------------------- one recurrence
 
 
-def _part(circle: Circle, size: int, length: int) -> None:
-    """Puts calls of segments in the place of a circle."""
-    circles, labels, (count, rest) = circle.circles, circle.labels, divmod(size, length)
-    back = circle.state.step.function != PREVIOUS.name
-    segment, other = _Segment.of(circle, length), _Segment.of(circle, rest) if rest else None
-    most = {each: _result(circle, each, length, count) for each in segment.block.made}
-    over = {each: _result(circle, each, rest) for each in most} if rest else {}
-    lasts = {state.behind: _last(circle, each) for each, state in circle.outer.items()}
-    ends = {state.behind: _last(circle, each) for each, state in circle.outer.items()} if rest else lasts
+def _part(component: Component, size: int, length: int) -> None:
+    """Puts calls of segments in the place of a component."""
+    components, labels, (count, rest) = component.components, component.labels, divmod(size, length)
+    back = component.state.step.function != PREVIOUS.name
+    segment, other = _Segment.of(component, length), _Segment.of(component, rest) if rest else None
+    most = {each: _result(component, each, length, count) for each in segment.block.made}
+    over = {each: _result(component, each, rest) for each in most} if rest else {}
+    lasts = {state.behind: _last(component, each) for each, state in component.outer.items()}
+    ends = (
+        {state.behind: _last(component, each) for each, state in component.outer.items()} if rest else lasts
+    )
     new = {each: _joined(whole, labels[each]) for each, whole in most.items()}
     for each, part in over.items():
         new[each] = concatenated((part, new[each]) if back else (new[each], part), labels[each])
     found = {new[each]: (labels[each], end) for each, end in ends.items()}
-    circles.replace(new, functools.partial(_ending, found, 0 if back else size - 1, circles.graph))
-    read = {*order(circles.roots())}
+    components.replace(new, functools.partial(_ending, found, 0 if back else size - 1, components.graph))
+    read = {*order(components.roots())}
     joined = [each for each, whole in most.items() if whole in read]
 
     def parted(each: Node, at: int) -> Node:
@@ -93,15 +105,16 @@ def _part(circle: Circle, size: int, length: int) -> None:
 
     cuts = tuple(at for _, at in segment.block.cuts)
     states = tuple(range(len(joined), len(joined) + len(lasts)))
-    way = Along(NamedAxis(circles.fresh(numbered("segment")), count), cuts, states, back, last=True)
+    way = Along(NamedAxis(components.fresh(numbered("segment")), count), cuts, states, back, last=True)
     starts = [
-        circles.asked(state.begin, f"{circles.names[each]}.start") for each, state in circle.outer.items()
+        components.asked(state.begin, f"{components.names[each]}.start")
+        for each, state in component.outer.items()
     ]
     given = (*segment.given(parted, "segments"), *starts)
     segment.call(given, joined, [*(most[each] for each in joined), *lasts.values()], "segments", way)
     if other is not None:
         cropped = functools.partial(_cropped, kept=rest, others=count * length, first=back)
-        given = (*other.given(cropped, "rest"), *(circles.names[each] for each in lasts.values()))
+        given = (*other.given(cropped, "rest"), *(components.names[each] for each in lasts.values()))
         other.call(given, joined, [*(over[each] for each in joined), *ends.values()], "rest")
 
 
@@ -128,18 +141,18 @@ def _ending(ends: Mapping[Node, tuple[int, Node]], last: int, graph: Graph, each
     return each if operands == list(each.operands) else over_operands(each, operands)
 
 
-def _result(circle: Circle, each: Node, length: int, *count: int) -> Node:
+def _result(component: Component, each: Node, length: int, *count: int) -> Node:
     """What calls give of a node: some positions of it, of so many segments."""
-    at = circle.labels[each]
+    at = component.labels[each]
     shape = (*count, *each.shape[:at], length, *each.shape[at + 1 :])
-    return leaf("input", shape, each.element, n=next(circle.circles.numbers))
+    return leaf("input", shape, each.element, n=next(component.components.numbers))
 
 
-def _last(circle: Circle, each: Node) -> Node:
+def _last(component: Component, each: Node) -> Node:
     """The last of a state that a call gives."""
-    at = circle.labels[each]
+    at = component.labels[each]
     shape = each.shape[:at] + each.shape[at + 1 :]
-    return leaf("input", shape, each.element, n=next(circle.circles.numbers))
+    return leaf("input", shape, each.element, n=next(component.components.numbers))
 
 
 @dataclass(frozen=True)
@@ -150,23 +163,24 @@ class _Segment:
     firsts: dict[Node, tuple[str, Node]]
 
     @staticmethod
-    def of(circle: Circle, length: int) -> _Segment:
-        """The block of a circle at so many positions."""
-        circles = circle.circles
-        block = Block(circle, NamedAxis(circles.fresh(numbered(circle.state.step.axes[0])), length))
+    def of(component: Component, length: int) -> _Segment:
+        """The block of a component at so many positions."""
+        components = component.components
+        block = Block(component, NamedAxis(components.fresh(numbered(component.state.step.axes[0])), length))
         firsts = {}
-        for each in circle.outer:
-            at, dims = circle.labels[each], circles.dims(each)
-            name = circles.fresh(numbered(f"{circles.names[each]}.first"))
+        for each in component.outer:
+            at, dims = component.labels[each], components.dims(each)
+            name = components.fresh(numbered(f"{components.names[each]}.first"))
             rest = dims[:at] + dims[at + 1 :], each.shape[:at] + each.shape[at + 1 :], "input"
             firsts[each] = name, block.given(name, each, *rest)
         return _Segment(block, firsts)
 
     def given(self, part: Callable[[Node, int], Node], stem: str) -> Iterator[str]:
         """The names of what is given position by position, of which each call gets a part."""
-        circles = self.block.circles
+        components = self.block.components
         return (
-            circles.asked(part(each, at), f"{circles.names[each]}.{stem}") for each, at in self.block.cuts
+            components.asked(part(each, at), f"{components.names[each]}.{stem}")
+            for each, at in self.block.cuts
         )
 
     def call(
@@ -186,25 +200,27 @@ class _Segment:
             stem: what the former are called.
             along: how it goes along an axis.
         """
-        block, circles = self.block, self.block.circles
+        block, components = self.block, self.block.components
         outputs = {block.named(each): block.made[each] for each in joined}
         ends = {f"{name}.next": self._end(each) for each, (name, _) in self.firsts.items()}
         graph = block.graph(outputs | ends, self.firsts)
         stems = (
             *(f"{name}.{stem}" for name in outputs),
-            *(f"{circles.names[each]}.last" for each in self.firsts),
+            *(f"{components.names[each]}.last" for each in self.firsts),
         )
-        names = tuple(circles.fresh(numbered(each)) for each in stems)
-        call = Apply(graph, (*given, *(circles.names[each] for each in block.held)), names, "", True, along)
-        circles.calls.append(call)
-        for each, (name, dims) in zip(results, call.returned(circles.graph.bound), strict=True):
-            circles.given(each, name, dims)
+        names = tuple(components.fresh(numbered(each)) for each in stems)
+        call = Apply(
+            graph, (*given, *(components.names[each] for each in block.held)), names, "", True, along
+        )
+        components.calls.append(call)
+        for each, (name, dims) in zip(results, call.returned(components.graph.bound), strict=True):
+            components.given(each, name, dims)
 
     def _end(self, each: Node) -> Node:
         """The next state behind the last position of the block."""
-        circle = self.block.circle
-        made, at = self.block.made[circle.states[each].behind], circle.labels[each]
-        last = 0 if circle.state.step.function != PREVIOUS.name else made.shape[at] - 1
+        component = self.block.component
+        made, at = self.block.made[component.states[each].behind], component.labels[each]
+        last = 0 if component.state.step.function != PREVIOUS.name else made.shape[at] - 1
         axes = [n for n in range(len(made.shape)) if n != at]
         reads = tuple(Affine((), last) if n == at else along(n) for n in range(len(made.shape)))
         return node("copy", dict(enumerate(made.shape)), [Operand(made, reads)], tuple(map(along, axes)))

@@ -1,4 +1,4 @@
-"""A graph cut where it does not go straight on: at its calls, and at the states of its recurrences.
+"""Basic blocks: a graph cut where it does not go straight on, at its calls and at the states of its recurrences.
 
     h[t] = tanh(x[t] + h_1[t]),   h_1[t] = previous[t](h[t], h0)
 

@@ -3,7 +3,7 @@
     f[b,t,o] = sigmoid(x[b,t,i] * W[o,i] + previous[t](h[b,t,p]) * U[o,p])
     h[b,t,o] = f * …
 
-The block makes what a circle is at one position, of what comes in there and of the states that the one before left.
+The block makes what a component is at one position, of what comes in there and of the states that the one before left.
 What does not recur is loop-invariant, and leaves the loop by construction: it is made for all positions at once. What
 has nothing to do with the axis, `U`, is a constant of the block, and what is made of constants alone is made before
 the loop.
@@ -26,7 +26,7 @@ from ..ir.function import order, rebuilt
 from ..ir.node import Node, Operand, along, axes_of
 from ..ops.scan import PREVIOUS
 from ..ops.table import FUNCTIONS
-from .circles import Block, Circle, Circles, numbered
+from .components import Block, Component, Components, numbered
 from .cut import cut
 from .states import with_states
 
@@ -49,41 +49,41 @@ def looped(graph: Graph, large: Large = lambda sizes: False, alone: bool = False
         return graph
     needed = graph.needed()
     body = tuple(item for item in graph.body if needed.intersection(item.defines))
-    circles = Circles(cut(with_states(replace(graph, body=body))))
-    while circle := next(iter(circles), None):
-        _take_readers_of_large(circle, large)
-        _take_what_comes_in(circle, large, alone)
-        _call(circle)
-    return circles.changed()
+    components = Components(cut(with_states(replace(graph, body=body))))
+    while component := next(iter(components), None):
+        _take_readers_of_large(component, large)
+        _take_what_comes_in(component, large, alone)
+        _call(component)
+    return components.changed()
 
 
-def _call(circle: Circle) -> None:
-    """Puts the call of a block along an axis in the place of a circle."""
-    circles, block = circle.circles, Block(circle)
-    behind = {state.behind for state in circle.states.values()}
-    stacked = {each: _stacked(circle, each) for each in block.made if each in circle.nodes | behind}
-    new = {each: _unstacked(circle, each, stacked[each]) for each in stacked}
-    for each in circle.states.keys() - new.keys():
-        (new[each],) = rebuilt([circle.states[each].whole], new)
-    circles.replace(new)
-    read = {*order(circles.roots())}
+def _call(component: Component) -> None:
+    """Puts the call of a block along an axis in the place of a component."""
+    components, block = component.components, Block(component)
+    behind = {state.behind for state in component.states.values()}
+    stacked = {each: _stacked(component, each) for each in block.made if each in component.nodes | behind}
+    new = {each: _unstacked(component, each, stacked[each]) for each in stacked}
+    for each in component.states.keys() - new.keys():
+        (new[each],) = rebuilt([component.states[each].whole], new)
+    components.replace(new)
+    read = {*order(components.roots())}
     joined = [each for each in stacked if stacked[each] in read]
     call = _called(block, joined)
-    circles.calls.append(call)
-    for each, (name, dims) in zip(joined, call.returned(circles.graph.bound), strict=True):
-        circles.given(stacked[each], name, dims)
+    components.calls.append(call)
+    for each, (name, dims) in zip(joined, call.returned(components.graph.bound), strict=True):
+        components.given(stacked[each], name, dims)
 
 
-def _stacked(circle: Circle, each: Node) -> Node:
+def _stacked(component: Component, each: Node) -> Node:
     """What a call gives of a node: the axis of the loop is the first."""
-    at = circle.labels[each]
+    at = component.labels[each]
     shape = (each.shape[at], *each.shape[:at], *each.shape[at + 1 :])
-    return leaf("input", shape, each.element, n=next(circle.circles.numbers))
+    return leaf("input", shape, each.element, n=next(component.components.numbers))
 
 
-def _unstacked(circle: Circle, each: Node, whole: Node) -> Node:
+def _unstacked(component: Component, each: Node, whole: Node) -> Node:
     """A node as a look at what a call gives of it."""
-    axes, at, names = range(len(each.shape)), circle.labels[each], circle.circles.axes
+    axes, at, names = range(len(each.shape)), component.labels[each], component.components.axes
     reads = tuple(map(along, (at, *(n for n in axes if n != at))))
     made = node("copy", dict(enumerate(each.shape)), [Operand(whole, reads)], tuple(map(along, axes)))
     own = [axes[0] for axes in each.dims if axes is not None and len(axes) == 1]
@@ -94,48 +94,49 @@ def _unstacked(circle: Circle, each: Node, whole: Node) -> Node:
 
 def _called(block: Block, joined: Sequence[Node]) -> Apply:
     """The call of a block along the axis, which puts some nodes together."""
-    circle, circles = block.circle, block.circles
+    component, components = block.component, block.components
     results = {block.named(each): block.made[each] for each in joined}
-    following = {block.named(state.behind): block.made[state.behind] for state in circle.outer.values()}
+    following = {block.named(state.behind): block.made[state.behind] for state in component.outer.values()}
     outputs = tuple(results | following)
     graph = block.graph(results | following)
     starts = [
-        circles.asked(state.begin, f"{circles.names[each]}.start") for each, state in circle.outer.items()
+        components.asked(state.begin, f"{components.names[each]}.start")
+        for each, state in component.outer.items()
     ]
     operands = (
-        *(circles.names[each] for each, _ in block.cuts),
+        *(components.names[each] for each, _ in block.cuts),
         *starts,
-        *(circles.names[each] for each in block.held),
+        *(components.names[each] for each in block.held),
     )
     way = Along(
-        NamedAxis(circle.state.step.axes[0], circle.length),
+        NamedAxis(component.state.step.axes[0], component.length),
         tuple(at for _, at in block.cuts),
-        tuple(outputs.index(block.named(state.behind)) for state in circle.outer.values()),
-        circle.state.step.function != PREVIOUS.name,
+        tuple(outputs.index(block.named(state.behind)) for state in component.outer.values()),
+        component.state.step.function != PREVIOUS.name,
     )
-    stacked = tuple(circles.fresh(numbered(f"{name}.along")) for name in results)
+    stacked = tuple(components.fresh(numbered(f"{name}.along")) for name in results)
     return Apply(graph, operands, stacked, "", True, way)
 
 
 # ---------------------------------------------------------------------------- what else is made at each position
 
 
-def _take_what_comes_in(circle: Circle, large: Large, alone: bool) -> None:
+def _take_what_comes_in(component: Component, large: Large, alone: bool) -> None:
     """Takes products of what comes in that are not to be there as a whole, and what is made of them alone."""
-    for reader in reversed(circle.all):
-        for child in dict.fromkeys(reader.children) if reader in circle.nodes else ():
-            if child in circle.labels or child in circle.circles.names:
+    for reader in reversed(component.all):
+        for child in dict.fromkeys(reader.children) if reader in component.nodes else ():
+            if child in component.labels or child in component.components.names:
                 continue
-            axis = circle.read_along(reader, child)
-            if axis is None or not circle.nodes.issuperset(circle.readers[child]):
+            axis = component.read_along(reader, child)
+            if axis is None or not component.nodes.issuperset(component.readers[child]):
                 continue
-            if _grows(circle, child, large) or (alone and _is_alone(circle, child, axis)):
-                circle.take(child, axis)
+            if _grows(component, child, large) or (alone and _is_alone(component, child, axis)):
+                component.take(child, axis)
 
 
-def _is_alone(circle: Circle, each: Node, axis: int) -> bool:
+def _is_alone(component: Component, each: Node, axis: int) -> bool:
     """Whether what comes in is a product that is made position by position, or of such ones element by element."""
-    if each in circle.circles.names:
+    if each in component.components.names:
         return False
     if each.op == "contract" and len(each.sizes) > len(each.shape):
         return True
@@ -147,41 +148,43 @@ def _is_alone(circle: Circle, each: Node, axis: int) -> bool:
     )
     pointwise = each.op in FUNCTIONS and FUNCTIONS[each.op].kind == "pointwise"
     return pointwise and any(
-        _is_alone(circle, child, dim[0]) for child, dim in pairs if dim and len(dim) == 1
+        _is_alone(component, child, dim[0]) for child, dim in pairs if dim and len(dim) == 1
     )
 
 
-def _grows(circle: Circle, each: Node, large: Large) -> bool:
+def _grows(component: Component, each: Node, large: Large) -> bool:
     """Whether a node is a large product of smaller factors, which is made position by position."""
     if each.op != "contract" or len(each.sizes) > len(each.shape) or None in each.dims:
         return False
     outer = all(len({*axes_of(reads)}) < len(each.sizes) for _, reads in each.operands)
-    return outer and large(circle.circles.opened(each.shape))
+    return outer and large(component.components.opened(each.shape))
 
 
-def _take_readers_of_large(circle: Circle, large: Large) -> None:
+def _take_readers_of_large(component: Component, large: Large) -> None:
     """Takes what makes smaller tensors of large ones, where nothing else reads these."""
     after = set[Node]()
-    for each in circle.all:
-        if each not in circle.labels and not (circle.labels.keys() | after).isdisjoint(each.children):
+    for each in component.all:
+        if each not in component.labels and not (component.labels.keys() | after).isdisjoint(each.children):
             after.add(each)
-    kept = {*circle.circles.outputs.values()}
-    for each in circle.in_order:
-        outside = [reader for reader in circle.readers[each] if reader not in circle.labels]
-        if outside and each not in kept and large(circle.circles.opened(each.shape)):
-            axes = [_is_less(circle, reader, each, after) for reader in outside]
+    kept = {*component.components.outputs.values()}
+    for each in component.in_order:
+        outside = [reader for reader in component.readers[each] if reader not in component.labels]
+        if outside and each not in kept and large(component.components.opened(each.shape)):
+            axes = [_is_less(component, reader, each, after) for reader in outside]
             for reader, axis in zip(outside, axes, strict=True) if None not in axes else ():
-                circle.take(reader, axis)
+                component.take(reader, axis)
 
 
-def _is_less(circle: Circle, each: Node, large: Node, after: set[Node]) -> int | None:
+def _is_less(component: Component, each: Node, large: Node, after: set[Node]) -> int | None:
     """The axis of a node that makes something smaller of a large one at each position; nothing where it does not."""
-    inner = circle.states.keys() - circle.outer.keys()
+    inner = component.states.keys() - component.outer.keys()
     if not (after | inner).isdisjoint(each.children):
         return None
-    axes = {reads[circle.labels[child]].axis for child, reads in reads_of(each) if child in circle.labels}
+    axes = {
+        reads[component.labels[child]].axis for child, reads in reads_of(each) if child in component.labels
+    }
     axis = axes.pop() if len(axes) == 1 else None
     if axis is None or axis in each.over or [entry.axis for entry in each.result].count(axis) != 1:
         return None
-    whole, own = (Counter(circle.circles.opened(made.shape)) for made in (large, each))
+    whole, own = (Counter(component.components.opened(made.shape)) for made in (large, each))
     return axis if own.total() < whole.total() and not own - whole else None

@@ -2,7 +2,7 @@
 
     h_1[t,b,o] = lstm_along(x[b,t,i], W[n,i], U[n,p], h0[b,o], c0[b,o], b[n])
 
-A circle is read from what it leaves, `h = o·tanh(c)`: its gates by the functions that these are, and what goes into
+A component is read from what it leaves, `h = o·tanh(c)`: its gates by the functions that these are, and what goes into
 each as one product of an input, one of the state before, and the rest. The weights of the gates, whatever they are
 made of, become matrices one above another.
 """
@@ -25,7 +25,7 @@ from ..ops.rnn import GRU_ALONG, LSTM_ALONG, RELU_ALONG, TANH_ALONG
 from ..ops.scan import PREVIOUS
 from ..ops.table import Function
 from ..sizes import evaluate
-from .circles import Circle, Circles
+from .components import Component, Components
 from .cut import cut
 from .states import with_states
 
@@ -47,29 +47,31 @@ def as_cells(graph: Graph, pays: Pays, supported: Container[str]) -> Graph:
     """
     if not graph.recurrences or not any(row.name in supported for row in KERNELS):
         return graph
-    circles, kept = Circles(cut(with_states(graph))), set[Node]()
-    before = len(circles.states)
-    while circle := next((each for each in circles if kept.isdisjoint(each.states)), None):
-        cell = _Reading(circle).cell()
-        other = None if cell is None or cell.kind.name not in supported else _with_kernel(circle, cell, pays)
+    components, kept = Components(cut(with_states(graph))), set[Node]()
+    before = len(components.states)
+    while component := next((each for each in components if kept.isdisjoint(each.states)), None):
+        cell = _Reading(component).cell()
+        other = (
+            None if cell is None or cell.kind.name not in supported else _with_kernel(component, cell, pays)
+        )
         if other is None:
-            kept.update(circle.states)
+            kept.update(component.states)
         else:
-            circles = other
-    return circles.changed(kept) if len(kept) < before else graph
+            components = other
+    return components.changed(kept) if len(kept) < before else graph
 
 
-def _with_kernel(circle: Circle, cell: _Cell, pays: Pays) -> Circles | None:
-    """The program with a kernel in the place of a circle, if that is the quicker one."""
-    circles = circle.circles
-    name = circles.asked(cell.result, "h")
-    given = [circles.asked(each, f"{name}.given") for each in (*cell.given, *cell.starts)]
-    other = circles.copy()
-    new = {cell.result: _kernel(circle, cell)}
-    for each, state in circle.states.items():
+def _with_kernel(component: Component, cell: _Cell, pays: Pays) -> Components | None:
+    """The program with a kernel in the place of a component, if that is the quicker one."""
+    components = component.components
+    name = components.asked(cell.result, "h")
+    given = [components.asked(each, f"{name}.given") for each in (*cell.given, *cell.starts)]
+    other = components.copy()
+    new = {cell.result: _kernel(component, cell)}
+    for each, state in component.states.items():
         (new[each],) = rebuilt([state.whole], new)
     other.replace(new)
-    graphs = (each.copy().changed(each.states) for each in (circles, other))
+    graphs = (each.copy().changed(each.states) for each in (components, other))
     return other if pays(*(_part(graph, name, given) for graph in graphs)) else None
 
 
@@ -90,11 +92,11 @@ def _part(graph: Graph, output: str, given: Sequence[str]) -> Graph:
     return Graph(tuple(leaves), body, (output,), graph.sizes)
 
 
-# ---------------------------------------------------------------------------- what a circle says
+# ---------------------------------------------------------------------------- what a component says
 
 
 class _Other(Exception):  # noqa: N818
-    """A circle is something else than what it is read as."""
+    """A component is something else than what it is read as."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class _Gate:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A circle, read.
+    """A component, read.
 
     Attributes:
         kind: the kernel.
@@ -141,35 +143,35 @@ class _Cell:
 
 
 class _Reading:
-    """Reads a circle as one of the cells that have kernels.
+    """Reads a component as one of the cells that have kernels.
 
-    A part is an operand, read along the axes of what the circle leaves and others that are summed.
+    A part is an operand, read along the axes of what the component leaves and others that are summed.
     """
 
-    def __init__(self, circle: Circle) -> None:
-        self.circle, self.sizes, self.fixed = circle, dict[Axis, Size](), dict[Axis, Size]()
-        outputs = {*circle.circles.outputs.values()}
+    def __init__(self, component: Component) -> None:
+        self.component, self.sizes, self.fixed = component, dict[Axis, Size](), dict[Axis, Size]()
+        outputs = {*component.components.outputs.values()}
         left = [
             each
-            for each in circle.nodes
-            if each in outputs or not circle.nodes.issuperset(circle.readers.get(each, ()))
+            for each in component.nodes
+            if each in outputs or not component.nodes.issuperset(component.readers.get(each, ()))
         ]
         self.result = left[0] if len(left) == 1 else None
         self.opened = dict[Operand, tuple[list[Operand], frozenset[Axis]]]()
         self.given, self.channels = dict[Node, None](), frozenset[int]()
 
     def cell(self) -> _Cell | None:
-        """The circle as a cell, if it is one."""
-        states = self.circle.states
+        """The component as a cell, if it is one."""
+        states = self.component.states
         kinds = {1: (self._gru, self._plain), 2: (self._lstm,)}.get(len(states), ())
         behind = [state.behind for state in states.values()]
-        if self.result not in behind or len(states) > len(self.circle.outer) or None in self.result.dims:
+        if self.result not in behind or len(states) > len(self.component.outer) or None in self.result.dims:
             return None
         table = {axis: along(("f", axis)) for axes in self.result.dims for axis in axes or ()}
         self.sizes |= {("f", axis): self.result.sizes[axis] for axis in table}
         self.left = substitute(self.result.result, table)
         self.whole = Operand(self.result, self.left)
-        self.label = ("f", self.circle.axes[self.result])
+        self.label = ("f", self.component.axes[self.result])
         for kind in kinds:
             self.channels = frozenset()
             self.given.clear()
@@ -182,7 +184,7 @@ class _Reading:
     def _cell(self, kind: Function, states: Sequence[Node], *gates: _Gate) -> _Cell:
         if any(each.given is not gates[0].given for each in gates) or not self.channels:
             raise _Other
-        starts = tuple(self.circle.states[each].begin for each in states)
+        starts = tuple(self.component.states[each].begin for each in states)
         assert self.result is not None
         return _Cell(kind, gates, self.result, starts, tuple(self.given), self.left, self._made, self.sizes)
 
@@ -190,8 +192,10 @@ class _Reading:
 
     def _lstm(self) -> _Cell:
         """h = o·tanh(c), c = f·c' + i·g."""
-        h, c = sorted(self.circle.states, key=lambda each: self.circle.states[each].behind is not self.result)
-        cell = Operand(self.circle.states[c].behind, self.left)
+        h, c = sorted(
+            self.component.states, key=lambda each: self.component.states[each].behind is not self.result
+        )
+        cell = Operand(self.component.states[c].behind, self.left)
         whole, leave = self._pair(self.whole, lambda each: self._is(each, TANH))
         if self._look(self._argument(whole, TANH)) != self._look(cell):
             raise _Other
@@ -203,7 +207,7 @@ class _Reading:
 
     def _gru(self) -> _Cell:
         """h = (1 − z)·n + z·h', n = tanh(x·W + b + r·(h'·U + u))."""
-        (h,) = self.circle.states
+        (h,) = self.component.states
         kept, new = self._kept_and_new(self.whole, h)
         candidate, taken = self._pair(new, lambda each: self._is(each, TANH))
         sign = 1 if self._is(kept, SIGMOID) else -1
@@ -222,7 +226,7 @@ class _Reading:
 
     def _plain(self) -> _Cell:
         """h = tanh(x·W + h'·U + b), or relu."""
-        (h,) = self.circle.states
+        (h,) = self.component.states
         for function, kind in ((TANH, TANH_ALONG), (RELU, RELU_ALONG)):
             if self._is(self.whole, function):
                 return self._cell(kind, (h,), self._gate(self._argument(self.whole, function), h))
@@ -270,7 +274,9 @@ class _Reading:
     def _look(self, part: Operand) -> Operand:
         """A part, or what it is no more than a look at."""
         while (
-            part.node.op == "copy" and "fill" not in part.node.attributes and part.node in self.circle.nodes
+            part.node.op == "copy"
+            and "fill" not in part.node.attributes
+            and part.node in self.component.nodes
         ):
             (part,), summed = self._inside(part)
             if summed:
@@ -300,7 +306,7 @@ class _Reading:
             raise _Other
         if len(axes) == 1:
             return {axes[0]: entry if entry.terms else self._at(each, axes[0], entry.offset)}
-        bound = self.circle.circles.graph.bound
+        bound = self.component.components.graph.bound
         steps = row_major(axes, dict(enumerate(each.sizes))).steps
         found, offset, terms = dict[Axis, Affine](), evaluate(entry.offset, bound), dict(entry.terms)
         for axis, step in zip(axes, steps, strict=True):
@@ -357,7 +363,7 @@ class _Reading:
         return recurring[0], [each for each in terms if each is not recurring[0]]
 
     def _recurs(self, part: Operand) -> bool:
-        return not self.circle.labels.keys().isdisjoint((part.node, *order([part.node])))
+        return not self.component.labels.keys().isdisjoint((part.node, *order([part.node])))
 
     # ---- gates
 
@@ -486,10 +492,10 @@ def _one(parts: Sequence[Operand], chosen: Callable[[Operand], bool]) -> tuple[O
 # ---------------------------------------------------------------------------- the kernel
 
 
-def _kernel(circle: Circle, cell: _Cell) -> Node:
+def _kernel(component: Component, cell: _Cell) -> Node:
     """What a cell leaves, as its kernel computes it."""
     gates, first = cell.gates, cell.gates[0]
-    at = circle.labels[cell.result]
+    at = component.labels[cell.result]
     around = [axis for axis in axes_of(cell.left) if axis not in cell.made]
     read = [("r", n) for n in range(len(first.given.shape) - len(around))]
     weights = [
@@ -514,7 +520,7 @@ def _kernel(circle: Circle, cell: _Cell) -> Node:
             for each, gate in zip(vectors, gates, strict=True)
         ]
         operands.append(Operand(concatenated(held, 0), (rows,)))
-    back = () if circle.state.step.function == PREVIOUS.name else (("back", number(1)),)
+    back = () if component.state.step.function == PREVIOUS.name else (("back", number(1)),)
     made = node(cell.kind.name, sizes, operands, left, None, (*read, "rows", "columns"), back)
     axes = range(len(left))
     looks = tuple(map(along, (at, *(n for n in axes if n != at))))

@@ -1,8 +1,8 @@
-"""Circles of nodes: what hangs on a state of a recurrence, and its next value on that.
+"""Strongly connected components of nodes: what hangs on a state of a recurrence, and its next value on that.
 
-A graph is cut at its states (`cut.py`). A circle is what goes round along an axis, with all that it needs; what is
-given to it and what others read of it are no part of it. It may be made anew as a block, of one position of the axis
-or of several.
+A graph is cut at its states into basic blocks (`cut.py`). A component is what goes round along an axis, with all that
+it needs; what is given to it and what others read of it are no part of it. It may be made anew as a block, of one
+position of the axis or of several.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..frontend.elaborate_expressions import Expressions
 from ..graph.element_types import of_expression
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
-from ..graph.recurrences import circles
+from ..graph.recurrences import strongly_connected
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim
 from ..ir.build import leaf, met_axes, node
@@ -37,7 +37,7 @@ from ..sizes import evaluate, name_of
 from .cut import Cut, State, put_together
 from .states import moved
 
-__all__ = ["Block", "Circle", "Circles", "Tied", "numbered"]
+__all__ = ["Block", "Component", "Components", "Tied", "numbered"]
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def _tied(found: Cut) -> tuple[dict[Node, Tied], Mapping[Node, tuple[str, ...]]]
     return states, expressions.axes
 
 
-class Circles:
-    """A program whose circles become calls, one after another.
+class Components:
+    """A program whose components become calls, one after another.
 
     Attributes:
         graph: the graph.
@@ -107,7 +107,7 @@ class Circles:
         made = {*found.program.names.outputs, *found.states}
         self.outputs = {name: found.nodes[name] for name in asked if name in made}
 
-    def copy(self) -> Circles:
+    def copy(self) -> Components:
         """Another one, which may be changed apart from this."""
         other = copy.copy(self)
         other.states, other.outputs, other.leaves = dict(self.states), dict(self.outputs), dict(self.leaves)
@@ -151,23 +151,23 @@ class Circles:
         """Sizes as far as they have no value."""
         return [evaluate(size, self.graph.bound) for size in sizes]
 
-    # ---- circles
+    # ---- components
 
     def roots(self) -> list[Node]:
         """What is asked for, and what states are made of."""
         tied = (each for state in self.states.values() for each in (state.behind, state.begin))
         return [*self.outputs.values(), *tied]
 
-    def __iter__(self) -> Iterator[Circle]:
+    def __iter__(self) -> Iterator[Component]:
         """What goes round yet, each behind what it reads."""
         reading = {
             each: (self.states[each].behind,) if each in self.states else each.children
             for each in order(self.roots())
         }
-        for group in circles(reading):
+        for group in strongly_connected(reading):
             if len(group) > 1 or group[0] in reading[group[0]]:
                 states = {each: self.states[each] for each in group if each in self.states}
-                yield Circle(self, {*group}.difference(states), states)
+                yield Component(self, {*group}.difference(states), states)
 
     def replace(self, new: dict[Node, Node], rule: Rule = lambda each: each) -> None:
         """Puts nodes in the place of others, of states among them, and rewrites what reads them."""
@@ -219,11 +219,11 @@ class Circles:
         return graph_of(Function(free, tuple(outputs.values()), self.sizes), told)
 
 
-class Circle:
+class Component:
     """What goes round along an axis, and at what places.
 
     Attributes:
-        circles: whose circle it is.
+        components: whose component it is.
         nodes: those that are made at each position; more can be taken.
         states: those of the recurrence, and of others that go round at each position.
         outer: those of the recurrence alone.
@@ -232,17 +232,17 @@ class Circle:
         all, readers: all nodes that are needed around, and who reads each.
     """
 
-    def __init__(self, circles: Circles, nodes: set[Node], states: Mapping[Node, Tied]) -> None:
-        self.circles, self.nodes, self.states = circles, nodes, states
+    def __init__(self, components: Components, nodes: set[Node], states: Mapping[Node, Tied]) -> None:
+        self.components, self.nodes, self.states = components, nodes, states
         least = min(each.state.level for each in states.values())
         self.outer = {each: state for each, state in states.items() if state.state.level == least}
         self.labels = {each: state.state.at for each, state in self.outer.items()}
         self.axes = dict[Node, Axis]()
-        around = order(circles.roots())
+        around = order(components.roots())
         read = {child for each in around if each not in nodes for child in each.children}
-        read |= {*circles.outputs.values()}
+        read |= {*components.outputs.values()}
         wholes = (state.whole for each, state in states.items() if each in read)
-        self.all = order([*circles.roots(), *wholes])
+        self.all = order([*components.roots(), *wholes])
         self.readers: dict[Node, list[Node]] = {each: [] for each in self.all}
         for reader in self.all:
             for each in reader.children:
@@ -273,7 +273,7 @@ class Circle:
         return [each for each in self.all if each in self.nodes]
 
     def _label_as_read(self, each: Node) -> None:
-        """Notes which axis of a node is that of the circle, if what it reads tells that."""
+        """Notes which axis of a node is that of the component, if what it reads tells that."""
         found = (reads[self.labels[child]].axis for child, reads in reads_of(each) if child in self.labels)
         axis = next(found, None)
         if axis is not None:
@@ -301,29 +301,29 @@ class Circle:
 
 
 class Block:
-    """What a circle is at one position, or at several that follow one another.
+    """What a component is at one position, or at several that follow one another.
 
     Attributes:
-        circle: the circle.
+        component: the component.
         positions: the axis of several positions; nothing for one.
         made: what its nodes and states are there.
         cuts, wholes: what is given of a dimension of a node, and as it is.
         leaves, names, axes: what it calls these, other nodes and their axes.
     """
 
-    def __init__(self, circle: Circle, positions: NamedAxis | None = None) -> None:
-        self.circle, self.circles, self.positions = circle, circle.circles, positions
+    def __init__(self, component: Component, positions: NamedAxis | None = None) -> None:
+        self.component, self.components, self.positions = component, component.components, positions
         self.numbers = itertools.count()
         self.leaves, self.names = dict[Node, Leaf](), dict[Node, str]()
         self.cuts, self.wholes = dict[tuple[Node, int], Node](), dict[Node, Node]()
         self.axes = dict[Node, tuple[str, ...]]()
-        names, nodes = self.circles.names, circle.in_order
-        self.stems = {each: names[each] for each in circle.states}
+        names, nodes = self.components.names, component.in_order
+        self.stems = {each: names[each] for each in component.states}
         for each in reversed(nodes):
             self.stems[each] = names.get(each) or self.stems.get(each) or "v"
             for child in each.children:
                 self.stems.setdefault(child, self.stems[each])
-        self.made = {each: self._part(names[each], each, circle.labels[each]) for each in circle.states}
+        self.made = {each: self._part(names[each], each, component.labels[each]) for each in component.states}
         for each in nodes:
             self.made[each] = self._made(each)
             if each in names:
@@ -340,7 +340,7 @@ class Block:
     def _part(self, name: str, each: Node, at: int) -> Node:
         """A tensor at the positions of the block."""
         own: tuple[Dim, ...] = () if self.positions is None else ((self.positions,),)
-        dims = self.circles.dims(each)
+        dims = self.components.dims(each)
         dims = (*dims[:at], *own, *dims[at + 1 :])
         return self.given(name, each, dims, self.without(each.shape, at), "input")
 
@@ -352,8 +352,8 @@ class Block:
     def _cut(self, each: Node, at: int, stem: str) -> Node:
         """What is given of a tensor at the positions of the block."""
         if (each, at) not in self.cuts:
-            name = self.circles.asked(each, stem)
-            self.cuts[each, at] = self._part(self.circles.fresh(numbered(f"{name}.at")), each, at)
+            name = self.components.asked(each, stem)
+            self.cuts[each, at] = self._part(self.components.fresh(numbered(f"{name}.at")), each, at)
         return self.cuts[each, at]
 
     def _whole(self, each: Node, stem: str) -> Node:
@@ -362,22 +362,22 @@ class Block:
             return each
         if each not in self.wholes:
             kind = "input" if self.positions is not None or each.element < Element.WIDE else "constant"
-            name = self.circles.asked(each, stem)
-            self.wholes[each] = self.given(name, each, self.circles.dims(each), each.shape, kind)
+            name = self.components.asked(each, stem)
+            self.wholes[each] = self.given(name, each, self.components.dims(each), each.shape, kind)
         return self.wholes[each]
 
     # ---- one node
 
     def _made(self, each: Node) -> Node:
         """What a node is at the positions of the block."""
-        at, axis = self.circle.labels[each], self.circle.axes[each]
+        at, axis = self.component.labels[each], self.component.axes[each]
         sizes = dict[Axis, Any](enumerate(each.sizes))
         if self.positions is not None:
             sizes[axis] = self.positions.size
         operands = [self._operand(each, operand) for operand in self._together(each)]
         result = self._entries(each, each.result, at)
         made = node(each.op, sizes, operands, result, self.without(each.shape, at), each.over, each.options)
-        met, called = met_axes(operands, result, each.over), self.circles.axes.get(each, ())
+        met, called = met_axes(operands, result, each.over), self.components.axes.get(each, ())
         if len(called) == len(each.sizes) and len(met) == len(made.sizes):
             own = {axis: self.positions.name} if self.positions is not None else {}
             self.axes.setdefault(made, tuple(own.get(each, called[each]) for each in met))
@@ -385,7 +385,7 @@ class Block:
 
     def _together(self, each: Node) -> Sequence[Operand]:
         """The operands of a node; of a sum those that do not recur are added before the loop."""
-        labels, axis = self.circle.labels, self.circle.axes[each]
+        labels, axis = self.component.labels, self.component.axes[each]
         others = [operand for operand in each.operands if operand.node not in labels]
         if each.op != "add" or len(others) < 2 or all(operand.node.is_scalar for operand in others):
             return each.operands
@@ -398,9 +398,9 @@ class Block:
     def _operand(self, each: Node, operand: Operand) -> Operand:
         """An operand of a node at the positions of the block."""
         child, reads = operand
-        axis, stem = self.circle.axes[each], self.stems[each]
+        axis, stem = self.component.axes[each], self.stems[each]
         if child in self.made:
-            return Operand(self.made[child], self._entries(each, reads, self.circle.labels[child]))
+            return Operand(self.made[child], self._entries(each, reads, self.component.labels[child]))
         if child.is_scalar:
             return Operand(self._whole(child, stem)) if _is_sized(child) else operand
         inner = [d for d, entry in enumerate(reads) if axis in axes_of((entry,)) and not self._recurs(entry)]
@@ -413,7 +413,7 @@ class Block:
 
     def _picked(self, each: Node, operand: Operand, inner: Sequence[int]) -> Operand:
         """An operand, of which is picked before the loop what is read along its axis and others together."""
-        (child, reads), axis = operand, self.circle.axes[each]
+        (child, reads), axis = operand, self.component.axes[each]
         axes = dict.fromkeys(axes_of(tuple(reads[d] for d in inner)))
         own = (axis, *(other for other in axes if other != axis))
         others = [d for d in range(len(reads)) if d not in inner]
@@ -435,7 +435,7 @@ class Block:
     def _entry(self, each: Node, entry: Affine | Gather) -> Affine | Gather:
         if isinstance(entry, Gather):
             return Gather(*self._operand(each, Operand(entry.node, entry.reads)))
-        if self.circle.axes[each] in axes_of((entry,)):
+        if self.component.axes[each] in axes_of((entry,)):
             return Gather(*self._operand(each, held(entry, dict(enumerate(each.sizes)))))
         return entry
 
@@ -453,14 +453,14 @@ class Block:
             outputs: what it gives, by name.
             begins: what states start from in it that are its own; those of others that go round in it are found.
         """
-        circle = self.circle
-        inner = (each for each in circle.states if each in begins or each not in circle.outer)
+        component = self.component
+        inner = (each for each in component.states if each in begins or each not in component.outer)
         steps = [self._step(each, begins.get(each)) for each in inner]
         told = {name: each for _, nodes in steps for name, each in nodes.items() if each not in self.leaves}
-        made = self.circles.printed(self.leaves, {**outputs, **told}, self.names, self.axes)
+        made = self.components.printed(self.leaves, {**outputs, **told}, self.names, self.axes)
         body = put_together([*made.own, *(equation for equation, _ in steps)])
-        sizes = tuple({**self.circles.graph.bound, **made.bound}.items())
-        firsts = (begins[each][1] if each in begins else self.made[each] for each in circle.outer)
+        sizes = tuple({**self.components.graph.bound, **made.bound}.items())
+        firsts = (begins[each][1] if each in begins else self.made[each] for each in component.outer)
         given = (self.leaves[each] for each in (*self.cuts.values(), *firsts, *self.wholes.values()))
         leaves = sorted(given, key=lambda known: known.kind == "constant")
         return Graph(tuple(leaves), tuple(body), tuple(outputs), sizes)
@@ -469,7 +469,7 @@ class Block:
         """What the block calls one of its nodes."""
         made = self.made[each]
         if made not in self.names:
-            self.names[made] = self.circles.fresh(f"{self.stems[each]}_{n}" for n in itertools.count(1))
+            self.names[made] = self.components.fresh(f"{self.stems[each]}_{n}" for n in itertools.count(1))
         return self.names[made]
 
     def _step(self, each: Node, begin: tuple[str, Node] | None) -> tuple[Equation, dict[str, Node]]:
@@ -479,8 +479,8 @@ class Block:
             each: what stands for the state.
             begin: what it starts from; if nothing is said, what it starts from at the positions of the block.
         """
-        state = self.circle.states[each]
-        step, at = state.state.step, self.circle.labels[each]
+        state = self.component.states[each]
+        step, at = state.state.step, self.component.labels[each]
         own = () if self.positions is None else (self.positions.name,)
         over = step.axes if at != state.state.at else own
         left = state.state.equation.left
