@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -35,13 +35,19 @@ Rule: TypeAlias = "Callable[[Node], Node]"
 """A rewrite: another node in the place of one whose operands are rewritten."""
 
 
-def order(outputs: Iterable[Node]) -> list[Node]:
-    """The nodes that outputs need, each after those that it reads (dead code elimination by construction)."""
+def order(outputs: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
+    """The nodes that outputs need, each after those that it reads (dead code elimination by construction).
+
+    Args:
+        outputs: the nodes.
+        known: those that are there, and need nothing.
+    """
     done: dict[Node, None] = {}
-    waiting = list(outputs)[::-1]
+    waiting = [each for each in outputs if each not in known][::-1]
     while waiting:
         last = waiting[-1]
-        missing = [each for each in last.children if each not in done] if last not in done else []
+        children = last.children if last not in done else ()
+        missing = [each for each in children if each not in done and each not in known]
         if missing:
             waiting += missing[::-1]
         else:

@@ -396,8 +396,8 @@ def _function(
 
 
 def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -> Graph:
-    """The graph with its recurrences as calls along their axes; or as associative scans, or kernels of the library it is
-    planned for, where these are quicker."""
+    """The graph with its recurrences as calls along their axes; or as associative scans, or kernels of the library that
+    it is planned for, where these are quicker."""
     known = {**graph.bound, **values}
 
     def pays(positions: Any, others: Sequence[Any]) -> bool:

@@ -47,14 +47,13 @@ def doubled(graph: Graph, pays: Pays) -> Graph:
     if not graph.recurrences:
         return graph
     components, kept = Components(cut(with_states(graph))), set[Node]()
-    before = len(components.states)
-    while component := next((each for each in components if kept.isdisjoint(each.states)), None):
+    for component in components.all:
         linear = _linear_state(component, pays)
         if linear is None:
             kept.update(component.states)
         else:
             components.replace({next(iter(component.states)): _without_component(component, linear)})
-    return components.changed(kept) if len(kept) < before else graph
+    return components.changed(kept) if components.new else graph
 
 
 @dataclass(frozen=True)

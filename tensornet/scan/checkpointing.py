@@ -17,12 +17,12 @@ from ..graph.call import Along
 from ..graph.graph import Apply, Graph, inlined
 from ..graph.shape_inference import Axis as NamedAxis
 from ..ir.build import concatenated, leaf, node, number
-from ..ir.equations import LEAVES
+from ..ir.equations import MADE
 from ..ir.function import order, over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
 from ..ops.scan import PREVIOUS
 from ..sizes import evaluate
-from .components import Block, Component, Components, Tied, numbered
+from .components import Block, Component, Components, numbered
 from .cut import cut
 from .states import with_states
 
@@ -37,15 +37,17 @@ def segmented(graph: Graph, count: int) -> Graph:
     graph = inlined(graph, lambda call: any(part.recurrences for part in call.graph.parts()))
     if not graph.recurrences:
         return graph
-    components, whole = Components(cut(with_states(graph))), dict[Node, Tied]()
-    while component := next((each for each in components if whole.keys().isdisjoint(each.states)), None):
+    components, kept = Components(cut(with_states(graph))), set[Node]()
+    ends = dict[Node, tuple[int, int, Node]]()
+    components.rule = functools.partial(_ending, ends, graph)
+    for component in components.all:
         size = evaluate(component.length, graph.bound)
         _take_sources(component)
         if isinstance(size, int) and size > 1 and not any(map(_is_told, component.nodes)):
-            _part(component, size, math.ceil(size / count))
+            _part(component, size, math.ceil(size / count), ends)
         else:
-            whole |= component.states
-    return components.changed(whole) if components.calls else graph
+            kept.update(component.states)
+    return components.changed(kept) if components.calls else graph
 
 
 def _is_told(each: Node) -> bool:
@@ -56,9 +58,9 @@ def _is_told(each: Node) -> bool:
 
 def _take_sources(component: Component) -> None:
     """Takes what is made for a component alone, position by position."""
-    for reader in reversed(component.all):
-        for child in dict.fromkeys(reader.children) if reader in component.nodes else ():
-            given = child in component.components.leaves or child.op in LEAVES
+    for reader in (waiting := component.in_order[::-1]):
+        for child in dict.fromkeys(reader.children):
+            given = child in component.components.new or child.op in MADE
             only = component.nodes.issuperset(component.readers[child]) and not _is_told(child)
             if (
                 child in component.labels
@@ -76,12 +78,13 @@ def _take_sources(component: Component) -> None:
                 and child not in component.components.outputs.values()
             ):
                 component.take(child, axis)
+                waiting.append(child)
 
 
 # ---------------------------------------------------------------------------- one recurrence
 
 
-def _part(component: Component, size: int, length: int) -> None:
+def _part(component: Component, size: int, length: int, ends_of: dict[Node, tuple[int, int, Node]]) -> None:
     """Puts calls of segments in the place of a component."""
     components, labels, (count, rest) = component.components, component.labels, divmod(size, length)
     back = component.state.step.function != PREVIOUS.name
@@ -95,10 +98,14 @@ def _part(component: Component, size: int, length: int) -> None:
     new = {each: _joined(whole, labels[each]) for each, whole in most.items()}
     for each, part in over.items():
         new[each] = concatenated((part, new[each]) if back else (new[each], part), labels[each])
-    found = {new[each]: (labels[each], end) for each, end in ends.items()}
-    components.replace(new, functools.partial(_ending, found, 0 if back else size - 1, components.graph))
-    read = {*order(components.roots())}
-    joined = [each for each, whole in most.items() if whole in read]
+    last = 0 if back else size - 1
+    ends_of.update((new[each], (labels[each], last, end)) for each, end in ends.items())
+    places = {each: (labels[each], last, end) for each, end in ends.items()}
+    others = {
+        each: _ending(places, components.graph, each) for state in ends for each in component.outside(state)
+    }
+    joined = [each for each in most if _is_read(component, each, others)]
+    components.replace(new)
 
     def parted(each: Node, at: int) -> Node:
         return _parted(_cropped(each, at, count * length, rest, not back), at, count, length)
@@ -118,26 +125,28 @@ def _part(component: Component, size: int, length: int) -> None:
         other.call(given, joined, [*(over[each] for each in joined), *ends.values()], "rest")
 
 
-def _ending(ends: Mapping[Node, tuple[int, Node]], last: int, graph: Graph, each: Node) -> Node:
+def _is_read(component: Component, each: Node, others: Mapping[Node, Node]) -> bool:
+    """Whether a node is read outside at other positions than the last one of a state, or asked for."""
+    outside = (reader for reader in component.outside(each))
+    asked = each in component.components.outputs.values()
+    return asked or any(each in others.get(reader, reader).children for reader in outside)
+
+
+def _ending(ends: Mapping[Node, tuple[int, int, Node]], graph: Graph, each: Node) -> Node:
     """A node, which reads what the last segment left where it reads the last position of a state.
 
     Args:
-        ends: the states at all positions, the dimension of these, and what the last segment left.
-        last: the last position.
+        ends: of states at all positions, the dimension, the last position, and what the last segment left.
         graph: the graph, which tells sizes.
         each: the node.
     """
-
-    def is_last(operand: Operand, at: int) -> bool:
-        entry = operand.reads[at]
-        fixed = isinstance(entry, Affine) and not entry.terms
-        return fixed and evaluate(entry.offset, graph.bound) == last  # type: ignore[union-attr]
-
     operands = list(each.operands)
-    for n, operand in enumerate(operands):
-        at, end = ends.get(operand.node, (0, None))
-        if end is not None and is_last(operand, at):
-            operands[n] = Operand(end, operand.reads[:at] + operand.reads[at + 1 :])
+    for n, (child, reads) in enumerate(operands):
+        at, last, end = ends.get(child, (0, 0, None))
+        entry = reads[at] if end is not None else None
+        fixed = isinstance(entry, Affine) and not entry.terms and evaluate(entry.offset, graph.bound) == last
+        if end is not None and fixed:
+            operands[n] = Operand(end, reads[:at] + reads[at + 1 :])
     return each if operands == list(each.operands) else over_operands(each, operands)
 
 

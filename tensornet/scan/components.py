@@ -16,14 +16,14 @@ from typing import Any
 
 from ..frontend.elaborate_expressions import Expressions
 from ..graph.element_types import of_expression
-from ..graph.graph import Apply, Graph
+from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import strongly_connected
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim
 from ..ir.build import leaf, met_axes, node
 from ..ir.equations import LEAVES, reads_of
-from ..ir.function import Function, Rule, order, rebuilt
+from ..ir.function import Function, Rule, order, over_others
 from ..ir.names import Names
 from ..ir.naming import graph_of
 from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, along, axes_of, gathered
@@ -56,10 +56,6 @@ class Tied:
     begin: Node
     whole: Node
 
-    def over(self, new: dict[Node, Node], rule: Rule) -> Tied:
-        """The same of other nodes."""
-        return Tied(self.state, *rebuilt((self.behind, self.begin, self.whole), new, rule))
-
 
 @functools.lru_cache(maxsize=64)
 def _tied(found: Cut) -> tuple[dict[Node, Tied], Mapping[Node, tuple[str, ...]]]:
@@ -87,33 +83,53 @@ class Components:
 
     Attributes:
         graph: the graph.
-        states: those that go round yet, by the nodes that stand for them.
+        states: those of recurrences, by the nodes that stand for them.
         outputs: the nodes that are asked for, by name.
         names, axes: what nodes and their axes are called.
         leaves, calls: what is given to the program, and the calls that give some of it.
+        new: what stands in the place of nodes, those that were rebuilt since among them.
+        rule: a rewrite of each node that is rebuilt.
+        rank, readers: the place of each node among all, which are behind what they read, and who reads it.
+        all: the components, each behind those that it reads.
     """
 
     def __init__(self, found: Cut) -> None:
         self.graph, self.sizes = found.graph, found.program.function.sizes
         self.leaves = dict(found.program.leaves)
         self.names = found.program.names.tensors | {each: known.name for each, known in self.leaves.items()}
-        self.axes, self.calls = dict(found.program.names.axes), list[Apply]()
+        self.states, axes = _tied(found)
+        self.axes, self.calls = {**found.program.names.axes, **axes}, list[Apply]()
         self.taken = {*self.graph.named, *self.graph.bound, *self.graph.open_sizes, *FUNCTIONS, *RESERVED}
         self.numbers = itertools.count(len(self.leaves))
-        states, axes = _tied(found)
-        self.states = dict(states)
-        self.axes |= axes
         asked = (*self.graph.outputs, *(n for call in self.graph.calls for n in call.names().values()))
         made = {*found.program.names.outputs, *found.states}
         self.outputs = {name: found.nodes[name] for name in asked if name in made}
+        self.new = dict[Node, Node]()
+        self.rule: Rule = lambda each: each
+        self._find()
 
-    def copy(self) -> Components:
-        """Another one, which may be changed apart from this."""
-        other = copy.copy(self)
-        other.states, other.outputs, other.leaves = dict(self.states), dict(self.outputs), dict(self.leaves)
-        other.names, other.axes, other.calls = dict(self.names), dict(self.axes), [*self.calls]
-        other.taken = {*self.taken}
-        return other
+    def _find(self) -> None:
+        """Finds the components, and who reads what."""
+        tied = [each for state in self.states.values() for each in (state.behind, state.begin)]
+        around = order([*self.outputs.values(), *tied])
+        reading = {each: each.children for each in around}
+        reading |= {each: (state.behind, state.begin) for each, state in self.states.items()}
+        groups = [
+            {*group}
+            for group in strongly_connected(reading)
+            if len(group) > 1 or group[0] in reading[group[0]]
+        ]
+        inside = {each: n for n, group in enumerate(groups) for each in group}
+        read = {*self.outputs.values()}
+        read |= {c for e in around for c in e.children if c in self.states and inside.get(c) != inside.get(e)}
+        wholes = (state.whole for each, state in self.states.items() if each in read)
+        nodes = order([*self.outputs.values(), *tied, *wholes])
+        self.rank = {each: n for n, each in enumerate(nodes)}
+        self.readers: dict[Node, list[Node]] = {each: [] for each in nodes}
+        for reader in nodes:
+            for each in reader.children:
+                self.readers[each].append(reader)
+        self.all = [Component(self, group) for group in groups]
 
     # ---- names
 
@@ -151,36 +167,19 @@ class Components:
         """Sizes as far as they have no value."""
         return [evaluate(size, self.graph.bound) for size in sizes]
 
-    # ---- components
+    # ---- what stands in the place of nodes
 
-    def roots(self) -> list[Node]:
-        """What is asked for, and what states are made of."""
-        tied = (each for state in self.states.values() for each in (state.behind, state.begin))
-        return [*self.outputs.values(), *tied]
+    def moved(self, each: Node) -> Node:
+        """A node over what stands in the place of others."""
+        for old in order([each], self.new):
+            self.new[old] = self.rule(over_others(old, self.new))
+        return self.new[each]
 
-    def __iter__(self) -> Iterator[Component]:
-        """What goes round yet, each behind what it reads."""
-        reading = {
-            each: (self.states[each].behind,) if each in self.states else each.children
-            for each in order(self.roots())
-        }
-        for group in strongly_connected(reading):
-            if len(group) > 1 or group[0] in reading[group[0]]:
-                states = {each: self.states[each] for each in group if each in self.states}
-                yield Component(self, {*group}.difference(states), states)
-
-    def replace(self, new: dict[Node, Node], rule: Rule = lambda each: each) -> None:
-        """Puts nodes in the place of others, of states among them, and rewrites what reads them."""
-        gone = {old for old, each in new.items() if old is not each}
-        self.states = {each: state for each, state in self.states.items() if each not in gone}
-        self.leaves = {each: known for each, known in self.leaves.items() if each not in gone}
-        self.outputs = dict(zip(self.outputs, rebuilt(self.outputs.values(), new, rule), strict=True))
-        self.states = {each: state.over(new, rule) for each, state in self.states.items()}
+    def replace(self, new: Mapping[Node, Node]) -> None:
+        """Puts nodes in the place of others, of states among them."""
         for old, each in new.items():
-            if old is not each and old in self.names:
-                self.names.setdefault(each, self.names[old])
-            if old is not each and old in self.axes and old.sizes == each.sizes:
-                self.axes.setdefault(each, self.axes[old])
+            self.new[old] = self.moved(each)
+            self.leaves.pop(old, None)
 
     def changed(self, kept: Container[Node] = ()) -> Graph:
         """The graph, with its calls; states that are not kept are looked up at other positions.
@@ -188,12 +187,40 @@ class Components:
         Args:
             kept: states of recurrences that are left as they are.
         """
-        self.replace({each: state.whole for each, state in self.states.items() if each not in kept})
-        steps = [self._step(each) for each in self.states]
-        made = self.printed(self.leaves, self.outputs, self.names, self.axes)
+        others = {each: state for each, state in self.states.items() if self.new.get(each, each) is each}
+        self.replace({each: state.whole for each, state in others.items() if each not in kept})
+        made, steps = self._equations(each for each in others if each in kept)
         items = put_together([*made.own, *steps, *self.graph.calls, *self.calls], told=False)
         sizes = tuple({**self.graph.bound, **made.bound}.items())
         return eliminate_dead_code(replace(self.graph, body=tuple(items), sizes=sizes))
+
+    def part(self, name: str, each: Node, given: Iterable[Node], states: Iterable[Node] = ()) -> Graph:
+        """A node by itself, of some that are given, and of states."""
+        other = copy.copy(self)
+        other.names, other.taken, other.outputs, other.new = dict(self.names), {*self.taken}, {name: each}, {}
+        other.leaves = dict(self.leaves)
+        for one in given:
+            if one not in self.leaves:
+                other.new[one] = made = leaf("input", one.shape, one.element, n=next(self.numbers))
+                other.given(made, other.fresh(numbered(f"{name}.given")), self.dims(one))
+        found, steps = other._equations(states)
+        body = tuple(put_together([*found.own, *steps]))
+        read = {each for item in body for each, _ in reads(item)}.difference(*(item.defines for item in body))
+        leaves = (known for known in other.leaves.values() if known.name in read)
+        return Graph(tuple(leaves), body, (name,), found.sizes)
+
+    def _equations(self, states: Iterable[Node]) -> tuple[Graph, list[Equation]]:
+        """The equations of what is asked for, and of some states of recurrences that are left as they are."""
+        steps = [self._step(each) for each in states]
+        outputs = {name: self.moved(each) for name, each in self.outputs.items()}
+        names, axes = dict(self.names), dict(self.axes)
+        for old, each in self.new.items():
+            if old is not each and old in names:
+                names.setdefault(each, names[old])
+            if old is not each and old in axes and old.sizes == each.sizes:
+                axes.setdefault(each, axes[old])
+        leaves = {each: known for each, known in self.leaves.items() if self.new.get(each, each) is each}
+        return self.printed(leaves, outputs, names, axes), steps
 
     def _step(self, each: Node) -> Equation:
         """The equation of a state of a recurrence that is left as it is."""
@@ -229,31 +256,23 @@ class Component:
         outer: those of the recurrence alone.
         labels: the dimension of each node and state that is along the axis.
         axes: the axis of each node that is it.
-        all, readers: all nodes that are needed around, and who reads each.
     """
 
-    def __init__(self, components: Components, nodes: set[Node], states: Mapping[Node, Tied]) -> None:
-        self.components, self.nodes, self.states = components, nodes, states
-        least = min(each.state.level for each in states.values())
-        self.outer = {each: state for each, state in states.items() if state.state.level == least}
+    def __init__(self, components: Components, nodes: set[Node]) -> None:
+        self.components = components
+        self.states = {each: components.states[each] for each in nodes if each in components.states}
+        self.nodes, self.readers = nodes.difference(self.states), components.readers
+        least = min(each.state.level for each in self.states.values())
+        self.outer = {each: state for each, state in self.states.items() if state.state.level == least}
         self.labels = {each: state.state.at for each, state in self.outer.items()}
-        self.axes = dict[Node, Axis]()
-        around = order(components.roots())
-        read = {child for each in around if each not in nodes for child in each.children}
-        read |= {*components.outputs.values()}
-        wholes = (state.whole for each, state in states.items() if each in read)
-        self.all = order([*components.roots(), *wholes])
-        self.readers: dict[Node, list[Node]] = {each: [] for each in self.all}
-        for reader in self.all:
-            for each in reader.children:
-                self.readers[each].append(reader)
+        self.axes, own = dict[Node, Axis](), self.in_order
         before = -1
         while before < len(self.labels):
             before = len(self.labels)
-            for each in self.all:
-                if each in self.nodes and each not in self.labels:
+            for each in own:
+                if each not in self.labels:
                     self._label_as_read(each)
-            inner = ((each, self.labels.get(state.behind)) for each, state in states.items())
+            inner = ((each, self.labels.get(state.behind)) for each, state in self.states.items())
             self.labels |= {each: at for each, at in inner if at is not None and each not in self.outer}
 
     @property
@@ -270,7 +289,15 @@ class Component:
     @property
     def in_order(self) -> list[Node]:
         """Its nodes, each after what it reads."""
-        return [each for each in self.all if each in self.nodes]
+        return sorted(self.nodes, key=self.components.rank.__getitem__)
+
+    def outside(self, each: Node) -> list[Node]:
+        """Who reads a node, or a state, and is no part of the component."""
+        return [reader for reader in self.readers[each] if reader not in self.nodes]
+
+    def is_read(self, each: Node) -> bool:
+        """Whether a node, or a state, is read outside of the component, or asked for."""
+        return each in self.components.outputs.values() or bool(self.outside(each))
 
     def _label_as_read(self, each: Node) -> None:
         """Notes which axis of a node is that of the component, if what it reads tells that."""
@@ -291,10 +318,10 @@ class Component:
     def read_along(self, reader: Node, child: Node) -> Axis | None:
         """The axis of what a node reads at its own position alone; nothing where it reads it at others too."""
         axes = set[Axis | None]()
-        for other, reads in reads_of(reader):
+        for other, entries in reads_of(reader):
             if other is child:
-                at = [d for d, entry in enumerate(reads) if self.axes[reader] in axes_of((entry,))]
-                alone = len(at) == 1 and reads[at[0]].axis == self.axes[reader]
+                at = [d for d, entry in enumerate(entries) if self.axes[reader] in axes_of((entry,))]
+                alone = len(at) == 1 and entries[at[0]].axis == self.axes[reader]
                 own = child.dims[at[0]] if alone else None
                 axes.add(own[0] if own is not None and len(own) == 1 else None)
         return axes.pop() if len(axes) == 1 else None

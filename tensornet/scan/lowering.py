@@ -22,7 +22,6 @@ from ..graph.recurrences import is_step
 from ..graph.shape_inference import Axis as NamedAxis
 from ..ir.build import leaf, node
 from ..ir.equations import reads_of
-from ..ir.function import order, rebuilt
 from ..ir.node import Node, Operand, along, axes_of
 from ..ops.scan import PREVIOUS
 from ..ops.table import FUNCTIONS
@@ -50,7 +49,7 @@ def looped(graph: Graph, large: Large = lambda sizes: False, alone: bool = False
     needed = graph.needed()
     body = tuple(item for item in graph.body if needed.intersection(item.defines))
     components = Components(cut(with_states(replace(graph, body=body))))
-    while component := next(iter(components), None):
+    for component in components.all:
         _take_readers_of_large(component, large)
         _take_what_comes_in(component, large, alone)
         _call(component)
@@ -63,11 +62,9 @@ def _call(component: Component) -> None:
     behind = {state.behind for state in component.states.values()}
     stacked = {each: _stacked(component, each) for each in block.made if each in component.nodes | behind}
     new = {each: _unstacked(component, each, stacked[each]) for each in stacked}
-    for each in component.states.keys() - new.keys():
-        (new[each],) = rebuilt([component.states[each].whole], new)
+    joined = [each for each in stacked if component.is_read(each)]
     components.replace(new)
-    read = {*order(components.roots())}
-    joined = [each for each in stacked if stacked[each] in read]
+    components.replace({each: state.whole for each, state in component.states.items() if each not in new})
     call = _called(block, joined)
     components.calls.append(call)
     for each, (name, dims) in zip(joined, call.returned(components.graph.bound), strict=True):
@@ -123,8 +120,8 @@ def _called(block: Block, joined: Sequence[Node]) -> Apply:
 
 def _take_what_comes_in(component: Component, large: Large, alone: bool) -> None:
     """Takes products of what comes in that are not to be there as a whole, and what is made of them alone."""
-    for reader in reversed(component.all):
-        for child in dict.fromkeys(reader.children) if reader in component.nodes else ():
+    for reader in (waiting := component.in_order[::-1]):
+        for child in dict.fromkeys(reader.children):
             if child in component.labels or child in component.components.names:
                 continue
             axis = component.read_along(reader, child)
@@ -132,6 +129,7 @@ def _take_what_comes_in(component: Component, large: Large, alone: bool) -> None
                 continue
             if _grows(component, child, large) or (alone and _is_alone(component, child, axis)):
                 component.take(child, axis)
+                waiting.append(child)
 
 
 def _is_alone(component: Component, each: Node, axis: int) -> bool:
@@ -162,17 +160,23 @@ def _grows(component: Component, each: Node, large: Large) -> bool:
 
 def _take_readers_of_large(component: Component, large: Large) -> None:
     """Takes what makes smaller tensors of large ones, where nothing else reads these."""
-    after = set[Node]()
-    for each in component.all:
-        if each not in component.labels and not (component.labels.keys() | after).isdisjoint(each.children):
-            after.add(each)
-    kept = {*component.components.outputs.values()}
+    kept, after = {*component.components.outputs.values()}, set[Node]()
     for each in component.in_order:
-        outside = [reader for reader in component.readers[each] if reader not in component.labels]
+        outside = component.outside(each)
         if outside and each not in kept and large(component.components.opened(each.shape)):
+            after = after or _after(component)
             axes = [_is_less(component, reader, each, after) for reader in outside]
             for reader, axis in zip(outside, axes, strict=True) if None not in axes else ():
                 component.take(reader, axis)
+
+
+def _after(component: Component) -> set[Node]:
+    """What hangs on a component, and is no part of it."""
+    found = set[Node]()
+    for each in component.components.rank:
+        if each not in component.labels and not (component.labels.keys() | found).isdisjoint(each.children):
+            found.add(each)
+    return found
 
 
 def _is_less(component: Component, each: Node, large: Node, after: set[Node]) -> int | None:

@@ -13,11 +13,9 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..graph.element_types import of_tensors
-from ..graph.graph import Graph, reads
-from ..graph.leaves import Leaf
+from ..graph.graph import Graph
 from ..ir.build import concatenated, node, number
-from ..ir.function import order, rebuilt
+from ..ir.function import order
 from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major, substitute
 from ..ir.products import axes_in
 from ..ops.pointwise import RELU, SIGMOID, TANH
@@ -48,48 +46,22 @@ def as_cells(graph: Graph, pays: Pays, supported: Container[str]) -> Graph:
     if not graph.recurrences or not any(row.name in supported for row in KERNELS):
         return graph
     components, kept = Components(cut(with_states(graph))), set[Node]()
-    before = len(components.states)
-    while component := next((each for each in components if kept.isdisjoint(each.states)), None):
+    for component in components.all:
         cell = _Reading(component).cell()
-        other = (
-            None if cell is None or cell.kind.name not in supported else _with_kernel(component, cell, pays)
-        )
-        if other is None:
-            kept.update(component.states)
+        if cell is not None and cell.kind.name in supported and _pays(component, cell, pays):
+            components.replace({cell.result: _kernel(component, cell)})
+            components.replace({each: state.whole for each, state in component.states.items()})
         else:
-            components = other
-    return components.changed(kept) if len(kept) < before else graph
+            kept.update(component.states)
+    return components.changed(kept) if components.new else graph
 
 
-def _with_kernel(component: Component, cell: _Cell, pays: Pays) -> Components | None:
-    """The program with a kernel in the place of a component, if that is the quicker one."""
-    components = component.components
-    name = components.asked(cell.result, "h")
-    given = [components.asked(each, f"{name}.given") for each in (*cell.given, *cell.starts)]
-    other = components.copy()
-    new = {cell.result: _kernel(component, cell)}
-    for each, state in component.states.items():
-        (new[each],) = rebuilt([state.whole], new)
-    other.replace(new)
-    graphs = (each.copy().changed(each.states) for each in (components, other))
-    return other if pays(*(_part(graph, name, given) for graph in graphs)) else None
-
-
-def _part(graph: Graph, output: str, given: Sequence[str]) -> Graph:
-    """A tensor by itself, of tensors that are given."""
-    given = [name for name in dict.fromkeys(given) if name in graph.named]
-    needed, makers = set[str](), {name: item for item in graph.body for name in item.defines}
-    waiting = [output]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed and name not in given:
-            needed.add(name)
-            waiting += [each for each, _ in reads(makers[name])] if name in makers else []
-    elements = of_tensors(graph)
-    leaves = [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in given]
-    leaves += [each for each in graph.leaves if each.name in needed and each.name not in given]
-    body = tuple(item for item in graph.body if not needed.isdisjoint(item.defines))
-    return Graph(tuple(leaves), body, (output,), graph.sizes)
+def _pays(component: Component, cell: _Cell, pays: Pays) -> bool:
+    """Whether a kernel is quicker than what it stands for: both with what serves them alone."""
+    components, given = component.components, (*cell.given, *cell.starts)
+    name = components.names.get(cell.result, "h")
+    loop = components.part(name, cell.result, given, component.states)
+    return pays(loop, components.part(name, _kernel(component, cell), given))
 
 
 # ---------------------------------------------------------------------------- what a component says
@@ -150,12 +122,7 @@ class _Reading:
 
     def __init__(self, component: Component) -> None:
         self.component, self.sizes, self.fixed = component, dict[Axis, Size](), dict[Axis, Size]()
-        outputs = {*component.components.outputs.values()}
-        left = [
-            each
-            for each in component.nodes
-            if each in outputs or not component.nodes.issuperset(component.readers.get(each, ()))
-        ]
+        left = [each for each in component.nodes if component.is_read(each)]
         self.result = left[0] if len(left) == 1 else None
         self.opened = dict[Operand, tuple[list[Operand], frozenset[Axis]]]()
         self.given, self.channels = dict[Node, None](), frozenset[int]()
