@@ -357,11 +357,8 @@ class _Reading:
         if self.channels not in (frozenset(), channels) or not channels or not summed.issuperset(read):
             raise _Other
         self.channels = channels
-        self._check_axes(weights, {*read} | self._free(weights, summed))
+        self._check_axes(weights, {*read} | summed)
         return _Product(tuple(weights), read)
-
-    def _free(self, parts: Iterable[Operand], summed: Iterable[Axis]) -> set[Axis]:
-        return {*axes_in(parts)}.intersection(summed)
 
     def _gate_of(
         self, others: Sequence[Operand], state: _Product, sign: int = 1, inner: Sequence[Operand] = ()
@@ -375,15 +372,15 @@ class _Reading:
         given = [each for each in factors if not {*around}.isdisjoint(axes_of(each.reads))]
         weights = [each for each in factors if each not in given]
         read = tuple(axis for axis in dict.fromkeys(axes_in(given)) if axis in {*axes_in(weights)} & summed)
-        self._check_axes(weights, {*read} | self._free(weights, summed))
+        self._check_axes(weights, {*read} | summed)
         if not read or {*axes_in(given)} - summed - {*read} != {*around}:
             raise _Other
         self.given |= dict.fromkeys(each.node for each in given if each.node.shape)
         biases = [each for each in others if each is not moving[0]]
         return _Gate(
-            self._multiplied(given, (*around, *read)),
-            self._multiplied(weights, self._made, read, sign=sign),
-            self._multiplied(state.weights, self._made, state.read, sign=sign),
+            self._multiplied(given, tuple(map(along, (*around, *read)))),
+            self._multiplied(weights, self._matrix(read), sign),
+            self._multiplied(state.weights, self._matrix(state.read), sign),
             self._added(biases, sign),
             self._added(inner, sign),
         )
@@ -394,13 +391,12 @@ class _Reading:
         if axes - {*self._made} - more or not axes.issuperset(self._made):
             raise _Other
 
-    def _multiplied(self, factors: Sequence[Operand], *groups: Any, sign: int = 1) -> Node:
-        """A product of some parts, with one dimension for each group of axes; of one group alone for each axis."""
-        left = (
-            tuple(map(along, groups[0]))
-            if len(groups) == 1
-            else tuple(_position(g, self.sizes) for g in groups)
-        )
+    def _matrix(self, read: Sequence[Axis]) -> Entries:
+        """The channels of what is made as one dimension, and those that are read as another."""
+        return _position(self._made, self.sizes), _position(read, self.sizes)
+
+    def _multiplied(self, factors: Sequence[Operand], left: Entries, sign: int = 1) -> Node:
+        """A product of some parts, or what is that much less than 0."""
         given = [*([Operand(number(-1))] if sign < 0 else []), *factors]
         left = (*map(along, self._fixed(given)), *left)
         plain = len(given) == 1 and {*axes_in(given)} <= {*axes_of(left)}
