@@ -20,6 +20,7 @@ from tensornet.ir.function import Function, order
 from tensornet.ir.node import Entries, Gather, Node, Operand
 from tensornet.language.equation import Equation
 from tensornet.ops.table import Element
+from tensornet.scan.lowering import looped
 from tensornet.sizes import put_in, solve_size
 
 from . import oracle
@@ -83,13 +84,14 @@ def _called(call: Apply, values: Mapping[str, Any], known: Mapping[str, int]) ->
     along = call.along
     assert along is not None
     inputs = [leaf.name for leaf in call.graph.inputs]
+    block = looped(call.graph)  # what goes round at each position too
     states, cuts = inputs[len(along.cuts) :], dict(zip(inputs, along.cuts, strict=False))
     first = next((np.shape(given[name])[at] for name, at in cuts.items()), None)
     count = put_in(along.axis.size, known) if first is None else first
     made: list[list[Any]] = []
     for t in range(count)[:: -1 if along.back else 1]:
         now = given | {name: np.take(given[name], t, at) for name, at in cuts.items()}
-        inside = evaluate_body(call.graph, now, known)
+        inside = evaluate_body(block, now, known)
         made.append([inside[name] for name in call.graph.outputs])
         given |= {name: made[-1][n] for name, n in zip(states, along.states, strict=False)}
     joined = call.results[: along.joined(len(call.results))]
