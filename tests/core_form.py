@@ -47,11 +47,15 @@ def evaluate(function: Function, given: Sequence[Any], sizes: Mapping[str, int])
     return [values[node] for node in function.outputs]
 
 
-def sizes_of(function: Function, given: Sequence[Any], known: Mapping[str, int]) -> dict[str, int]:
-    """The names of sizes in a function, as the shapes of what it is given tell them."""
+def sizes_of(
+    formulas: Sequence[Sequence[Any]], given: Sequence[Any], known: Mapping[str, int]
+) -> dict[str, int]:
+    """The names of sizes in the shapes of what is given, as arrays tell them."""
     found = dict(known)
-    shapes = [(each.shape, np.shape(array)) for each, array in zip(function.inputs, given, strict=True)]
-    for _ in function.sizes:
+    shapes = [(each, np.shape(array)) for each, array in zip(formulas, given, strict=True)]
+    before = -1
+    while before < len(found):
+        before = len(found)
         for formula, shape in shapes:
             solved = (solve_size(put_in(size, found), n) for size, n in zip(formula, shape, strict=True))
             for name, value in filter(None, solved):
@@ -74,7 +78,9 @@ def evaluate_body(graph: Graph, given: Mapping[str, Any], sizes: Mapping[str, in
         ]
         function, _ = function_of(Graph(tuple(leaves), (item,), (item.name,), graph.sizes))
         tensors = [np.asarray(values[each.name]) for each in leaves if each.value is None]
-        (values[item.name],) = evaluate(function, tensors, sizes_of(function, tensors, known))
+        (values[item.name],) = evaluate(
+            function, tensors, sizes_of([each.shape for each in function.inputs], tensors, known)
+        )
     return values
 
 

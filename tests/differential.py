@@ -31,7 +31,7 @@ from tensornet.ir.naming import graph_of
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.protocol import load_backend
 from tensornet.scan.lowering import looped
-from tensornet.sizes import put_in, size_names, solve_size
+from tensornet.sizes import size_names
 
 from . import core_form, oracle
 from .array_functions import join_leading, split_leading
@@ -143,19 +143,16 @@ def by_core_form(
     known = {**(untold or {}), "lead": math.prod(leading)}
     if flat.recurrences:
         again = looped(flat)
-        for leaf in flat.leaves:
-            pairs_ = zip(leaf.shape, np.shape(given.get(leaf.name, ())), strict=False)
-            solved = (solve_size(put_in(size, known), n) for size, n in pairs_)
-            known |= {name: value for name, value in filter(None, solved) if name not in known}
+        free = [leaf for leaf in flat.leaves if leaf.value is None]
+        known = core_form.sizes_of([e.shape for e in free], [given[e.name] for e in free], known)
         values = core_form.evaluate_body(again, given, known)
         results, elements = [values[name] for name in graph.outputs], of_tensors(again)
     else:
         function, names = function_of(flat)
         tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
         known |= {n: size for n, size in names.sizes if isinstance(size, int)}
-        results = core_form.evaluate(
-            function, tensors, {**known, **core_form.sizes_of(function, tensors, known)}
-        )
+        told = core_form.sizes_of([each.shape for each in function.inputs], tensors, known)
+        results = core_form.evaluate(function, tensors, told)
         elements = {name: each.element for name, each in zip(graph.outputs, function.outputs, strict=True)}
         again = graph_of(function, names)
     pairs, kinds = zip(graph.outputs, map(np.asarray, results), strict=True), of_tensors(graph)

@@ -14,9 +14,13 @@ import tensornet as tn
 from tensornet import models
 from tensornet.frontend.elaborate_ir import function_of
 from tensornet.graph.element_types import of_leaves
+from tensornet.graph.leaves import Leaf
+from tensornet.graph.shape_inference import Axis
 from tensornet.ir import node as nodes
-from tensornet.ir.build import leaf, node, number
+from tensornet.ir.build import concatenated, leaf, node, number
 from tensornet.ir.function import Function, order
+from tensornet.ir.names import Names
+from tensornet.ir.naming import graph_of
 from tensornet.ir.node import Affine, Gather, Operand, along
 from tensornet.ops.table import Element
 from tensornet.sizes import evaluate as size_at
@@ -102,6 +106,16 @@ def test_a_scatter_is_written_at_positions() -> None:
     (scatter,) = (each for each in products if any(isinstance(entry, Gather) for entry in each.result))
     assert scatter.dims[0] is None
     assert scatter.element is Element.NUMBER
+
+
+def test_a_number_that_only_a_concatenation_sizes_is_read_back_as_long() -> None:
+    """What is repeated along such an axis has an equation of its own, in which its size is told."""
+    given = leaf("input", [symbol("m")], Element.NUMBER, n=0)
+    zeros = node("copy", {0: symbol("k")}, [Operand(number(0.0))], (along(0),))
+    function = Function((given,), (concatenated([zeros, given], 0),), ("m", "k"))
+    leaves = (Leaf("x", "input", ((Axis("m", symbol("m")),),)),)
+    graph = graph_of(function, Names(leaves, ("y",), (("k", 2),), {}, {}))
+    np.testing.assert_array_equal(tn.compile(graph)({}, np.ones(3)), [0, 0, 1, 1, 1])
 
 
 def test_the_table_of_nodes_keeps_none_that_nobody_holds() -> None:

@@ -53,7 +53,7 @@ def function_of(graph: Graph) -> tuple[Function, Names]:
 
 def inputs_of(leaves: Iterable[Leaf], graph: Graph) -> tuple[Node, ...]:
     """The inputs of a function that is given leaves, in the sizes of a graph."""
-    size, shapes = Expressions(graph).size, shapes_of(graph)
+    size, shapes = Expressions(graph).size, _shapes(graph)
     return tuple(
         leaf("input", [*map(size, shapes.get(each.name, each.shape))], each.holds or Element.NUMBER, n=n)
         for n, each in enumerate(leaves)
@@ -61,12 +61,12 @@ def inputs_of(leaves: Iterable[Leaf], graph: Graph) -> tuple[Node, ...]:
     )
 
 
-def shapes_of(graph: Graph) -> Mapping[str, tuple[Any, ...]]:
+def _shapes(graph: Graph) -> Mapping[str, tuple[Any, ...]]:
     """The shapes of the leaves; of those of a block whose sizes are its own, these put in."""
     shapes = {each.name: each.shape for each in graph.leaves}
     for call in graph.calls:
         local = call.graph.sizes_beside(graph.bound)
-        inner = shapes_of(call.graph)
+        inner = _shapes(call.graph)
         for each in call.graph.leaves:
             if each.kind != "input":
                 shapes[call.scoped(each.name)] = tuple(put_in(length, local) for length in inner[each.name])

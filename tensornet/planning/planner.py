@@ -418,7 +418,7 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
         return seconds_at_a_call(whole.leaves, whole.bound, steps, values, target)
 
     if not graph.recurrences:
-        return looped(graph)
+        return noted("scans", graph, looped(graph))
     whole = graph if target.loops else noted("associative scans", graph, doubled(graph, pays))
     alike = target.device == "cpu" and target.dtype in ("float32", "float64")  # others sum to fewer digits
     if alike and way == "fastest" and not target.loops:

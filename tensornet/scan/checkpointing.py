@@ -18,11 +18,11 @@ from ..graph.graph import Apply, Graph, inlined
 from ..graph.shape_inference import Axis as NamedAxis
 from ..ir.build import concatenated, leaf, node, number
 from ..ir.equations import MADE
-from ..ir.function import order, over_operands
+from ..ir.function import over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
 from ..ops.scan import PREVIOUS
 from ..sizes import evaluate
-from .components import Block, Component, Components, numbered
+from .components import Block, Component, Components, is_sized, numbered
 from .cut import cut
 from .states import with_states
 
@@ -42,7 +42,7 @@ def segmented(graph: Graph, count: int) -> Graph:
     components.rule = functools.partial(_ending, ends, graph)
     for component in components.all:
         size = evaluate(component.length, graph.bound)
-        _take_sources(component)
+        component.take_sources(functools.partial(_is_source, component))  # what is made for it alone
         if isinstance(size, int) and size > 1 and not any(map(_is_told, component.nodes)):
             _part(component, size, math.ceil(size / count), ends)
         else:
@@ -52,33 +52,15 @@ def segmented(graph: Graph, count: int) -> Graph:
 
 def _is_told(each: Node) -> bool:
     """Whether a node draws numbers, or sizes tell how its function is meant."""
-    values = [value for _, value in each.options if isinstance(value, Node)]
-    return "draw" in each.attributes or any(part.op == "size" for part in order(values))
+    values = (value for _, value in each.options if isinstance(value, Node))
+    return "draw" in each.attributes or any(map(is_sized, values))
 
 
-def _take_sources(component: Component) -> None:
-    """Takes what is made for a component alone, position by position."""
-    for reader in (waiting := component.in_order[::-1]):
-        for child in dict.fromkeys(reader.children):
-            given = child in component.components.new or child.op in MADE
-            only = component.nodes.issuperset(component.readers[child]) and not _is_told(child)
-            if (
-                child in component.labels
-                or given
-                or not only
-                or child.is_scalar
-                or "fill" in child.attributes
-            ):
-                continue
-            axes = {component.read_along(each, child) for each in component.readers[child]}
-            axis = axes.pop() if len(axes) == 1 else None
-            if (
-                axis is not None
-                and axis not in child.over
-                and child not in component.components.outputs.values()
-            ):
-                component.take(child, axis)
-                waiting.append(child)
+def _is_source(component: Component, each: Node, axis: int) -> bool:
+    """Whether a node is made position by position, and nobody asks for it."""
+    components = component.components
+    given = each in components.new or each.op in MADE or each.is_scalar or each in components.results
+    return not (given or _is_told(each) or "fill" in each.attributes or axis in each.over)
 
 
 # ---------------------------------------------------------------------------- one recurrence
@@ -127,9 +109,8 @@ def _part(component: Component, size: int, length: int, ends_of: dict[Node, tupl
 
 def _is_read(component: Component, each: Node, others: Mapping[Node, Node]) -> bool:
     """Whether a node is read outside at other positions than the last one of a state, or asked for."""
-    outside = (reader for reader in component.outside(each))
-    asked = each in component.components.outputs.values()
-    return asked or any(each in others.get(reader, reader).children for reader in outside)
+    asked = each in component.components.results
+    return asked or any(each in others.get(reader, reader).children for reader in component.outside(each))
 
 
 def _ending(ends: Mapping[Node, tuple[int, int, Node]], graph: Graph, each: Node) -> Node:

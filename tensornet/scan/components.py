@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..ir.naming import graph_of
 from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, along, axes_of, gathered
 from ..ir.positions import held
 from ..language.equation import Equation
-from ..language.expression import Call, Literal, Ref, axes_of_index, free_axes
+from ..language.expression import Call, Literal, axes_of_index, free_axes
 from ..ops.structure import REPEAT
 from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
 from ..passes.dead_code import eliminate_dead_code
@@ -37,11 +37,11 @@ from ..sizes import evaluate, name_of
 from .cut import Cut, State, put_together
 from .states import moved
 
-__all__ = ["Block", "Component", "Components", "Tied", "numbered"]
+__all__ = ["Block", "Component", "Components", "is_sized", "numbered"]
 
 
 @dataclass(frozen=True)
-class Tied:
+class _Tied:
     """A state, and the nodes that it is made of.
 
     Attributes:
@@ -58,9 +58,9 @@ class Tied:
 
 
 @functools.lru_cache(maxsize=64)
-def _tied(found: Cut) -> tuple[dict[Node, Tied], Mapping[Node, tuple[str, ...]]]:
+def _tied(found: Cut) -> tuple[dict[Node, _Tied], Mapping[Node, tuple[str, ...]]]:
     """The states of a graph, by the nodes that stand for them, and the names of axes of what they are made of."""
-    graph, nodes, states = found.graph, found.nodes, dict[Node, Tied]()
+    graph, nodes, states = found.graph, found.nodes, dict[Node, _Tied]()
     expressions = Expressions(graph, found.program.draws + 1)
     expressions.tensors.update(nodes)
     elements = {name: each.element for name, each in nodes.items()}
@@ -74,7 +74,7 @@ def _tied(found: Cut) -> tuple[dict[Node, Tied], Mapping[Node, tuple[str, ...]]]
             begin = Call(CONVERSIONS[elements[name]], (begin,))
         whole = expressions.value(moved(each.step), left, scope)
         start = expressions.value(begin, own, scope)
-        states[nodes[name]] = Tied(each, nodes[each.behind], start, whole)
+        states[nodes[name]] = _Tied(each, nodes[each.behind], start, whole)
     return states, expressions.axes
 
 
@@ -89,6 +89,7 @@ class Components:
         leaves, calls: what is given to the program, and the calls that give some of it.
         new: what stands in the place of nodes, those that were rebuilt since among them.
         rule: a rewrite of each node that is rebuilt.
+        results: the nodes that are asked for from outside.
         rank, readers: the place of each node among all, which are behind what they read, and who reads it.
         all: the components, each behind those that it reads.
     """
@@ -104,7 +105,7 @@ class Components:
         asked = (*self.graph.outputs, *(n for call in self.graph.calls for n in call.names().values()))
         made = {*found.program.names.outputs, *found.states}
         self.outputs = {name: found.nodes[name] for name in asked if name in made}
-        self.new = dict[Node, Node]()
+        self.results, self.new = frozenset(self.outputs.values()), dict[Node, Node]()
         self.rule: Rule = lambda each: each
         self._find()
 
@@ -120,8 +121,8 @@ class Components:
             if len(group) > 1 or group[0] in reading[group[0]]
         ]
         inside = {each: n for n, group in enumerate(groups) for each in group}
-        read = {*self.outputs.values()}
-        read |= {c for e in around for c in e.children if c in self.states and inside.get(c) != inside.get(e)}
+        pairs = ((each, child) for each in around for child in each.children if child in self.states)
+        read = self.results | {child for each, child in pairs if inside.get(each) != inside.get(child)}
         wholes = (state.whole for each, state in self.states.items() if each in read)
         nodes = order([*self.outputs.values(), *tied, *wholes])
         self.rank = {each: n for n, each in enumerate(nodes)}
@@ -224,13 +225,11 @@ class Components:
 
     def _step(self, each: Node) -> Equation:
         """The equation of a state of a recurrence that is left as it is."""
-        state = self.states[each]
-        left, step, at = state.state.equation.left, state.state.step, state.state.at
-        arguments = [Ref(self.asked(state.behind, state.state.behind), left)]
-        if len(step.arguments) > 1:
-            begin = self.asked(state.begin, f"{self.names[each]}.start")
-            arguments.append(Ref(begin, left[:at] + left[at + 1 :]))
-        return Equation(self.names[each], left, replace(step, arguments=tuple(arguments)))
+        state, name = self.states[each], self.names[each]
+        behind = self.asked(state.behind, state.state.behind)
+        starts = len(state.state.step.arguments) > 1
+        begin = self.asked(state.begin, f"{name}.start") if starts else ""
+        return state.state.written(name, state.state.equation.left, state.state.step.axes, behind, begin)
 
     def printed(
         self,
@@ -297,7 +296,7 @@ class Component:
 
     def is_read(self, each: Node) -> bool:
         """Whether a node, or a state, is read outside of the component, or asked for."""
-        return each in self.components.outputs.values() or bool(self.outside(each))
+        return each in self.components.results or bool(self.outside(each))
 
     def _label_as_read(self, each: Node) -> None:
         """Notes which axis of a node is that of the component, if what it reads tells that."""
@@ -315,7 +314,19 @@ class Component:
         self.nodes.add(each)
         self._label(each, axis)
 
-    def read_along(self, reader: Node, child: Node) -> Axis | None:
+    def take_sources(self, is_source: Callable[[Node, Axis], bool]) -> None:
+        """Takes what is read at the component's own position by it alone, and is a source along an axis."""
+        for reader in (waiting := self.in_order[::-1]):
+            for child in dict.fromkeys(reader.children):
+                if child in self.labels or not self.nodes.issuperset(self.readers[child]):
+                    continue
+                axes = {self._read_along(each, child) for each in self.readers[child]}
+                axis = axes.pop() if len(axes) == 1 else None
+                if axis is not None and is_source(child, axis):
+                    self.take(child, axis)
+                    waiting.append(child)
+
+    def _read_along(self, reader: Node, child: Node) -> Axis | None:
         """The axis of what a node reads at its own position alone; nothing where it reads it at others too."""
         axes = set[Axis | None]()
         for other, entries in reads_of(reader):
@@ -369,9 +380,9 @@ class Block:
         own: tuple[Dim, ...] = () if self.positions is None else ((self.positions,),)
         dims = self.components.dims(each)
         dims = (*dims[:at], *own, *dims[at + 1 :])
-        return self.given(name, each, dims, self.without(each.shape, at), "input")
+        return self.given(name, each, dims, self._shape(each.shape, at), "input")
 
-    def without(self, shape: Sequence[Any], at: int) -> tuple[Any, ...]:
+    def _shape(self, shape: Sequence[Any], at: int) -> tuple[Any, ...]:
         """Sizes at the positions of the block, of one dimension of all positions."""
         own = () if self.positions is None else (self.positions.size,)
         return (*shape[:at], *own, *shape[at + 1 :])
@@ -385,7 +396,7 @@ class Block:
 
     def _whole(self, each: Node, stem: str) -> Node:
         """What is given of a tensor that has nothing to do with the axis."""
-        if each.op in LEAVES and not _is_sized(each):
+        if each.op in LEAVES and not is_sized(each):
             return each
         if each not in self.wholes:
             kind = "input" if self.positions is not None or each.element < Element.WIDE else "constant"
@@ -403,7 +414,7 @@ class Block:
             sizes[axis] = self.positions.size
         operands = [self._operand(each, operand) for operand in self._together(each)]
         result = self._entries(each, each.result, at)
-        made = node(each.op, sizes, operands, result, self.without(each.shape, at), each.over, each.options)
+        made = node(each.op, sizes, operands, result, self._shape(each.shape, at), each.over, each.options)
         met, called = met_axes(operands, result, each.over), self.components.axes.get(each, ())
         if len(called) == len(each.sizes) and len(met) == len(made.sizes):
             own = {axis: self.positions.name} if self.positions is not None else {}
@@ -429,7 +440,7 @@ class Block:
         if child in self.made:
             return Operand(self.made[child], self._entries(each, reads, self.component.labels[child]))
         if child.is_scalar:
-            return Operand(self._whole(child, stem)) if _is_sized(child) else operand
+            return Operand(self._whole(child, stem)) if is_sized(child) else operand
         inner = [d for d, entry in enumerate(reads) if axis in axes_of((entry,)) and not self._recurs(entry)]
         if not inner:
             return Operand(self._whole(child, stem), self._entries(each, reads))
@@ -512,17 +523,16 @@ class Block:
         over = step.axes if at != state.state.at else own
         left = state.state.equation.left
         left = (*left[:at], *own, *left[at + 1 :])
-        told = {self.named(state.behind): self.made[state.behind]}
-        arguments = [Ref(self.named(state.behind), left)]
+        behind = self.named(state.behind)
         if begin is None and len(step.arguments) > 1:
             begin = self._begin(state, at - (at > state.state.at))
-        if begin is not None:
-            told[begin[0]] = begin[1]
-            arguments.append(Ref(begin[0], tuple(entry for entry in left if entry not in over)))
-        right = Call(step.function, tuple(arguments), over)
-        return Equation(self.names[self.made[each]], left, right), told
+        told = {behind: self.made[state.behind], **dict([begin] if begin else [])}
+        written = state.state.written(
+            self.names[self.made[each]], left, over, behind, begin[0] if begin else ""
+        )
+        return written, told
 
-    def _begin(self, state: Tied, at: int) -> tuple[str, Node]:
+    def _begin(self, state: _Tied, at: int) -> tuple[str, Node]:
         """What a state that goes round at each position starts from there."""
         if state.begin in self.made:
             return self.named(state.begin), self.made[state.begin]
@@ -535,6 +545,6 @@ def numbered(name: str) -> Iterator[str]:
     return itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1)))
 
 
-def _is_sized(number: Node) -> bool:
+def is_sized(number: Node) -> bool:
     """Whether a number is made of sizes."""
     return any(each.op == "size" for each in order([number]))

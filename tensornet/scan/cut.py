@@ -12,7 +12,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..frontend.elaborate_ir import function_of, inputs_of
 from ..graph.call import calls_late
@@ -57,6 +57,20 @@ class State:
     def at(self) -> int:
         """The dimension along which it goes."""
         return self.equation.left.index(self.step.axes[0])
+
+    def written(
+        self, name: str, left: tuple[Any, ...], over: tuple[str, ...], behind: str, begin: str
+    ) -> Equation:
+        """The equation of it under other names and axes.
+
+        Args:
+            name, behind: what it and the tensor behind are called.
+            left, over: its axes, and that along which it goes.
+            begin: what it starts from; "" for nothing.
+        """
+        own = tuple(entry for entry in left if entry not in over)
+        arguments = (Ref(behind, left), *([Ref(begin, own)] if begin else []))
+        return Equation(name, left, Call(self.step.function, arguments, over))
 
 
 @dataclass(frozen=True, eq=False)

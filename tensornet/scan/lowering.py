@@ -120,16 +120,13 @@ def _called(block: Block, joined: Sequence[Node]) -> Apply:
 
 def _take_what_comes_in(component: Component, large: Large, alone: bool) -> None:
     """Takes products of what comes in that are not to be there as a whole, and what is made of them alone."""
-    for reader in (waiting := component.in_order[::-1]):
-        for child in dict.fromkeys(reader.children):
-            if child in component.labels or child in component.components.names:
-                continue
-            axis = component.read_along(reader, child)
-            if axis is None or not component.nodes.issuperset(component.readers[child]):
-                continue
-            if _grows(component, child, large) or (alone and _is_alone(component, child, axis)):
-                component.take(child, axis)
-                waiting.append(child)
+    names = component.components.names
+
+    def comes_in(each: Node, axis: int) -> bool:
+        is_whole = _grows(component, each, large) or (alone and _is_alone(component, each, axis))
+        return each not in names and is_whole
+
+    component.take_sources(comes_in)
 
 
 def _is_alone(component: Component, each: Node, axis: int) -> bool:
@@ -160,7 +157,7 @@ def _grows(component: Component, each: Node, large: Large) -> bool:
 
 def _take_readers_of_large(component: Component, large: Large) -> None:
     """Takes what makes smaller tensors of large ones, where nothing else reads these."""
-    kept, after = {*component.components.outputs.values()}, set[Node]()
+    kept, after = component.components.results, set[Node]()
     for each in component.in_order:
         outside = component.outside(each)
         if outside and each not in kept and large(component.components.opened(each.shape)):
@@ -172,11 +169,11 @@ def _take_readers_of_large(component: Component, large: Large) -> None:
 
 def _after(component: Component) -> set[Node]:
     """What hangs on a component, and is no part of it."""
-    found = set[Node]()
+    hanging = {*component.labels}
     for each in component.components.rank:
-        if each not in component.labels and not (component.labels.keys() | found).isdisjoint(each.children):
-            found.add(each)
-    return found
+        if not hanging.isdisjoint(each.children):
+            hanging.add(each)
+    return hanging.difference(component.labels)
 
 
 def _is_less(component: Component, each: Node, large: Node, after: set[Node]) -> int | None:

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 from ..graph.graph import Graph
 from ..ir.build import concatenated, node, number
-from ..ir.function import order
 from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major, substitute
 from ..ir.products import axes_in
 from ..ops.pointwise import RELU, SIGMOID, TANH
@@ -125,7 +124,7 @@ class _Reading:
         left = [each for each in component.nodes if component.is_read(each)]
         self.result = left[0] if len(left) == 1 else None
         self.opened = dict[Operand, tuple[list[Operand], frozenset[Axis]]]()
-        self.given, self.channels = dict[Node, None](), frozenset[int]()
+        self.given, self.channels, self.products = dict[Node, None](), frozenset[int](), set[Node]()
 
     def cell(self) -> _Cell | None:
         """The component as a cell, if it is one."""
@@ -227,6 +226,8 @@ class _Reading:
         left = tuple(map(along, axes))
         made = Operand(node("contract", self.sizes, factors, left), left)
         self.opened[made] = [*factors], summed
+        if any(map(self._recurs, factors)):
+            self.products.add(made.node)
         return made
 
     def _check_rest(self, rest: Operand, gate: Operand) -> None:
@@ -330,7 +331,8 @@ class _Reading:
         return recurring[0], [each for each in terms if each is not recurring[0]]
 
     def _recurs(self, part: Operand) -> bool:
-        return not self.component.labels.keys().isdisjoint((part.node, *order([part.node])))
+        """Whether a part hangs on a state: what does, and the component reads, is one of its nodes."""
+        return part.node in self.component.labels or part.node in self.products
 
     # ---- gates
 
