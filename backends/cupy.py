@@ -41,14 +41,13 @@ def scatter_add(positions: Any, x: Any, size: int) -> Any:
     Batch and channels may be missing. What is told outside of the `size` positions goes nowhere.
     """
     import cupy
-    import cupyx
 
     rows, count = rows_told(cupy, positions.astype(cupy.int64), size)
     batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
     wide = x.astype(cupy.float32) if x.dtype == cupy.float16 else x  # half is too short for long sums
     made = cupy.zeros((count + 1, *channels), dtype=wide.dtype)
     wide = cupy.broadcast_to(wide, (*positions.shape, *channels)).reshape(*rows.shape, *channels)
-    cupyx.scatter_add(made, rows, wide)
+    cupy.add.at(made, rows, wide)
     return made[:-1].reshape(*batch, size, *channels).astype(x.dtype, copy=False)
 
 

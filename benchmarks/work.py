@@ -115,13 +115,22 @@ def _elements(tensor: torch.Tensor) -> int:
 
 def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
     """The operations of a call, as torch counts them; masked attention as if nothing were masked."""
-    if packet in _ON_THE_PROCESSOR:
-        return _ON_THE_PROCESSOR[packet](*(each.shape for each in args[:4] if isinstance(each, torch.Tensor)))
+    if packet in _ATTENTION:
+        return _ATTENTION[packet](*(each.shape for each in args[:4] if isinstance(each, torch.Tensor)))
     return int(flop_registry[packet](*args, **kwargs, out_val=result)) if packet in flop_registry else 0
 
 
-_ON_THE_PROCESSOR: dict[Any, Callable[..., int]] = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop_count,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: sdpa_backward_flop_count,
+def _attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: torch.Size) -> int:
+    return int(sdpa_flop_count(q, (*q[:2], *k[2:]), (*q[:2], *v[2:])))
+
+
+def _attention_backward(gradient: torch.Size, q: torch.Size, k: torch.Size, v: torch.Size) -> int:
+    return int(sdpa_backward_flop_count(gradient, q, (*q[:2], *k[2:]), (*q[:2], *v[2:])))
+
+
+_ATTENTION: dict[Any, Callable[..., int]] = {
+    getattr(torch.ops.aten, f"_scaled_dot_product_{kind}{suffix}"): count
+    for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention")
+    for suffix, count in (("", _attention), ("_backward", _attention_backward))
 }
-"""Fused attention on the processor, which torch's own table of FLOPs does not have."""
+"""Fused attention, of queries that share keys and values too, which torch's own table of FLOPs refuses."""

@@ -161,6 +161,40 @@ def test_cells_are_recognised_and_right(name: str) -> None:
     np.testing.assert_allclose(called(graph, single).numpy(), expected, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_on_a_gpu(name: str, dtype: str) -> None:
+    """Values and gradients by cuDNN."""
+    kernel, graph, arrays = case(name)
+    sizes = {axis: size for axis, size in OPEN.items() if axis in graph.open_sizes}
+    plan = tn.plan(graph, backend="torch", device="cuda:0", dtype=dtype, compare=False, **sizes)
+    assert f" {kernel}(" in plan.code
+    there = {
+        key: each.cuda().to(getattr(torch, dtype)) if each.is_floating_point() else each.cuda()
+        for key, each in tensors(arrays).items()
+    }
+    here = tensors(arrays, grad=True)
+    for each in there.values():
+        each.requires_grad_(each.is_floating_point())
+    asked = [key for key, each in here.items() if each.is_floating_point()]
+    found, expected = called(graph, there), called(graph, here)
+    close = {"float64": 1e-11, "float32": 2e-3, "bfloat16": 0.1}[
+        dtype
+    ]  # cuDNN may take TF32, as nn.LSTM does
+    np.testing.assert_allclose(found.detach().double().cpu(), expected.detach(), rtol=close, atol=close)
+    pairs = zip(
+        *(
+            torch.autograd.grad(y.sum(), [given[key] for key in asked])
+            for y, given in ((found, there), (expected, here))
+        ),
+        strict=True,
+    )
+    for one, other in pairs:
+        scale = 1.0 + float(other.abs().max())
+        np.testing.assert_allclose(one.double().cpu(), other, atol=close * scale)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_no_cell_is_a_loop(name: str) -> None:
     text = OTHERS[name]

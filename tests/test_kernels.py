@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -263,3 +264,42 @@ def test_causal_attention_is_priced_by_the_tiles_that_are_computed(
         (step,) = (each for each in plan.steps if isinstance(each, Step) and KERNEL in str(each.equation))
         seconds.append(step.seconds)
     assert seconds[1] / seconds[0] == pytest.approx(part, rel=0.06)
+
+
+ON_A_GPU = {  # so many attentions, queries, keys, channels; is the kernel the quicker one? H200, PyTorch 2.11
+    ("bfloat16", 256, 1024, 1024, 64): (164e-6, 759e-6),
+    ("bfloat16", 128, 1024, 1024, 256): (220e-6, 508e-6),
+    ("bfloat16", 128, 1024, 1024, 264): (1275e-6, 532e-6),
+    ("bfloat16", 768, 197, 197, 64): (50e-6, 316e-6),
+    ("bfloat16", 16, 512, 50_176, 261): (16.6e-3, 5.7e-3),
+    ("bfloat16", 4, 1, 4096, 64): (23e-6, 59e-6),
+    ("float32", 256, 1024, 1024, 128): (3076e-6, 3614e-6),
+    ("float32", 1, 4096, 4096, 64): (423e-6, 202e-6),
+    ("float32", 256, 1, 4096, 64): (644e-6, 377e-6),
+}
+"""Seconds measured of the kernel, and of a product, a softmax and a product."""
+
+
+@pytest.mark.parametrize("case", ON_A_GPU)
+def test_a_gpu_is_given_the_kernel_where_it_is_the_quicker(case: tuple[str, int, int, int, int]) -> None:
+    dtype, shared, queries, keys, channels = case
+    kernel, plain = ON_A_GPU[case]
+    flops, scored = {"bfloat16": (8.6e14, 5.3e-13), "float32": (5.1e13, 6e-12)}[dtype]
+    profile = replace(
+        default_profile("cuda:0", dtype),
+        flops=flops,
+        scored=scored,
+        launch=11e-6,
+        **dict.fromkeys(("bandwidth", "near_bandwidth", "held_bandwidth"), 4.2e12),
+    )
+    sizes = {"b": shared, "h": 1, "i": queries, "j": keys, "d": channels, "f": channels}
+    plan = tn.plan(
+        layer("in one"),
+        backend="torch",
+        device="cuda:0",
+        dtype=dtype,
+        profile=profile,
+        compare=False,
+        **sizes,
+    )
+    assert (KERNEL in plan.code) is (kernel < plain)

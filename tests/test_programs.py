@@ -74,6 +74,8 @@ def test_written_programs(case: Program, backend: str, thorough: bool) -> None:
 def test_written_programs_on_a_gpu(record: str, backend: str) -> None:
     if backend == "cupy":
         pytest.importorskip("cupy")
+    elif "hardswish" in record:
+        pytest.xfail("PyTorch's kernel on CUDA has 1/6 to seven digits, in float64 too")
     check(recorded(record), backend)
 
 

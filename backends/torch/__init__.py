@@ -275,7 +275,8 @@ def _whole_matmul(a: Any, b: Any) -> Any:
 
 def _number(value: Any, dtype: Any, like: Any) -> Any:
     """A number as a tensor, on the device of another."""
-    return _library().tensor(value, dtype=dtype, device=None if like is None else like.device)
+    # filled there: a copy of a number of the host would wait for the device, and cannot be part of a CUDA graph
+    return _library().full((), value, dtype=dtype, device=None if like is None else like.device)
 
 
 def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:

@@ -1,6 +1,7 @@
 """Grouped GEMM for torch, differentiable.
 
-Where values cannot be looked at, while tracing and under `vmap`, each row is multiplied with all matrices.
+Where values cannot be looked at, while tracing, under `vmap` and in a CUDA graph, each row is multiplied with all
+matrices.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def _rows(x: Any, order: Any, alone: int) -> Any:
 def _unseen(*tensors: Any) -> bool:
     """Whether values cannot be looked at."""
     fake = any(isinstance(each, torch._subclasses.fake_tensor.FakeTensor) for each in tensors)
-    return torch.compiler.is_compiling() or fake or any(map(_is_mapped, tensors))
+    captured = any(each.is_cuda for each in tensors) and torch.cuda.is_current_stream_capturing()
+    return torch.compiler.is_compiling() or fake or captured or any(map(_is_mapped, tensors))
 
 
 def _is_mapped(tensor: Any) -> bool:

@@ -7,6 +7,7 @@ first, then a batch, then channels.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,10 @@ from torch import library
 from .products import changing, is_traced, with_vjp
 
 __all__ = ["gru_along", "lstm_along", "relu_along", "tanh_along"]
+
+# Weights are parameters of the graph, that lie where they lie; on CUDA cuDNN copies them together at each call, some
+# 10 µs of the milliseconds that a layer takes, and says so each time.
+warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
 
 def lstm_along(*tensors: Any, back: float) -> Any:
@@ -30,12 +35,12 @@ def gru_along(*tensors: Any, back: float) -> Any:
 
 def tanh_along(*tensors: Any, back: float) -> Any:
     """tanh(x·W + h·U + b)."""
-    return _along("tanh", tensors, back)
+    return _along("rnn_tanh", tensors, back)
 
 
 def relu_along(*tensors: Any, back: float) -> Any:
     """relu(x·W + h·U + b)."""
-    return _along("relu", tensors, back)
+    return _along("rnn_relu", tensors, back)
 
 
 def _along(kind: str, tensors: tuple[Any, ...], back: float) -> Any:
@@ -43,9 +48,9 @@ def _along(kind: str, tensors: tuple[Any, ...], back: float) -> Any:
     x, *rest = tensors
     if back:
         return _along(kind, (x.flip(0), *rest), 0).flip(0)
-    library, plain = KINDS[kind]
-    alike = all(each.dtype is x.dtype and each.device.type == "cpu" and each.numel() for each in tensors)
-    if not alike or x.dtype not in (torch.float32, torch.float64):
+    library, plain = functools.partial(_by_library, kind), PLAIN[kind]
+    alike = all(each.dtype is x.dtype and each.device == x.device and each.numel() for each in tensors)
+    if not alike or x.dtype not in TYPES.get(x.device.type, ()):
         return plain(*tensors)
     if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
         return by_library(kind, list(tensors))
@@ -55,6 +60,13 @@ def _along(kind: str, tensors: tuple[Any, ...], back: float) -> Any:
         with torch.no_grad():
             return library(*tensors)
     return _differentiated(library, plain, len(tensors))(*tensors)
+
+
+TYPES = {
+    "cpu": (torch.float32, torch.float64),
+    "cuda": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+}
+"""The types in which the library has kernels that sum to as many digits as plain loops."""
 
 
 def _differentiated(library: Callable[..., Any], plain: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -87,20 +99,16 @@ def _weights(w: Any, u: Any, biases: tuple[Any, ...]) -> list[Any]:
     return [w, u, b, inner[0] if inner else torch.zeros_like(b)]
 
 
-def _library_lstm(x: Any, w: Any, u: Any, h: Any, c: Any, *biases: Any) -> Any:
-    weights = _weights(w, u, biases)
-    training = torch.is_grad_enabled()
-    return torch.lstm(x, (h[None], c[None]), weights, bool(biases), 1, 0.0, training, False, False)[0]
+def _by_library(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:
+    """A layer by torch's kernel; on CUDA that is cuDNN's."""
+    states, biases = more[: STATES[kind]], more[STATES[kind] :]
+    h, *c = (each[None].contiguous() for each in states)
+    kernel, start, training = getattr(torch, kind), (h, *c) if c else h, torch.is_grad_enabled()
+    return kernel(x, start, _weights(w, u, biases), bool(biases), 1, 0.0, training, False, False)[0]
 
 
-def _library_gru(x: Any, w: Any, u: Any, h: Any, *biases: Any) -> Any:
-    training = torch.is_grad_enabled()
-    return torch.gru(x, h[None], _weights(w, u, biases), bool(biases), 1, 0.0, training, False, False)[0]
-
-
-def _library_plain(kernel: Callable[..., Any], x: Any, w: Any, u: Any, h: Any, *biases: Any) -> Any:
-    training = torch.is_grad_enabled()
-    return kernel(x, h[None], _weights(w, u, biases), bool(biases), 1, 0.0, training, False, False)[0]
+STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
+"""How many states each layer has, by torch's name for it."""
 
 
 # ---------------------------------------------------------------------------- by loops
@@ -143,13 +151,13 @@ def _plain(function: Callable[[Any], Any], x: Any, w: Any, u: Any, h: Any, *bias
     return _stacked(found, h)
 
 
-KINDS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "lstm": (_library_lstm, _plain_lstm),
-    "gru": (_library_gru, _plain_gru),
-    "tanh": (functools.partial(_library_plain, torch.rnn_tanh), functools.partial(_plain, torch.tanh)),
-    "relu": (functools.partial(_library_plain, torch.rnn_relu), functools.partial(_plain, torch.relu)),
+PLAIN: Mapping[str, Callable[..., Any]] = {
+    "lstm": _plain_lstm,
+    "gru": _plain_gru,
+    "rnn_tanh": functools.partial(_plain, torch.tanh),
+    "rnn_relu": functools.partial(_plain, torch.relu),
 }
-"""Each layer by the library, and by a loop."""
+"""Each layer by a loop."""
 
 
 # ---------------------------------------------------------------------------- as operations to a compiler
@@ -158,7 +166,7 @@ KINDS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 def _recorded() -> Any:
     """What lets autograd record what is done inside of an operation."""
     keys, left_out = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
-    for key in (keys.AutogradCPU, keys.AutogradOther, keys.ADInplaceOrView):
+    for key in (keys.AutogradCPU, keys.AutogradCUDA, keys.AutogradOther, keys.ADInplaceOrView):
         left_out = left_out.remove(key)
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), left_out)
 
@@ -167,7 +175,7 @@ def _recorded() -> Any:
 def by_library(kind: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """A layer as one operation, which compilers would else write out position by position."""
     with torch.no_grad():
-        result: torch.Tensor = KINDS[kind][0](*tensors)
+        result: torch.Tensor = _by_library(kind, *tensors)
     return result.contiguous()
 
 
@@ -176,7 +184,7 @@ def by_library_back(kind: str, gradient: torch.Tensor, tensors: Sequence[torch.T
     """The gradients of all that a layer is given: it is computed again, for operations keep nothing else."""
     with _recorded(), torch.enable_grad():
         inside = [each.detach().requires_grad_() for each in tensors]
-        result = KINDS[kind][0](*inside)
+        result = _by_library(kind, *inside)
         return [each.contiguous() for each in torch.autograd.grad(result, inside, gradient)]
 
 

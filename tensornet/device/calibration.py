@@ -172,6 +172,7 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
     found = replace(found, batch=max(1e-12, many / 4096))
     found = _loop(probe, found)
+    found = replace(found, scored=_scored(probe, found) if usual.scored else 0.0)
     return _fresh(probe, _walks(probe, found, on_cpu))
 
 
@@ -360,6 +361,18 @@ def _arithmetic(
     seconds = max(0.0, probe.matmul((m, k), (k, n), turned=turned, crossed=crossed) - found.launch)
     moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
     return math.sqrt(max(0.0, seconds**2 - moved**2))
+
+
+def _scored(probe: _Probe, found: DeviceProfile) -> float:
+    """Seconds that a score of attention takes beside the products, on a device that keeps it on the chip."""
+    template = probe.backend.templates.get("scaled_dot_product_attention")
+    if template is None or probe.dtype != real_type(probe.dtype):
+        return found.scored
+    heads, tokens, depth = 128, 1024, 64
+    shape, scores = (8, heads // 8, tokens, depth), float(heads * tokens**2)
+    seconds = probe.beyond(found.launch, template.format("{0}", "{1}", "{2}", more=""), shape, shape, shape)
+    products = min(4.0 * scores * depth / found.flops, 0.9 * seconds)
+    return math.sqrt(seconds**2 - products**2) / scores
 
 
 def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:

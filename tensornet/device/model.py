@@ -77,6 +77,18 @@ many times."""
 BLOCK, FEW = 8, 3
 """Convolutions work on so many channels together; with fewer than so few they are a plain loop, but for one of each."""
 
+BLOCKS = 264
+"""Blocks of queries that a GPU computes at once: two on each multiprocessor of an H200."""
+
+SPLIT = 512
+"""Keys that one multiprocessor goes through at least where there are few blocks, in types of 16 bits."""
+
+DEEPEST, EVEN = 256, 8
+"""Channels up to which attention in 16 bits stays on the chip, and what their number is a multiple of with a mask."""
+
+FALLBACK, MASKED = 10.0, 2.0
+"""How many times as long it takes otherwise, and with a mask: 7 to 27, 1.8 to 2.7 (H200, bfloat16, PyTorch 2.11)."""
+
 STEPS = 9
 """Rows to be added up at told positions take so many small operations besides: to look at these, to make room."""
 
@@ -145,7 +157,10 @@ class DeviceProfile:
         fresh_bytes: bytes of a result from which it is touched for the first time.
         fresh_bandwidth: bytes/s at first touch.
         fresh_product: the same of what products write, which may lie in large pages.
-        tile: keys that the library's attention computes together, or leaves out where all of them are hidden.
+        tile: keys that the library's attention computes together, or leaves out where all of them are hidden; on a
+            GPU, queries too.
+        scored: seconds that a score of attention takes whose kernel keeps it on the chip; 0 where scores go
+            through the caches.
         cached: bytes of a tensor from which steps that go through it take twice as long as in parts that stay in
             the cache.
         spread: four of five products measured with the constants took between 1/spread and spread of what they
@@ -194,6 +209,7 @@ class DeviceProfile:
     fresh_product: float
     turned: float
     tile: float = 512.0
+    scored: float = 0.0
     cached: float = float(6 * 2**20)
     spread: float = SPREAD
     unrest: float = 0.0
@@ -338,6 +354,39 @@ class DeviceProfile:
             out, channels = max(out, BLOCK), max(channels, BLOCK)
         return self.matmul(groups, out, positions, channels * inner, size)
 
+    def attention(
+        self,
+        shared: float,
+        queries: float,
+        keys: float,
+        inner: float,
+        channels: float,
+        size: int,
+        masked: bool,
+    ) -> float:
+        """Seconds of attention that keeps scores on the chip: products, and what is done to each score, side by side.
+
+        A block of queries stays with one multiprocessor, so that few of them leave others idle. In types of 16 bits
+        many keys are shared out too, and kernels ask for few channels, with a mask for whole groups of them.
+
+        Args:
+            shared: of how many attentions side by side: of a batch, and of heads.
+            queries, keys: positions, of keys those that are not left out.
+            inner, channels: of a query, and of a value.
+            size: bytes of an element.
+            masked: whether a mask or something to be added is read for each score.
+        """
+        blocks = shared * math.ceil(queries / self.tile)
+        scores = blocks * self.tile * keys
+        seconds = math.hypot(2.0 * scores * (inner + channels) / self.flops, scores * self.scored)
+        parts = max(1.0, keys // SPLIT) if size == 2 else 1.0
+        seconds *= max(1.0, BLOCKS / (blocks * parts))
+        if size == 2 and (max(inner, channels) > DEEPEST or (masked and (inner % EVEN or channels % EVEN))):
+            seconds *= FALLBACK
+        elif size == 2 and masked:
+            seconds *= MASKED
+        return self.launch + seconds + self.stream(size * shared * (queries + keys) * (inner + channels))
+
     def stream(self, moved: float) -> float:
         """Seconds to move bytes in order, from the caches as far as they hold them."""
         if moved <= IN_CACHE:
@@ -448,6 +497,7 @@ _GPU = DeviceProfile(
     fresh_product=1e18,
     turned=3e-12,
     tile=128.0,
+    scored=6e-12,
     cached=1e18,
 )
 
@@ -456,10 +506,15 @@ _RATES = {"cpu": {"bfloat16": 4.0, "float16": 1.3}, "gpu": {"bfloat16": 8.0, "fl
 their bytes."""
 
 
+SHORTER = 11.0
+"""How many times as fast as float32 a GPU weighs scores of types of 16 bits (H200, PyTorch 2.11)."""
+
+
 def default_profile(device: str, dtype: str = "float32") -> DeviceProfile:
     """Built-in constants: those of a two-core server of which one core works, or of a data-centre GPU."""
     name, usual = ("cpu", _CPU) if device.startswith("cpu") else ("gpu", _GPU)
     if dtype == "float32":
         return usual
     rate = _RATES[name].get(dtype, {"float64": 0.5, "complex64": 0.25, "complex128": 0.125}.get(dtype, 1.0))
-    return replace(usual, key=f"{usual.key} {dtype}", flops=usual.flops * rate)
+    scored = usual.scored / (SHORTER if rate > 1.0 else 1.0)
+    return replace(usual, key=f"{usual.key} {dtype}", flops=usual.flops * rate, scored=scored)

@@ -41,6 +41,7 @@ _PLAUSIBLE = {
     "fresh_bandwidth": (1e5, 1e18),
     "fresh_product": (1e5, 1e18),
     "tile": (1.0, 1e6),
+    "scored": (0.0, 1e-6),
     "cached": (1e3, 1e19),
     "turned": (0.0, 1e-3),
     "aliased": (0.0, 1e-3),
@@ -94,6 +95,7 @@ UNITS = {
     "fresh_bytes": "bytes",
     "fresh_bandwidth": "bytes/s",
     "fresh_product": "bytes/s",
+    "scored": "s",
 }
 """In what the constants of a device are measured."""
 

@@ -226,6 +226,9 @@ def _lower(lowering: Lowering, call: Call) -> Value:
     shared, queries, keys, inner, channels = laid.counts(lowering)
     profile, size = lowering.profile, lowering.itemsize
     seen = _seen(queries, keys, profile.tile) if "causal" in dict(call.options) else keys
+    if profile.scored:
+        masked = len(call.arguments) > 3
+        return laid.emitted(lowering, profile.attention(shared, queries, seen, inner, channels, size, masked))
     seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     seconds += profile.pointwise(2.0 * size * shared * queries * seen * (1 if inner == channels else 4), 0.0)
     tiles = shared * -(-queries // TILE) * -(-seen // profile.tile)

@@ -106,6 +106,22 @@ class Device(Protocol):
     def cached(self) -> float:
         """Bytes of a tensor from which going through it takes longer than through parts that stay near."""
 
+    @property
+    def scored(self) -> float:
+        """Seconds that a score of attention takes whose kernel keeps it on the chip; 0 if none does."""
+
+    def attention(
+        self,
+        shared: float,
+        queries: float,
+        keys: float,
+        inner: float,
+        channels: float,
+        size: int,
+        masked: bool,
+    ) -> float:
+        """Seconds of attention by such a kernel."""
+
     def scatter(self, moved: float, written: float, rows: float) -> float:
         """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
 

@@ -420,7 +420,8 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
     if not graph.recurrences:
         return noted("scans", graph, looped(graph))
     whole = graph if target.loops else noted("associative scans", graph, doubled(graph, pays))
-    alike = target.device == "cpu" and target.dtype in ("float32", "float64")  # others sum to fewer digits
+    on_cpu = target.device.startswith("cpu")
+    alike = not on_cpu or target.dtype in ("float32", "float64")  # others sum to fewer digits there
     if alike and way == "fastest" and not target.loops:
         found = as_cells(whole, lambda loop, kernel: seconds(kernel) < seconds(loop), target.supported)
         whole = noted("kernel selection of recurrent cells", whole, found)
