@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from tensornet.contraction.search import Tree
+from tensornet.contraction.layout_search import Tree
 
 __all__ = ["trees"]
 

@@ -38,7 +38,7 @@ class Kept:
     Attributes:
         sizes: the pieces of memory, by number, and their bytes.
         around: those that are kept outside of calls.
-        calls: those that are kept in each call that can be made again, and those that the call is given.
+        calls: those that are kept in each call that can be recomputed, and those that the call is given.
     """
 
     sizes: Mapping[int, int]

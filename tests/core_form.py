@@ -20,7 +20,7 @@ from tensornet.ir.function import Function, order
 from tensornet.ir.node import Entries, Gather, Node, Operand
 from tensornet.language.equation import Equation
 from tensornet.ops.table import Element
-from tensornet.scan.lowering import looped
+from tensornet.scan.lowering import lower_recurrences
 from tensornet.sizes import put_in, solve_size
 
 from . import oracle
@@ -90,7 +90,7 @@ def _called(call: Apply, values: Mapping[str, Any], known: Mapping[str, int]) ->
     along = call.along
     assert along is not None
     inputs = [leaf.name for leaf in call.graph.inputs]
-    block = looped(call.graph)  # what goes round at each position too
+    block = lower_recurrences(call.graph)  # what goes round at each position too
     states, cuts = inputs[len(along.cuts) :], dict(zip(inputs, along.cuts, strict=False))
     first = next((np.shape(given[name])[at] for name, at in cuts.items()), None)
     count = put_in(along.axis.size, known) if first is None else first

@@ -23,14 +23,14 @@ import torch
 
 import tensornet as tn
 from tensornet.backends.array_api import of
-from tensornet.codegen.loading import Program as Loaded
+from tensornet.codegen.loading import LoadedProgram as Loaded
 from tensornet.frontend.elaborate_ir import function_of
 from tensornet.graph.element_types import of_tensors
 from tensornet.graph.graph import Apply, reads
 from tensornet.ir.naming import graph_of
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.protocol import load_backend
-from tensornet.scan.lowering import looped
+from tensornet.scan.lowering import lower_recurrences
 from tensornet.sizes import size_names
 
 from . import core_form, oracle
@@ -142,7 +142,7 @@ def by_core_form(
     leading = join_leading(graph, given)
     known = {**(untold or {}), "lead": math.prod(leading)}
     if flat.recurrences:
-        again = looped(flat)
+        again = lower_recurrences(flat)
         free = [leaf for leaf in flat.leaves if leaf.value is None]
         known = core_form.sizes_of([e.shape for e in free], [given[e.name] for e in free], known)
         values = core_form.evaluate_body(again, given, known)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.codegen.context import Context
+from tensornet.codegen.context import CodegenContext
 from tensornet.codegen.views import turned
 from tensornet.contraction.joint_order import joint_order
+from tensornet.contraction.layout_search import Problem
 from tensornet.contraction.pairs import flatten, view_order
-from tensornet.contraction.search import Problem
 from tensornet.device.model import default_profile
 from tensornet.language.expression import Ref, axes_of_index
 from tensornet.planning.plans import Plan
@@ -320,10 +320,10 @@ def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
     assert turned(context, x, ("b", "a", "c")) is None
 
 
-def context_of(graph: tn.Graph) -> Context:
+def context_of(graph: tn.Graph) -> CodegenContext:
     backend = load_backend("torch")
     plan = tn.plan(graph, backend=backend, compare=False)
-    return Context(plan, backend, plan.leaves, sizes={"a": 4, "b": 50, "c": 5})
+    return CodegenContext(plan, backend, plan.leaves, sizes={"a": 4, "b": 50, "c": 5})
 
 
 def test_gradients_that_are_differentiated_of_factors_made_of_one_another() -> None:

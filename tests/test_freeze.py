@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import tensornet as tn
-from tensornet.contraction.path_optimizers import as_written
+from tensornet.contraction.layout_search import Problem
+from tensornet.contraction.order_search import as_written
 from tensornet.contraction.premultiplied import beforehand
-from tensornet.contraction.search import Problem
 from tensornet.device.model import default_profile
 from tensornet.language.expression import axes_of_index
 from tensornet.protocol import load_backend

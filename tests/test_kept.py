@@ -111,7 +111,7 @@ def test_half_of_it_trains_the_same(name: str) -> None:
     for module in (free, bound):
         torch.manual_seed(3)
         module(x).pow(2).sum().backward()
-    assert any(getattr(step, "again", False) for step in bound.plan.steps)
+    assert any(getattr(step, "recomputed", False) for step in bound.plan.steps)
     for one, other in zip(free.parameters(), bound.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
     assert Plan.from_json(bound.plan.to_json()) == bound.plan
@@ -124,12 +124,12 @@ def test_the_first_calls_are_made_again_and_no_more_than_it_takes() -> None:
     counts = []
     for limit in range(most, most // 3, -most // 12):
         plan = planned(graph, memory_limit=limit, b=64)
-        again = [step.again for step in plan.steps if hasattr(step, "again")]
+        again = [step.recomputed for step in plan.steps if hasattr(step, "recomputed")]
         assert again == sorted(again, reverse=True)
         assert kept(plan) <= limit
         counts.append(sum(again))
-        told = str(plan).count("computed again for the backward pass")
-        assert told == counts[-1] == plan.code.count("= again(")
+        told = str(plan).count("recomputed in the backward pass")
+        assert told == counts[-1] == plan.code.count("= recomputed(")
     assert counts[0] == 0
     assert counts == sorted(counts)
     assert counts[-1] > 1
@@ -253,7 +253,7 @@ def test_recurrences_are_made_again_in_segments(name: str) -> None:
     expected = gradients_of(of_random_values(graph), values)
     module = of_random_values(graph, memory_limit=least)
     found = gradients_of(module, values)
-    looped = "along(" if name == "linear" else "along_again("  # where the kernel keeps most
+    looped = "along(" if name == "linear" else "along_recomputed("  # where the kernel keeps most
     assert looped in module.plan.code
     assert kept(module.plan) <= least
     assert Plan.from_json(module.plan.to_json()) == module.plan
@@ -298,7 +298,7 @@ def test_other_lengths_than_planned_for_and_none() -> None:
             x, h0 = (each.clone().requires_grad_() for each in values)
             total, wrt = torch.sin(module(x, h0)).sum(), [*module.parameters(), x, h0]
             gradients.append(torch.autograd.grad(total, wrt, allow_unused=True, materialize_grads=True))
-        assert ("along_again(" in bound.plan.code) == (length > 30)
+        assert ("along_recomputed(" in bound.plan.code) == (length > 30)
         for one, other in zip(*gradients, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
@@ -312,6 +312,6 @@ def test_segments_drop_the_same() -> None:
         module = of_random_values(graph, memory_limit=limit)
         torch.manual_seed(3)
         gradients.append(torch.autograd.grad(torch.sin(module(x)).sum(), [x, *module.parameters()]))
-    assert "along_again(" in module.plan.code
+    assert "along_recomputed(" in module.plan.code
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)

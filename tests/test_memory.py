@@ -297,8 +297,8 @@ def test_what_is_made_before_is_not_made_for_each_piece() -> None:
 
 
 def test_few_plans_are_made_for_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, whole = list[int](), planner._laid_out
-    monkeypatch.setattr(planner, "_laid_out", lambda *given: made.append(1) or whole(*given))  # type: ignore[func-returns-value]
+    made, whole = list[int](), planner._scheduled
+    monkeypatch.setattr(planner, "_scheduled", lambda *given: made.append(1) or whole(*given))  # type: ignore[func-returns-value]
     graph = tn.models.create("vit_s_16")
     peak = tn.plan(graph, backend="torch", compare=False, b=64).peak_memory
     made.clear()

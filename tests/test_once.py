@@ -133,9 +133,9 @@ def test_constant_positions_are_looked_at(positions: list[int], backend: str) ->
 
 def test_tables_of_open_lengths_are_kept_for_the_last_few(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    original = functions.Program._made
+    original = functions.LoadedProgram._made
     monkeypatch.setattr(
-        functions.Program,
+        functions.LoadedProgram,
         "_made",
         lambda self, place, source: made.append(place.sizes) or original(self, place, source),
     )

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet.cli import app
-from tensornet.passes.pipeline import PIPELINE, Context, is_traced, program_of
+from tensornet.passes.pipeline import PIPELINE, PassContext, is_traced, program_of
 
 from .programs import SUMMED_ALONE, program
 
@@ -35,7 +35,9 @@ def graphs(seed: int, count: int) -> Iterator[tn.Graph]:
 
 def test_a_pass_that_is_not_entered_would_change_nothing() -> None:
     costs = iter(range(10**9, 0, -1))  # each form that is asked about is cheaper than the one before
-    context = Context(lambda _: float(next(costs)), ("convolution", "scatter_add", "max_pool"), (), {}, True)
+    context = PassContext(
+        lambda _: float(next(costs)), ("convolution", "scatter_add", "max_pool"), (), {}, True
+    )
     left_out = 0
     for written in map(program_of, graphs(7, 60)):
         for each in PIPELINE:
@@ -51,7 +53,7 @@ def test_a_pass_that_always_pays_asks_no_cost() -> None:
         raise AssertionError("asked")
 
     changed = set()
-    context = Context(cost, (), (), {}, True)
+    context = PassContext(cost, (), (), {}, True)
     for written in map(program_of, graphs(8, 120)):
         for each in PIPELINE:
             if each.always and each.run(written, context).function != written.function:

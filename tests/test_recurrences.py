@@ -13,8 +13,8 @@ from scipy.interpolate import BSpline
 
 import tensornet as tn
 from tensornet.planning.plans import CallStep
-from tensornet.scan.associative_scan import doubled
-from tensornet.scan.lowering import looped
+from tensornet.scan.associative_scan import select_associative_scans
+from tensornet.scan.lowering import lower_recurrences
 from tensornet.sizes import evaluate
 
 from . import oracle
@@ -163,7 +163,7 @@ def test_a_loop_reads_a_tensor_that_has_two_names(line: str, backend: Any) -> No
 
 def test_what_is_looped_is_a_graph() -> None:
     graph, _ = cell()
-    (call,) = looped(graph).calls
+    (call,) = lower_recurrences(graph).calls
     assert call.along is not None
     assert [leaf.kind for leaf in call.graph.leaves].count("constant") == 2
 
@@ -317,10 +317,10 @@ def test_linear_recurrences_need_no_loop(name: str) -> None:
         if each[:2] in text.replace("s[b,n]\n", "s[b,n] s[")
     ]
     graph = tn.layer(text, inputs=inputs)
-    without = doubled(graph, lambda positions, others: True)
+    without = select_associative_scans(graph, lambda positions, others: True)
     assert graph.recurrences
     assert not without.recurrences
-    assert doubled(graph, lambda positions, others: False) is graph
+    assert select_associative_scans(graph, lambda positions, others: False) is graph
     rng, sizes = np.random.default_rng(0), {"b": 2, "t": 9, "n": 3}
     arrays = {
         leaf.name: rng.standard_normal([sizes[str(size)] for size in leaf.shape]) for leaf in graph.leaves
@@ -345,7 +345,7 @@ def test_large_states_are_not_put_together() -> None:
     assert large < state
     parameters, x = tn.init(graph), np.random.default_rng(0).standard_normal((1, 2048, 64)).astype(np.float32)
     found = tn.compile(graph)(parameters, x)
-    loops = looped(graph, lambda sizes: True)
+    loops = lower_recurrences(graph, lambda sizes: True)
     (call,) = (each for each in loops.calls if "S" in each.graph.outputs)
     assert call.results == ("o.along",)
     np.testing.assert_allclose(found[:, :9], tn.compile(graph)(parameters, x[:, :9]), rtol=1e-4, atol=1e-5)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.planning.gradients import joint_graph, made_again
-from tensornet.scan.checkpointing import segmented
+from tensornet.planning.gradients import joint_graph, rematerializable
+from tensornet.scan.checkpointing import checkpoint_recurrences
 
 from .conftest import sampled
 
@@ -70,7 +70,7 @@ OTHERS = {
 
 
 def differentiated(graph: tn.Graph, wrt: tuple[str, ...]) -> tn.Graph:
-    return joint_graph(graph, wrt, again=frozenset(made_again(graph, wrt))).joined(graph.outputs)
+    return joint_graph(graph, wrt, recomputed=frozenset(rematerializable(graph, wrt))).joined(graph.outputs)
 
 
 def given(backend: str, arrays: Any) -> Any:
@@ -79,7 +79,7 @@ def given(backend: str, arrays: Any) -> Any:
 
 def agree(graph: tn.Graph, arrays: Any, backend: str, count: int) -> None:
     """The loss and its gradients in segments are those of the whole loop, which the oracle judges."""
-    parted = segmented(graph, count)
+    parted = checkpoint_recurrences(graph, count)
     if graph.bound.get("t") != 1:
         assert parted.calls
         assert not parted.recurrences or "t" not in graph.bound
@@ -190,4 +190,4 @@ def test_lengths_that_differ_are_parted_anew() -> None:
 
 def test_what_draws_numbers_is_left_whole() -> None:
     graph = tn.layer("h[b,t,o] = dropout(tanh(x[b,t,o] + h[b,t-1,o] * u[o]), 0.5)", inputs="x", t=6)
-    assert not segmented(graph, 3).calls
+    assert not checkpoint_recurrences(graph, 3).calls

@@ -181,7 +181,7 @@ WRONG: dict[str, Callable[[str | None, Import], bool]] = {
     ),
     # the one for its optimizers, the other for its reading of lists
     "of opt_einsum but in the search and einsum": lambda part, each: (
-        each.top == "opt_einsum" and each.file.name not in ("eager.py", "path_optimizers.py")
+        each.top == "opt_einsum" and each.file.name not in ("eager.py", "order_search.py")
     ),
     "of an array library at the top": lambda part, each: (
         each.at_top and not each.for_types and each.top in ARRAYS and part not in ("backends", "study", "cli")

@@ -60,9 +60,9 @@ templates: Mapping[str, str] = {
     "concat": "torch.cat([{0}], dim={axis})",
     "stack": "torch.cat([{0}], dim={axis})",
     "with_vjp": "with_vjp({0}, {1}, {reads}, {gives})",
-    "again": "again({0})",
-    "along_again": "along_again({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last}, {segment}, "
-    "{more})",
+    "recomputed": "recomputed({0})",
+    "along_recomputed": "along_recomputed({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last}, "
+    "{segment}, {more})",
     "roll": "roll({0}, {shift}, {axes})",
     "pad": "F.pad({0}, {backwards}, value={value})",
     "arange": "torch.arange({0}, device={like}.device)",
@@ -305,7 +305,7 @@ def _along(*call: Any) -> Any:
     return along(*call, **_whole_along())
 
 
-def _along_again(
+def _along_recomputed(
     function: Any,
     cut: Sequence[Any],
     states: Sequence[Any],
@@ -317,10 +317,10 @@ def _along_again(
     back: bool,
     last: bool,
     segment: int,
-    again: Any,
+    recomputed: Any,
     **options: Any,
 ) -> Any:
-    """A function called along an axis, so many positions at a time, each time by a call that is made again."""
+    """A function called along an axis, so many positions at a time, each time by a call that is recomputed."""
     count = len(cut)
 
     def positions(*given: Any, length: int, **options: Any) -> tuple[Any, ...]:
@@ -336,7 +336,7 @@ def _along_again(
         length = min(segment, size - done)
         first = size - done - length if back else done
         pieces = [x.narrow(axis, first, length) for x, axis in zip(cut, axes, strict=True)]
-        found = again(positions, *pieces, *now, *rest, length=length, **options)
+        found = recomputed(positions, *pieces, *now, *rest, length=length, **options)
         made.append(found[:results])
         now = found[results:]
     wholes = [_library().cat(each) for each in zip(*(made[::-1] if back else made), strict=True)]
@@ -434,8 +434,8 @@ class TorchBackend:
             "in_pieces": _in_pieces,
             "along": _along,
             "running": _running,
-            "again": _beside("checkpoint").again,
-            "along_again": _along_again,
+            "recomputed": _beside("checkpoint").recomputed,
+            "along_recomputed": _along_recomputed,
             "roll": _roll,
             "added": _beside("in_place").added,
             "subtracted": _beside("in_place").subtracted,

@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from .products import is_traced
 
-__all__ = ["again"]
+__all__ = ["recomputed"]
 
 
-def again(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
+def recomputed(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
     """A call, one node of autograd's graph; where it draws numbers, or is traced, as torch itself makes one again."""
     draws = "training" in options
     if draws or is_traced() or any(torch.is_autocast_enabled(each.device.type) for each in given[:1]):

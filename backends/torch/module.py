@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tensornet.codegen.loading import Place, Program, constant_array, define
+from tensornet.codegen.loading import LoadedProgram, Place, constant_array, define
 from tensornet.codegen.names import identifier
 from tensornet.codegen.tuning import check_tuning
 from tensornet.dtypes import element_type
@@ -262,7 +262,7 @@ class _Arranged:
         self.takes_training = self.executable.takes_training
         held = (self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind != "input")
         self.needed = sorted({*self.blocks, *(at for at, _ in held if at)})
-        self.constants: dict[Program, list[tuple[int, str]]] = {}
+        self.constants: dict[LoadedProgram, list[tuple[int, str]]] = {}
         # what was ready at the last call, and its way
         self.last: tuple[Any, _Way] = None, _Way(self._gone, [], ())
 
@@ -297,7 +297,7 @@ class _Arranged:
             self.last = ready, way
         return way
 
-    def _read(self, program: Program) -> list[tuple[int, str]]:
+    def _read(self, program: LoadedProgram) -> list[tuple[int, str]]:
         """The constants that a program reads at each call, but for those of blocks."""
         if program not in self.constants:
             names = (leaf.name for leaf in program.plan.constants if leaf.name in self.places)

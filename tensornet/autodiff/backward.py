@@ -45,7 +45,7 @@ class Backward:
     Attributes:
         graph: the graph.
         wrt: the leaves whose gradients are asked for.
-        again: the calls of which nothing is kept, by their first results.
+        recomputed: the calls of which nothing is kept, by their first results.
         active, needed: the tensors that change with the leaves, and those that the results are made of, by name.
         seeds, results: what the gradients of results and of leaves are called.
         cut, program: the graph where it is cut, and what is left of it in A-normal form.
@@ -66,10 +66,10 @@ class Backward:
         wrt: tuple[str, ...],
         pairs: Pairs,
         alone: bool,
-        again: frozenset[str],
+        recomputed: frozenset[str],
         joint: Joint,
     ) -> None:
-        self.graph, self.wrt, self.again = graph, wrt, again
+        self.graph, self.wrt, self.recomputed = graph, wrt, recomputed
         self.bound: dict[str, Any] = dict(graph.bound)
         self.taken = {*graph.named, *graph.bound, *graph.open_sizes, *FUNCTIONS, *RESERVED}
         self.active = active(graph, wrt)
@@ -134,7 +134,7 @@ class Backward:
                 self.names[each] = self.numbered(stems.get(each, "v"))
 
     def part_of(self, each: Node) -> str:
-        """What is called what a tensor gets from one of its readers: numbered where it has several."""
+        """A name for the part of a cotangent that one reader of a tensor contributes: numbered if it has several."""
         stem = GRADIENT.format(self.names[each])
         return self.fresh(stem) if self.cotangents.uses[each] == 1 else self.numbered(stem)
 

@@ -13,7 +13,7 @@ from ..ir.node import Node, Size
 from ..language.equation import Equation
 from .activity import active_inside
 from .joint import JointGraph
-from .scan_vjp import ScanVjp, with_firsts
+from .scan_vjp import ScanVjp, saving_carries
 
 __all__ = ["Called", "asked", "backward_call", "forward_call"]
 
@@ -23,7 +23,7 @@ class Passes(Protocol):
 
     active: set[str]
     needed: frozenset[str]
-    again: frozenset[str]
+    recomputed: frozenset[str]
     nodes: dict[str, Node]
     bound: dict[str, Any]
     items: list[Equation | Apply]
@@ -32,7 +32,7 @@ class Passes(Protocol):
         """A name for a tensor."""
 
     def part_of(self, each: Node) -> str:
-        """What is called what a tensor gets from one of its readers."""
+        """A name for the part of a cotangent that one reader of a tensor contributes."""
 
     def whole(self, name: str) -> str:
         """The tensor that is the gradient of another."""
@@ -80,10 +80,10 @@ def forward_call(
         wrt: the leaves of the block that get gradients.
     """
     if call.along is not None:
-        made = with_firsts(call, context.fresh)
+        made = saving_carries(call, context.fresh)
         return made, Called(found, wrt, made.names())
     inner = {**call.names(), **dict(zip(call.graph.outputs, call.results, strict=True))}
-    is_again = call.results[0] in context.again
+    is_again = call.results[0] in context.recomputed
     made = replace(call, apart=True) if is_again else _returning(context, call, found.forward, inner)
     return made, Called(found, wrt, inner)
 
@@ -102,7 +102,7 @@ def backward_call(context: Passes, call: Apply, called: Called) -> None:
         _backward_along(context, call, called)
         return
     found, inner = called.joint, dict(called.names)
-    if call.results[0] in context.again and found.residuals:
+    if call.results[0] in context.recomputed and found.residuals:
         inner = {name: tensor for name, tensor in inner.items() if name not in found.residuals}
         context.items.append(
             _returning(context, call, replace(found.forward, outputs=found.residuals), inner)
@@ -119,11 +119,11 @@ def backward_call(context: Passes, call: Apply, called: Called) -> None:
 
 
 def _backward_along(context: Passes, call: Apply, called: Called) -> None:
-    """The calls made again from the last to the first, each with its backward pass."""
+    """The vjp of a call along an axis: a loop in the other direction, over the backward pass of the block."""
     back = ScanVjp.of(call, called.joint, called.wrt)
     cut = [context.whole(name) for name in back.gradients]
-    carried = [context.whole(name) for name in back.lasts]
-    totals = [context.zeros(call.names()[leaf]) for leaf in back.totals]
+    carried = [context.whole(name) for name in back.final_carries]
+    totals = [context.zeros(call.names()[leaf]) for leaf in back.accumulated]
     names = {leaf: called.names[leaf] for leaf in called.wrt}
     results = {leaf: context.part_of(context.nodes[names[leaf]]) for leaf in back.results}
     made = back.call(call, cut, carried, totals, tuple(results.values()))
@@ -131,6 +131,6 @@ def _backward_along(context: Passes, call: Apply, called: Called) -> None:
     shapes = {name: [*map(dim_size, dims)] for name, dims in made.returned(context.bound)}
     for leaf, result in results.items():
         count = len(shapes[result])
-        at = back.cuts.get(leaf, 0)
+        at = back.stacked_axes.get(leaf, 0)
         dims = (at, *range(at), *range(at + 1, count)) if count else ()
         context.take(result, shapes[result], names[leaf], dims)

@@ -3,7 +3,8 @@
     y.along, c.last = block(x[s,b,t,i], c0[b,o], W[o,i])    →
     x.grad.along, c0.grad, W.grad = back(x[s,b,t,i], c.firsts[s,b,o], y.grad.along, c.last.grad, 0, W[o,i])
 
-The gradient of a state goes from call to call, and that of what is given to all of them grows by a part in each.
+The cotangent of a state is carried from iteration to iteration. That of an operand that all iterations read is
+accumulated over them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..language.equation import Equation
 from ..language.expression import Expression, Ref, fresh, sum_of
 from .joint import JointGraph
 
-__all__ = ["ScanVjp", "with_firsts"]
+__all__ = ["ScanVjp", "saving_carries"]
 
 FIRST = "{}.firsts"
 """What is called, of all calls, the state that each goes on from."""
@@ -31,7 +32,7 @@ def _axes(leaf: Leaf) -> tuple[str, ...]:
     return tuple(found)
 
 
-def with_firsts(call: Apply, named: Callable[[str], str]) -> Apply:
+def saving_carries(call: Apply, named: Callable[[str], str]) -> Apply:
     """The calls, which also give what each goes on from.
 
     Args:
@@ -97,27 +98,28 @@ class ScanVjp:
 
     Attributes:
         block: what each of them does.
-        cut: the leaves of the call that they are given position by position, with their dimensions, and the states.
+        operand_axes: the dimension of each operand that comes in position by position: operands of the call, and the
+            states that each iteration went on from.
         gradients: the results of the call put together whose gradients they are given so.
-        lasts: the last states of the call whose gradients they start from.
-        totals: the leaves of the call whose gradients grow, given to all calls.
-        cuts: of the leaves that came in position by position, the dimension.
+        final_carries: the last states of the call, whose gradients they start from.
+        accumulated: the leaves that all iterations read, whose gradients are added up.
+        stacked_axes: of the leaves that came in position by position, the dimension.
         results: the leaves of the call whose gradients they give, in order.
-        states: of its outputs those that are handed on.
+        carries: of its outputs those that are handed on.
     """
 
     block: Graph
-    cut: tuple[int, ...]
+    operand_axes: tuple[int, ...]
     gradients: tuple[str, ...]
-    lasts: tuple[str, ...]
-    totals: tuple[str, ...]
-    cuts: Mapping[str, int]
+    final_carries: tuple[str, ...]
+    accumulated: tuple[str, ...]
+    stacked_axes: Mapping[str, int]
     results: tuple[str, ...]
-    states: tuple[int, ...]
+    carries: tuple[int, ...]
 
     @staticmethod
     def of(call: Apply, joint: JointGraph, wrt: Sequence[str]) -> ScanVjp:
-        """The vjp of a call of `with_firsts`, of the forward and backward pass of its block."""
+        """The vjp of a call of `saving_carries`, of the forward and backward pass of its block."""
         assert call.along is not None
         both, seeds = joint.joined(), dict(joint.seeds)
         leaves = {leaf.name: leaf for leaf in both.inputs}
@@ -185,5 +187,5 @@ class ScanVjp:
             *totals,
             *call.operands[count + states :],
         )
-        along = Along(call.along.axis, self.cut, self.states, not call.along.back, last=True)
+        along = Along(call.along.axis, self.operand_axes, self.carries, not call.along.back, last=True)
         return Apply(self.block, operands, results, call.scope, True, along)

@@ -7,7 +7,7 @@ factors takes O(N) products back. Then, from the last node to the first, what a 
 
     y[b,o] = x[b,i] * W[o,i]    →    W.grad[o,i] = y.grad[b,o] * x[b,i]
 
-A call of a block becomes two (`call_vjp.py`). A state's gradient is known before it is made, as the state is.
+A call of a block becomes two (`call_vjp.py`). The cotangent of a state is read before it is defined, as the state is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .backward import Backward
 from .joint import JointGraph
 from .partition import partitioned
 
-__all__ = ["differentiated", "made_again"]
+__all__ = ["differentiated", "rematerializable"]
 
 
 @functools.lru_cache(maxsize=512)
@@ -34,7 +34,7 @@ def differentiated(
     wrt: tuple[str, ...],
     pairs: Pairs,
     alone: bool = False,
-    again: frozenset[str] = frozenset(),
+    recomputed: frozenset[str] = frozenset(),
 ) -> JointGraph:
     """The joint graph of a graph: its forward and its backward pass.
 
@@ -44,7 +44,7 @@ def differentiated(
         wrt: the leaves whose gradients are asked for.
         pairs: orders products of more than two factors.
         alone: whether nothing is around the graph, so that the gradient of a result without axes is 1.
-        again: of `made_again`, the calls of which nothing is kept, by their first results.
+        recomputed: of `rematerializable`, the calls of which nothing is kept, by their first results.
 
     Raises:
         EquationError: a function on the way has no derivative.
@@ -53,10 +53,10 @@ def differentiated(
     def joint(block: Graph, outputs: tuple[str, ...], leaves: tuple[str, ...]) -> JointGraph:
         return differentiated(block, outputs, leaves, pairs)
 
-    return partitioned(Backward(with_states(graph), of, wrt, pairs, alone, again, joint))
+    return partitioned(Backward(with_states(graph), of, wrt, pairs, alone, recomputed, joint))
 
 
-def made_again(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
+def rematerializable(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
     """The calls that can be rematerialised, by their first results, in order: none that draws random numbers."""
     changing = active(graph, wrt)
     return tuple(

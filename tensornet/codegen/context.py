@@ -14,14 +14,14 @@ from ..protocol import Backend
 from ..sizes import evaluate, size_names, size_source
 from .names import identifier, reserved, tuple_source
 
-__all__ = ["OBSERVED", "Context"]
+__all__ = ["OBSERVED", "CodegenContext"]
 
 OBSERVED = "@"
 """Where a size is solved for: stands for what a shape says."""
 
 
 @dataclass
-class Context:
+class CodegenContext:
     """What the functions that write one function share.
 
     Attributes:

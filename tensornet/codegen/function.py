@@ -22,7 +22,7 @@ from ..planning.plans import CallStep, Plan
 from ..planning.steps import Repetition, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import invert_size, size_names, symbol
-from .context import OBSERVED, Context
+from .context import OBSERVED, CodegenContext
 from .indices import below
 from .lines import Line
 from .names import FUNCTION_NAME, TABLES_NAME, identifier, remark, reserved, tuple_source
@@ -141,7 +141,7 @@ def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iter
     yield _source(TABLES_NAME, given, [docstring, *_dtype_line(context), *body])
 
 
-def _table(context: Context, table: Table, is_view: bool) -> str:
+def _table(context: CodegenContext, table: Table, is_view: bool) -> str:
     """A table, no view of another array; positions are looked at here, and never again."""
     text = context.names[table.made]
     if table.leaf.dims and is_view:
@@ -185,7 +185,7 @@ def _line(context: Writing, step: AnyStep, is_last: bool) -> Line:
     return Line(names, text, (remark(step.shown(context.functions)),), frees)
 
 
-def _result(context: Context, result: Result) -> str:
+def _result(context: CodegenContext, result: Result) -> str:
     """An output in the order and grouping the equation gives it."""
     context.sizes = {axis.name: axis.size for axis in result.axes}
     groups = list(map(names_in, result.left))
@@ -201,15 +201,15 @@ def _result(context: Context, result: Result) -> str:
 # ---------------------------------------------------------------------------- calls of blocks
 
 
-def _call(context: Context, step: CallStep) -> str:
+def _call(context: CodegenContext, step: CallStep) -> str:
     """The call of a block, with what it reads."""
     if step.scope in context.blocks and not _is_own(step):
         return _call_of_module(context, step)
     given = [context.names[name] for name in step.reads]
     training = ["training=training"] if has_dropout(step.plan.graph) else []
     name = context.functions[step.plan]
-    if step.again:
-        return context.op("again", ", ".join([name, *given, *training]))
+    if step.recomputed:
+        return context.op("recomputed", ", ".join([name, *given, *training]))
     if step.along is not None:
         return _call_along(context, step, step.along, given, training)
     slicing = step.slicing
@@ -225,7 +225,7 @@ def _call(context: Context, step: CallStep) -> str:
     return context.op("in_pieces", piece, size=size, length=length, axes=axes)
 
 
-def _call_of_module(context: Context, step: CallStep) -> str:
+def _call_of_module(context: CodegenContext, step: CallStep) -> str:
     """The call of a block that the function is given, with numbers of the working type."""
     given = []
     for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):
@@ -234,7 +234,7 @@ def _call_of_module(context: Context, step: CallStep) -> str:
     return f"{context.blocks[step.scope]}({', '.join(given)})"
 
 
-def _piece(context: Context, text: str, axis: int, length: int) -> str:
+def _piece(context: CodegenContext, text: str, axis: int, length: int) -> str:
     """The piece of an operand that begins `at` a position: a slice, where a library has nothing of its own."""
     if "piece" in context.backend.templates:
         return context.op("piece", text, axis=str(axis), length=str(length))
@@ -242,12 +242,14 @@ def _piece(context: Context, text: str, axis: int, length: int) -> str:
 
 
 def _call_along(
-    context: Context, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]
+    context: CodegenContext, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]
 ) -> str:
     """The call of a block along an axis: what comes in, what it goes on from, and what is always the same."""
-    name, again = context.functions[step.plan], along.segment is not None
-    function = f"lambda *given: {name}(*given, {', '.join(training)})" if training and not again else name
-    more = {"segment": str(along.segment), "more": ", ".join(["again", *training])} if again else {}
+    name, recomputed = context.functions[step.plan], along.segment is not None
+    function = (
+        f"lambda *given: {name}(*given, {', '.join(training)})" if training and not recomputed else name
+    )
+    more = {"segment": str(along.segment), "more": ", ".join(["recomputed", *training])} if recomputed else {}
     cuts, states, tables = len(along.cuts), len(along.states), step.plan.tables
     before = len(given) - len(tables)
     looked = [
@@ -256,7 +258,7 @@ def _call_along(
     ]
     parts = (given[:cuts], given[cuts : cuts + states], [*given[cuts + states : before], *looked])
     return context.op(
-        "along_again" if again else "along",
+        "along_recomputed" if recomputed else "along",
         function,
         *map(tuple_source, parts),
         size=context.size(along.axis.size),
@@ -272,7 +274,7 @@ def _call_along(
 # ---------------------------------------------------------------------------- sizes and element types
 
 
-def _leading(context: Context) -> Iterator[str]:
+def _leading(context: CodegenContext) -> Iterator[str]:
     """Leading axes made one."""
     first = True
     for leaf in context.plan.graph.inputs:
@@ -289,7 +291,7 @@ def _leading(context: Context) -> Iterator[str]:
         first = False
 
 
-def _size_lines(context: Context) -> Iterator[str]:
+def _size_lines(context: CodegenContext) -> Iterator[str]:
     """Open sizes read from shapes, those that others are solved with first."""
     wanted, known = set(context.used_sizes), set[str]()
     read = [
@@ -320,7 +322,7 @@ def _size_lines(context: Context) -> Iterator[str]:
             wanted |= more
 
 
-def _dtype_line(context: Context) -> Iterator[str]:
+def _dtype_line(context: CodegenContext) -> Iterator[str]:
     """The line that finds the working element type: that of a parameter, or else of an input."""
     if context.needs_dtype:
         real = [leaf for leaf in context.leaves if leaf.holds is not Element.WIDE]

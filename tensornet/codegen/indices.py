@@ -8,7 +8,7 @@ from ..language.affine import reached
 from ..language.expression import Index, Ref, axes_of_index, free_axes, is_told
 from ..ops.protocols import Left, layout_of
 from ..sizes import are_equal, product
-from .context import Context
+from .context import CodegenContext
 from .views import aligned, extent, in_order
 
 __all__ = ["below", "indexed", "looked", "positions_along"]
@@ -17,7 +17,7 @@ Read = tuple[Index, Any]
 """A dimension: what stands for it in brackets, and its size."""
 
 
-def indexed(context: Context, ref: Ref, left: Left) -> str:
+def indexed(context: CodegenContext, ref: Ref, left: Left) -> str:
     """Integer indices, gathers and diagonals, one after another on one dimension for each entry."""
     text, dimensions = _sliced(context, ref)
     apart: list[Read] = []
@@ -31,7 +31,7 @@ def indexed(context: Context, ref: Ref, left: Left) -> str:
     return _gathered(context, text, apart, axes_of_index(left))
 
 
-def _sliced(context: Context, ref: Ref) -> tuple[str, list[Read]]:
+def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
     """What is read at one position of a dimension, or at even distances; the entries and sizes of the others."""
     dimensions = list(zip(ref.index, context.shapes[ref.name], strict=True))
     text, cuts = context.names[ref.name], [_slice(context, entry, size) for entry, size in dimensions]
@@ -53,7 +53,7 @@ def _sliced(context: Context, ref: Ref) -> tuple[str, list[Read]]:
     return text, found
 
 
-def _slice(context: Context, entry: Index, size: Any) -> str:
+def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
     """A dimension between brackets."""
     if isinstance(entry, int):
         return str(entry)
@@ -66,7 +66,7 @@ def _slice(context: Context, entry: Index, size: Any) -> str:
     return f"{first or ''}:{stop}" + (f":{by}" if by > 1 else "")
 
 
-def _gathered(context: Context, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
+def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
     """Takes along the dimensions that an index tensor or a repeated axis picks from."""
     entries = [entry for entry, _ in dimensions]
     inside = {axis for each in entries if isinstance(each, Ref) for axis in layout_of(each)}
@@ -91,7 +91,7 @@ def _gathered(context: Context, text: str, dimensions: list[Read], left: tuple[s
     return in_order(context, text, lying, left)
 
 
-def _flat_index(context: Context, dimensions: list[Read], axes: tuple[str, ...]) -> str:
+def _flat_index(context: CodegenContext, dimensions: list[Read], axes: tuple[str, ...]) -> str:
     """Row-major positions in the picked dimensions, over `axes`."""
     terms: list[str] = []
     sizes = [size for _, size in dimensions]
@@ -109,18 +109,18 @@ def _flat_index(context: Context, dimensions: list[Read], axes: tuple[str, ...])
     return context.op("broadcast", f"({text})", shape=context.shape(context.sizes[axis] for axis in axes))
 
 
-def positions_along(context: Context, size: Any, rank: int) -> str:
+def positions_along(context: CodegenContext, size: Any, rank: int) -> str:
     """0, 1, 2, … along the first of so many dimensions."""
     places = context.positions(size)
     return context.reshape(places, [size, *[1] * (rank - 1)]) if rank > 1 else places
 
 
-def looked(context: Context, text: str, name: str, axis: str) -> str:
+def looked(context: CodegenContext, text: str, name: str, axis: str) -> str:
     """Positions of a tensor of some name, once they are seen to be those of an axis."""
     return below(context, text, name, context.sizes[axis], context.sizes[axis])
 
 
-def below(context: Context, text: str, name: str, size: Any, past: Any) -> str:
+def below(context: CodegenContext, text: str, name: str, size: Any, past: Any) -> str:
     """Positions that are looked at, unless a table of them has been: whether they lie below a size.
 
     `past` of them, times the positions that each stands for, lie beyond all that is read: where a library

@@ -18,7 +18,16 @@ from ..sizes import evaluate
 from ..threads import apart
 from .names import FUNCTION_NAME, TABLES_NAME
 
-__all__ = ["Place", "Program", "Tables", "arguments", "constant_array", "define", "drawn", "function_of"]
+__all__ = [
+    "Place",
+    "LoadedProgram",
+    "Tables",
+    "arguments",
+    "constant_array",
+    "define",
+    "drawn",
+    "function_of",
+]
 
 _numbers = itertools.count(1)
 
@@ -101,7 +110,7 @@ class Tables:
 NO_TABLES = Tables(())
 
 
-class Program:
+class LoadedProgram:
     """A plan with its function, and the tables that all who run it have in common.
 
     Attributes:

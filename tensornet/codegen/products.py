@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..contraction.pairs import Arrangement
+from ..contraction.pairs import Strategy
 from ..device.heap import MAPPED
 from ..device.model import packed_with
 from ..dtypes import Element, itemsize
@@ -10,13 +10,13 @@ from ..language.expression import Ref
 from ..ops.protocols import Left, extent, layout_of
 from ..planning.steps import Multiplied
 from ..sizes import evaluate, product
-from .context import Context
+from .context import CodegenContext
 from .views import aligned, left_sizes, reshaped, view
 
 __all__ = ["write_product"]
 
 
-def write_product(context: Context, product: Multiplied, way: Arrangement, left: Left) -> str:
+def write_product(context: CodegenContext, product: Multiplied, way: Strategy, left: Left) -> str:
     """A product of two tensors, arranged as it was priced."""
     a, b = product.a, product.b
     match way.kind:
@@ -39,7 +39,7 @@ def write_product(context: Context, product: Multiplied, way: Arrangement, left:
     return reshaped(context, text, left) if way.batch and not (rows and columns) else text
 
 
-def _linear(context: Context, product: Multiplied, way: Arrangement) -> str:
+def _linear(context: CodegenContext, product: Multiplied, way: Strategy) -> str:
     """The product of a tensor with a matrix, what is added to each row, and a function of each element."""
     *rows, columns = way.result
     first, second = (product.b, product.a) if way.swapped else (product.a, product.b)
@@ -49,7 +49,7 @@ def _linear(context: Context, product: Multiplied, way: Arrangement) -> str:
     return context.op(packed_with(product.then) if product.then else sized, ", ".join(given))
 
 
-def _sized(context: Context, template: str, left: Left, packed: bool) -> str:
+def _sized(context: CodegenContext, template: str, left: Left, packed: bool) -> str:
     """How a product is spelled: another way where its matrices are packed for it, and where its result
     is so large that memory for it is new each time."""
     if packed:
@@ -62,7 +62,7 @@ def _sized(context: Context, template: str, left: Left, packed: bool) -> str:
 
 
 def _matrix(
-    context: Context, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
+    context: CodegenContext, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
 ) -> str:
     """An operand as a matrix for each position of the batch; the same one for all where it has none of its axes."""
     layout = layout_of(ref)

@@ -18,14 +18,14 @@ from ..graph.graph import Apply, Graph, inlined, of_graph
 from ..language.equation import Equation
 from ..ops.table import Element
 from ..passes.pipeline import traced
-from ..planning.gradients import Quickest, leaves_of, with_lengths, within
+from ..planning.gradients import Quickest, leaves_of, rematerialized_to_fit, with_lengths
 from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.progress import watched
 from ..protocol import Backend, load_backend
 from ..units import Memory, in_bytes
 from .function import arguments_around, generate, generate_around
-from .rematerialization import in_parts, recorded, recorded_within
+from .rematerialization import can_rematerialize, rematerialized_within, with_saved_bytes
 from .tuning import check_tuning, tuned
 
 __all__ = ["plan", "planned", "written"]
@@ -62,8 +62,8 @@ def plan(
             constants and tables that are read, results, and all that is made on the way. What needs more is
             computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
             is given and the results are alive in any case. With `training`, what is kept for the backward pass is
-            alive too, and calls of blocks are made again there that nothing is kept of. On torch, where autograd
-            keeps it, the limit is of what is kept, besides inputs and parameters; recurrences are made again too, a
+            alive too, and calls of blocks are recomputed there that nothing is kept of. On torch, where autograd
+            keeps it, the limit is of what is kept, besides inputs and parameters; recurrences are recomputed too, a
             segment of their positions at a time. Of a graph without blocks and recurrences it is of what else is
             alive, and what autograd keeps comes on top.
         compare: whether to price the order as written and the one of fewest FLOPs as well.
@@ -126,12 +126,12 @@ def _training_plan(
     """The plan of a training step: forward, and backward to some leaves."""
     leaves = leaves_of(graph, wrt)
     if "with_vjp" in chosen.templates:
-        bounded = memory_limit is not None and not in_parts(graph)
+        bounded = memory_limit is not None and not can_rematerialize(graph)
         changing = frozenset() if bounded else frozenset(leaves)
         found = planned(
             graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing
         )
-        return found if found.recorded else recorded(found, chosen, frozenset(leaves))
+        return found if found.recorded else with_saved_bytes(found, chosen, frozenset(leaves))
     profile = profile or profile_of(chosen, device, dtype)
     pairs = Quickest(profile, itemsize(dtype), tuple(sorted(whole_sizes(graph, sizes).items())))
 
@@ -147,7 +147,9 @@ def _training_plan(
         return max(each.peak_memory for each in forth_and_back(joint, None))
 
     whole = graph if memory_limit is None else with_lengths(graph, whole_sizes(graph, sizes))
-    forward, back = forth_and_back(within(memory_limit, whole, leaves, pairs, peak), memory_limit)
+    forward, back = forth_and_back(
+        rematerialized_to_fit(memory_limit, whole, leaves, pairs, peak), memory_limit
+    )
     return replace(forward, backward=back)
 
 
@@ -184,7 +186,7 @@ def planned(
 
     Given `around`, the code is that of `generate_around`: the blocks under these scopes, and those that
     are called again, run by themselves. With `closed`, what depends on open sizes is computed at each call.
-    Products that the leaves of `changing` go into are planned both joint.
+    Products that the leaves of `changing` go into are planned for the forward and the backward pass together.
     """
     backend.check_device(device)
     dtype = element_type(dtype)
@@ -201,7 +203,7 @@ def planned(
         if not changing or memory_limit is None or around is not None:
             return written(scheduled(graph, profile), backend, around)
         plans = _in_calls(graph, functools.partial(scheduled, profile=profile))
-        return recorded_within(plans, memory_limit, backend, changing)
+        return rematerialized_within(plans, memory_limit, backend, changing)
 
     return made(profile) if tune is None else tuned(made, profile, backend, around is not None)
 

@@ -1,7 +1,8 @@
 """Rematerialisation: which calls are recomputed in the backward pass, by the bytes that autograd saves.
 
 A recurrence is recomputed in segments: of each nothing is kept but the states that it starts from. Where the backward
-pass is the library's own, `planning.gradients.within` chooses the calls, and `scan.checkpointing` cuts the segments.
+pass is the library's own, `planning.gradients.rematerialized_to_fit` chooses the calls, and `scan.checkpointing` cuts
+the segments.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from ..protocol import Argument, Backend, Kept
 from .function import generate
 from .loading import arguments, function_of
 
-__all__ = ["in_parts", "recorded", "recorded_within"]
+__all__ = ["can_rematerialize", "with_saved_bytes", "rematerialized_within"]
 
 
-def in_parts(graph: Graph) -> bool:
-    """Whether a graph has parts that can be made again by themselves: calls of blocks, and recurrences."""
+def can_rematerialize(graph: Graph) -> bool:
+    """Whether a graph has parts that can be recomputed by themselves: calls of blocks, and recurrences."""
     return bool(graph.calls or graph.recurrences)
 
 
-def recorded(plan: Plan, backend: Backend, changing: frozenset[str]) -> Plan:
+def with_saved_bytes(plan: Plan, backend: Backend, changing: frozenset[str]) -> Plan:
     """The plan, which says what the backend's autograd keeps where some leaves get gradients.
 
     It is told by the function itself, run on arrays without memory.
@@ -37,10 +38,12 @@ def recorded(plan: Plan, backend: Backend, changing: frozenset[str]) -> Plan:
     return plan if found is None else _Choice(plan, found, 0, 1).plan(backend)
 
 
-def recorded_within(plans: Iterable[Plan], limit: int, backend: Backend, changing: frozenset[str]) -> Plan:
+def rematerialized_within(
+    plans: Iterable[Plan], limit: int, backend: Backend, changing: frozenset[str]
+) -> Plan:
     """The first plan that can keep to a limit, with as many calls rematerialised as it takes.
 
-    They are the first ones: when these are made again, all that was kept of the others is gone (T. Chen, B. Xu,
+    They are the first ones: when these are recomputed, all that was kept of the others is gone (T. Chen, B. Xu,
     C. Zhang, C. Guestrin, 2016, "Training deep nets with sublinear memory cost"). A recurrence among them is cut into
     no more segments than it takes.
 
@@ -68,19 +71,19 @@ def recorded_within(plans: Iterable[Plan], limit: int, backend: Backend, changin
     open_sizes, least = ", ".join(plan.graph.open_sizes) or "all are fixed", min(most)
     raise BackendError(
         f"{least:,} bytes at least are kept for gradients, and memory_limit is {limit:,}: each call of a"
-        f" block can be made again, and each position of a recurrence, and nothing smaller",
+        f" block can be recomputed, and each position of a recurrence, and nothing smaller",
         fix=f"allow {least:,} bytes, or plan for smaller sizes ({open_sizes})",
     )
 
 
 def _kept(plan: Plan, backend: Backend, changing: frozenset[str]) -> Kept | None:
-    """What autograd keeps of a plan, of each of the calls that can be made again, and of each position of loops."""
+    """What autograd keeps of a plan, of each of the calls that can be recomputed, and of each position of loops."""
     alone = {step.results: 1 for step in _calls(plan)}
-    all_again = _made_again(plan, backend, alone)
+    everything = _rematerialized(plan, backend, alone)
     given = [Argument(shape, dtype, leaf.name in changing) for leaf, shape, dtype in arguments(plan)]
 
-    def make(again: Callable[..., Any]) -> Callable[..., Any]:
-        return function_of(all_again, backend, again=again)
+    def make(recomputed: Callable[..., Any]) -> Callable[..., Any]:
+        return function_of(everything, backend, recomputed=recomputed)
 
     return backend.kept(make, given, plan.device)
 
@@ -93,13 +96,13 @@ def _calls(plan: Plan) -> Iterator[CallStep]:
             yield step
 
 
-def _made_again(plan: Plan, backend: Backend, lengths: Mapping[tuple[str, ...], int]) -> Plan:
-    """The plan, some of whose calls are made again, told by their results: loops so many positions at a time."""
+def _rematerialized(plan: Plan, backend: Backend, lengths: Mapping[tuple[str, ...], int]) -> Plan:
+    """The plan, with some calls recomputed: by their results, with how many iterations of a loop at a time."""
 
     def chosen(step: CallStep) -> CallStep:
         length = lengths.get(step.results)
         if step.along is None:
-            return replace(step, again=length is not None)
+            return replace(step, recomputed=length is not None)
         return replace(step, along=replace(step.along, segment=length))
 
     steps = (chosen(step) if isinstance(step, CallStep) else step for step in plan.steps)
@@ -108,62 +111,64 @@ def _made_again(plan: Plan, backend: Backend, lengths: Mapping[tuple[str, ...], 
 
 
 def _choices(plan: Plan, found: Kept) -> Iterator[_Choice]:
-    """What can be made again, that which takes least time first."""
+    """What can be recomputed, the choice that takes least time first."""
     loops = [_positions(step) for step in _calls(plan)]
-    for again in range(len(loops) + 1):
-        positions = max(loops[:again], default=1)
+    for count in range(len(loops) + 1):
+        positions = max(loops[:count], default=1)
         for doublings in range((positions - 1).bit_length() + 1):
-            yield _Choice(plan, found, again, 2**doublings)
+            yield _Choice(plan, found, count, 2**doublings)
 
 
 def _positions(step: CallStep) -> int:
-    """The positions of a loop, each of which can be made again by itself; of none nothing is made, and once."""
+    """The number of iterations of a loop, each of which can be recomputed by itself; 1 for a call that is no loop."""
     return 1 if step.along is None else max(1, step.along.count)
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """So many of the first calls of a plan made again, loops in so many segments as there are positions for.
+    """The first calls of a plan recomputed, loops in segments.
 
     Attributes:
         whole: the plan.
         found: what is kept where each position of a loop is a call.
-        again: the calls that are made again.
+        recomputed: how many of the first calls are recomputed.
         segments: of each loop among these.
     """
 
     whole: Plan
     found: Kept
-    again: int
+    recomputed: int
     segments: int
 
     def plan(self, backend: Backend) -> Plan:
         """The plan, with what is kept then."""
         steps = list(_calls(self.whole))
-        seen = self._before(self.again)
+        seen = self._before(self.recomputed)
         told = [("", self._size(seen))]
-        for step, parts in list(zip(steps, self._parts, strict=True))[self.again :]:
+        for step, parts in list(zip(steps, self._parts, strict=True))[self.recomputed :]:
             kept = frozenset[int]().union(*(each for each, _ in parts))
             told.append((step.results[0], self._size(kept - seen)))
             seen |= kept
-        lengths = {step.results: self._length(step) for step in steps[: self.again]}
-        return replace(_made_again(self.whole, backend, lengths), recorded=tuple(told))
+        lengths = {step.results: self._length(step) for step in steps[: self.recomputed]}
+        return replace(_rematerialized(self.whole, backend, lengths), recorded=tuple(told))
 
     @functools.cached_property
     def most(self) -> int:
-        """Bytes that are kept at the most: before the first backward pass, or in one of what is made again."""
+        """Bytes that are kept at the most: before the first backward pass, or in one of the recomputed calls."""
         most = self._size(
-            self._before(self.again).union(*(kept for each in self._parts[self.again :] for kept, _ in each))
+            self._before(self.recomputed).union(
+                *(kept for each in self._parts[self.recomputed :] for kept, _ in each)
+            )
         )
         before = set(self.found.around)
-        for kept, operands in (part for each in self._parts[: self.again] for part in each):
+        for kept, operands in (part for each in self._parts[: self.recomputed] for part in each):
             before |= operands
             most = max(most, self._size(before | kept))
         return most
 
     @functools.cached_property
     def _parts(self) -> list[Sequence[_Part]]:
-        """For each call that is made again what is kept in it and what it is given; for a loop, of each segment."""
+        """For each recomputed call what is kept in it and what it is given; for a loop, of each segment."""
         positions, parts = iter(self.found.calls), list[Sequence[_Part]]()
         for step in _calls(self.whole):
             one_by_one = list(itertools.islice(positions, _positions(step)))
@@ -176,7 +181,7 @@ class _Choice:
         return math.ceil(_positions(step) / self.segments)
 
     def _before(self, calls: int) -> frozenset[int]:
-        """What is kept outside of calls, and for so many of them that are made again."""
+        """What is kept outside of calls, and for the recomputed ones."""
         return self.found.around.union(*(operands for each in self._parts[:calls] for _, operands in each))
 
     def _size(self, numbers: Iterable[int]) -> int:

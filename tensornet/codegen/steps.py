@@ -26,7 +26,7 @@ from ..ops.protocols import extent as size_along
 from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS, Function
 from ..planning.steps import Step
-from .context import Context
+from .context import CodegenContext
 from .indices import indexed, looked, positions_along
 from .names import tuple_source
 from .products import write_product
@@ -93,7 +93,7 @@ def _in_place(context: Writing, terms: Sequence[Expression], into: str, left: Le
     return text
 
 
-def number(context: Context, expression: Expression) -> str:
+def number(context: CodegenContext, expression: Expression) -> str:
     """A number as a tensor."""
     like = context.names[context.leaves[0].name] if context.leaves else "None"
     return context.op("scalar", scalar(context, expression), dtype=context.dtype(context.element), like=like)
@@ -148,7 +148,7 @@ def render(context: Writing, expression: Expression, left: Left) -> str:
     raise AssertionError(show(expression))
 
 
-def _applied(context: Context, call: Call, operands: list[str]) -> str:
+def _applied(context: CodegenContext, call: Call, operands: list[str]) -> str:
     """A function of operands: the user's own, the backend's, or a sign of Python."""
     function = FUNCTIONS[call.function]
     if function.implementations:
@@ -160,7 +160,7 @@ def _applied(context: Context, call: Call, operands: list[str]) -> str:
     return f"{function.infix}{_closed(operands[0])}"
 
 
-def _own(context: Context, function: Function, given: Sequence[str]) -> str:
+def _own(context: CodegenContext, function: Function, given: Sequence[str]) -> str:
     """A call of the user's own implementation."""
     registered, backend = dict(function.implementations), context.backend.name
     if backend not in registered:
@@ -196,7 +196,7 @@ def _along_axes(context: Writing, call: Call, left: Left) -> str:
     return _over_axes(context, call, left)
 
 
-def _kernel(context: Context, call: Call, left: Left) -> str:
+def _kernel(context: CodegenContext, call: Call, left: Left) -> str:
     """A kernel of the user's own, of operands with a dimension for each axis of its equation."""
     pattern, refs = pattern_of(FUNCTIONS[call.function].computes[0]), cast("tuple[Ref, ...]", call.arguments)
     groups = pattern.groups([layout_of(ref) for ref in refs])
@@ -209,7 +209,7 @@ def _kernel(context: Context, call: Call, left: Left) -> str:
     return text if all(groups[axis] for axis in pattern.left) else reshaped(context, text, left)
 
 
-def _over_axes(context: Context, call: Call, left: Left) -> str:
+def _over_axes(context: CodegenContext, call: Call, left: Left) -> str:
     """A function along dimensions of its operand."""
     ref, *affine = cast("tuple[Ref, ...]", call.arguments)
     function = FUNCTIONS[call.function]
@@ -235,7 +235,7 @@ def _over_axes(context: Context, call: Call, left: Left) -> str:
     return context.op(function.name, text, axes=tuple_source(at), **details)
 
 
-def _made(context: Context, call: Call) -> str:
+def _made(context: CodegenContext, call: Call) -> str:
     """Positions along the axis that the call makes, or what is compared with them."""
     (axis,), refs = call.axes, cast("tuple[Ref, ...]", call.arguments)
     operands = [atomic(context, each) for each in refs]
@@ -244,7 +244,7 @@ def _made(context: Context, call: Call) -> str:
     return context.op(call.function, *operands, positions=context.positions(context.sizes[axis]))
 
 
-def _moved(context: Context, call: Call) -> str:
+def _moved(context: CodegenContext, call: Call) -> str:
     """Elements moved along the axes that keywords name."""
     (ref,) = cast("tuple[Ref]", call.arguments)
     named = {name: values for name, values in call.options if name in option_axes(call)}
@@ -255,7 +255,7 @@ def _moved(context: Context, call: Call) -> str:
     return context.op(call.function, atomic(context, ref), axes=axes, **details)
 
 
-def _joined(context: Context, call: Call, left: Left) -> str:
+def _joined(context: CodegenContext, call: Call, left: Left) -> str:
     """Operands as large as the result, but for the axis along which they follow one another."""
     (axis, *_), parts = call.axes, []
     for ref in cast("tuple[Ref, ...]", call.arguments):
@@ -273,7 +273,7 @@ def _joined(context: Context, call: Call, left: Left) -> str:
 # ---------------------------------------------------------------------------- the seam
 
 
-class Writing(Context):
+class Writing(CodegenContext):
     """The context with the functions that the records of functions call; see `ops.protocols.Writer`."""
 
     render = render

@@ -20,7 +20,7 @@ from ..planning.plans import CallStep, Plan
 from ..planning.progress import measuring
 from ..protocol import Backend
 from ..threads import apart
-from .loading import Place, Program, arguments, constant_array, drawn
+from .loading import LoadedProgram, Place, arguments, constant_array, drawn
 
 __all__ = ["check_tuning", "tuned"]
 
@@ -105,7 +105,7 @@ def _seconds(call: Callable[[], Any], device: str, backend: Backend) -> float:
 
 def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:
     """The function of a plan, called on random numbers, and on positions that are all 0."""
-    sizes, program = dict(plan.sizes), Program(plan, backend)
+    sizes, program = dict(plan.sizes), LoadedProgram(plan, backend)
     place = Place(plan.device, plan.dtype, tuple(sizes[name] for name in plan.sizes_once))
     taken = (each for each in arguments(plan) if each[0].kind != "constant")
     given = list(drawn(taken, backend, plan.device).values())

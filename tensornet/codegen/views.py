@@ -22,7 +22,7 @@ from ..language.expression import (
 from ..ops.protocols import Left, layout_of, left_of, names_in
 from ..ops.protocols import extent as size_along
 from ..ops.table import FUNCTIONS
-from .context import Context
+from .context import CodegenContext
 
 __all__ = [
     "aligned",
@@ -45,22 +45,22 @@ __all__ = [
 ]
 
 
-def extent(context: Context, axes: Iterable[str]) -> str:
+def extent(context: CodegenContext, axes: Iterable[str]) -> str:
     """The number of positions along some axes."""
     return context.size(size_along(context.sizes, axes))
 
 
-def left_sizes(context: Context, left: Left) -> list[Any]:
+def left_sizes(context: CodegenContext, left: Left) -> list[Any]:
     """The size of each dimension of a result."""
     return [size_along(context.sizes, names_in(entry)) for entry in left]
 
 
-def reshaped(context: Context, text: str, left: Left) -> str:
+def reshaped(context: CodegenContext, text: str, left: Left) -> str:
     """A result with a dimension for each entry."""
     return context.reshape(text, left_sizes(context, left))
 
 
-def label_sizes(context: Context, ref: Ref) -> dict[str, Any]:
+def label_sizes(context: CodegenContext, ref: Ref) -> dict[str, Any]:
     """The sizes of the axes of an operand, those of whole dimensions from the array itself."""
     found: dict[str, Any] = {}
     for entry, size in zip(ref.index, context.shapes[ref.name], strict=True):
@@ -74,7 +74,7 @@ def label_sizes(context: Context, ref: Ref) -> dict[str, Any]:
 # ---------------------------------------------------------------------------- operands
 
 
-def view(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
+def view(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
     """An operand with one dimension for each group; with `ones` of size 1 for one that is empty, or else none."""
     text = context.names[ref.name]
     present = tuple(tuple(group) for group in groups if group)
@@ -93,13 +93,13 @@ def view(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones:
     return _grouped(context, text, ref, groups) if ones and len(present) < len(groups) else text
 
 
-def _grouped(context: Context, text: str, ref: Ref, groups: Iterable[tuple[str, ...]]) -> str:
+def _grouped(context: CodegenContext, text: str, ref: Ref, groups: Iterable[tuple[str, ...]]) -> str:
     """An operand, which may have been permuted, with one dimension for each group."""
     sizes = label_sizes(context, ref)
     return context.reshape(text, [size_along(sizes, group) for group in groups])
 
 
-def turned(context: Context, ref: Ref, axes: tuple[str, ...]) -> str | None:
+def turned(context: CodegenContext, ref: Ref, axes: tuple[str, ...]) -> str | None:
     """A matrix turned, where an order is the present one with its first axes last: libraries copy that quickest."""
     layout = layout_of(ref)
     at = layout.index(axes[0]) if axes else 0
@@ -110,7 +110,7 @@ def turned(context: Context, ref: Ref, axes: tuple[str, ...]) -> str | None:
     )
 
 
-def copied(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+def copied(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
     """An operand with one dimension for each group, lying in memory in their order."""
     order = flatten(tuple(groups))
     if view_order(layout_of(ref), tuple(groups)) is None and any(len(group) > 1 for group in groups):
@@ -122,7 +122,7 @@ def copied(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str
     return text if layout_of(ref) == order else context.op("contiguous", text)
 
 
-def broadcast(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+def broadcast(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
     """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
     layout, sizes = layout_of(ref), label_sizes(context, ref)
     own = [tuple(axis for axis in group if axis in layout) for group in groups]
@@ -138,22 +138,22 @@ def broadcast(context: Context, ref: Ref, groups: Sequence[tuple[str, ...]]) -> 
     return context.reshape(text, [size_along(context.sizes, group if part else ()) for part, group in pairs])
 
 
-def atomic(context: Context, ref: Ref) -> str:
+def atomic(context: CodegenContext, ref: Ref) -> str:
     """An operand with one dimension for each axis, in the order it lies in."""
     return permuted(context, ref, layout_of(ref))
 
 
-def permuted(context: Context, ref: Ref, axes: Sequence[str]) -> str:
+def permuted(context: CodegenContext, ref: Ref, axes: Sequence[str]) -> str:
     """An operand with one dimension for each axis, in the order given."""
     return view(context, ref, [(axis,) for axis in axes])
 
 
-def in_order(context: Context, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
+def in_order(context: CodegenContext, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
     """An array whose dimensions have some axes, with these in another order."""
     return text if have == want else context.permute(text, [have.index(axis) for axis in want])
 
 
-def aligned(context: Context, ref: Ref, left: Left) -> str:
+def aligned(context: CodegenContext, ref: Ref, left: Left) -> str:
     """An operand that broadcasts to the result: the same order, 1 where an axis is missing."""
     if ref.index == left or not ref.index:
         return context.names[ref.name]
@@ -170,7 +170,7 @@ def aligned(context: Context, ref: Ref, left: Left) -> str:
 # ---------------------------------------------------------------------------- numbers
 
 
-def scalar(context: Context, expression: Expression) -> str:
+def scalar(context: CodegenContext, expression: Expression) -> str:
     """A number as source: its value where all sizes are known, else arithmetic on open sizes."""
     known = scalar_value(expression)
     if known is not None:
@@ -212,7 +212,7 @@ def product_source(factors: Sequence[Expression], spell: Callable[[Expression], 
     return text
 
 
-def options(context: Context, call: Call) -> dict[str, str]:
+def options(context: CodegenContext, call: Call) -> dict[str, str]:
     """The options of a function as a call gives them, or else as its record does."""
     given = dict(call.options)
     return {

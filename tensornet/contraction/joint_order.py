@@ -23,9 +23,9 @@ from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Expression, Ref, fresh, transform
 from ..sizes import symbol
-from .pairs import Arrangement, Layout, flatten
-from .path_optimizers import fastest, fewest_flops, proposals, quickest
-from .search import Order, Problem, Search, Tree, searched_once
+from .layout_search import Order, Problem, Search, Tree, searched_once
+from .order_search import fastest, fewest_flops, proposals, quickest
+from .pairs import Layout, Strategy, flatten
 
 __all__ = ["Factor", "joint_order", "joint_product", "names_of"]
 
@@ -120,7 +120,7 @@ class _Back:
     seconds: float = 0.0
     lying: tuple[tuple[int, Layout], ...] = ()
 
-    def after(self, way: Arrangement, number: int) -> _Back:
+    def after(self, way: Strategy, number: int) -> _Back:
         """With the product before it, which makes the gradient of an intermediate of some number."""
         return _Back(way.seconds + self.seconds, ((number, flatten(way.result)), *self.lying))
 
@@ -171,7 +171,7 @@ class _Backward:
             total = total.beside(back)
         return total
 
-    def _ways(self, a: Layout, b: Layout, one: int) -> Sequence[Arrangement]:
+    def _ways(self, a: Layout, b: Layout, one: int) -> Sequence[Strategy]:
         """The products of a gradient and the other tensor of a pair that are worth looking at, the quickest first."""
         result, given = self.layouts[one], one < self.count
         ways = self.pricing.ways(a, b, frozenset(result), result if given else None, ())

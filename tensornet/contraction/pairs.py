@@ -19,27 +19,25 @@ from typing import Annotated, Any, NamedTuple
 from ..codec import Choice, document
 from ..device.memory_access import MOST, MemoryAccess, memory_access
 from ..device.model import DeviceProfile
+from ..device.transpose_cost import HELD, access_seconds, transpose_seconds
 
-__all__ = ["Arrangement", "Pricing", "access_seconds", "extent", "flatten", "ordered", "view_order"]
+__all__ = ["Strategy", "Pricing", "extent", "flatten", "ordered", "view_order"]
 
 EXPANDED = 2**20
 """A tensor is repeated along the batch axes of the other one up to so many bytes. None are copied, but its
 derivative is made in that size."""
-
-HELD = 1e15
-"""Elements that no memory holds: how such a tensor would lie is not looked at."""
 
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
 _Counts = tuple[float, float, float, float]
 _Fields = tuple[str, bool, Layout, Layout, Layout, Layout, Groups]
 _Way = tuple[Layout, float, _Fields]
-"""How the result lies, the seconds, and what an arrangement says besides; few of those priced become one."""
+"""How the result lies, the seconds, and the other fields of a strategy; few of those priced become one."""
 
 
 @document()
 @dataclass(frozen=True)
-class Arrangement:
+class Strategy:
     """One way to contract a pair, with what it costs.
 
     Attributes:
@@ -91,7 +89,7 @@ class Arrangement:
         groups = self.seen(layout, is_first)
         return layout if view_order(layout, groups) is not None else flatten(groups)
 
-    def renamed(self, names: Mapping[str, str]) -> Arrangement:
+    def renamed(self, names: Mapping[str, str]) -> Strategy:
         """The same of axes under other names."""
         batch, rows, columns, summed, *result = (
             tuple(names.get(axis, axis) for axis in group) for group in (*self.groups, *self.result)
@@ -128,19 +126,6 @@ def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
 def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:
     """The number of positions along some axes, cut off where only a hopeless order comes to."""
     return min(math.prod([sizes[axis] for axis in axes]), MOST)
-
-
-def access_seconds(
-    profile: DeviceProfile,
-    result: Layout,
-    operands: tuple[Layout, ...],
-    sizes: Mapping[str, int],
-    itemsize: int,
-) -> float:
-    """Seconds to go through memory in the order of a result, reading operands as they lie."""
-    if (elements := extent(result, sizes)) > HELD:
-        return profile.pointwise(itemsize * elements, 0.0)
-    return profile.access_seconds(memory_access(result, operands, sizes, itemsize))
 
 
 class _Matrix(NamedTuple):
@@ -195,7 +180,7 @@ class Pricing:
         wanted: Layout | None,
         readers: Sequence[frozenset[str]],
         bound: float = math.inf,
-    ) -> list[Arrangement]:
+    ) -> list[Strategy]:
         """For each order that the result may come out in, the fastest way to contract two tensors, if one takes
         at most `bound` seconds.
 
@@ -219,7 +204,7 @@ class Pricing:
         for layout, seconds, fields in found:
             if layout not in best or seconds < best[layout][0]:
                 best[layout] = (seconds, fields)
-        return [Arrangement(*fields, seconds) for seconds, fields in best.values()]
+        return [Strategy(*fields, seconds) for seconds, fields in best.values()]
 
     def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
         """Seconds that no way to contract two tensors stays below, however they lie."""
@@ -414,8 +399,7 @@ class Pricing:
         return self.profile.reached(memory_access(order, (layout,), self.sizes, self.itemsize))
 
     def _transpose_seconds(self, layout: Layout, order: Layout) -> float:
-        """The cost of a transpose: seconds to copy a tensor into another layout, the view of it there included."""
-        return self.access_seconds(order, (layout,)) + self.profile.view
+        return transpose_seconds(self.profile, layout, order, self.sizes, self.itemsize)
 
     def brought(self, result: Layout, wanted: Layout | None) -> float:
         """Seconds in which those who read the last result bring it into the order that would suit, in the mean."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..planning.constant_folding import is_worth_keeping
+from .layout_search import Choose, Order, Pair, Problem, Tree
 from .pairs import Layout, extent, ordered
-from .search import Choose, Order, Pair, Problem, Tree
 
 __all__ = ["beforehand"]
 

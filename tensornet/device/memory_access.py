@@ -1,7 +1,7 @@
-"""Memory access analysis, the cost of a transpose: strides, loops and cache lines of an elementwise step or a copy.
+"""Memory access analysis: bytes, strides, loops and cache lines of an elementwise step or a copy.
 
-The step goes along its result, innermost axis first. Bytes and lines are counted here; `DeviceProfile.access_seconds`
-(`model.py`) makes them seconds, and `Pricing.transpose_seconds` (`contraction/pairs.py`) is the cost of a transpose:
+The step goes along its result, innermost axis first. Here bytes and lines are counted; `DeviceProfile.access_seconds`
+(`model.py`) makes them seconds, and `transpose_cost.py` asks for both:
 neighbouring axes that lie together in every tensor are one loop; an operand whose elements do not lie one
 after another is read here and there, and what a line of memory holds besides may be gone before it is read.
 """
@@ -24,7 +24,8 @@ PAGE = 4096
 """Lines this far apart share one place of a processor's first cache, which has as many places as a page has lines."""
 
 WAYS, LOST_AT = 8, 8.0
-"""So many lines a place holds; all are lost where there are so many times as many between two reads of one."""
+"""The associativity of the first cache. A line is certainly lost where between two reads of it this many times as many
+others were read as the cache holds."""
 
 HELD, GONE_AT = 256, 16.0
 """The same of the cache after it, of which a place for each line of a page holds so many, wherever pages lie."""
@@ -144,9 +145,13 @@ def _strides(layout: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 class _Between(NamedTuple):
-    """What lies between two reads of a line: so many others, the first at such a step, taking turns at some places.
+    """The reuse distance of a cache line: what is read between two reads of it.
 
-    An element is read so often before the next is.
+    Attributes:
+        lines: how many other lines.
+        step: bytes from one to the next.
+        places: how many sets of the cache they fall into.
+        repeated: how often an element is read before the next one is.
     """
 
     lines: int

@@ -148,7 +148,7 @@ def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
         if size != symbol(name):
             names[name] = fresh(name, text.axes)
             text.axes.add(names[name])
-            text.unifier.agree(symbol(names[name]), size, name, None)
+            text.unifier.unify(symbol(names[name]), size, name, None)
     return names
 
 

@@ -145,7 +145,7 @@ class _Matching:
         """`lead`, once the axes that `...` stands for in another input are seen to be as large."""
         try:
             for ours, theirs in zip(lead, found, strict=True):
-                self.unifier.agree(ours.size, theirs.size, ours.name, None)
+                self.unifier.unify(ours.size, theirs.size, ours.name, None)
         except ValueError:  # a ShapeError is one, and so is a difference in number
             raise ShapeError(
                 f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'", self.place
@@ -172,7 +172,7 @@ class _Matching:
         try:
             if private.waits(own):
                 return private.solve(own, size)
-            self.unifier.agree(size, own, names, None)
+            self.unifier.unify(size, own, names, None)
         except ShapeError:
             if names_left := [_public(name) for name in size_names(evaluate(own, self.unifier.bound))]:
                 disagreement = ShapeError(

@@ -142,7 +142,7 @@ class Text:
         axes = (axis for entry in self.known.values() for dim in entry.dims or () for axis in dim)
         self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
         for name, size in self._sizes_declared():
-            self.unifier.agree(symbol(name), size, name, None)
+            self.unifier.unify(symbol(name), size, name, None)
 
     def _sizes_declared(self) -> Iterator[tuple[str, Any]]:
         """Sizes that lines speak of and declarations alone give: `t` of `v[t:4]` where no line has such an axis."""
@@ -222,7 +222,7 @@ class Text:
                 raise EquationError(f"'{line.name}' is defined twice", line.place, fix)
             for ours, theirs in zip(dims, foreseen.dims, strict=True):
                 for one, other in zip(ours, theirs, strict=True):
-                    self.unifier.agree(one.size, other.size, one.name, None)
+                    self.unifier.unify(one.size, other.size, one.name, None)
         self.known[line.name] = Known("result", tuple(line.left), dims)
         for part in self.waiting.pop(line.name, ()):
             self.keep(part, self.sizes_around(part.right))
@@ -231,7 +231,7 @@ class Text:
     def sizes_around(self, expression: Expression) -> Scope:
         """The sizes of the axes in an expression; what it tells of others is learned."""
         return scope_of(
-            expression, self.dims(expression), self.unifier.agree, self.unifier.bound, solves=False
+            expression, self.dims(expression), self.unifier.unify, self.unifier.bound, solves=False
         )
 
     def read_by(self, expression: Expression) -> dict[str, Known]:

@@ -98,7 +98,7 @@ def _check_value(text: Text, name: str, kind: str, dims: tuple[Dim, ...], value:
             f"the {kind} '{name}' has {len(value.shape)} dimension(s), and is read with {len(dims)}"
         )
     for dim, size in zip(dims, value.shape, strict=True):
-        text.unifier.agree(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, index_of(dims)))
+        text.unifier.unify(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, index_of(dims)))
 
 
 def _sizes_in(text: Text, equations: tuple[Equation, ...], leaves: list[Leaf]) -> set[str]:

@@ -127,7 +127,7 @@ def _sizes_met(text: Text, expression: Expression) -> Scope:
     """The sizes of the axes in an expression: of those that are given, that, though a window could be longer."""
     unifier = text.unifier
     return scope_of(
-        expression, text.dims(expression), unifier.agree, unifier.bound, text.held(expression), []
+        expression, text.dims(expression), unifier.unify, unifier.bound, text.held(expression), []
     )
 
 

@@ -183,7 +183,7 @@ def whole(text: Text, line: Equation) -> Equation:
     dims = text.dims(line.right)
     shorter: list[Shorter] = []
     told = text.held(line.right)
-    scope_of(line.right, dims, text.unifier.agree, text.unifier.bound, told, shorter, solves=False)
+    scope_of(line.right, dims, text.unifier.unify, text.unifier.bound, told, shorter, solves=False)
     if not shorter:
         return line
     first, read = shorter[0], {ref.name for each in text.lines for ref in each.references}
@@ -204,7 +204,7 @@ def check_given(text: Text, line: Equation) -> None:
     for ref in line.references:
         for entry, dim in zip(ref.index, text.known[ref.name].dims or (), strict=True):
             if isinstance(entry, str) and entry in text.strict and entry not in remade:
-                text.unifier.agree(symbol(entry), dim_size(dim), entry, ref)
+                text.unifier.unify(symbol(entry), dim_size(dim), entry, ref)
 
 
 @told_in("sizes")

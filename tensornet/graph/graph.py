@@ -110,7 +110,7 @@ class Graph:
                     f"the block's '{leaf}' has {len(leaf.dims)} dimension(s), and '{name}' has {len(given)}"
                 )
             for ours, theirs in zip(leaf.dims, given, strict=True):
-                self.agree(dim_size(ours), dim_size(theirs), "_".join(a.name for a in ours), Ref(name, ()))
+                self.unify(dim_size(ours), dim_size(theirs), "_".join(a.name for a in ours), Ref(name, ()))
 
     @told_in("sizes")
     def _check_sizes(self) -> None:
@@ -134,7 +134,7 @@ class Graph:
         for equation in self.own:
             entries = (entry for ref in equation.references for entry in ref.index)
             if any(isinstance(entry, int) or is_told(entry) for entry in entries):
-                scope_of(equation.right, self.named, functools.partial(self.agree, known=known), known)
+                scope_of(equation.right, self.named, functools.partial(self.unify, known=known), known)
             scope = self.scope(equation)
             check_numbers(equation.right, lambda axis: evaluate(scope[axis], known))  # noqa: B023
             for dim in self.named[equation.name]:
@@ -239,7 +239,7 @@ class Graph:
         read = tuple(known.get(ref.name) for ref in equation.references), self.bound
         kept: tuple[Any, Scope] | None = equation.__dict__.get("kept_scope")
         if kept is None or kept[0] != read:
-            kept = read, scope_of(equation.right, known, self.agree, self.bound)
+            kept = read, scope_of(equation.right, known, self.unify, self.bound)
             equation.__dict__["kept_scope"] = kept
         return kept[1]
 
@@ -257,7 +257,7 @@ class Graph:
         """The sizes of the axes in one equation of the graph."""
         return self._sized[1][equation.name]
 
-    def agree(
+    def unify(
         self, a: Any, b: Any, axis: str, ref: Ref | None, known: Mapping[str, Any] | None = None
     ) -> Any:
         """`a` if the two sizes are equal as far as can be told; an error if they are not.

@@ -53,11 +53,11 @@ def dims_of_recurrences(
         if not isinstance(item, Equation):
             known.update(item.returned(bound))
             continue
-        scope = scope_of(item.right, known, found.agree, bound, solves=False)
+        scope = scope_of(item.right, known, found.unify, bound, solves=False)
         made = _marked(item, scope)
         for ours, theirs in zip(made, known.get(item.name, made), strict=True):
             for one, other in zip(ours, theirs, strict=True):
-                found.agree(one.size, other.size, one.name, None)
+                found.unify(one.size, other.size, one.name, None)
         known[item.name] = made
     return {name: tuple(map(_named, found.dims(known[name]))) for name in round_about}
 
@@ -88,7 +88,7 @@ class _Foreseen(Unifier):
     def is_open(self, size: Any) -> bool:
         return _MARK in (name_of(size) or "")
 
-    def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+    def unify(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         a, b = self.resolve(a), self.resolve(b)
         difference = a - b
         for name in reversed(size_names(difference)):

@@ -87,8 +87,8 @@ def index_of(dims: tuple[Dim, ...]) -> tuple[str | tuple[str, ...], ...]:
     return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
 
 
-Agree: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"
-"""Decides what the size of an axis is when two places give it; raises when they cannot agree."""
+Unify: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"
+"""Decides what the size of an axis is when two places give it; raises when they cannot unify."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Scope:
             found = self.assumed.get(axis, self.inner.get(axis))
         return symbol(axis) if found is None else found
 
-    def settle(self, agree: Agree, axes: Collection[str] | None = None) -> None:
+    def settle(self, unify: Unify, axes: Collection[str] | None = None) -> None:
         """Makes the composites that name one of `axes` (or any) as large as the dimension they stand for, and
         windows as many as fit, or fewer where something else tells how many."""
         moving, self.windows = self.windows, []
@@ -172,7 +172,7 @@ class Scope:
                 self._fit(window)
         for axis in tuple(self.fitting if axes is None else set(axes) & self.fitting.keys()):
             for fit in self.fitting.pop(axis):
-                self._meet(axis, fit, agree)
+                self._meet(axis, fit, unify)
         waiting, self.composites = self.composites, []
         for ref, names, size, given in waiting:
             if axes is not None and not set(axes) & set(names):
@@ -180,7 +180,7 @@ class Scope:
             else:
                 if given.solves:
                     self._solve(names, size, given.bound)
-                agree(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
+                unify(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
 
     def _solve(self, names: tuple[str, ...], size: Any, bound: Mapping[str, Any]) -> None:
         """Makes the one part of a composite that nothing else tells as long as it takes."""
@@ -192,16 +192,16 @@ class Scope:
             if not left:
                 self.sizes[unknown[0]] = length
 
-    def _meet(self, axis: str, fit: _Fit, agree: Agree) -> None:
+    def _meet(self, axis: str, fit: _Fit, unify: Unify) -> None:
         """Makes an axis as long as fits, unless it is known to be shorter."""
         window, given = fit.window, fit.window.given
         known = self.sizes.get(axis, fit.size)
         told, fits = (evaluate(size, given.bound) for size in (known, fit.size))
         if isinstance(told, int) and _is_told_by_many(fits, told) and fit.step != 1:
             needed = window.size - fit.room + larger(fit.step, -fit.step) * (told - 1)
-            agree(window.size, needed, axis, window.ref)  # no longer than what is read of it
+            unify(window.size, needed, axis, window.ref)  # no longer than what is read of it
         elif not isinstance(told, int) or not isinstance(fits, int) or told == fits:
-            self.tell(axis, fit.size, agree, window.ref)
+            self.tell(axis, fit.size, unify, window.ref)
         elif told > fits:
             raise ShapeError(
                 f"'{window.ref.name}' is read beyond its end: axis '{axis}' is {told} long, and {fits} fit",
@@ -209,7 +209,7 @@ class Scope:
                 f"pad it there first, or make '{axis}' shorter",
             )
         elif given.shorter is None:
-            self.tell(axis, fit.size, agree, window.ref)
+            self.tell(axis, fit.size, unify, window.ref)
         else:
             size, room, step = (evaluate(each, given.bound) for each in (window.size, fit.room, fit.step))
             left = room - abs(step) * (told - 1)
@@ -261,11 +261,11 @@ class Scope:
             )
         self.fitting.setdefault(axis, []).append(_Fit(size, window, step, room))
 
-    def without(self, axes: tuple[str, ...], agree: Agree) -> Scope:
+    def without(self, axes: tuple[str, ...], unify: Unify) -> Scope:
         """The scope outside a binder of `axes`."""
         if not axes:
             return self
-        self.settle(agree, axes)
+        self.settle(unify, axes)
         return Scope(
             {name: size for name, size in self.sizes.items() if name not in axes},
             {name: size for name, size in self.assumed.items() if name not in axes},
@@ -275,15 +275,15 @@ class Scope:
             self.windows,
         )
 
-    def tell(self, axis: str, size: Any, agree: Agree, origin: Ref | None) -> None:
+    def tell(self, axis: str, size: Any, unify: Unify, origin: Ref | None) -> None:
         """Takes in the size of an axis, as a tensor fixes it."""
         known = self.sizes.get(axis)
-        self.sizes[axis] = size if known is None else agree(known, size, axis, origin)
+        self.sizes[axis] = size if known is None else unify(known, size, axis, origin)
 
-    def add(self, other: Scope, agree: Agree, origin: Ref | None = None) -> None:
+    def add(self, other: Scope, unify: Unify, origin: Ref | None = None) -> None:
         """Takes in what another part of the equation says."""
         for name, size in other.sizes.items():
-            self.tell(name, size, agree, origin)
+            self.tell(name, size, unify, origin)
         for name, size in other.assumed.items():
             self.assumed.setdefault(name, size)
         for name, size in other.inner.items():
@@ -297,7 +297,7 @@ class Scope:
 def scope_of(
     expression: Expression,
     dims: Mapping[str, tuple[Dim, ...]],
-    agree: Agree,
+    unify: Unify,
     bound: Mapping[str, Any],
     told: frozenset[str] = frozenset(),
     shorter: list[Shorter] | None = None,
@@ -309,21 +309,21 @@ def scope_of(
     Args:
         expression: the expression.
         dims: the dimensions of every tensor it may read; a tensor that is missing says nothing.
-        agree: called where two places size the same axis.
+        unify: called where two places size the same axis.
         bound: the open sizes that have a value.
         told: axes that are as long as their names say where no tensor tells.
         shorter: takes the windows that do not reach from end to end, which are an error without it.
-        solves: whether one unknown part of a composite is as long as it takes, where `agree` does not learn it.
+        solves: whether one unknown part of a composite is as long as it takes, where `unify` does not learn it.
     """
-    scope = _scope_of(expression, _Given(dims, agree, bound, told, shorter, solves))
-    scope.settle(agree)
+    scope = _scope_of(expression, _Given(dims, unify, bound, told, shorter, solves))
+    scope.settle(unify)
     return scope
 
 
 def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]) -> Scope:
     """The sizes of the axes visible in a part of an equation.
 
-    They agree, for those of the whole do; what the parts of a composite are may be told elsewhere in it.
+    They unify, for those of the whole do; what the parts of a composite are may be told elsewhere in it.
 
     Args:
         part: the part.
@@ -347,7 +347,7 @@ class _Given:
     """What a walk over an expression is given; see `scope_of`."""
 
     dims: Mapping[str, tuple[Dim, ...]]
-    agree: Agree
+    unify: Unify
     bound: Mapping[str, Any]
     told: frozenset[str]
     shorter: list[Shorter] | None
@@ -355,24 +355,24 @@ class _Given:
 
 
 def _scope_of(expression: Expression, given: _Given) -> Scope:
-    agree = given.agree
+    unify = given.unify
     match expression:
         case Ref():
             return _scope_of_ref(expression, given)
         case Contraction(factors, summed):
-            return _scope_of_all(factors, given).without(summed, agree)
+            return _scope_of_all(factors, given).without(summed, unify)
         case Call(function, arguments, axes):
             row = FUNCTIONS[function]
             if row.axes == "joined":
                 return _scope_of_joined(arguments, axes[0], given)
             scope = _scope_of_all(arguments, given)
             if row.resized is not None:
-                scope.settle(agree, option_axes(expression))
+                scope.settle(unify, option_axes(expression))
             for name, values in expression.options:
                 if row.resized is not None and name in scope.sizes and name in option_axes(expression):
                     amounts = (scalar_size(value, scope) for value in values)
                     scope.sizes[name] = row.resized(scope.sizes[name], *amounts)
-            scope = scope.without(row.leaves_out(axes), agree)
+            scope = scope.without(row.leaves_out(axes), unify)
             for axis in row.makes(axes):
                 scope.assumed.setdefault(axis, symbol(axis))
             return scope
@@ -389,7 +389,7 @@ def _scope_of_all(parts: Sequence[Expression], given: _Given) -> Scope:
         if found is None:
             found = scope
         else:
-            found.add(scope, given.agree, _first_ref(part))
+            found.add(scope, given.unify, _first_ref(part))
     return Scope() if found is None else found
 
 
@@ -398,7 +398,7 @@ def _first_ref(expression: Expression) -> Ref | None:
 
 
 def _scope_of_ref(ref: Ref, given: _Given) -> Scope:
-    scope, agree, bound = Scope(), given.agree, given.bound
+    scope, unify, bound = Scope(), given.unify, given.bound
     known = given.dims.get(ref.name)
     if known is not None and len(known) != len(ref.index):
         raise ShapeError(
@@ -416,11 +416,11 @@ def _scope_of_ref(ref: Ref, given: _Given) -> Scope:
                     f"write {ref.name}[{','.join(_show_dim(each) for each in known or ())}] throughout",
                 )
             case str() if dim is not None:
-                scope.tell(entry, dim_size(dim), agree, ref)
+                scope.tell(entry, dim_size(dim), unify, ref)
             case tuple() if dim is not None:
                 _tell_composite(scope, ref, entry, dim, given)
             case Ref() | Contraction() | Call():
-                scope.add(_scope_of(entry, given), agree, _first_ref(entry))
+                scope.add(_scope_of(entry, given), unify, _first_ref(entry))
                 window = affine(entry)
                 if dim is not None and window is not None:
                     scope.windows.append(_Window(ref, position, window, dim_size(dim), given))
@@ -456,7 +456,7 @@ def _tell_composite(scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim, gi
     """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
     if componentwise(names, dim, given.bound):
         for name, size in {name: axis.size for name, axis in zip(names, dim, strict=True)}.items():
-            scope.tell(name, size, given.agree, ref)
+            scope.tell(name, size, given.unify, ref)
         return
     for name in names:
         scope.assumed.setdefault(name, symbol(name))
@@ -476,9 +476,9 @@ def _scope_of_joined(arguments: tuple[Expression, ...], axis: str, given: _Given
     scope, total = Scope(), 0
     for argument in arguments:
         inner = _scope_of(argument, given)
-        inner.settle(given.agree, (axis,))
+        inner.settle(given.unify, (axis,))
         total = total + (inner[axis] if axis in free_axes(argument) else 1)
-        scope.add(inner.without((axis,), given.agree), given.agree, _first_ref(argument))
+        scope.add(inner.without((axis,), given.unify), given.unify, _first_ref(argument))
     scope.sizes[axis] = total
     return scope
 

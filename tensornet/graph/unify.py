@@ -67,7 +67,7 @@ class Unifier:
         """Whether a size is the one of that name, which an axis called so need not have."""
         return are_equal(self.resolve(size), self.resolve(symbol(name)), self.bound)
 
-    def agree(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+    def unify(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         """Makes two sizes equal, solving for an open one; an error if they cannot be."""
         a, b = self.resolve(a), self.resolve(b)
         if a == b:

@@ -9,8 +9,9 @@ from typing import Any
 from ..ops.record import Element
 from ..ops.structure import CONCAT
 from ..sizes import product
+from .common_subexpressions import interned
 from .element_types import of_node
-from .node import Axis, Entries, Node, Operand, Size, along, axes_of, interned, plain_dims, substitute
+from .node import Axis, Entries, Node, Operand, Size, along, axes_of, plain_dims, substitute
 
 __all__ = ["concatenated", "leaf", "met_axes", "node", "number", "size", "whole"]
 

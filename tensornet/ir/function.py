@@ -11,7 +11,8 @@ from ..ops.table import FUNCTIONS
 from ..sizes import Size as Formula
 from ..sizes import put_in
 from .build import node
-from .node import Affine, Entries, Gather, Node, Operand, Size, interned
+from .common_subexpressions import interned
+from .node import Affine, Entries, Gather, Node, Operand, Size
 
 __all__ = ["Function", "Rule", "order", "over_operands", "over_others", "rebuilt"]
 

@@ -1,4 +1,4 @@
-"""Hash-consed nodes, and so common subexpression elimination: one operation over a space of numbered axes.
+"""Hash-consed nodes of the core form: one operation over a space of numbered axes.
 
     Node  = op · sizes of its axes · operands, each a node and a read · result, a write · shape · over · options
     entry = Affine: offset + Σ step · axis      an axis, a position, a composite, a window
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -35,7 +34,6 @@ __all__ = [
     "Size",
     "along",
     "composed",
-    "interned",
     "row_major",
     "substitute",
 ]
@@ -104,7 +102,7 @@ class Operand(NamedTuple):
 
 
 class Node:
-    """A tensor; made by `build.node`, the same object for the same value.
+    """A tensor; made by `build.node`, the same object for the same value (`common_subexpressions.py`).
 
     Attributes:
         op: what is done; see above.
@@ -125,25 +123,26 @@ class Node:
         *("__weakref__", "attributes", "children", "dims", "element", "is_scalar", "op", "operands"),
         *("options", "over", "result", "shape", "sizes"),
     )
-    attributes: Mapping[str, Any]
-    children: tuple[Node, ...]
-    is_scalar: bool
-    dims: tuple[tuple[int, ...] | None, ...]
-    op: str
-    sizes: tuple[Size, ...]
-    operands: tuple[Operand, ...]
-    result: Entries
-    shape: tuple[Size, ...]
-    over: tuple[int, ...]
-    options: tuple[tuple[str, Any], ...]
-    element: Element
+
+    def __init__(
+        self,
+        op: str,
+        sizes: tuple[Size, ...],
+        operands: tuple[Operand, ...],
+        result: Entries,
+        shape: tuple[Size, ...],
+        over: tuple[int, ...],
+        options: tuple[tuple[str, Any], ...],
+        element: Element,
+    ) -> None:
+        self.op, self.sizes, self.operands, self.result = op, sizes, operands, result
+        self.shape, self.over, self.options, self.element = shape, over, options, element
+        self.dims, self.attributes = plain_dims(result, sizes, shape), dict(options)
+        self.children, self.is_scalar = tuple(self._children()), self._is_scalar()
 
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
         return f"<{self.op} [{shape}] of {', '.join(each.node.op for each in self.operands)}>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return interned, tuple(getattr(self, name) for name in _FIELDS)
 
     def _children(self) -> Iterator[Node]:
         for operand in self.operands:
@@ -157,40 +156,6 @@ class Node:
             return True
         plain = not self.shape and not self.sizes and bool(self.operands)
         return plain and "draw" not in self.attributes and all(each.node.is_scalar for each in self.operands)
-
-
-_FIELDS = ("op", "sizes", "operands", "result", "shape", "over", "options", "element")
-_TABLE: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
-
-
-def interned(
-    op: str,
-    sizes: tuple[Size, ...],
-    operands: tuple[Operand, ...],
-    result: Entries,
-    shape: tuple[Size, ...],
-    over: tuple[int, ...],
-    options: tuple[tuple[str, Any], ...],
-    element: Element,
-) -> Node:
-    """The node of some fields: there is one of each as long as somebody holds it."""
-    fields = (op, sizes, operands, result, shape, over, options, element)
-    key = (*fields[:6], tuple((name, _written(value)) for name, value in options), element)
-    found = _TABLE.get(key)
-    if found is None:
-        found = Node()
-        for name, value in zip(_FIELDS, fields, strict=True):
-            setattr(found, name, value)
-        found.dims = plain_dims(result, sizes, shape)
-        found.attributes = dict(options)
-        found.children, found.is_scalar = tuple(found._children()), found._is_scalar()
-        _TABLE[key] = found
-    return found
-
-
-def _written(value: Any) -> Any:
-    """What an option is compared by: 1, 1.0, True and -0.0 are different numbers, and each nan is the same."""
-    return (type(value), repr(value)) if isinstance(value, int | float | complex) else value
 
 
 # ---------------------------------------------------------------------------- maps

@@ -152,7 +152,7 @@ class Program:
         return frozenset(name for size in sizes for name in size_names(evaluate(size, bound)))
 
     @functools.cached_property
-    def still(self) -> Container[Node]:
+    def constants(self) -> Container[Node]:
         """The nodes that are made of constants and positions alone, along axes as long as what is given tells."""
         found, bound = set[Node](), dict(self.names.sizes)
         for each in self.nodes:
@@ -253,7 +253,7 @@ class Program:
     def _leaf(self, each: Node, name: str) -> Leaf:
         """A node that is given, of the kind that it is in the program."""
         given = self.leaves.get(each)
-        kind = given.kind if given is not None else "constant" if each in self.still else "input"
+        kind = given.kind if given is not None else "constant" if each in self.constants else "input"
         dims = tuple((NamedAxis(f"{name}_{d}", size),) for d, size in enumerate(each.shape))
         return Leaf(name, kind, dims, holds=each.element)
 

@@ -24,7 +24,7 @@ from ..ops.attention import HIDDEN, HIDDEN_IN_HALF
 from ..ops.pointwise import WHERE
 from ..ops.protocols import Value, left_of
 from ..ops.table import FUNCTIONS, Element, Function
-from .context import Context
+from .context import LoweringContext
 from .contractions import lower_rounded
 from .epilogues import order_with_bias, with_bias, with_function
 from .pointwise import Operand, combine, exact_together, operand, order_of
@@ -34,7 +34,7 @@ from .steps import convert, emit, reorder, transpose_seconds, ungrouped
 __all__ = ["lower_call"]
 
 
-def lower_call(context: Context, call: Call, wanted: Layout | None) -> Value:
+def lower_call(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
     """A call of a function whose record does not lower it itself."""
     function = FUNCTIONS[call.function]
     if function.computes:
@@ -53,7 +53,7 @@ def lower_call(context: Context, call: Call, wanted: Layout | None) -> Value:
     return _over_axes(context, call, wanted)
 
 
-def _kernel(context: Context, call: Call) -> Value:
+def _kernel(context: LoweringContext, call: Call) -> Value:
     """A kernel of the user's own: each operand with a dimension for each axis of the kernel's equation."""
     function = FUNCTIONS[call.function]
     pattern = pattern_of(function.computes[0])
@@ -70,7 +70,7 @@ def _kernel(context: Context, call: Call) -> Value:
     return emit(context, left, right, values, {}, result)
 
 
-def _numbers(context: Context, call: Call) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
+def _numbers(context: LoweringContext, call: Call) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
     """The options of a call, with the sizes that they speak of put in."""
     return tuple((name, tuple(scalar(context, v) for v in values)) for name, values in call.options)
 
@@ -78,7 +78,7 @@ def _numbers(context: Context, call: Call) -> tuple[tuple[str, tuple[Expression,
 # ---------------------------------------------------------------------------- element by element
 
 
-def _pointwise(context: Context, call: Call, wanted: Layout | None) -> Value:
+def _pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
     """A pointwise function, in the step that makes its operand where a library has both as one."""
     normed = _normed(context, call)
     if normed is not None:
@@ -116,7 +116,7 @@ def _is_product(part: Expression) -> bool:
     return isinstance(part, Contraction) and bool(part.summed)
 
 
-def _fused(context: Context, function: str, operands: Sequence[Operand]) -> Value | None:
+def _fused(context: LoweringContext, function: str, operands: Sequence[Operand]) -> Value | None:
     """The value, where it is there: a truth value compared with 0, or a product just made, with its epilogue."""
     value = operands[0].value
     if FUNCTIONS[function].converts is Element.TRUTH:  # which compares it with a number
@@ -137,7 +137,9 @@ def _rule(call: Call) -> Function:
     return function.beside([scalar_value(each) if is_scalar(each) else None for each in call.arguments])
 
 
-def _hidden(context: Context, call: Call, conditions: list[Operand], wanted: Layout | None) -> Value | None:
+def _hidden(
+    context: LoweringContext, call: Call, conditions: list[Operand], wanted: Layout | None
+) -> Value | None:
     """`where(see, P, -1e30)` as a sum with 0 and -1e30, which takes a tenth of choosing and is the same.
 
     Where `see` is the same at every call, so that the numbers are made once, and P a parameter: of other
@@ -165,7 +167,7 @@ def _hidden(context: Context, call: Call, conditions: list[Operand], wanted: Lay
     return combine(context, FUNCTIONS["add"], lambda *each: Call("add", each), terms, (), order)
 
 
-def _normed(context: Context, call: Call) -> Value | None:
+def _normed(context: LoweringContext, call: Call) -> Value | None:
     """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
     match call:
         case Call(
@@ -191,7 +193,7 @@ def _normed(context: Context, call: Call) -> Value | None:
 # ---------------------------------------------------------------------------- over axes
 
 
-def _over_axes(context: Context, call: Call, wanted: Layout | None) -> Value:
+def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
     """A function along some axes of its operand, which it keeps or removes."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
     asked = None if function.leaves_out(call.axes) else wanted
@@ -210,7 +212,9 @@ def _over_axes(context: Context, call: Call, wanted: Layout | None) -> Value:
     return _along(context, call, value, result)
 
 
-def _along(context: Context, call: Call, value: Value, result: Element, more: Sequence[Value] = ()) -> Value:
+def _along(
+    context: LoweringContext, call: Call, value: Value, result: Element, more: Sequence[Value] = ()
+) -> Value:
     """The step of a function along axes of a value."""
     function = FUNCTIONS[call.function]
     axes, made = function.runs_over(call.axes), function.makes(call.axes)
@@ -227,7 +231,7 @@ def _along(context: Context, call: Call, value: Value, result: Element, more: Se
     return emit(context, left, right, operands, {axis: context.sizes[axis] for axis in made}, result)
 
 
-def _innermost(context: Context, value: Value, axes: tuple[str, ...], function: Function) -> Value:
+def _innermost(context: LoweringContext, value: Value, axes: tuple[str, ...], function: Function) -> Value:
     """The value with the axes that a function runs along innermost, copied so where that is faster."""
     order = (*(axis for axis in value.layout if axis not in axes), *axes)
     if value.layout == order:
@@ -246,7 +250,7 @@ def _innermost(context: Context, value: Value, axes: tuple[str, ...], function: 
 # ---------------------------------------------------------------------------- axes joined and moved along
 
 
-def _joined(context: Context, call: Call) -> Value:
+def _joined(context: LoweringContext, call: Call) -> Value:
     """Operands one after another along an axis, which one without it is 1 long."""
     axis = call.axes[0]
     values = [ungrouped(context, context.lower(part, None)) for part in call.arguments]
@@ -257,7 +261,7 @@ def _joined(context: Context, call: Call) -> Value:
     return emit(context, left, right, values, {axis: context.sizes[axis]}, result)
 
 
-def _moved(context: Context, call: Call) -> Value:
+def _moved(context: LoweringContext, call: Call) -> Value:
     """The same axes, with the elements moved along some of them."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
     value = ungrouped(context, context.lower(argument, None))

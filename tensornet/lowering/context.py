@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 from ..autodiff.joint import JointGraph
+from ..contraction.layout_search import Choose
 from ..contraction.pairs import Layout
-from ..contraction.search import Choose
 from ..device.model import DeviceProfile
 from ..errors import ShapeError
 from ..graph.shape_inference import Dim
@@ -24,10 +24,10 @@ from ..planning.plans import CallStep, Plan
 from ..planning.steps import Step
 from ..planning.target import Target
 from ..sizes import evaluate, product, size_names
-from .layout_assignment import Laid, common_orders
 from .lines import Line, Lines
+from .shared_layouts import SharedLayout, shared_layouts
 
-__all__ = ["Context", "Stored", "as_declared", "entry_of"]
+__all__ = ["LoweringContext", "Stored", "as_declared", "entry_of"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> Stored:
 
 
 @dataclass
-class Context(ABC):
+class LoweringContext(ABC):
     """What the functions of lowering share.
 
     Attributes:
@@ -117,7 +117,7 @@ class Context(ABC):
         self.stored = {
             leaf.name: as_declared(leaf.name, leaf.dims, lines.elements[leaf.name]) for leaf in lines.leaves
         }
-        self.common: Mapping[str, Laid] = common_orders(lines, self._count_in)
+        self.common: Mapping[str, SharedLayout] = shared_layouts(lines, self._count_in)
 
     @abstractmethod
     def lower(self, expression: Expression, wanted: Layout | None) -> Value:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..contraction.joint_order import Factor, joint_order, joint_product, names_of
-from ..contraction.pairs import Arrangement, Layout, flatten, view_order
-from ..contraction.search import Order, Problem
+from ..contraction.layout_search import Order, Problem
+from ..contraction.pairs import Layout, Strategy, flatten, view_order
 from ..device.model import PACKED
 from ..graph.element_types import of_number
 from ..language.expression import (
@@ -25,7 +25,7 @@ from ..language.expression import (
 from ..ops.protocols import Value, extent, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep
-from .context import Context
+from .context import LoweringContext
 from .pointwise import Operand, combine, is_reciprocal, operand
 from .reading import scalar
 from .steps import add, convert, emit, reorder
@@ -33,20 +33,20 @@ from .steps import add, convert, emit, reorder
 __all__ = ["lower_contraction", "lower_quotient", "lower_rounded"]
 
 
-def lower_contraction(context: Context, expression: Contraction, wanted: Layout | None) -> Value:
+def lower_contraction(context: LoweringContext, expression: Contraction, wanted: Layout | None) -> Value:
     """A product of several factors, summed over some axes."""
     scalars, values = _factors(context, expression.factors)
     return _multiply(context, values, scalars, expression.summed, wanted)
 
 
-def _factors(context: Context, factors: Sequence[Expression]) -> tuple[list[Expression], list[Value]]:
+def _factors(context: LoweringContext, factors: Sequence[Expression]) -> tuple[list[Expression], list[Value]]:
     """The numbers among the factors of a product, and the tensors."""
     scalars = [scalar(context, factor) for factor in factors if is_scalar(factor)]
     return scalars, [context.lower(factor, None) for factor in factors if not is_scalar(factor)]
 
 
 def _multiply(
-    context: Context,
+    context: LoweringContext,
     values: list[Value],
     scalars: list[Expression],
     summed: tuple[str, ...],
@@ -67,7 +67,7 @@ def _multiply(
     return values[0] if len(values) == 1 else _contract(context, values, set(summed), wanted)
 
 
-def _sum_alone(context: Context, values: list[Value], summed: set[str]) -> list[Value]:
+def _sum_alone(context: LoweringContext, values: list[Value], summed: set[str]) -> list[Value]:
     """Sums the axes that only one factor has, which never hurts; truth values are counted."""
     reduced: list[Value] = []
     holders = Counter(axis for each in values for axis in set(each.layout))
@@ -82,12 +82,12 @@ def _sum_alone(context: Context, values: list[Value], summed: set[str]) -> list[
     return reduced
 
 
-def _weight(context: Context, value: Value) -> tuple[bool, int]:
+def _weight(context: LoweringContext, value: Value) -> tuple[bool, int]:
     """What it takes to do something to a value: nothing where that is done once."""
     return value.ref.name not in context.invariant, context.count(value.sizes, value.layout)
 
 
-def _scaled(context: Context, value: Value, scalars: list[Expression]) -> Value:
+def _scaled(context: LoweringContext, value: Value, scalars: list[Expression]) -> Value:
     """The value times some numbers; it is divided by one that may be 0."""
     below = [each for each in scalars if _may_divide_by_zero(each)]
     factors = [*(each for each in scalars if each not in below), value.ref, *below]
@@ -102,7 +102,9 @@ def _may_divide_by_zero(number: Expression) -> bool:
 # ---------------------------------------------------------------------------- order
 
 
-def _contract(context: Context, values: list[Value], summed: set[str], wanted: Layout | None) -> Value:
+def _contract(
+    context: LoweringContext, values: list[Value], summed: set[str], wanted: Layout | None
+) -> Value:
     """The contraction of several tensors, pair by pair in the order that is chosen."""
     kept, sizes = frozenset(axis for each in values for axis in each.layout) - summed, sizes_of(values)
     problem = Problem(
@@ -124,7 +126,7 @@ def _contract(context: Context, values: list[Value], summed: set[str], wanted: L
     return _pairs(context, problem, context.choose(problem), values)
 
 
-def _of_copies(context: Context, problem: Problem, values: list[Value]) -> Value:
+def _of_copies(context: LoweringContext, problem: Problem, values: list[Value]) -> Value:
     """The product of two tensors, of copies of them where these are read more quickly."""
     found: list[tuple[float, Order, list[Value]]] = []
     for pair in itertools.product(*(_copies(context, each) for each in values)):
@@ -134,7 +136,7 @@ def _of_copies(context: Context, problem: Problem, values: list[Value]) -> Value
     return _pairs(context, problem, order, values)
 
 
-def _copies(context: Context, value: Value) -> list[Value]:
+def _copies(context: LoweringContext, value: Value) -> list[Value]:
     """A tensor as it lies, and copies of it in other orders that are there."""
     layout, copies = value.layout, context.copies[value.ref.name]
     return [value] + [
@@ -144,7 +146,9 @@ def _copies(context: Context, value: Value) -> list[Value]:
     ]
 
 
-def _with_vjp(context: Context, problem: Problem, values: list[Value], changing: frozenset[int]) -> Value:
+def _with_vjp(
+    context: LoweringContext, problem: Problem, values: list[Value], changing: frozenset[int]
+) -> Value:
     """The call of a product whose backward pass is planned with it; factors are brought into the orders it reads."""
     order, sizes = joint_order(problem, changing), sizes_of(values)
     left = problem.wanted or flatten(order[-1].way.result)
@@ -167,7 +171,7 @@ def _with_vjp(context: Context, problem: Problem, values: list[Value], changing:
     return Value(Ref(name, left), {axis: sizes[axis] for axis in left}, Element.NUMBER)
 
 
-def _apart(context: Context, value: Value) -> Value:
+def _apart(context: LoweringContext, value: Value) -> Value:
     """The value as a function may take it: the sizes of what lies together are known, or lie apart."""
     grouped = (axis for entry in value.left if isinstance(entry, tuple) for axis in entry)
     known = all(isinstance(context.open(value.sizes[axis]), int) for axis in grouped)
@@ -177,7 +181,7 @@ def _apart(context: Context, value: Value) -> Value:
 # ---------------------------------------------------------------------------- pairs
 
 
-def _pairs(context: Context, problem: Problem, order: Order, values: Sequence[Value]) -> Value:
+def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Sequence[Value]) -> Value:
     """Emits the steps of one contraction, without what its readers will do."""
     made, sizes = list(values), sizes_of(values)
     for pair in order:
@@ -194,7 +198,7 @@ def _pairs(context: Context, problem: Problem, order: Order, values: Sequence[Va
     return made[-1]
 
 
-def _settled(context: Context, value: Value, other: Value, way: Arrangement) -> Value:
+def _settled(context: LoweringContext, value: Value, other: Value, way: Strategy) -> Value:
     """The second tensor of a product, brought once into the order it is read in at each call, if it is invariant."""
     invariant = context.invariant
     if way.kind != "matmul" or value.ref.name not in invariant or other.ref.name in invariant:
@@ -205,7 +209,9 @@ def _settled(context: Context, value: Value, other: Value, way: Arrangement) -> 
     return value if offered else reorder(context, value, flatten((batch, *inner)))
 
 
-def _copied_once(context: Context, a: Value, b: Value, way: Arrangement) -> tuple[Value, Value, Arrangement]:
+def _copied_once(
+    context: LoweringContext, a: Value, b: Value, way: Strategy
+) -> tuple[Value, Value, Strategy]:
     """The operands of a product; what it reads in another order, and others read as well, is copied before it."""
     pair = [a, b]
     for n, each in enumerate(pair):
@@ -218,7 +224,7 @@ def _copied_once(context: Context, a: Value, b: Value, way: Arrangement) -> tupl
     return pair[0], pair[1], way
 
 
-def _linear(way: Arrangement, a: Value, b: Value) -> Arrangement:
+def _linear(way: Strategy, a: Value, b: Value) -> Strategy:
     """The same product, its rows left as they are where the first tensor has them before what is summed, and
     the second is a matrix of columns and these, as weights are kept."""
     if (
@@ -235,7 +241,7 @@ def _linear(way: Arrangement, a: Value, b: Value) -> Arrangement:
     return replace(way, kind="linear", result=(*map(names_in, rows), way.columns))
 
 
-def _packed(context: Context, way: Arrangement, sizes: Mapping[str, int]) -> Arrangement:
+def _packed(context: LoweringContext, way: Strategy, sizes: Mapping[str, int]) -> Strategy:
     """The same by a kernel that packs both matrices, where the library has one and it is quicker."""
     if way.batch or way.kind not in ("matmul", "linear") or PACKED not in context.target.supported:
         return way
@@ -247,7 +253,7 @@ def _packed(context: Context, way: Arrangement, sizes: Mapping[str, int]) -> Arr
 # ---------------------------------------------------------------------------- divisions
 
 
-def lower_quotient(context: Context, factors: tuple[Expression, ...], wanted: Layout | None) -> Value:
+def lower_quotient(context: LoweringContext, factors: tuple[Expression, ...], wanted: Layout | None) -> Value:
     """A product that sums nothing, from left to right: in `a * b / c * d` the division is one."""
     last = max(n for n, factor in enumerate(factors) if is_reciprocal(factor))
     value = _divided(context, *_division(context, factors[: last + 1], wanted))
@@ -256,7 +262,7 @@ def lower_quotient(context: Context, factors: tuple[Expression, ...], wanted: La
 
 
 def _division(
-    context: Context, factors: tuple[Expression, ...], wanted: Layout | None
+    context: LoweringContext, factors: tuple[Expression, ...], wanted: Layout | None
 ) -> tuple[Operand, Operand]:
     """What is divided in `a * b / c`, and by what."""
     *above, below = factors
@@ -265,7 +271,7 @@ def _division(
     return numerator, operand(context, below.arguments[0], wanted)
 
 
-def _divided(context: Context, above: Operand, below: Operand) -> Value:
+def _divided(context: LoweringContext, above: Operand, below: Operand) -> Value:
     return combine(context, FUNCTIONS["reciprocal"], _quotient, [above, below])
 
 
@@ -273,7 +279,7 @@ def _quotient(above: Expression, below: Expression) -> Expression:
     return product_of([above, Call("reciprocal", (below,))])
 
 
-def lower_rounded(context: Context, call: Call, wanted: Layout | None) -> Value:
+def lower_rounded(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
     """The integer that a number is rounded to: of integers divided, without a fraction in between."""
     match call.arguments[0]:
         case Contraction((_, *_, last) as factors, ()) if is_reciprocal(last):

@@ -11,7 +11,7 @@ from ..language.expression import Call, Contraction, Ref, axes_of_index, free_ax
 from ..ops.protocols import Value
 from ..ops.table import FUNCTIONS, Element
 from ..planning.steps import Step
-from .context import Context
+from .context import LoweringContext
 from .pointwise import Operand
 from .steps import convert
 
@@ -22,7 +22,7 @@ WORTH = 0.3
 """From this part of the time of its product on, a bias that takes no step is worth more than an order that suits."""
 
 
-def _product_of(context: Context, value: Value) -> Step | None:
+def _product_of(context: LoweringContext, value: Value) -> Step | None:
     """The last step, if it is a product of matrices that makes a value which nothing else may read as it is."""
     last = context.steps[-1] if context.steps else None
     if not isinstance(last, Step) or last.equation.name != value.ref.name or value.ref.name in context.named:
@@ -30,7 +30,7 @@ def _product_of(context: Context, value: Value) -> Step | None:
     return last
 
 
-def order_with_bias(context: Context, call: Call) -> Layout | None:
+def order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
     """The order in which a product of two takes what is added to its rows in one step, where that is worth asking for:
     with the axes of the bias innermost."""
     match call.arguments:
@@ -57,7 +57,7 @@ def order_with_bias(context: Context, call: Call) -> Layout | None:
     return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None
 
 
-def with_bias(context: Context, terms: Sequence[Operand]) -> Value | None:
+def with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | None:
     """A matrix product just made, with what is added to each of its rows: one step, which most libraries have."""
     values = [each.value for each in terms if each.value is not None and not each.numbers]
     if "linear" not in context.target.supported or len(values) != 2:
@@ -80,7 +80,7 @@ def with_bias(context: Context, terms: Sequence[Operand]) -> Value | None:
     return made
 
 
-def with_function(context: Context, function: str, value: Value) -> Value | None:
+def with_function(context: LoweringContext, function: str, value: Value) -> Value | None:
     """A linear product just made, with a function of each element: one step, where the library's kernel has it."""
     last = _product_of(context, value)
     if last is None or (way := last.arrangement) is None or not way.packed or way.kind != "linear":

@@ -134,7 +134,7 @@ class _Writing:
         return self.tensors[each]
 
     def _is_laid_out(self, each: Node, readers: Iterable[Node]) -> bool:
-        """Whether a kernel takes parts of a dimension of what a node reads: see `layout_assignment`."""
+        """Whether a kernel takes parts of a dimension of what a node reads: see `shared_layouts`."""
         return any(map(is_kernel, readers)) and bool(parted(each, self.same))
 
     def dimension(self, each: Node, d: int) -> str:

@@ -14,16 +14,18 @@ from ..graph.shape_inference import Axis
 from ..language.expression import fresh, rename_tensors
 from ..planning.plans import Plan
 from ..planning.steps import Repetition, Step
-from .context import Context
+from .context import LoweringContext
 from .reading import in_logical_order
 from .steps import add
 
-__all__ = ["hoisted", "variable_of"]
+__all__ = ["hoist_loop_invariants", "variable_of"]
 
 _VARIABLE = re.compile(r"t\d+")
 
 
-def hoisted(context: Context, plan: Plan, call: Apply) -> tuple[tuple[str, ...], Repetition]:
+def hoist_loop_invariants(
+    context: LoweringContext, plan: Plan, call: Apply
+) -> tuple[tuple[str, ...], Repetition]:
     """Loop-invariant code motion: what is alike at all positions of a loop is made before it, under other names."""
     along = call.along
     assert along is not None
@@ -44,7 +46,7 @@ def hoisted(context: Context, plan: Plan, call: Apply) -> tuple[tuple[str, ...],
     return tables, Repetition(axis, count, along.cuts, along.states, along.back, along.last)
 
 
-def variable_of(context: Context, name: str) -> str:
+def variable_of(context: LoweringContext, name: str) -> str:
     """The variable of a tensor that a block is given; brought in order once, it stays so for other calls."""
     stored = context.stored[name]
     variable = in_logical_order(context, stored)

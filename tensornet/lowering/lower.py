@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..autodiff.joint import JointGraph
+from ..contraction.layout_search import Choose
 from ..contraction.pairs import Layout, view_order
-from ..contraction.search import Choose
 from ..graph.element_types import holding, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, dim_size
@@ -36,10 +36,10 @@ from ..planning.plans import CallStep, Plan
 from ..planning.steps import Result, Step
 from ..planning.target import Target
 from .calls import lower_call
-from .context import Context, Stored, as_declared
+from .context import LoweringContext, Stored, as_declared
 from .contractions import lower_contraction, lower_quotient
 from .lines import Line, Lines
-from .loop_invariants import hoisted, variable_of
+from .loop_invariants import hoist_loop_invariants, variable_of
 from .pointwise import is_reciprocal
 from .reading import read, scalar
 from .records import OneCall
@@ -52,8 +52,8 @@ Planned: TypeAlias = "Callable[[Graph, frozenset[str]], Plan]"
 _NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 COPIED = 0.05
-"""Of those who read what leaves a plan, so many have it copied into the order that is written: it may lie in any, as
-what the libraries' own einsum gives, but is written so where that takes hardly longer."""
+"""The assumed share of callers who copy an output into row-major order. An output may have any layout, as with the
+libraries' own einsum; the declared one is chosen where it costs hardly more."""
 
 
 def lower(
@@ -95,7 +95,7 @@ def steps_to_price(
     return context.steps
 
 
-class _Lowering(Context):
+class _Lowering(LoweringContext):
     """The context, in which expressions are lowered by what they are."""
 
     def lower(self, expression: Expression, wanted: Layout | None) -> Value:
@@ -155,7 +155,7 @@ def _asked_for(lines: Lines) -> Iterator[str]:
         yield from Counter(ref.name for ref in line.equation.references) - factors
 
 
-def _lower_line(context: Context, line: Line, as_written: bool) -> None:
+def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
     """The steps of a line; the last one, if it made the tensor, has its name."""
     equation, start = line.equation, len(context.steps)
     context.sizes, context.written = line.sizes, axes_of_index(equation.left)
@@ -181,7 +181,7 @@ def _lower_line(context: Context, line: Line, as_written: bool) -> None:
     context.stored[equation.name] = Stored(variable, value.left, logical, dims, value.element)
 
 
-def _is_made_here(context: Context, value: Value, start: int) -> bool:
+def _is_made_here(context: LoweringContext, value: Value, start: int) -> bool:
     """Whether a value is what the last step made, of those from some number on, and has no name yet."""
     made = len(context.steps) > start and (value.ref.name,) == context.steps[-1].defines
     return made and value.ref.name not in context.named
@@ -194,7 +194,7 @@ def _renamed(step: Step | CallStep, name: str) -> Step | CallStep:
     return replace(step, equation=replace(step.equation, name=name))
 
 
-def _result(context: Context, name: str, inside: bool) -> Result:
+def _result(context: LoweringContext, name: str, inside: bool) -> Result:
     """Where an output is, lying as whoever reads it takes it to lie."""
     stored = context.stored[name]
     axes = tuple(Axis(label, context.open(size)) for label, size in stored.sizes.items())
@@ -211,14 +211,14 @@ def _result(context: Context, name: str, inside: bool) -> Result:
 # ---------------------------------------------------------------------------- blocks
 
 
-def _lower_block(context: Context, call: Apply, planned: Planned) -> None:
+def _lower_block(context: LoweringContext, call: Apply, planned: Planned) -> None:
     """A call of a block; what it is given, and what it gives, lies in memory as it is declared."""
     names, changing = call.names(), context.changing
     seen = {leaf.name: context.stored[names[leaf.name]].element for leaf in call.graph.leaves}
     given = frozenset(leaf for leaf, name in names.items() if context.stored[name].variable in changing)
     both_ways = given if call.along is None else frozenset[str]()  # small steps are autograd's own
     plan = planned(holding(call.graph, seen), both_ways)
-    tables, along = hoisted(context, plan, call) if call.along is not None else ((), None)
+    tables, along = hoist_loop_invariants(context, plan, call) if call.along is not None else ((), None)
     operands = tuple(variable_of(context, name) for name in call.operands)
     dims = [context.lines.dims[name] for name in call.results]
     shapes = tuple(tuple(context.open(dim_size(dim)) for dim in each) for each in dims)

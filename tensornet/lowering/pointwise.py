@@ -19,7 +19,7 @@ from ..language.expression import (
 )
 from ..ops.protocols import Left, Value
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
-from .context import Context
+from .context import LoweringContext
 from .reading import scalar
 from .steps import convert, emit, reorder
 
@@ -51,13 +51,15 @@ class Operand:
         return all(each <= Element.WHOLE for each in (*self.numbers, *tensors))
 
 
-def applied(context: Context, function: str, values: Sequence[Value]) -> Value:
+def applied(context: LoweringContext, function: str, values: Sequence[Value]) -> Value:
     """A pointwise function of tensors at hand."""
     operands = [Operand(each) for each in values]
     return combine(context, FUNCTIONS[function], lambda *each: Call(function, each), operands)
 
 
-def operand(context: Context, expression: Expression, wanted: Layout | None, scaled: bool = False) -> Operand:
+def operand(
+    context: LoweringContext, expression: Expression, wanted: Layout | None, scaled: bool = False
+) -> Operand:
     """What a pointwise step reads; `scaled` where it may multiply by numbers on the way."""
     if is_scalar(expression):
         return Operand(None, (scalar(context, expression),))
@@ -74,7 +76,7 @@ def operand(context: Context, expression: Expression, wanted: Layout | None, sca
 
 
 def combine(
-    context: Context,
+    context: LoweringContext,
     rule: Function,
     written: Callable[..., Expression],
     operands: Sequence[Operand],
@@ -110,7 +112,7 @@ def _tensors(operands: Sequence[Operand]) -> list[Value]:
     return [each.value for each in operands if each.value is not None]
 
 
-def _lying(context: Context, value: Value, order: Layout) -> Value:
+def _lying(context: LoweringContext, value: Value, order: Layout) -> Value:
     """The value, lying as the result does where it is invariant, so that it is brought there once."""
     asked = tuple(axis for axis in order if axis in value.layout)
     if value.ref.name not in context.invariant or asked == value.layout:
@@ -118,7 +120,7 @@ def _lying(context: Context, value: Value, order: Layout) -> Value:
     return reorder(context, value, asked)
 
 
-def exact_together(context: Context, terms: list[Operand]) -> list[Operand]:
+def exact_together(context: LoweringContext, terms: list[Operand]) -> list[Operand]:
     """The terms of a sum, those that are exact added up before they meet numbers of the working type."""
     exact = [each for each in terms if each.value is None or each.value.element.is_exact]
     if not 1 < len(exact) < len(terms) or not _tensors(exact):
@@ -134,7 +136,7 @@ def is_reciprocal(factor: Expression) -> bool:
 # ---------------------------------------------------------------------------- the order of the result
 
 
-def _common_order(context: Context, values: Sequence[Value], wanted: Layout | None) -> Left:
+def _common_order(context: LoweringContext, values: Sequence[Value], wanted: Layout | None) -> Left:
     """The order of a result made of some operands; theirs, grouped as they are, if they lie alike.
 
     But one that is wanted where none of them has all axes and each lies in that order, as far as it goes, or is
@@ -150,7 +152,7 @@ def _common_order(context: Context, values: Sequence[Value], wanted: Layout | No
     return order_of(context, axes, values)
 
 
-def order_of(context: Context, axes: set[str], values: Sequence[Value]) -> Layout:
+def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) -> Layout:
     """The order of a result of these axes: that of an operand that has all of them, the written one if
     there is a choice; and as it is written where none has."""
     whole = [each.layout for each in values if set(each.layout) == axes]

@@ -27,8 +27,8 @@ from ..ops.structure import ONEHOT, PAD
 from ..ops.table import FUNCTIONS
 from ..planning.steps import Step
 from ..sizes import symbol
-from .context import Context, Stored, entry_of
-from .layout_assignment import split_as
+from .context import LoweringContext, Stored, entry_of
+from .shared_layouts import split_as
 from .steps import emit, reorder
 
 __all__ = ["in_logical_order", "in_windows", "read", "scalar"]
@@ -37,14 +37,14 @@ WINDOWS = "windows"
 """What a backend has a spelling for that looks at an array in windows, without a copy."""
 
 
-def scalar(context: Context, expression: Expression) -> Expression:
+def scalar(context: LoweringContext, expression: Expression) -> Expression:
     """A number, with the sizes it speaks of put in."""
     if isinstance(expression, Size):
         return size_expression(context.open(symbol(expression.axis)))
     return transform(expression, lambda part: scalar(context, part))
 
 
-def read(context: Context, ref: Ref) -> Value:
+def read(context: LoweringContext, ref: Ref) -> Value:
     """A tensor under the axis names of this reference: as it lies, or picked out of it by a step."""
     stored = context.stored[ref.name]
     found = _as_it_lies(context, ref, stored)
@@ -53,7 +53,7 @@ def read(context: Context, ref: Ref) -> Value:
     return _laid(context, ref, found) if ref.name in context.common else found
 
 
-def _as_it_lies(context: Context, ref: Ref, stored: Stored) -> Value | None:
+def _as_it_lies(context: LoweringContext, ref: Ref, stored: Stored) -> Value | None:
     """The tensor, where each dimension is read whole, and no two of them together."""
     entries: dict[str, Entry] = {}
     sizes: dict[str, Any] = {}
@@ -78,7 +78,7 @@ def _as_it_lies(context: Context, ref: Ref, stored: Stored) -> Value | None:
     return Value(Ref(stored.variable, tuple(map(entry_of, names))), sizes, stored.element)
 
 
-def _is_componentwise(context: Context, names: tuple[str, ...], dim: Dim) -> bool:
+def _is_componentwise(context: LoweringContext, names: tuple[str, ...], dim: Dim) -> bool:
     """Whether the parts of a composite are those of the dimension it reads, one by one."""
     pairs = zip(names, dim, strict=False)
     return len(names) == len(dim) and all(
@@ -86,7 +86,7 @@ def _is_componentwise(context: Context, names: tuple[str, ...], dim: Dim) -> boo
     )
 
 
-def _laid(context: Context, ref: Ref, value: Value) -> Value:
+def _laid(context: LoweringContext, ref: Ref, value: Value) -> Value:
     """A tensor in the order that several of its readers have in common, if this is one of them."""
     common, axes = context.common[ref.name], axes_of_index(ref.index)
     if split_as(ref, lambda axis: context.count(value.sizes, (axis,))) != common.split:
@@ -97,7 +97,7 @@ def _laid(context: Context, ref: Ref, value: Value) -> Value:
     return replace(value, ref=Ref(context.laid[ref.name], order))
 
 
-def _picked(context: Context, ref: Ref, stored: Stored) -> Value:
+def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
     """Integer indices, gathers, diagonals, windows, and composites read as one axis."""
     variable = in_logical_order(context, stored)
     entries: list[Index] = []
@@ -128,7 +128,7 @@ def _picked(context: Context, ref: Ref, stored: Stored) -> Value:
     return emit(context, axes, picked, operands, sizes, stored.element, seconds=seconds)
 
 
-def _window(context: Context, entry: Expression, ref: Ref) -> Index | None:
+def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | None:
     """An entry that tells positions at even distances, its numbers put in, if the backend looks at such."""
     if isinstance(entry, Ref):
         return None
@@ -139,7 +139,7 @@ def _window(context: Context, entry: Expression, ref: Ref) -> Index | None:
     return cast("Index", told)
 
 
-def in_logical_order(context: Context, stored: Stored) -> str:
+def in_logical_order(context: LoweringContext, stored: Stored) -> str:
     """A variable with one dimension for each of the tensor, in order."""
     value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
     return reorder(context, value, stored.left).ref.name
@@ -148,7 +148,7 @@ def in_logical_order(context: Context, stored: Stored) -> str:
 # ---------------------------------------------------------------------------- windows
 
 
-def in_windows(context: Context, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
+def in_windows(context: LoweringContext, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
     """A tensor that is read in windows, with an axis for each, and ones where windows are.
 
     Args:
@@ -178,7 +178,7 @@ def in_windows(context: Context, ref: Ref, *, bare: bool) -> tuple[Value, tuple[
     )
 
 
-def _padding(context: Context, name: str, ref: Ref) -> Step | None:
+def _padding(context: LoweringContext, name: str, ref: Ref) -> Step | None:
     """The step that puts zeros around a tensor; nothing if there is none, or others may read it by its name."""
     if name in context.lines.outputs or any(name in call.operands for call in context.lines.calls):
         return None
@@ -204,7 +204,7 @@ def _zeros(step: Step, ref: Ref) -> dict[str, tuple[int, int]]:
 
 
 def _without(
-    context: Context, name: str, step: Step, value: Value, zeros: Mapping[str, tuple[int, int]]
+    context: LoweringContext, name: str, step: Step, value: Value, zeros: Mapping[str, tuple[int, int]]
 ) -> Value:
     """The tensor without zeros; the step that puts them around it goes with the last that would read these."""
     context.readers[name] -= 1

@@ -13,7 +13,7 @@ from ..language.affine import is_window, reached
 from ..language.expression import Call, Expression, Literal, Ref, free_axes, scalar_value, transform
 from ..ops.protocols import Left, Reached, Value
 from ..ops.table import Element
-from .context import Context
+from .context import LoweringContext
 from .pointwise import applied
 from .reading import in_windows
 from .steps import convert, emit, grouped, offers
@@ -25,7 +25,7 @@ __all__ = ["OneCall"]
 class OneCall:
     """The lowering of one call; see `ops.protocols.Lowering`."""
 
-    context: Context
+    context: LoweringContext
 
     @property
     def profile(self) -> DeviceProfile:

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..contraction.pairs import Arrangement, Layout, access_seconds, flatten, view_order
+from ..contraction.pairs import Layout, Strategy, flatten, view_order
+from ..device.transpose_cost import access_seconds
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import Call, Expression, Literal, Ref, axes_of_index, references
@@ -15,19 +16,19 @@ from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.constant_folding import is_invariant
 from ..planning.plans import CallStep
 from ..planning.steps import Step
-from .context import Context
+from .context import LoweringContext
 
 __all__ = ["add", "convert", "emit", "grouped", "offers", "reorder", "transpose_seconds", "ungrouped"]
 
 
 def emit(
-    context: Context,
+    context: LoweringContext,
     left: Left,
     right: Expression,
     operands: Sequence[Value],
     sizes: Mapping[str, Any],
     element: Element,
-    arrangement: Arrangement | None = None,
+    arrangement: Strategy | None = None,
     *,
     seconds: float | None = None,
     flops: Any = 0,
@@ -58,7 +59,7 @@ def emit(
     return Value(Ref(step.equation.name, left), {axis: known[axis] for axis in axes}, element)
 
 
-def add(context: Context, step: Step | CallStep) -> None:
+def add(context: LoweringContext, step: Step | CallStep) -> None:
     """Adds a step, and notes whether a call gives what it depends on, and whether it gets a gradient."""
     context.steps.append(step)
     if is_invariant(step, context.invariant, context.told_sizes):
@@ -69,7 +70,12 @@ def add(context: Context, step: Step | CallStep) -> None:
 
 
 def _seconds(
-    context: Context, right: Expression, operands: Sequence[Value], order: Layout, moved: int, written: int
+    context: LoweringContext,
+    right: Expression,
+    operands: Sequence[Value],
+    order: Layout,
+    moved: int,
+    written: int,
 ) -> float:
     """The time of a step that is no product: what its function takes along such axes, and to read operands
     that lie otherwise than the result."""
@@ -85,7 +91,7 @@ def _seconds(
     return seconds + _access_seconds(context, operands, order) - profile.pointwise(moved, written)
 
 
-def _in_order(context: Context, function: Function, call: Call, operands: Sequence[Value]) -> bool:
+def _in_order(context: LoweringContext, function: Function, call: Call, operands: Sequence[Value]) -> bool:
     """Whether the axes that a function runs over are the innermost, and its conditions follow from positions."""
     if function.conditions:
         asked = itertools.chain.from_iterable(map(references, call.arguments[: function.conditions]))
@@ -94,7 +100,7 @@ def _in_order(context: Context, function: Function, call: Call, operands: Sequen
     return not over or not operands or set(over) == set(operands[0].layout[-len(over) :])
 
 
-def _access_seconds(context: Context, values: Sequence[Value], order: Layout) -> float:
+def _access_seconds(context: LoweringContext, values: Sequence[Value], order: Layout) -> float:
     """Seconds to go through some values in an order."""
     sizes = {axis: context.count(each.sizes, (axis,)) for each in values for axis in each.layout}
     layouts = tuple(each.layout for each in values)
@@ -104,7 +110,7 @@ def _access_seconds(context: Context, values: Sequence[Value], order: Layout) ->
 # ---------------------------------------------------------------------------- values
 
 
-def convert(context: Context, value: Value, element: Element) -> Value:
+def convert(context: LoweringContext, value: Value, element: Element) -> Value:
     """Element type conversion: numbers become truth values where they are not 0."""
     if value.element is element:
         return value
@@ -113,7 +119,7 @@ def convert(context: Context, value: Value, element: Element) -> Value:
     return emit(context, value.left, right, [value], {}, element)
 
 
-def reorder(context: Context, value: Value, left: Left) -> Value:
+def reorder(context: LoweringContext, value: Value, left: Left) -> Value:
     """Transposition: the value in another order in memory."""
     if value.left == left:
         return value
@@ -122,22 +128,22 @@ def reorder(context: Context, value: Value, left: Left) -> Value:
     return emit(context, left, value.ref, [value], {}, value.element, seconds=seconds)
 
 
-def transpose_seconds(context: Context, value: Value, order: Layout) -> float:
+def transpose_seconds(context: LoweringContext, value: Value, order: Layout) -> float:
     """Seconds to bring a value into another order."""
     return _access_seconds(context, [value], order) + context.profile.view
 
 
-def offers(context: Context, value: Value, groups: Sequence[Layout]) -> bool:
+def offers(context: LoweringContext, value: Value, groups: Sequence[Layout]) -> bool:
     """Whether a value has a dimension for each group, the last innermost, without a copy."""
     order = view_order(value.layout, tuple(groups))
     return order is not None and (not groups[-1] or order[-1] == len(groups) - 1)
 
 
-def grouped(context: Context, value: Value, groups: Sequence[Layout]) -> Value:
+def grouped(context: LoweringContext, value: Value, groups: Sequence[Layout]) -> Value:
     """The value, copied where it does not offer the groups."""
     return value if offers(context, value, groups) else reorder(context, value, flatten(tuple(groups)))
 
 
-def ungrouped(context: Context, value: Value) -> Value:
+def ungrouped(context: LoweringContext, value: Value) -> Value:
     """The value with a dimension for each axis."""
     return reorder(context, value, value.layout)

@@ -1,4 +1,4 @@
-"""The seam between the records of functions and the rooms above them: what one hands the other.
+"""The seam between the records of functions and the folders above them: what one hands the other.
 
 Records stand below lowering and code generation, so these are protocols.
 """

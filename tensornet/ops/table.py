@@ -1,6 +1,6 @@
 """The table of operations: every function that an equation may call, by name.
 
-The rows stand by kind in the files beside; other rooms take what they need of records from here.
+The rows stand by kind in the files beside; other folders take what they need of records from here.
 """
 
 from __future__ import annotations

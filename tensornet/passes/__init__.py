@@ -1,8 +1,9 @@
-"""Graph to Graph: the same mathematics in a form that leaves the planner more choice.
+"""Program to program: the same mathematics in a form that runs faster.
 
-In: a graph without calls; a rewrite that is not always a gain also takes what a part of a graph costs. Out: a
-graph, validated again, that computes the same.
+In: a program in the core form, without calls; a pass that is not always a gain also gets the expected
+seconds of a part.
+Out: a program that computes the same.
 
-`rewriter` holds the equations while they change; `pipeline` puts together what always pays, of `dead_code`,
-`common_subexpressions`, `fuse` and `gather_pushdown`.
+`pipeline` lists the passes, and each stands in a file of its name. `dead_code` alone is of graphs: in the core form
+what no output reaches is not there.
 """

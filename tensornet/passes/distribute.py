@@ -75,7 +75,7 @@ def _may_pay(program: Program, found: Opened, term: Operand, known: Mapping[str,
     own, kept = frozenset(axes_of(reads)), frozenset(axes_of(found.result))
 
     def least(factors: Sequence[tuple[Node, frozenset[Axis]]], left: frozenset[Axis]) -> float:
-        still = [other in program.still for other, _ in factors]
+        still = [other in program.constants for other, _ in factors]
         return _fewest([axes for _, axes in factors], still, left, sizes)
 
     return least([*inner, *outer], kept) < least(inner, own) + least([(each, own), *outer], kept)

@@ -91,7 +91,7 @@ def select_kernels(
             if pattern.functions
             <= functions(
                 called[pattern.repeats] - {kernel.name}
-            )  # of which one that is called there is no sign
+            )  # a kernel that is called already shows none of its own functions
         ]
         if possible:
             search = _Search(present, head, values)

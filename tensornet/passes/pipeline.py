@@ -1,10 +1,21 @@
 """The pass pipeline: what is done to a program before it is lowered, in order.
 
-A pass takes a program without calls, in the core form, and gives one that computes the same. There what nothing needs
-is gone, and what is alike is one node: dead code and common subexpressions take no pass. A pass is not entered where
-no node is one that it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
-Before these passes `planning.planner` outlines blocks and makes scans of recurrences; after them it lowers, and folds
-constants.
+The way from text to result, a file for each arrow:
+
+    text      →  graph      frontend/elaborate.py        equations as a value, sizes solved
+    graph     →  graph      autodiff/vjp.py              forward and backward pass, where gradients are asked for
+    graph     →  graph      planning/planner.py          dead code elimination, outlining; recurrences to scans: scan/
+    graph     →  program    frontend/elaborate_ir.py     the core form: nodes with numbered axes (`ir/node.py`)
+    program   →  program    this file                    the passes below, for the body of each block
+    program   →  steps      lowering/lower.py            one operation each; contraction/order_search.py orders products
+    steps     →  plan       planning/planner.py          constant folding, liveness, slicing to a memory limit
+    plan      →  source     codegen/function.py          a line of Python for each step
+    source    →  function   codegen/loading.py           called by runtime/executable.py
+
+A program has no calls. What no output reaches is no part of it, and equal nodes are one object: dead code and common
+subexpressions take no pass here. A pass that does not always pay asks the cost of a part before and after: the part is
+lowered, and the expected seconds of its steps are added up (`planner._rewritten`). A pass is entered only if a node is
+of the kind that it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
 """
 
 from __future__ import annotations
@@ -35,7 +46,7 @@ from .reduction_pushdown import push_reductions_down
 __all__ = [
     "PIPELINE",
     "SIMPLIFICATION",
-    "Context",
+    "PassContext",
     "Pass",
     "is_traced",
     "noted",
@@ -47,7 +58,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Context:
+class PassContext:
     """What passes ask while a graph is planned.
 
     Attributes:
@@ -88,7 +99,7 @@ class Pass:
     """
 
     name: str
-    run: Callable[[Program, Context], Program]
+    run: Callable[[Program, PassContext], Program]
     needs: Callable[[Node], bool] | None = None
     always: bool = False
 
@@ -224,7 +235,7 @@ PIPELINE = (
 """All passes, in order."""
 
 
-def optimize(graph: Graph, context: Context) -> Program:
+def optimize(graph: Graph, context: PassContext) -> Program:
     """A graph after all passes: the form that takes least time at some sizes on some device."""
     program = program_of(graph)
     for each in PIPELINE:
@@ -238,14 +249,14 @@ def simplify(graph: Graph) -> Program:
     return _through(SIMPLIFICATION, program_of(graph), _NOTHING)
 
 
-def _through(passes: Iterable[Pass], program: Program, context: Context) -> Program:
+def _through(passes: Iterable[Pass], program: Program, context: PassContext) -> Program:
     for each in passes:
         if each.finds_work(program):
             program = each.run(program, context)
     return program
 
 
-_NOTHING = Context(lambda _: 0.0, (), (), {}, True)
+_NOTHING = PassContext(lambda _: 0.0, (), (), {}, True)
 
 # ---------------------------------------------------------------------------- the trace
 

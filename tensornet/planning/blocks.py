@@ -26,7 +26,9 @@ planned together with what is around it."""
 
 @functools.lru_cache(maxsize=256)
 def with_functions(graph: Graph, around: frozenset[str] | None = None) -> Graph:
-    """The graph, of whose calls those are left that are to be functions, all of whose results are needed.
+    """The graph with its calls inlined, except for those that become functions of their own (outlining).
+
+    A call one of whose results nobody needs is inlined too.
 
     Args:
         graph: the graph.

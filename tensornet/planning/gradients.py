@@ -12,10 +12,10 @@ from typing import Any
 from ..autodiff.a_normal_form import Pairs
 from ..autodiff.activity import check_real
 from ..autodiff.joint import JointGraph
-from ..autodiff.vjp import differentiated, made_again
+from ..autodiff.vjp import differentiated, rematerializable
 from ..contraction.joint_order import joint_order
-from ..contraction.path_optimizers import fewest_flops
-from ..contraction.search import Problem
+from ..contraction.layout_search import Problem
+from ..contraction.order_search import fewest_flops
 from ..device.model import DeviceProfile, default_profile
 from ..errors import EquationError
 from ..frontend.instantiate import of_tensors_named
@@ -25,11 +25,20 @@ from ..graph.match_names import told_by
 from ..graph.shape_inference import dim_size
 from ..language.expression import fresh
 from ..ops.table import Element
-from ..scan.checkpointing import segmented
+from ..scan.checkpointing import checkpoint_recurrences
 from ..sizes import evaluate, size_names
 from .planner import NOMINAL
 
-__all__ = ["Quickest", "joint_graph", "gradient", "in_pairs", "jvp", "leaves_of", "with_lengths", "within"]
+__all__ = [
+    "Quickest",
+    "joint_graph",
+    "gradient",
+    "in_pairs",
+    "jvp",
+    "leaves_of",
+    "rematerialized_to_fit",
+    "with_lengths",
+]
 
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """What the gradient of a gradient is called, and what is added up to one."""
@@ -145,7 +154,7 @@ def joint_graph(
     wrt: tuple[str, ...],
     alone: bool = True,
     pairs: Pairs | None = None,
-    again: frozenset[str] = frozenset(),
+    recomputed: frozenset[str] = frozenset(),
 ) -> JointGraph:
     """The forward pass of a graph, and the backward pass to some leaves; products in pairs of fewest FLOPs, or others.
 
@@ -153,10 +162,10 @@ def joint_graph(
         DtypeError: it holds complex numbers.
     """
     check_real(graph)
-    return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone, again)
+    return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone, recomputed)
 
 
-def within(
+def rematerialized_to_fit(
     limit: int | None,
     graph: Graph,
     wrt: tuple[str, ...],
@@ -176,10 +185,10 @@ def within(
     found = joint_graph(graph, wrt, pairs=pairs)
     if limit is None or peak(found) <= limit:
         return found
-    calls = made_again(graph, wrt)
+    calls = rematerializable(graph, wrt)
 
     def rematerialised(count: int) -> JointGraph:
-        return joint_graph(graph, wrt, pairs=pairs, again=frozenset(calls[:count]))
+        return joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(calls[:count]))
 
     def fits(count: int) -> bool:
         return peak(rematerialised(count)) <= limit
@@ -202,10 +211,10 @@ def _in_segments(
     """The joint graph with recurrences in the fewest segments that keep to a limit, or in those that take least."""
     least, found = peak(whole), whole
     for doublings in itertools.count(1):
-        parted = segmented(graph, 2**doublings)
-        if parted == segmented(graph, 2 ** (doublings - 1)):
+        parted = checkpoint_recurrences(graph, 2**doublings)
+        if parted == checkpoint_recurrences(graph, 2 ** (doublings - 1)):
             return found
-        trial = joint_graph(parted, wrt, pairs=pairs, again=frozenset(made_again(parted, wrt)))
+        trial = joint_graph(parted, wrt, pairs=pairs, recomputed=frozenset(rematerializable(parted, wrt)))
         taken = peak(trial)
         if taken < least:
             least, found = taken, trial

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..contraction.pairs import Arrangement, view_order
+from ..contraction.pairs import Strategy, view_order
 from ..graph.element_types import bytes_of, of_leaf
 from ..graph.leaves import Leaf
 from ..language.affine import is_cut
@@ -109,7 +109,7 @@ def _results_worked_in(call: Call) -> float | None:
     return None
 
 
-def _copied(a: Ref, b: Ref, way: Arrangement) -> Iterator[Ref]:
+def _copied(a: Ref, b: Ref, way: Strategy) -> Iterator[Ref]:
     """The operands of a product that only a copy brings into the order it reads them in."""
     for ref, outer in ((a, way.rows), (b, way.columns)):
         layout = axes_of_index(ref.index)
@@ -213,9 +213,9 @@ def at_sizes(
 def with_fewer_frees(
     leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
 ) -> tuple[Step | CallStep, ...]:
-    """The steps, of which those alone free tensors without whose frees a later one took more than the most now.
+    """The steps with only those frees that are needed: dropping one of them would raise the peak memory.
 
-    What is left is freed when all is done.
+    All other tensors are freed at the end.
 
     Args:
         leaves, steps, values, itemsize: as for `memory_in_use`.

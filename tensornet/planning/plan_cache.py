@@ -30,7 +30,7 @@ __all__ = ["Occasion"]
 MOST = 400
 """How many plans are kept; those used longest ago go."""
 
-_ROOMS = (
+_FOLDERS = (
     *("", "language", "ops", "graph", "frontend", "passes", "scan", "weights", "autodiff"),
     *("device", "contraction", "lowering", "planning", "backends", "backends/jax", "backends/torch"),
 )
@@ -125,7 +125,7 @@ def _library() -> str:
     Nothing where the source is not at hand, or was changed since it was loaded.
     """
     digest, home = hashlib.sha256(), Path(__file__).parent.parent
-    files = [path for room in _ROOMS for path in sorted((home / room).glob("*.py")) if path.is_file()]
+    files = [path for folder in _FOLDERS for path in sorted((home / folder).glob("*.py")) if path.is_file()]
     if not files or max(path.stat().st_mtime for path in files) > _LOADED:
         return ""
     for path in files:

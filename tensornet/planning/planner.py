@@ -12,8 +12,8 @@ from typing import Any
 
 from ..autodiff.activity import check_derivatives
 from ..autodiff.joint import JointGraph
-from ..contraction.path_optimizers import as_written, fastest, fastest_with_vjp, fewest_flops
-from ..contraction.search import Choose
+from ..contraction.layout_search import Choose
+from ..contraction.order_search import as_written, fastest, fastest_with_vjp, fewest_flops
 from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
 from ..graph.element_types import check_complex, of_leaves, writes_complex
@@ -27,10 +27,10 @@ from ..lowering.lower import lower, steps_to_price
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
 from ..passes.dead_code import eliminate_dead_code
-from ..passes.pipeline import Context, is_traced, noted, optimize, program_of, simplify, traced
-from ..scan.associative_scan import doubled
-from ..scan.lowering import looped
-from ..scan.rnn_cells import as_cells
+from ..passes.pipeline import PassContext, is_traced, noted, optimize, program_of, simplify, traced
+from ..scan.associative_scan import select_associative_scans
+from ..scan.lowering import lower_recurrences
+from ..scan.rnn_cells import select_rnn_kernels
 from ..sizes import as_formula, as_size, evaluate, product, symbol, to_sympy
 from .blocks import bare, between_calls, in_numbers, with_functions
 from .constant_folding import Folded, fold_constants, seconds_at_a_call
@@ -87,14 +87,16 @@ def schedule(
     target = Target.of(backend, device, dtype, profile, supported, closed, changing, loops)
     has_complex = "complex" in dtype or writes_complex(graph)
     whole = _outlined(graph, around, has_complex)
-    laid = _laid_out(graph, _looped(whole, values, target, "fastest"), values, target, around is not None)
+    scheduled = _scheduled(
+        graph, _looped(whole, values, target, "fastest"), values, target, around is not None
+    )
     if has_complex:
-        _check_complex(whole, laid.steps, dtype)
-    laid = _within(memory_limit, laid)
+        _check_complex(whole, scheduled.steps, dtype)
+    scheduled = _sliced_to_fit(memory_limit, scheduled)
     alternatives = OnDemand(functools.partial(_alternatives, whole, values, target)) if compare else ()
     at = tuple(sorted(values.items()))
     assumed = tuple(name for name, _ in at if name not in sizes)
-    return laid.plan(at, assumed, alternatives)
+    return scheduled.plan(at, assumed, alternatives)
 
 
 def _outlined(graph: Graph, around: frozenset[str] | None, has_complex: bool) -> Graph:
@@ -115,8 +117,8 @@ def _check_complex(graph: Graph, steps: Iterable[Step | CallStep], dtype: str) -
 
 
 @dataclass(frozen=True)
-class _Laid:
-    """A graph laid out in steps.
+class _Scheduled:
+    """A graph scheduled out in steps.
 
     Attributes:
         original, graph: the graph, and what is left of its calls.
@@ -171,7 +173,7 @@ class _Laid:
     def peak_at(self, part: Part, length: int) -> int:
         """Bytes alive at the worst step were the pieces of a part so long, and everything done in the same order."""
         values = {**self.values, part.piece: length}
-        leaves, steps, known, itemsize = _run(self.graph, self.parts, values, self.target)
+        leaves, steps, known, itemsize = _at_run_time(self.graph, self.parts, values, self.target)
         return max(memory_in_use(leaves, list(at_sizes(steps, known, itemsize)), known, itemsize))
 
     def bytes_of(self, names: Iterable[str]) -> int:
@@ -202,7 +204,7 @@ class _Laid:
             target.device,
             target.dtype,
             at,
-            with_fewer_frees(*_run(self.graph, parts, self.values, target)),
+            with_fewer_frees(*_at_run_time(self.graph, parts, self.values, target)),
             self.results,
             self.peak,
             assumed,
@@ -212,20 +214,20 @@ class _Laid:
             target.profile.certainty,
         )
 
-    def cut(self, part: Part, length: int) -> _Laid:
+    def cut(self, part: Part, length: int) -> _Scheduled:
         """The same with a part of it computed in pieces of so many positions."""
         values = {**self.values, part.piece: length}
-        return _laid_out(self.original, part.graph, values, self.target, self.alone, (*self.cuts, part))
+        return _scheduled(self.original, part.graph, values, self.target, self.alone, (*self.cuts, part))
 
 
-def _laid_out(
+def _scheduled(
     original: Graph,
     graph: Graph,
     values: Mapping[str, int],
     target: Target,
     alone: bool,
     cuts: tuple[Part, ...] = (),
-) -> _Laid:
+) -> _Scheduled:
     steps, results = _lowered(graph, values, target, "fastest")
     known = {**graph.bound, **values}
     slicings = {
@@ -239,20 +241,20 @@ def _laid_out(
         for step in _in_sizes_of(original, graph, steps)
     )
     parts = fold_constants(graph, steps, results, values, target, alone=alone)
-    used = memory_in_use(*_run(graph, parts, values, target))
-    return _Laid(original, graph, values, target, alone, cuts, steps, results, parts, used)
+    used = memory_in_use(*_at_run_time(graph, parts, values, target))
+    return _Scheduled(original, graph, values, target, alone, cuts, steps, results, parts, used)
 
 
-def _within(limit: int | None, laid: _Laid) -> _Laid:
-    """The graph laid out so that no more than a limit is alive at once: if need be, parts computed piece by piece.
+def _sliced_to_fit(limit: int | None, scheduled: _Scheduled) -> _Scheduled:
+    """The graph scheduled out so that no more than a limit is alive at once: if need be, parts computed piece by piece.
 
     Raises:
         BackendError: that cannot be.
     """
-    if limit is None or laid.peak <= limit:
-        return laid
-    found = laid
-    for _ in range(ROUNDS if laid.used[0] <= limit else 0):  # what is given is alive in any case
+    if limit is None or scheduled.peak <= limit:
+        return scheduled
+    found = scheduled
+    for _ in range(ROUNDS if scheduled.used[0] <= limit else 0):  # what is given is alive in any case
         least = found
         for part in itertools.islice(cuttable(found.graph, found.worst, found.apart), TRIED):
             trial = _in_pieces(found, part, limit)
@@ -265,28 +267,30 @@ def _within(limit: int | None, laid: _Laid) -> _Laid:
     raise _too_little(limit, found)
 
 
-def _too_little(limit: int, laid: _Laid) -> BackendError:
-    """That what is laid out as well as can be takes more than a limit, and what of it is how large."""
-    given, known = laid.used[0], {leaf.name for leaf in laid.graph.leaves}
-    results = laid.bytes_of({*laid.graph.outputs} - known)
-    step = laid.parts.steps[max(laid.used.index(laid.peak) - 1, 0)]
+def _too_little(limit: int, scheduled: _Scheduled) -> BackendError:
+    """That what is scheduled out as well as can be takes more than a limit, and what of it is how large."""
+    given, known = scheduled.used[0], {leaf.name for leaf in scheduled.graph.leaves}
+    results = scheduled.bytes_of({*scheduled.graph.outputs} - known)
+    step = scheduled.parts.steps[max(scheduled.used.index(scheduled.peak) - 1, 0)]
     what = step.equation if isinstance(step, Step) else f"the call that makes {', '.join(step.results)}"
-    open_sizes = ", ".join(laid.original.open_sizes) or "all are fixed"
-    least = f"allow {laid.peak:,} bytes" + ("" if given <= limit else "; less may do, but more than is given")
+    open_sizes = ", ".join(scheduled.original.open_sizes) or "all are fixed"
+    least = f"allow {scheduled.peak:,} bytes" + (
+        "" if given <= limit else "; less may do, but more than is given"
+    )
     return BackendError(
-        f"the plan needs {laid.peak:,} bytes at once, and memory_limit is {limit:,}: inputs, parameters and tables"
+        f"the plan needs {scheduled.peak:,} bytes at once, and memory_limit is {limit:,}: inputs, parameters and tables"
         f" take {given:,}, the results {results:,}, and most is alive at {what}",
         fix=f"{least}, or plan for smaller sizes ({open_sizes})",
     )
 
 
-def _in_pieces(laid: _Laid, part: Part, limit: int) -> _Laid:
+def _in_pieces(scheduled: _Scheduled, part: Part, limit: int) -> _Scheduled:
     """The same with a part in pieces as long as a limit allows, or as short as is of use."""
-    whole, length, best = laid.size(part.size), _first_length(laid, part, limit), laid
+    whole, length, best = scheduled.size(part.size), _first_length(scheduled, part, limit), scheduled
     try:
         while length < whole:
             length = -(-whole // -(-whole // length))  # as many pieces, alike
-            trial = laid.cut(part, length)
+            trial = scheduled.cut(part, length)
             best = min(best, trial, key=lambda each: each.peak)
             if trial.peak <= limit or length == 1:
                 break
@@ -297,12 +301,12 @@ def _in_pieces(laid: _Laid, part: Part, limit: int) -> _Laid:
     return best
 
 
-def _first_length(laid: _Laid, part: Part, limit: int) -> int:
+def _first_length(scheduled: _Scheduled, part: Part, limit: int) -> int:
     """A length of pieces with which a part may keep to a limit, if each takes its share of what all takes now."""
-    whole, call = laid.size(part.size), part.call
-    leaves = {leaf.name for leaf in laid.graph.leaves}
-    beside = laid.bytes_of({*call.operands, *call.results} - leaves)
-    room, taken = limit - laid.used[0] - beside, laid.peak - laid.used[0]
+    whole, call = scheduled.size(part.size), part.call
+    leaves = {leaf.name for leaf in scheduled.graph.leaves}
+    beside = scheduled.bytes_of({*call.operands, *call.results} - leaves)
+    room, taken = limit - scheduled.used[0] - beside, scheduled.peak - scheduled.used[0]
     return max(1, min(-(-whole // 2), whole * room // taken))
 
 
@@ -324,7 +328,7 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     return given
 
 
-def _run(
+def _at_run_time(
     graph: Graph, parts: Folded, values: Mapping[str, int], target: Target
 ) -> tuple[tuple[Leaf, ...], tuple[Step | CallStep, ...], dict[str, Any], int]:
     """What is given to the steps that are done at each call, these, the sizes, and the bytes of a number."""
@@ -380,7 +384,7 @@ def _function(
     steps, results = _lowered(whole, values, target, way, inside)
     steps = tuple(_in_sizes_of(block, whole, steps))
     parts = fold_constants(whole, steps, results, values, target)
-    run = _run(whole, parts, values, target)
+    run = _at_run_time(whole, parts, values, target)
     return Plan(
         block,
         target.backend,
@@ -413,19 +417,23 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
         )
 
     def seconds(part: Graph) -> float:
-        whole = looped(part, large)
+        whole = lower_recurrences(part, large)
         steps, _ = _lowered(whole, values, target, "fastest")
         return seconds_at_a_call(whole.leaves, whole.bound, steps, values, target)
 
     if not graph.recurrences:
-        return noted("scans", graph, looped(graph))
-    whole = graph if target.loops else noted("associative scans", graph, doubled(graph, pays))
+        return noted("scans", graph, lower_recurrences(graph))
+    whole = (
+        graph if target.loops else noted("associative scans", graph, select_associative_scans(graph, pays))
+    )
     on_cpu = target.device.startswith("cpu")
     alike = not on_cpu or target.dtype in ("float32", "float64")  # others sum to fewer digits there
     if alike and way == "fastest" and not target.loops:
-        found = as_cells(whole, lambda loop, kernel: seconds(kernel) < seconds(loop), target.supported)
+        found = select_rnn_kernels(
+            whole, lambda loop, kernel: seconds(kernel) < seconds(loop), target.supported
+        )
         whole = noted("kernel selection of recurrent cells", whole, found)
-    return noted("scans", whole, looped(whole, large, target.loops))
+    return noted("scans", whole, lower_recurrences(whole, large, target.loops))
 
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Program:
@@ -439,7 +447,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Progr
         return seconds_at_a_call(lines.leaves, lines.bound, steps, values, target)
 
     sums = target.dtype != "float16"  # which holds no long ones
-    return optimize(graph, Context(cost, target.supported, target.kernels, values, sums))
+    return optimize(graph, PassContext(cost, target.supported, target.kernels, values, sums))
 
 
 _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Program], Choose]] = {
@@ -463,7 +471,7 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
             sum(step.flops for step in parts.steps),
             sum(step.bytes for step in parts.steps),
             sum(step.seconds for step in parts.steps),
-            max(memory_in_use(*_run(graph, parts, values, target))),
+            max(memory_in_use(*_at_run_time(graph, parts, values, target))),
         )
 
 

@@ -86,7 +86,7 @@ class CallStep:
         frees: tensors that are not needed after it.
         tables: what the tables of the block are called here.
         slicing: how it is done piece by piece, if it is.
-        again: whether nothing is kept of it for the backward pass but what it is given: there it is made again.
+        recomputed: whether the backward pass computes it again from its operands, of which alone something is kept.
         along: how it is repeated along an axis, if it is; the results, the first ones of the block, are put
             together along that.
     """
@@ -99,7 +99,7 @@ class CallStep:
     frees: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     slicing: Slicing | None = None
-    again: bool = False
+    recomputed: bool = False
     along: Repetition | None = None
 
     def checked(self, part: Part) -> None:
@@ -115,7 +115,7 @@ class CallStep:
             if wrong or len(along.cuts) + len(along.states) > len(self.operands):
                 raise part.fail("is repeated with states that it does not make")
             if along.segment is not None and along.segment < 1:
-                raise part.fail("is made again no position at a time")
+                raise part.fail("is recomputed no position at a time")
         if len(self.operands) != len(block.graph.inputs) or len(self.results) != made:
             raise part.fail(
                 "gives a block another number of tensors than it takes, or takes another than it gives"
@@ -193,7 +193,7 @@ class CallStep:
     def shown(self, names: Mapping[Plan, str]) -> str:
         """The call as a line, the block by its name."""
         call = shown_call(self.results, names[self.plan], self.operands, self.scope)
-        call += ", computed again for the backward pass" if self.again else ""
+        call += ", recomputed in the backward pass" if self.recomputed else ""
         call += f" {self.along}" if self.along is not None else ""
         return call if self.slicing is None else f"{call} {self.slicing}"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codec import Scope, document
-from ..contraction.pairs import Arrangement
+from ..contraction.pairs import Strategy
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
@@ -61,7 +61,7 @@ class Step:
     seconds: float
     element: Element = Element.NUMBER
     frees: tuple[str, ...] = ()
-    arrangement: Arrangement | None = None
+    arrangement: Strategy | None = None
     into: Scope = ""
 
     @property
@@ -162,8 +162,8 @@ class Repetition:
         return results - (len(self.states) if self.last else 0)
 
     def __str__(self) -> str:
-        again = "" if self.segment is None else f", made again {self.segment} at a time"
-        return f"along {self.axis.name}{' from its end' if self.back else ''}, {self.count} times{again}"
+        recomputed = "" if self.segment is None else f", recomputed {self.segment} at a time"
+        return f"along {self.axis.name}{' from its end' if self.back else ''}, {self.count} times{recomputed}"
 
 
 @document()

@@ -62,7 +62,7 @@ def check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
 
 
 def _check_choice(graph: Graph, call: Call, known: Mapping[str, Any]) -> None:
-    scope = scope_of(call.arguments[0], graph.named, graph.agree, graph.bound)
+    scope = scope_of(call.arguments[0], graph.named, graph.unify, graph.bound)
     for axis in FUNCTIONS[call.function].runs_over(call.axes):
         if evaluate(scope[axis], known) == 0:
             raise ShapeError(

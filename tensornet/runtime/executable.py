@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..codegen.function import arguments_around, has_dropout
-from ..codegen.loading import Place, Program, Tables, constant_array
+from ..codegen.loading import LoadedProgram, Place, Tables, constant_array
 from ..codegen.program import planned, written
-from ..codegen.rematerialization import in_parts
+from ..codegen.rematerialization import can_rematerialize
 from ..codegen.tuning import check_tuning
 from ..device.calibration import profile_of
 from ..device.heap import keep_freed
@@ -44,7 +44,7 @@ class _Ready(NamedTuple):
     The tables are not here where they depend on open sizes: of these the last few are kept.
     """
 
-    program: Program
+    program: LoadedProgram
     place: Place
     constants: tuple[Any, ...]
     tables: Tables | None
@@ -64,7 +64,7 @@ class _Wanted:
 
 
 @functools.lru_cache(maxsize=PLANS)
-def _made(wanted: _Wanted) -> Program:
+def _made(wanted: _Wanted) -> LoadedProgram:
     """The plan and its function, made once for all modules and compiled functions that ask for the same.
 
     A plan that another process kept is believed, and its code written anew.
@@ -88,7 +88,7 @@ def _made(wanted: _Wanted) -> Program:
             changing=occasion.changing,
         )
         occasion.keep(found)
-    return Program(found, backend)
+    return LoadedProgram(found, backend)
 
 
 def _registered(backend: str) -> Iterator[tuple[str, int]]:
@@ -150,10 +150,10 @@ class Executable:
         self._held = None if params is None else [params[name] for name in self._parameters]
         self._signature = self.backend.signing()
         self._by_kind: dict[Any, _Ready] = {}
-        self._by_size: dict[Any, Program] = {}
+        self._by_size: dict[Any, LoadedProgram] = {}
         self._constants: dict[tuple[str, str, str], Any] = {}
-        self._tables: dict[tuple[Program, Place], Tables] = {}
-        self._last: tuple[Program, Mapping[str, int]] | None = None
+        self._tables: dict[tuple[LoadedProgram, Place], Tables] = {}
+        self._last: tuple[LoadedProgram, Mapping[str, int]] | None = None
         self.takes_training = has_dropout(graph)
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class Executable:
         dtype: str | None = None,
         closed: bool = False,
         shapes: Sequence[tuple[int, ...]] | None = None,
-    ) -> Program:
+    ) -> LoadedProgram:
         """The plan last made, and its function; where none is made yet, one for any sizes, there and so.
 
         Args:
@@ -276,7 +276,7 @@ class Executable:
         seen: Mapping[str, Element] = MappingProxyType({}),
         closed: bool = False,
         changing: frozenset[str] = frozenset(),
-    ) -> Program:
+    ) -> LoadedProgram:
         """The program planned for about these sizes, and for leaves that were seen to hold this."""
         hints = {name: max(1, size) for name, size in sorted(sizes.items())}
         lengths = about_as_long(hints)
@@ -307,7 +307,7 @@ class Executable:
             self._last = found, sizes
         return found
 
-    def tables(self, program: Program, place: Place) -> Tables:
+    def tables(self, program: LoadedProgram, place: Place) -> Tables:
         """The tables of a program; those of the sizes asked for last are kept."""
         found = self._tables.pop((program, place), None)
         if found is None:
@@ -322,7 +322,7 @@ class Executable:
         found = self._constants.get((leaf.name, place.device, place.dtype))
         return constant_array(leaf, self.backend, place.dtype, place.device) if found is None else found
 
-    def _constants_on(self, program: Program, place: Place) -> tuple[Any, ...]:
+    def _constants_on(self, program: LoadedProgram, place: Place) -> tuple[Any, ...]:
         """The constants that a program reads at each call, which stay where they are."""
         if self._around is not None:
             return ()  # given by who gives the blocks
@@ -361,7 +361,7 @@ class Executable:
     def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
         """Which arrays get gradients that are planned: none where a plan is measured as it stands, or bounded and
         without blocks that could be computed again."""
-        bounded = self._memory_limit is not None and not in_parts(self.graph)
+        bounded = self._memory_limit is not None and not can_rematerialize(self.graph)
         asked = self._backward == "planned" and self._tune is None and not bounded
         return self.backend.changing(arrays) if asked else ()
 

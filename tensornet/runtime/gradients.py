@@ -13,7 +13,7 @@ from ..errors import DtypeError
 from ..frontend.losses import with_loss
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
-from ..planning.gradients import Quickest, joint_graph, leaves_of, with_lengths, within
+from ..planning.gradients import Quickest, joint_graph, leaves_of, rematerialized_to_fit, with_lengths
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
 from ..units import Memory, in_bytes
@@ -89,7 +89,7 @@ class ValueAndGrad:
 
         limit = self._options["memory_limit"]
         whole = self._whole if limit is None else with_lengths(self._whole, sizes)
-        return within(limit, whole, self.wrt, pairs, peak)
+        return rematerialized_to_fit(limit, whole, self.wrt, pairs, peak)
 
     def _for(self, arrays: Mapping[str, Any]) -> Executable:
         """The function for arrays of this kind; of one that was not seen before, it is seen that it has gradients."""
@@ -186,7 +186,7 @@ def value_and_grad(
         wrt: the parameters and inputs whose gradients are asked for, as in `tensornet.gradient`; all parameters
             if not given.
         backend, device, dtype, tune, jit, **sizes: as for `tensornet.compile`.
-        memory_limit: bytes that may be alive at once, as for `tensornet.plan`. Calls of blocks are made again on
+        memory_limit: bytes that may be alive at once, as for `tensornet.plan`. Calls of blocks are recomputed on
             the backward pass where it takes that, so that nothing is kept of them but what they are given, and
             recurrences in segments, of each of which its first state is kept; what dropout draws in is not.
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..codegen.loading import Place, Program, constant_array
+from ..codegen.loading import LoadedProgram, Place, constant_array
 from ..codegen.program import planned
 from ..device.model import default_profile
 from ..errors import TensornetError
@@ -92,7 +92,9 @@ class Sample:
         """The function of inputs and parameters that computes a tensor."""
         backend, device, dtype = load_backend("numpy"), "cpu", "float64"
         graph = self.graph.select([name])
-        program = Program(planned(graph, {}, backend, device, dtype, default_profile(device, dtype)), backend)
+        program = LoadedProgram(
+            planned(graph, {}, backend, device, dtype, default_profile(device, dtype)), backend
+        )
         constants = [constant_array(leaf, backend, dtype, device) for leaf in program.plan.constants]
         place = Place(device, dtype, ())
         tables = program.tables(place, lambda leaf: constant_array(leaf, backend, dtype, device))

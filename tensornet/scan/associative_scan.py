@@ -29,7 +29,7 @@ from .components import Component, Components
 from .cut import cut
 from .states import moved, with_states
 
-__all__ = ["Pays", "doubled"]
+__all__ = ["Pays", "select_associative_scans"]
 
 Pays: TypeAlias = "Callable[[Any, Sequence[Any]], bool]"
 """Whether it is quicker so, told of the positions along the axis, and of the sizes of the other dimensions."""
@@ -37,7 +37,7 @@ Pays: TypeAlias = "Callable[[Any, Sequence[Any]], bool]"
 ONE, ZERO = Operand(number(1)), Literal(0)
 
 
-def doubled(graph: Graph, pays: Pays) -> Graph:
+def select_associative_scans(graph: Graph, pays: Pays) -> Graph:
     """The graph, some of whose recurrences go round no more: those of one state that is linear, each element by itself.
 
     Args:

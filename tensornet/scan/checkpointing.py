@@ -26,10 +26,10 @@ from .components import Block, Component, Components, is_sized, numbered
 from .cut import cut
 from .states import with_states
 
-__all__ = ["segmented"]
+__all__ = ["checkpoint_recurrences"]
 
 
-def segmented(graph: Graph, count: int) -> Graph:
+def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
     """The graph, whose recurrences go over their axes in about so many segments, each a call.
 
     Those that draw numbers, or whose axis has no size yet, are left as they are.

@@ -29,18 +29,19 @@ from .components import Block, Component, Components, numbered
 from .cut import cut
 from .states import with_states
 
-__all__ = ["looped"]
+__all__ = ["lower_recurrences"]
 
 Large: TypeAlias = "Callable[[Sequence[Any]], bool]"
 """Whether a tensor of some sizes had better not be there as a whole."""
 
 
-def looped(graph: Graph, large: Large = lambda sizes: False, alone: bool = False) -> Graph:
+def lower_recurrences(graph: Graph, large: Large = lambda sizes: False, alone: bool = False) -> Graph:
     """The graph with a call along its axis in the place of each recurrence, and without steps otherwise.
 
     Args:
         graph: the graph.
-        large: tells states of which nothing but smaller tensors is made at once, position by position.
+        large: whether a tensor of some sizes is too large to be held for all positions at once. Where all that read
+            such a state make smaller tensors of it, they move into the loop.
         alone: whether products of what comes in are made position by position too, so that they are never there as
             a whole.
     """

@@ -26,7 +26,7 @@ from .components import Component, Components
 from .cut import cut
 from .states import with_states
 
-__all__ = ["as_cells"]
+__all__ = ["select_rnn_kernels"]
 
 Pays: TypeAlias = "Callable[[Graph, Graph], bool]"
 """Whether the second of two graphs that compute the same is the quicker one."""
@@ -34,7 +34,7 @@ Pays: TypeAlias = "Callable[[Graph, Graph], bool]"
 KERNELS = (LSTM_ALONG, GRU_ALONG, TANH_ALONG, RELU_ALONG)
 
 
-def as_cells(graph: Graph, pays: Pays, supported: Container[str]) -> Graph:
+def select_rnn_kernels(graph: Graph, pays: Pays, supported: Container[str]) -> Graph:
     """The graph, some of whose recurrences are kernels.
 
     Args:

@@ -1,4 +1,4 @@
-"""Layout assignment: a tensor is copied once into an order that several products read.
+"""Shared layouts: a tensor that several products read is copied once, into an order that suits all of them.
 
 Queries, keys and values of attention within windows are products of one tensor, and attention takes each of
 them window by window. If the tensor is copied window by window, its products come out so.
@@ -14,14 +14,14 @@ from ..language.expression import Call, Contraction, Ref, axes_of_index, referen
 from ..ops.table import FUNCTIONS
 from .lines import Line, Lines
 
-__all__ = ["Laid", "common_orders", "split_as"]
+__all__ = ["SharedLayout", "shared_layouts", "split_as"]
 
 Split = tuple[tuple[int, ...], ...]
 Count = Callable[[Line, tuple[str, ...]], int]
 
 
 @dataclass(frozen=True)
-class Laid:
+class SharedLayout:
     """How a tensor is laid out once.
 
     Attributes:
@@ -38,7 +38,7 @@ def split_as(ref: Ref, count: Callable[[str], int]) -> Split:
     return tuple(tuple(count(axis) for axis in axes_of_index((entry,))) for entry in ref.index)
 
 
-def common_orders(lines: Lines, count: Count) -> Mapping[str, Laid]:
+def shared_layouts(lines: Lines, count: Count) -> Mapping[str, SharedLayout]:
     """The tensors that are laid out once, and how.
 
     Two products at least ask for it, whose results are read by kernels alone: these take tensors whose axes
@@ -49,7 +49,7 @@ def common_orders(lines: Lines, count: Count) -> Mapping[str, Laid]:
         lines: what is lowered.
         count: positions along some axes of a line.
     """
-    asking: dict[tuple[str, Laid], list[int]] = defaultdict(list)
+    asking: dict[tuple[str, SharedLayout], list[int]] = defaultdict(list)
     sizes: dict[str, int] = {}
     for line, ref in _asking(lines):
         axes, left = axes_of_index(ref.index), axes_of_index(line.equation.left)
@@ -57,7 +57,7 @@ def common_orders(lines: Lines, count: Count) -> Mapping[str, Laid]:
         if order == list(axes):
             continue
         split = split_as(ref, lambda axis: count(line, (axis,)))  # noqa: B023
-        wanted = Laid(split, tuple(axes.index(axis) for axis in order))
+        wanted = SharedLayout(split, tuple(axes.index(axis) for axis in order))
         asking[ref.name, wanted].append(count(line, left))
         sizes[ref.name] = count(line, axes)
     return {

@@ -1,4 +1,6 @@
-"""Path optimizers: contraction orders by opt_einsum's searches, each priced by the search over layouts of `search.py`.
+"""Contraction order search: trees of pairs that opt_einsum proposes, or all, each priced with its best layouts.
+
+`fastest` is the entry; `layout_search.py` assigns layouts along a tree.
 
 Few operands are searched exhaustively. For more, several searches each propose a tree of pairs, and
 the tree that the time model finds fastest, orders in memory included, is taken.
@@ -20,9 +22,9 @@ import opt_einsum
 from opt_einsum.paths import PathOptimizer, greedy, ssa_greedy_optimize
 
 from ..device.model import DeviceProfile
+from .layout_search import Order, Problem, Search, Tree, left_to_right, path_of, searched_once, tree_of
 from .pairs import extent
 from .premultiplied import beforehand
-from .search import Order, Problem, Search, Tree, left_to_right, path_of, searched_once, tree_of
 
 __all__ = [
     "FastestOrder",
@@ -54,7 +56,7 @@ TRIALS, JITTER = 16, 0.25
 
 
 BEFOREHAND = 1e-4
-"""What a second counts that is not spent at a call."""
+"""The weight of a second that is spent once, beforehand, beside one that is spent at each call."""
 
 
 class FastestOrder(PathOptimizer):  # type: ignore[misc]

@@ -1,4 +1,8 @@
-"""Contraction order search: dynamic programming over operand sets and layouts, for trees of `path_optimizers.py`."""
+"""Layout assignment: in which order in memory each intermediate of a contraction lies, by dynamic programming.
+
+It goes over sets of operands and the layouts of each, along one tree of pairs or along all. `order_search.py` says
+which trees, and is the entry.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from ..device.model import DeviceProfile
-from .pairs import EXPANDED, Arrangement, Layout, Pricing, flatten
+from .pairs import EXPANDED, Layout, Pricing, Strategy, flatten
 
 __all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_right", "path_of", "tree_of"]
 
@@ -75,7 +79,7 @@ class Pair:
 
     first: int
     second: int
-    way: Arrangement
+    way: Strategy
 
 
 Order: TypeAlias = "tuple[Pair, ...]"
@@ -93,11 +97,11 @@ class _Made:
 
     first: _Made | int
     second: _Made | int
-    way: Arrangement
+    way: Strategy
     subset: int
 
 
-_Forms: TypeAlias = dict[Layout, tuple[float, "_Made | int"]]
+_Layouts: TypeAlias = dict[Layout, tuple[float, "_Made | int"]]
 """For every order in memory that an intermediate may come out in, its form, the fastest way to it."""
 
 
@@ -117,20 +121,20 @@ class Search:
         self.axes_of = functools.cache(self._axes_of)
         self.floor = functools.cache(self._floor)
 
-    def _operands(self) -> dict[int, _Forms]:
+    def _operands(self) -> dict[int, _Layouts]:
         return {1 << number: {layout: (0.0, number)} for number, layout in enumerate(self.problem.layouts)}
 
-    def union(
+    def combined(
         self,
         subset: int,
         halves: Iterable[tuple[int, int]],
-        known: Mapping[int, _Forms],
+        known: Mapping[int, _Layouts],
         bound: float,
-    ) -> _Forms:
+    ) -> _Layouts:
         """The forms worth following of what some operands become, if they take at most `bound` seconds.
 
-        The parts in their forms are looked at in the order of what no way to contract them stays below, until
-        nothing that is left can be among the forms that are kept.
+        Pairs of halves, each in one of its layouts, are tried by increasing lower bound, until none that is left can
+        be among the layouts that are kept.
 
         Args:
             subset: the operands.
@@ -138,7 +142,7 @@ class Search:
             known: the forms of sets of operands.
             bound: seconds.
         """
-        problem, found, kept = self.problem, _Forms(), self.axes_of(subset)
+        problem, found, kept = self.problem, _Layouts(), self.axes_of(subset)
         wanted = problem.wanted if subset == self.everything else None
         readers = self._readers(subset, kept)
         enough = self.forms if subset != self.everything else 1
@@ -157,10 +161,10 @@ class Search:
             if changed:
                 times = sorted(seconds for seconds, _ in found.values())
                 bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
-        return self.worthwhile(found, is_copied) if found else found
+        return self.pruned(found, is_copied) if found else found
 
     def _pairs(
-        self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Forms]
+        self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts]
     ) -> Iterator[tuple[float, float, tuple[Layout, _Made | int], tuple[Layout, _Made | int]]]:
         """Two parts in their forms, with the seconds that what they become takes at least, and those before."""
         for one, other in halves:
@@ -218,7 +222,7 @@ class Search:
             found[frozenset(axis for axis, bits in others.items() if bits & last)] = None
         return tuple(axes for axes in found if axes and axes != kept)
 
-    def worthwhile(self, forms: _Forms, is_copied: bool) -> _Forms:
+    def pruned(self, forms: _Layouts, is_copied: bool) -> _Layouts:
         """The forms that nothing beats: not the fastest and a copy, if one is made, and the quickest ones."""
         least, layout = min((seconds, layout) for layout, (seconds, _) in forms.items())
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
@@ -242,7 +246,7 @@ class Search:
             within.append(within[one] + within[other] + self.floor(made[one], made[other]))
         for (one, other), subset, least in zip(tree, made[len(known) :], within[len(known) :], strict=True):
             pair = sorted((made[one], made[other]), key=lambda each: each & -each)
-            forms = self.union(subset, [(pair[0], pair[1])], known, bound - (within[-1] - least))
+            forms = self.combined(subset, [(pair[0], pair[1])], known, bound - (within[-1] - least))
             if not forms:
                 return math.inf, ()
             known[subset] = forms
@@ -258,7 +262,7 @@ class Search:
         """
         known, made = self._operands(), self._subsets(tree)
         for one, other in tree:
-            known |= self._among(self._cut(made[one], made[other], known, breadth), known, bound)
+            known |= self._over_subsets(self._cut(made[one], made[other], known, breadth), known, bound)
             if made[one] | made[other] not in known:
                 return math.inf, ()
         return self._fastest(known[self.everything])
@@ -293,11 +297,11 @@ class Search:
         """
         known = self._operands()
         least, order, _ = self.best_along(trees)
-        forms = self._among(list(known), known, least).get(self.everything)
+        forms = self._over_subsets(list(known), known, least).get(self.everything)
         found = (math.inf, ()) if forms is None else self._fastest(forms)
         return found if found[0] < least else (least, order)
 
-    def _cut(self, one: int, other: int, known: Mapping[int, _Forms], breadth: int) -> list[int]:
+    def _cut(self, one: int, other: int, known: Mapping[int, _Layouts], breadth: int) -> list[int]:
         """The two parts of an intermediate cut finer, the slowest first, as they were made."""
         parts = {subset: self._least(known[subset]) for subset in (one, other)}
         while len(parts) < breadth and any(isinstance(made, _Made) for _, made in parts.values()):
@@ -308,13 +312,13 @@ class Search:
             parts |= {half: self._least(known[half]) for half in (first, subset ^ first)}
         return sorted(parts, key=lambda subset: subset & -subset)
 
-    def _least(self, forms: _Forms) -> tuple[float, _Made | int]:
+    def _least(self, forms: _Layouts) -> tuple[float, _Made | int]:
         """The seconds an intermediate takes at least, and how it is made then."""
         return min(forms.values(), key=lambda each: each[0])
 
-    def _among(
-        self, parts: Sequence[int], known: Mapping[int, _Forms], bound: float = math.inf
-    ) -> dict[int, _Forms]:
+    def _over_subsets(
+        self, parts: Sequence[int], known: Mapping[int, _Layouts], bound: float = math.inf
+    ) -> dict[int, _Layouts]:
         """The best forms of every union of some tensors, by any tree, that take at most `bound` seconds."""
         found = {subset: known[subset] for subset in parts}
         least = {subset: self._least(forms)[0] for subset, forms in found.items()}
@@ -328,11 +332,11 @@ class Search:
                     for half, rest in _halves(members)
                     if least.get(half, math.inf) + least.get(rest, math.inf) + self.floor(half, rest) <= left
                 ]
-                if halves and (forms := self.union(subset, halves, found, left)):
+                if halves and (forms := self.combined(subset, halves, found, left)):
                     found[subset], least[subset] = forms, self._least(forms)[0]
         return found
 
-    def _fastest(self, forms: _Forms) -> tuple[float, Order]:
+    def _fastest(self, forms: _Layouts) -> tuple[float, Order]:
         seconds, made = self._least(forms)
         return seconds, _in_order(made, len(self.problem.layouts))
 
@@ -357,7 +361,7 @@ def _in_order(made: _Made | int, count: int) -> Order:
     return tuple(pairs)
 
 
-def _made(one: _Made | int, other: _Made | int, way: Arrangement, subset: int) -> _Made:
+def _made(one: _Made | int, other: _Made | int, way: Strategy, subset: int) -> _Made:
     """An intermediate; of an elementwise product the tensor that gives the order stands first."""
     if way.kind == "multiply" and way.swapped:
         one, other, way = other, one, replace(way, swapped=False)
@@ -493,7 +497,7 @@ class _Nameless(NamedTuple):
         return Problem(**fields)
 
 
-def _expanded(way: Arrangement, own: Mapping[str, Layout]) -> Arrangement:
+def _expanded(way: Strategy, own: Mapping[str, Layout]) -> Strategy:
     """An arrangement under the axes that its names stand in for."""
 
     def expanded(layout: Layout) -> Layout:
