@@ -143,8 +143,8 @@ def test_a_backend_may_lack_what_others_make_up(row: Function) -> None:
     own = load_backend("numpy")
     kept = {each: text for each, text in own.templates.items() if each.split("_")[0] != row.name}
     without = type("Without", (type(own),), {"templates": kept})()
-    over = "" if row.axes == "none" else "[j]"
-    graph = tn.layer(f"z[b,j] = exp(x[b,j])\ny[b,j] = w[j] * {row.name}{over}(z)", inputs="x")
+    over, given = "" if row.axes == "none" else "[j]", ", ".join(["z", *["2.0"] * (row.arity[0] - 1)])
+    graph = tn.layer(f"z[b,j] = exp(x[b,j])\ny[b,j] = w[j] * {row.name}{over}({given})", inputs="x")
     x, w = np.random.default_rng(0).standard_normal((3, 4)), np.arange(4.0)
     for each in (graph, tn.gradient(graph, wrt="x w")):
         given = [x, np.ones((3, 4))][: len(each.inputs)]

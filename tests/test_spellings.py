@@ -163,3 +163,10 @@ def test_what_is_nearly_a_kernel_is_none(text: str, inputs: str) -> None:
     given = drawn(graph)
     assert not kernels(graph)
     np.testing.assert_allclose(run(graph, given, "torch"), run(graph, given, "numpy"), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("rms")
+def test_a_norm_that_is_one_step_with_its_bias_is_not_taken_apart() -> None:
+    """In a layer norm there is an RMS norm, of what is left when the mean is taken off."""
+    graph = tn.layer("y[b,c] = w[c] * normalize[c](x[b,c]) + u[c]", inputs="x")
+    assert len(tn.plan(graph, backend="torch", b=3136, c=96).steps) == 1

@@ -63,7 +63,7 @@ class CodegenContext:
         if text is None:
             raise BackendError(
                 f"{self.backend.name} has no '{template}'",
-                fix="use another backend, or tensornet.register the function",
+                fix=f"use another backend, or write it in functions that {self.backend.name} has",
             )
         if "{dtype}" in text and "dtype" not in details:
             details["dtype"] = self.dtype()

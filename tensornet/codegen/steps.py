@@ -197,15 +197,19 @@ def _along_axes(context: Writing, call: Call, left: Left) -> str:
 
 
 def _kernel(context: CodegenContext, call: Call, left: Left) -> str:
-    """A kernel of the user's own, of operands with a dimension for each axis of its equation."""
-    pattern, refs = pattern_of(FUNCTIONS[call.function].computes[0]), cast("tuple[Ref, ...]", call.arguments)
+    """A kernel, of operands with a dimension for each axis of its equation: the user's own, or by a template."""
+    function, refs = FUNCTIONS[call.function], cast("tuple[Ref, ...]", call.arguments)
+    pattern = pattern_of(function.computes[0])
     groups = pattern.groups([layout_of(ref) for ref in refs])
     given = [
         view(context, ref, [groups[axis] for axis in axes_of_index(tensor.index)], ones=True)
         for ref, tensor in zip(refs, pattern.tensors, strict=True)
     ]
-    numbers = [f"{name}={text}" for name, text in options(context, call).items()]
-    text = _own(context, FUNCTIONS[call.function], [*given, *numbers])
+    told = options(context, call)
+    if function.implementations:
+        text = _own(context, function, [*given, *(f"{name}={text}" for name, text in told.items())])
+    else:
+        text = context.op(function.name, *given, **told)
     return text if all(groups[axis] for axis in pattern.left) else reshaped(context, text, left)
 
 

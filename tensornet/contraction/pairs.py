@@ -283,18 +283,20 @@ class Pricing:
         least = dict[Layout, float]()
         for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted):
             many, m, n, k = map(self.extent, (together, rows, columns, inner))
-            floor = self.least_of_product(many, m, n, k)
-            if floor > bound:
-                continue
             is_added = not summed.isdisjoint(together)
             beside = self.added_up(frozenset((*together, *rows, *columns))) if is_added else 0.0
             for swapped in (False, True):
-                one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
                 counts = (many, n, m, k) if swapped else (many, m, n, k)
+                floor = self.least_of_product(*counts)
+                if floor > bound:
+                    continue
+                one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
                 result = (() if is_added else together, left, right)
                 lying = flatten(result)
                 after = beside + self.brought(lying, wanted)
                 limit = min(bound, least.get(lying, math.inf)) - after
+                if floor > limit:
+                    continue
                 seconds = self._product(one, two, (together, left, right, inner), counts, limit - floor)
                 if seconds <= limit:
                     least[lying] = seconds + after
@@ -384,8 +386,7 @@ class Pricing:
 
     def _least_of_product(self, many: float, m: float, n: float, k: float) -> float:
         """Seconds that no product of so many matrices stays below, however they lie."""
-        moved = self.itemsize * many * (m * k + k * n + m * n)
-        return self.profile.at_least(many * m * n * k, moved)
+        return min(self.matmul(many, m, n, k, *lies) for lies in itertools.product((False, True), repeat=2))
 
     # ---- memory
 

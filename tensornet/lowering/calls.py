@@ -54,9 +54,13 @@ def lower_call(context: LoweringContext, call: Call, wanted: Layout | None) -> V
 
 
 def _kernel(context: LoweringContext, call: Call) -> Value:
-    """A kernel of the user's own: each operand with a dimension for each axis of the kernel's equation."""
+    """A kernel of one equation: each operand with a dimension for each axis of that."""
     function = FUNCTIONS[call.function]
-    pattern = pattern_of(function.computes[0])
+    (meaning,) = function.computes
+    assert not meaning.axes, (
+        f"{function.name}: where tensors do not tell the axes apart, the record lowers it"
+    )
+    pattern = pattern_of(meaning)
     values = [context.lower(each, None) for each in call.arguments]
     element, result = function.meeting([each.element for each in values])
     values = [convert(context, each, element) for each in values]

@@ -327,7 +327,10 @@ class _Search:
         pairs = expressions.axes.items()
         named = {each: tuple(self.called.get(axis, "") for axis in axes) for each, axes in pairs}
         known = {each: called for each, called in named.items() if all(called)}
-        return Change({self.head: made}, least=0.0, with_operands=True, axes=known)
+        added = [each.op for each in self.program.reading[self.head]] == [
+            "add"
+        ]  # it may be one step with that
+        return Change({self.head: made}, least=0.0, with_readers=added, with_operands=True, axes=known)
 
     def whole(self, pattern: Pattern, part: Expression) -> Iterator[_Found]:
         """Every way in which a pattern is an expression, or, a product, some factors of one."""
