@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -174,12 +175,18 @@ def load_backend(name: str | Backend) -> Backend:
     Raises:
         BackendError: there is none of that name, or its library is not installed.
     """
+    if isinstance(name, str) and name in _offered:  # first: to ask whether something is a backend takes long
+        return _offered[name]()
     if isinstance(name, Backend):
         return name
-    if not isinstance(name, str) or name not in _offered:
-        hint = near(name, _offered) if isinstance(name, str) else ""
-        raise BackendError(f"there is no backend '{name}'", fix=f"{hint}choose one of {', '.join(_offered)}")
-    return _offered[name]()
+    hint = near(name, _offered) if isinstance(name, str) else ""
+    raise BackendError(f"there is no backend '{name}'", fix=f"{hint}choose one of {', '.join(_offered)}")
+
+
+@functools.lru_cache(maxsize=256)
+def _libraries_of(kind: type) -> frozenset[str]:
+    """The libraries that a type and its bases are of."""
+    return frozenset(base.__module__.partition(".")[0] for base in kind.__mro__)
 
 
 def backend_of(array: Any) -> Backend:
@@ -188,10 +195,10 @@ def backend_of(array: Any) -> Backend:
     Raises:
         BackendError: the array is of no library known here.
     """
-    library = type(array).__module__.split(".")[0]
+    libraries = _libraries_of(type(array))
     for name in _offered:
-        if library == name or any(base.__module__.split(".")[0] == name for base in type(array).__mro__):
-            return load_backend(name)
+        if name in libraries:
+            return _offered[name]()
     if isinstance(array, int | float | complex | list | tuple):
         return load_backend("numpy")
     if hasattr(array, "__array_namespace__"):
