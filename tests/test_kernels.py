@@ -303,3 +303,18 @@ def test_a_gpu_is_given_the_kernel_where_it_is_the_quicker(case: tuple[str, int,
         **sizes,
     )
     assert (KERNEL in plan.code) is (kernel < plain)
+
+
+def test_a_kernel_may_speak_of_positions_along_an_axis_that_its_tensors_tell_apart() -> None:
+    def kernel(w: Any, x: Any, scale: float) -> Any:
+        return scale * w[:, None] * x * np.exp(np.arange(x.shape[1]))
+
+    tn.register("decayed", computes="y[b,i] = scale * w[b] * x[b,i] * exp(index(i))", numpy=kernel)
+    try:
+        graph = tn.layer("y[c,b,i] = 3 * x[b,i,c] * w[b,c] * exp(index(i))", inputs="x w")
+        w, x = np.random.default_rng(0).normal(size=(4, 2)), np.random.default_rng(1).normal(size=(4, 5, 2))
+        assert '"decayed"' in tn.plan(graph, backend="numpy", b=4, i=5, c=2).code
+        expected = np.einsum("bic,bc,i->cbi", 3 * x, w, np.exp(np.arange(5)))
+        np.testing.assert_allclose(tn.compile(graph, backend="numpy")({}, x, w), expected)
+    finally:
+        del FUNCTIONS["decayed"]

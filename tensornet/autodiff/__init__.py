@@ -1,4 +1,4 @@
 """Reverse-mode differentiation: vector-Jacobian products of graphs as graphs.
 
-In: a graph, its outputs and what to differentiate by. Out: the forward graph and the backward graph.
+In: a graph, its outputs, and the leaves to differentiate by. Out: the forward graph and the backward graph.
 """

@@ -1,7 +1,7 @@
 """A-normal form: products of more than two tensors become products of two.
 
-What the derivatives of several factors have in common is then a tensor, and computed once. What is drawn is a mask of
-its own, the same in both passes.
+The common parts of the derivatives of several factors are then tensors, and are computed once. Random draws become
+masks of their own, the same in both passes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["Pairs", "take_apart"]
 Pairs: TypeAlias = (
     "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"
 )
-"""Which factors to multiply, told of their axes, the axes that are kept, and sizes: two by two, products numbered
-on."""
+"""Orders a product: the pairs of factors to multiply, given their axes, the axes that are kept, and sizes. Each product
+gets the next number."""
 
 
 def take_apart(program: Program, active: set[Node], pairs: Pairs) -> Program:
@@ -34,7 +34,7 @@ def take_apart(program: Program, active: set[Node], pairs: Pairs) -> Program:
 
     Args:
         program: the program.
-        active: what it is differentiated by, and after that all that changes with it.
+        active: the nodes to differentiate by; all nodes that depend on them are added.
         pairs: orders products of more than two factors.
     """
     bound = dict(program.names.sizes)
@@ -60,7 +60,7 @@ def take_apart(program: Program, active: set[Node], pairs: Pairs) -> Program:
 
 
 def _turned(program: Program) -> dict[Node, tuple[int, ...]]:
-    """The dimensions of what has no name in the order in which what reads it has them, for it is a tensor as well."""
+    """For nodes without a name, the dimensions in the order of their reader: they become tensors as well."""
     found = dict[Node, tuple[int, ...]]()
     for each in reversed(program.nodes):
         dims = found.get(each, range(len(each.result)))
@@ -83,7 +83,7 @@ def _in_order(each: Node, dims: Sequence[int]) -> Node:
 
 
 def _masked(each: Node) -> Node:
-    """What is drawn as a choice by truth values, which are drawn of ones."""
+    """A random node as a choice by a mask of truth values; the mask is drawn from ones."""
     sizes = dict(enumerate(each.sizes))
     operand, *rest = each.operands
     axes = tuple(map(along, dict.fromkeys(axes_of(operand.reads))))
@@ -96,7 +96,7 @@ def _masked(each: Node) -> Node:
 
 
 def _one_by_one(each: Node, active: set[Node]) -> Node:
-    """A function that runs over several axes one after another, over one after another."""
+    """A function that runs over several axes one after another, as one call for each axis."""
     sizes, row = dict(enumerate(each.sizes)), FUNCTIONS[each.op]
     operand, *rest = each.operands
     for axis in each.over[:-1]:
@@ -116,7 +116,7 @@ def _in_pairs(
     called: Mapping[Axis, str],
     axes: dict[Node, tuple[str, ...]],
 ) -> Node:
-    """A product of two tensors, products of others: an axis is summed as soon as nothing else has it."""
+    """A product of two tensors, which are products of others: an axis is summed as soon as nothing else has it."""
     sizes: dict[Axis, Size] = dict(enumerate(each.sizes))
     numbers = [factor for factor in each.operands if factor.node.is_scalar]
     factors = [factor for factor in each.operands if not factor.node.is_scalar]
@@ -147,7 +147,7 @@ def _in_pairs(
 
 
 def _note(made: Iterable[Operand], active: set[Node]) -> None:
-    """Notes which of the products that are made are active, in which there may be others."""
+    """Adds the active ones of new products to `active`, and those of the products inside of them."""
     for factor in made:
         waiting = [factor.node]
         while waiting:

@@ -1,4 +1,4 @@
-"""Activity analysis: which tensors depend on what is differentiated by."""
+"""Activity analysis: which tensors depend on the leaves to differentiate by."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..ops.table import FUNCTIONS, Element
 __all__ = ["active", "active_inside", "check_derivatives", "check_real", "check_rules", "is_active"]
 
 _DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
-"""What the name of a gradient or of a tangent ends in."""
+"""The end of the name of a gradient or of a tangent."""
 
 REAL = "give the real and the imaginary part as tensors of their own"
-"""What to do where numbers are complex, of which the records of functions tell no derivatives."""
+"""The fix for complex numbers: the records of functions declare no derivatives for them."""
 
 
 def check_real(graph: Graph) -> None:
-    """Refuses to differentiate a graph in which there are complex numbers.
+    """Raises an error if a graph to differentiate contains complex numbers.
 
     Raises:
-        DtypeError: there are some in an equation, or in a constant.
+        DtypeError: an equation or a constant contains some.
     """
     for leaf in (leaf for part in graph.parts() for leaf in part.constants):
         if leaf.value is not None and "c" in leaf.value.dtype:
@@ -39,10 +39,10 @@ def check_real(graph: Graph) -> None:
 
 
 def check_derivatives(graph: Graph) -> None:
-    """Refuses complex numbers in a graph that computes derivatives.
+    """Raises an error if a graph that is given complex numbers computes derivatives.
 
     Raises:
-        DtypeError: it does; so its tensors say by their names.
+        DtypeError: it does, by the names of its tensors.
     """
     for name in sorted(graph.flat.needed()):
         if _DERIVATIVE.search(name):
@@ -50,10 +50,10 @@ def check_derivatives(graph: Graph) -> None:
 
 
 def check_rules(equations: Iterable[Equation], found: Container[str]) -> None:
-    """Refuses functions without a derivative where gradients go through them.
+    """Raises an error if gradients go through a function without a derivative.
 
     Raises:
-        EquationError: there is one.
+        EquationError: there is such a function.
     """
     for part in (part for equation in equations for part in equation.parts):
         match part:
@@ -64,10 +64,10 @@ def check_rules(equations: Iterable[Equation], found: Container[str]) -> None:
 
 
 def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
-    """The tensors of a graph that change where some leaves do."""
+    """The tensors of a graph that depend on some leaves."""
     found, elements = set(wrt), of_tensors(graph)
     before = -1
-    while before != len(found):  # once, and again where tensors go round
+    while before != len(found):  # once, and again for recurrent tensors
         before = len(found)
         _find_active(graph, elements, found)
         if not graph.recurrences:
@@ -76,7 +76,7 @@ def active(graph: Graph, wrt: Iterable[str]) -> set[str]:
 
 
 def active_inside(call: Apply, found: Container[str]) -> set[str]:
-    """The tensors of a block that change in a call where those do that are known to."""
+    """The tensors of a block that depend, in a call, on the tensors already found."""
     leaves = {leaf for leaf, name in call.names().items() if name in found}
     while True:
         inside = active(call.graph, leaves)
@@ -87,7 +87,7 @@ def active_inside(call: Apply, found: Container[str]) -> set[str]:
 
 
 def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str]) -> None:
-    """Adds the tensors that change where those do that are known to."""
+    """Adds the tensors that depend on those already found."""
     for item in graph.body:
         if isinstance(item, Apply):
             inside = active_inside(item, found)
@@ -114,7 +114,7 @@ def _changes(expression: Expression, tensors: Container[str]) -> bool:
 
 
 def is_active(each: Node, tensors: Container[Node]) -> bool:
-    """Whether a gradient goes from a node to one of some that it reads."""
+    """Whether a gradient goes from a node to one of its operands in `tensors`."""
     if each.element < Element.WIDE:
         return False
     read = [n for n, operand in enumerate(each.operands) if operand.node in tensors]

@@ -1,6 +1,6 @@
 """The nodes of the backward pass of a graph, from its results to its leaves.
 
-`partition.py` makes graphs of them and of those of the forward pass.
+`partition.py` builds graphs from them and from the nodes of the forward pass.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ Joint: TypeAlias = "Callable[[Graph, tuple[str, ...], tuple[str, ...]], JointGra
 
 
 class Backward:
-    """The passes of a graph, in whose recurrences each tensor of another position has an equation.
+    """The passes of a graph whose recurrences have an equation for each tensor of another position.
 
     Attributes:
         graph: the graph.
-        wrt: the leaves whose gradients are asked for.
-        recomputed: the calls of which nothing is kept, by their first results.
-        active, needed: the tensors that change with the leaves, and those that the results are made of, by name.
-        seeds, results: what the gradients of results and of leaves are called.
-        cut, program: the graph where it is cut, and what is left of it in A-normal form.
-        nodes, forward: the nodes that have names in the graph, and all of the forward pass.
-        through: those that gradients go through.
+        wrt: the leaves whose gradients are required.
+        recomputed: the calls whose residuals are not saved, by their first results.
+        active, needed: the names of the tensors that depend on the leaves, and of those that the results depend on.
+        seeds, results: the names of the gradients of results and of leaves.
+        cut, program: the graph cut at calls and states, and the rest of it in A-normal form.
+        nodes, forward: the nodes that have names in the graph, and all nodes of the forward pass.
+        through: the nodes that gradients go through.
         calls: the calls of the forward pass.
-        names, axes: what nodes and their axes are called, in both passes.
-        sizes: the names that tell sizes there.
-        asked: the nodes that the backward pass makes for calls and states, by name.
-        given: the nodes that stand for what these give it, and for seeds; as inputs by name.
+        names, axes: the names of nodes and of their axes, in both passes.
+        sizes: the names that declare sizes there.
+        asked: the nodes that the backward pass computes for calls and states, by name.
+        given: by name, the node and the input for each seed, and for each gradient that calls and states give.
         items: the calls and steps of the backward pass.
     """
 
@@ -98,7 +98,7 @@ class Backward:
         self._go(of, joint)
 
     def _no_cotangents(self) -> Cotangents:
-        """What tensors have got before the first reader is gone through."""
+        """The cotangents before the first reader is visited."""
         groups = ((group, name) for group in self.graph.recurrences for name in group.names)
         return Cotangents(
             Counter(child for each in self.forward for child in each.children),
@@ -109,11 +109,11 @@ class Backward:
     # ---- names
 
     def fresh(self, name: str) -> str:
-        """A name for a tensor: this one, or with a number."""
+        """An unused name for a tensor: this one, or with a number."""
         return self._taken_first(itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1))))
 
     def numbered(self, stem: str) -> str:
-        """A name for a tensor, with a number in any case."""
+        """An unused name for a tensor, always with a number."""
         return self._taken_first(f"{stem}_{n}" for n in itertools.count(1))
 
     def _taken_first(self, names: Iterator[str]) -> str:
@@ -122,7 +122,7 @@ class Backward:
         return found
 
     def _name_all(self) -> None:
-        """Names all tensors that gradients go through after what reads them, and those that take a while to make."""
+        """Names tensors after their readers: those that gradients go through, and those that are slow to compute."""
         stems = dict[Node, str]()
         for each in reversed(self.program.nodes):
             stem = self.names.get(each) or stems.get(each, "v")
@@ -139,7 +139,7 @@ class Backward:
         return self.fresh(stem) if self.cotangents.uses[each] == 1 else self.numbered(stem)
 
     def _note(self, made: Node, dims: Sequence[int], of: Node, name: Callable[[], str]) -> None:
-        """Names a node of the backward pass, which has some dimensions of the gradient of another, and its axes."""
+        """Names a node of the backward pass and its axes; it has some dimensions of the gradient of another node."""
         if made in self.forward or made.is_scalar or made.op == "input":
             return
         if self.names[of] in self.graph.named and all(axes and len(axes) == 1 for axes in made.dims):
@@ -149,15 +149,15 @@ class Backward:
             self.names[made] = name()
 
     def gradient_of(self, each: Node) -> None:
-        """Adds up the gradient of a tensor, and names it."""
+        """Sums the gradient of a tensor, and names it."""
         found = self.cotangents.total(each)
         if found is not None:
             self._note(*found, each, lambda: self.fresh(GRADIENT.format(self.names[each])))
 
-    # ---- what calls and states take and give
+    # ---- operands and results of calls and states
 
     def ask(self, made: Node, stem: str) -> str:
-        """The name of a node that the backward pass makes for a call or a state."""
+        """The name of a node that the backward pass computes for a call or a state."""
         if made not in self.names:
             self.names[made] = self.fresh(stem)
         if made not in self.forward:
@@ -165,17 +165,17 @@ class Backward:
         return self.names[made]
 
     def whole(self, name: str) -> str:
-        """The tensor that is the gradient of another, with all axes; zeros where that has none."""
+        """The name of the gradient of a tensor, with all axes; of zeros if it has none."""
         each = self.nodes[name]
         self.gradient_of(each)
         return self.ask(self.cotangents.whole(each), GRADIENT.format(name))
 
     def zeros(self, name: str) -> str:
-        """A tensor of zeros, as large as another."""
+        """The name of a tensor of zeros with the shape of another."""
         return self.ask(zeros(self.nodes[name]), f"{name}.none")
 
     def take(self, result: str, shape: Sequence[Size], tensor: str, dims: tuple[int, ...]) -> None:
-        """Adds what a call gives, whose dimensions are these of a tensor, to its gradient."""
+        """Adds the result of a call to the gradient of a tensor. `dims` are its dimensions in that tensor."""
         given = leaf("input", [*map(self.size, shape)], Element.NUMBER, n=next(self.numbers))
         axes = [*self._axes(tensor)]
         placed = [(Axis(axis, evaluate(dim_size(dim), self.bound)),) for axis, dim in (axes[d] for d in dims)]
@@ -184,13 +184,13 @@ class Backward:
         self.cotangents.terms[self.nodes[tensor]].append((given, dims))
 
     def _is_reached(self, names: Iterable[str]) -> bool:
-        """Whether some tensors have a gradient by now."""
+        """Whether any of some tensors has a gradient by now."""
         return any(self.cotangents.terms.get(self.nodes[name]) for name in names)
 
     # ---- the passes
 
     def _go(self, of: Sequence[str], joint: Joint) -> None:
-        """Goes through all nodes, calls and states, from the last to the first."""
+        """Visits all nodes, calls and states, from the last to the first."""
         called = dict[int, tuple[Apply, Called]]()
         for n, call in enumerate(self.graph.calls):
             if any(name in self.active and name in self.needed for name in call.results):
@@ -219,7 +219,7 @@ class Backward:
                 yield each
 
     def _seed(self, name: str) -> None:
-        """The gradient of a result: 1, or what comes from outside."""
+        """Sets the gradient of a result: 1, or an input from outside."""
         each = self.nodes[name]
         if name not in self.seeds:
             self.cotangents.terms[each].append((number(1), ()))
@@ -228,7 +228,7 @@ class Backward:
         self.cotangents.uses[each] += 1
 
     def _axes(self, name: str) -> Iterator[tuple[str, Any]]:
-        """An axis for each dimension of a tensor."""
+        """A name of an axis for each dimension of a tensor, with the dimension."""
         found = set[str]()
         for dim in self.graph.named[name]:
             axis = fresh("_".join(axis.name for axis in dim), found)
@@ -236,11 +236,11 @@ class Backward:
             yield axis, dim
 
     def _given_to(self, call: Apply) -> list[Node]:
-        """The nodes that a call is given; constants of its block may be its own."""
+        """The nodes that a call is given. Constants of its block may belong to the block only."""
         return [self.nodes[name] for name in call.names().values() if name in self.nodes]
 
     def _order(self) -> list[Any]:
-        """Nodes, calls by their number, and states, each after what it is made of."""
+        """Nodes, calls by their number, and states, each after the items that it depends on."""
         maker: dict[Node, Any] = {
             self.nodes[name]: n for n, call in enumerate(self.graph.calls) for name in call.results
         }
@@ -265,7 +265,7 @@ class Backward:
         return list(done)
 
     def _through_node(self, each: Node) -> None:
-        """Hands the gradient of a node on to what it is made of."""
+        """Passes the gradient of a node on to its operands."""
         if each not in self.through or each.op in ("input", "constant"):
             return
         self.gradient_of(each)
@@ -281,7 +281,10 @@ class Backward:
     # ---- states
 
     def _foresee(self, state: State) -> tuple[str, str]:
-        """The gradient of a state, by name, which is read before it is made: moved on to what is behind."""
+        """The names of a state and of its gradient, which is read before it is defined.
+
+        Shifted by the step, the gradient goes to the tensor behind the state.
+        """
         name, behind = state.equation.name, self.nodes[state.behind]
         gradient = self.fresh(GRADIENT.format(name))
         axes = tuple(axis for axis, _ in self._axes(state.behind))
@@ -294,7 +297,7 @@ class Backward:
         return name, gradient
 
     def _through_state(self, state: State, gradient: str) -> None:
-        """The gradient of a state under the name it is read by, and what the start gets of it."""
+        """Names the gradient of a state as it is read, and adds the start's part of it to the gradient of the start."""
         each = self.nodes[state.equation.name]
         made = self.cotangents.whole(each)
         self.asked[gradient] = made
@@ -309,16 +312,16 @@ class Backward:
 
 
 def _is_mask(each: Node) -> bool:
-    """Whether a node says what is dropped."""
+    """Whether a node is a mask of what is dropped."""
     return each.op == CONVERSIONS[Element.TRUTH] and _is_random(each.operands[0].node)
 
 
 def _is_matmul(each: Node) -> bool:
-    """Whether a node multiplies tensors and adds up."""
+    """Whether a node multiplies tensors and sums over an axis."""
     factors = sum(1 for operand in each.operands if not operand.node.is_scalar)
     return each.op == "contract" and factors > 1 and bool(summed_axes(each))
 
 
 def _is_random(each: Node) -> bool:
-    """Whether a node gives something else each time."""
+    """Whether a node gives another value each time."""
     return each.op in FUNCTIONS and FUNCTIONS[each.op].random

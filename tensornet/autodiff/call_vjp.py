@@ -19,7 +19,7 @@ __all__ = ["Called", "asked", "backward_call", "forward_call"]
 
 
 class Passes(Protocol):
-    """The passes that calls are written in: `backward`."""
+    """The part of `backward.Backward` that calls use."""
 
     active: set[str]
     needed: frozenset[str]
@@ -35,18 +35,18 @@ class Passes(Protocol):
         """A name for the part of a cotangent that one reader of a tensor contributes."""
 
     def whole(self, name: str) -> str:
-        """The tensor that is the gradient of another."""
+        """The name of the gradient of a tensor."""
 
     def zeros(self, name: str) -> str:
-        """A tensor of zeros, as large as another."""
+        """The name of a tensor of zeros with the shape of another."""
 
     def take(self, result: str, shape: Sequence[Size], tensor: str, dims: tuple[int, ...]) -> None:
-        """Adds what a call gives to the gradient of a tensor."""
+        """Adds the result of a call to the gradient of a tensor."""
 
 
 @dataclass(frozen=True)
 class Called:
-    """A call in both passes: the block's, the leaves that get gradients, what the caller calls its tensors."""
+    """A call in both passes: the block's joint graph, the leaves that get gradients, and the caller's names."""
 
     joint: JointGraph
     wrt: tuple[str, ...]
@@ -54,7 +54,7 @@ class Called:
 
 
 def asked(context: Passes, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The results of the block that have gradients, and its leaves whose gradients are asked for."""
+    """The results of the block that have gradients, and its leaves whose gradients are required."""
     block, inner = call.graph, call.names()
     if call.along is not None:
         inside = active_inside(call, context.active)
@@ -71,10 +71,10 @@ def asked(context: Passes, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...
 def forward_call(
     context: Passes, call: Apply, found: JointGraph, wrt: tuple[str, ...]
 ) -> tuple[Apply, Called]:
-    """A call of the block's forward pass; of the block itself, if nothing is to be kept of it.
+    """A call of the block's forward pass; of the block itself, if its residuals are not saved.
 
     Args:
-        context: what is written.
+        context: the passes that the call belongs to.
         call: the call.
         found: the joint graph of its block.
         wrt: the leaves of the block that get gradients.
@@ -89,7 +89,7 @@ def forward_call(
 
 
 def _returning(context: Passes, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
-    """A call of another graph in the place of one; the results that have no name get one."""
+    """A call of another graph in place of a call; results without a name get one."""
     for name in graph.outputs:
         if name not in inner:
             inner[name] = context.fresh(scoped(call.scope, name))
@@ -97,7 +97,7 @@ def _returning(context: Passes, call: Apply, graph: Graph, inner: dict[str, str]
 
 
 def backward_call(context: Passes, call: Apply, called: Called) -> None:
-    """A call of the block's backward pass, and what it gives to what the block was given."""
+    """Adds a call of the block's backward pass, and adds its results to the gradients of the block's operands."""
     if call.along is not None:
         _backward_along(context, call, called)
         return
@@ -119,7 +119,7 @@ def backward_call(context: Passes, call: Apply, called: Called) -> None:
 
 
 def _backward_along(context: Passes, call: Apply, called: Called) -> None:
-    """The vjp of a call along an axis: a loop in the other direction, over the backward pass of the block."""
+    """Adds the vjp of a call along an axis: a loop in the other direction, over the backward pass of the block."""
     back = ScanVjp.of(call, called.joint, called.wrt)
     cut = [context.whole(name) for name in back.gradients]
     carried = [context.whole(name) for name in back.final_carries]

@@ -1,6 +1,6 @@
 """Cotangent accumulation: the gradient of a tensor is the sum over its readers.
 
-One that is the same all along a dimension goes without that dimension for as long as it can.
+A gradient that is constant along a dimension is kept without that dimension for as long as possible.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .vjp_rules import Part
 __all__ = ["GRADIENT", "Cotangents", "as_number", "zeros"]
 
 GRADIENT = "{}.grad"
-"""What the gradient of a tensor is called."""
+"""The name of the gradient of a tensor."""
 
 Term: TypeAlias = "tuple[Node, tuple[int, ...]]"
-"""A part of a gradient, and the dimensions of the tensor that it has; those of a number are none."""
+"""A part of a gradient, and the dimensions of the tensor that it has; a number has none."""
 
 
 def as_number(each: Node) -> Node:
-    """A node in the working type."""
+    """A node converted to the working element type."""
     operand = Operand(each, tuple(map(along, range(len(each.shape)))))
     return node(CONVERSIONS[Element.NUMBER], dict(enumerate(each.shape)), [operand], operand.reads)
 
@@ -35,12 +35,13 @@ def _is(each: Node, value: int) -> bool:
 
 
 class Cotangents:
-    """What tensors get from their readers, while these are gone through from the last to the first.
+    """The gradients of tensors, accumulated while their readers are visited from the last to the first.
 
     Attributes:
-        terms: what each tensor has got so far.
-        uses: how many read each tensor.
-        along: the dimension of a recurrence, which keeps its axis where it is read on a diagonal.
+        terms: the parts of each tensor's gradient so far.
+        uses: the number of readers of each tensor.
+        along: the dimension of the recurrence of each recurrent tensor. It keeps its axis where it is read on a
+            diagonal.
         same: whether two sizes are equal.
     """
 
@@ -51,7 +52,7 @@ class Cotangents:
         self.uses, self.along, self.same = uses, along, same
 
     def give(self, part: Part) -> None:
-        """Adds to the gradient of a tensor what a reader hands on."""
+        """Adds the contribution of a reader to the gradient of a tensor."""
         if any(_is(factor.node, 0) for factor in part.factors):
             return
         factors = [factor for factor in part.factors if not _is(factor.node, 1)]
@@ -63,7 +64,7 @@ class Cotangents:
         self.terms[part.node].append(direct or (_made(part, factors, dims, whole), tuple(dims)))
 
     def total(self, each: Node) -> Term | None:
-        """The gradient of a tensor; nothing where it has none."""
+        """The gradient of a tensor; None if it has none."""
         terms = self.terms.get(each, [])
         if len(terms) > 1:
             dims = tuple(sorted({d for _, own in terms for d in own}))
@@ -73,7 +74,7 @@ class Cotangents:
         return terms[0] if terms else None
 
     def read(self, each: Node) -> Operand | None:
-        """The gradient of a node, read along its axes where that is written."""
+        """The gradient of a node, read along the axes that the node is written along; None if it has none."""
         found = self.total(each)
         if found is None:
             return None
@@ -89,12 +90,12 @@ class Cotangents:
 
 
 def zeros(each: Node) -> Node:
-    """A tensor of zeros, as large as another."""
+    """A tensor of zeros with the shape of another."""
     return _spread(number(0), (), each)
 
 
 def _spread(term: Node, dims: Sequence[int], each: Node) -> Node:
-    """What has some dimensions of a tensor with all of them."""
+    """A tensor that has some dimensions of another, broadcast to all of them."""
     source, left = as_number(term) if term.is_scalar else term, tuple(map(along, range(len(each.shape))))
     return node("copy", dict(enumerate(each.shape)), [Operand(source, tuple(map(along, dims)))], left)
 
@@ -104,7 +105,7 @@ def _axes(part: Part, d: int) -> set[Axis]:
 
 
 def _is_whole(part: Part, d: int, same: Callable[[Size, Size], bool]) -> bool:
-    """Whether a dimension is read from end to end, under axes that no other one has."""
+    """Whether a dimension is read from end to end, along axes that no other dimension has."""
     entry = part.reads[d]
     others = {*axes_of((*part.reads[:d], *part.reads[d + 1 :]))}
     plain = isinstance(entry, Affine) and fills(entry, part.sizes, part.node.shape[d], same)
@@ -112,7 +113,7 @@ def _is_whole(part: Part, d: int, same: Callable[[Size, Size], bool]) -> bool:
 
 
 def _direct(part: Part, factors: Sequence[Operand], dims: Sequence[int]) -> Term | None:
-    """A factor alone that has the dimensions as they are."""
+    """The only factor, if it has the dimensions as they are; else None."""
     if len(factors) != 1 or part.alike or factors[0].node.is_scalar:
         return None
     ((term, reads),) = factors
@@ -126,7 +127,7 @@ def _made(part: Part, factors: Sequence[Operand], dims: Sequence[int], whole: Co
     """The product of factors, written where the tensor is read."""
     axes = {
         d: tuple(axes_of((part.reads[d],))) for d in dims if d in whole
-    }  # as long as the tensor, in their sizes
+    }  # the length of the tensor, in sizes of these axes
     result = tuple(row_major(axes[d], part.sizes) if d in axes else part.reads[d] for d in dims)
     lengths = {d: product(part.sizes[axis] for axis in own) for d, own in axes.items()}
     shape = [lengths.get(d, part.node.shape[d]) for d in dims]

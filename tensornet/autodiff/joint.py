@@ -19,10 +19,10 @@ class JointGraph:
     """The forward and the backward pass of a graph.
 
     Attributes:
-        forward: what the graph computes, and after it what the backward pass reads of that.
-        backward: of the leaves and those, and of gradients of the results, the gradients of the leaves.
+        forward: computes the results of the graph, and after them the residuals.
+        backward: computes the gradients of the leaves, from the leaves, the residuals and gradients of the results.
         residuals: the results of `forward` that the backward pass reads.
-        seeds: the results that have a gradient from outside, and the inputs of `backward` that these are.
+        seeds: the results whose gradients come from outside, each with its input of `backward`.
     """
 
     forward: Graph
@@ -31,7 +31,7 @@ class JointGraph:
     seeds: tuple[tuple[str, str], ...]
 
     def joined(self, outputs: Sequence[str] = ()) -> Graph:
-        """Both as one graph, whose results are some of the forward ones and the gradients."""
+        """Both passes as one graph, which returns some of the forward results and the gradients."""
         leaves = {leaf.name: leaf for leaf in (*self.forward.leaves, *self.backward.leaves)}
         inputs = [
             leaf for leaf in leaves.values() if leaf.kind == "input" and leaf.name not in self.residuals
@@ -49,7 +49,7 @@ class JointGraph:
 
 
 def tidy(graph: Graph) -> Graph:
-    """The graph without sizes that nothing in it speaks of, and formulas of axes whose size tensors tell."""
+    """The graph without sizes that nothing in it mentions, and without formulas of axes that tensors size."""
     alone = graph.by_name
     formulas = {name: size for name, size in graph.sizes if not isinstance(size, int) and name in alone}
     used = {*alone, *(name for size in formulas.values() for name in size_names(size))}

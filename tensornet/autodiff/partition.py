@@ -1,7 +1,7 @@
 """Partition of the joint graph: the forward and the backward pass as graphs, and the residuals between them.
 
-A residual is what the backward pass reads of what the forward pass made: a result of the one, an input of the other.
-What is made of constants alone, and what has no name, is made anew.
+A residual is a tensor of the forward pass that the backward pass reads: a result of the one, an input of the other.
+Tensors that depend only on constants, and tensors without a name, are computed again.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ def partitioned(passes: Backward) -> JointGraph:
 
 
 def _results(passes: Backward) -> tuple[dict[str, Node], dict[str, str]]:
-    """The gradients of the leaves, made here and each for this leaf alone; and what calls give as they do, by other
-    names."""
+    """The gradients of the leaves by name, and new names for the results of calls that are such gradients already.
+
+    Each gradient is computed here, and for one leaf only.
+    """
     wholes = [passes.cotangents.whole(passes.nodes[name]) for name in passes.wrt]
     results, renamed = dict[str, Node](), dict[str, str]()
     for name, made in zip(passes.results.values(), _certain(passes, wholes), strict=True):
@@ -67,7 +69,7 @@ def _results(passes: Backward) -> tuple[dict[str, Node], dict[str, str]]:
 
 
 def _certain(passes: Backward, gradients: Sequence[Node]) -> list[Node]:
-    """Gradients of numbers of the working type: an input that nothing is known of may hold integers."""
+    """Gradients of the working element type: an input of unknown element type may hold integers."""
     own = {each.name for each in passes.graph.inputs} - {*passes.wrt}
     new = {
         each: leaf("input", each.shape, Element.SHORT, n=next(passes.numbers))
@@ -85,7 +87,7 @@ def _certain(passes: Backward, gradients: Sequence[Node]) -> list[Node]:
 
 
 def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
-    """What the backward pass reads of what the forward pass made, in order."""
+    """The tensors of the forward pass that the backward pass reads, in order."""
     known = [each for each in passes.graph.leaves if each.name in passes.nodes]
     leaves = {passes.nodes[each.name] for each in known}
     constants = {passes.nodes[each.name] for each in known if each.kind == "constant"}
@@ -111,7 +113,7 @@ def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
 
 
 def _forward(passes: Backward, kept: tuple[str, ...]) -> Graph:
-    """The forward pass, which also gives what is kept."""
+    """The forward pass, which also returns the tensors that are kept."""
     states = passes.cut.states.values()
     begins = {each.begin for each in states}
     apart = {name for call in passes.calls for name in call.results}
@@ -135,7 +137,7 @@ def _backward(
     kept: Iterable[str],
     renamed: Mapping[str, str],
 ) -> Graph:
-    """The backward pass, of residuals and seeds."""
+    """The backward pass, with residuals and seeds as inputs."""
     new = {each: leaf("input", each.shape, each.element, n=next(passes.numbers)) for each in residuals}
     stand = {passes.names[each]: new[each] for each in residuals}
     made = dict(zip(outputs, rebuilt(outputs.values(), new), strict=True))
@@ -165,7 +167,7 @@ def _backward(
 def _printed(
     passes: Backward, leaves: Sequence[Leaf], inputs: Sequence[Node], outputs: Mapping[str, Node]
 ) -> Printed:
-    """Nodes as equations, and the sizes that these speak of."""
+    """Nodes as equations, and the sizes that these mention."""
     if not outputs:
         return (), {}
     free = {each.name for each in leaves}
@@ -178,6 +180,6 @@ def _printed(
 
 
 def _input(name: str, forward: Graph) -> Leaf:
-    """A tensor of the forward pass as an input, in sizes that whoever calls the graph knows."""
+    """A tensor of the forward pass as an input, in sizes that any caller of the graph knows."""
     dims = (tuple(Axis(a.name, evaluate(a.size, forward.bound)) for a in dim) for dim in forward.named[name])
     return Leaf(name, "input", tuple(dims))

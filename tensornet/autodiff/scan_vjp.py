@@ -22,7 +22,7 @@ from .joint import JointGraph
 __all__ = ["ScanVjp", "saving_carries"]
 
 FIRST = "{}.firsts"
-"""What is called, of all calls, the state that each goes on from."""
+"""The name of the state that each call starts from, stacked over all calls."""
 
 
 def _axes(leaf: Leaf) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ def _axes(leaf: Leaf) -> tuple[str, ...]:
 
 
 def saving_carries(call: Apply, named: Callable[[str], str]) -> Apply:
-    """The calls, which also give what each goes on from.
+    """The calls, which also return the state that each starts from.
 
     Args:
         call: the calls along an axis.
@@ -60,14 +60,14 @@ def saving_carries(call: Apply, named: Callable[[str], str]) -> Apply:
 
 
 class _States:
-    """The states of a backward pass along an axis, and what takes the place of each."""
+    """The states of a backward pass along an axis, and the next value of each."""
 
     def __init__(self, block: Graph) -> None:
         self.both, self.body, self.taken = block, list(block.body), {*block.named}
         self.states, self.nexts = list[Leaf](), list[str]()
 
     def block(self, inputs: Iterable[Leaf], outputs: tuple[str, ...]) -> Graph:
-        """What is called at each position."""
+        """The block that is called at each position."""
         others = (leaf for leaf in self.both.leaves if leaf.kind != "input")
         return Graph((*inputs, *others), tuple(self.body), outputs, self.both.sizes)
 
@@ -76,14 +76,14 @@ class _States:
         return found
 
     def on(self, seed: Leaf | None, state: Leaf, gradient: str) -> None:
-        """Hands on the gradient of a state of the forward pass, to where its cotangent comes in, if it does."""
+        """Carries the gradient of a forward state to the input for its cotangent; to an unused one if there is none."""
         if seed is None:
             seed = replace(state, name=self._named(f"{state.name}.none"), holds=None)
         self.states.append(seed)
         self.nexts.append(gradient)
 
     def added_up(self, whole: Leaf, gradient: str) -> None:
-        """Adds the gradient of a tensor that all positions read to that of the positions so far."""
+        """Adds the gradient of a tensor that all positions read to the sum of the positions so far."""
         axes, sum_of_all = _axes(whole), self._named(f"{whole.name}.sum")
         total = self._named(f"{whole.name}.total")
         self.states.append(replace(whole, name=sum_of_all, holds=None))
@@ -94,18 +94,18 @@ class _States:
 
 @dataclass(frozen=True)
 class ScanVjp:
-    """The vjp of a scan: what the calls of its backward pass take, and what they give.
+    """The vjp of a scan: the operands and results of the calls of its backward pass.
 
     Attributes:
-        block: what each of them does.
-        operand_axes: the dimension of each operand that comes in position by position: operands of the call, and the
-            states that each iteration went on from.
-        gradients: the results of the call put together whose gradients they are given so.
+        block: the block that they call.
+        operand_axes: the dimension of each operand that is sliced by position: operands of the call, the states that
+            each iteration started from, and gradients of results.
+        gradients: the stacked results of the call whose gradients are sliced so.
         final_carries: the last states of the call, whose gradients they start from.
-        accumulated: the leaves that all iterations read, whose gradients are added up.
-        stacked_axes: of the leaves that came in position by position, the dimension.
-        results: the leaves of the call whose gradients they give, in order.
-        carries: of its outputs those that are handed on.
+        accumulated: the leaves that all iterations read, whose gradients are summed.
+        stacked_axes: for each leaf that was sliced by position, the dimension.
+        results: the leaves of the call whose gradients they return, in order.
+        carries: the outputs of the block that are passed on to the next call.
     """
 
     block: Graph
@@ -119,7 +119,7 @@ class ScanVjp:
 
     @staticmethod
     def of(call: Apply, joint: JointGraph, wrt: Sequence[str]) -> ScanVjp:
-        """The vjp of a call of `saving_carries`, of the forward and backward pass of its block."""
+        """The vjp of a call of `saving_carries`, from the forward and backward pass of its block."""
         assert call.along is not None
         both, seeds = joint.joined(), dict(joint.seeds)
         leaves = {leaf.name: leaf for leaf in both.inputs}
@@ -167,13 +167,13 @@ class ScanVjp:
         totals: Sequence[str],
         results: tuple[str, ...],
     ) -> Apply:
-        """The calls.
+        """The calls of the backward pass.
 
         Args:
-            call: those whose backward pass they are.
-            gradients, lasts: the gradients of these results of it.
+            call: the calls to differentiate.
+            gradients, lasts: the gradients of the results `gradients` and `final_carries` of these calls.
             totals: zeros.
-            results: what is called what they give.
+            results: the names of the results.
         """
         assert call.along is not None
         count, states = len(call.along.cuts), len(call.along.states)

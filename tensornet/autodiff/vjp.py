@@ -1,9 +1,9 @@
 """Vector-Jacobian products (vjp): a graph's forward pass and its backward pass as graphs.
 
-A graph is cut at its calls and at the states of its recurrences (`cut.py`). What is left is brought into A-normal form
-(`a_normal_form.py`), so that what the derivatives of several factors have in common is computed once: a product of N
-factors takes O(N) products back. Then, from the last node to the first, what a tensor gets from those that read it
-(`x.grad`) goes on to what it was made of (`vjp_rules.py`, `cotangents.py`):
+A graph is cut at its calls and at the states of its recurrences (`scan/cut.py`). The rest is brought into A-normal form
+(`a_normal_form.py`), so that the common parts of the derivatives of several factors are computed once: a product of N
+factors takes O(N) products back. Then the nodes are visited from the last to the first. The cotangent that a tensor
+gets from its readers (`x.grad`) is passed on to its operands (`vjp_rules.py`, `cotangents.py`):
 
     y[b,o] = x[b,i] * W[o,i]    →    W.grad[o,i] = y.grad[b,o] * x[b,i]
 
@@ -41,10 +41,10 @@ def differentiated(
     Args:
         graph: the graph.
         of: the results that have gradients.
-        wrt: the leaves whose gradients are asked for.
+        wrt: the leaves whose gradients are required.
         pairs: orders products of more than two factors.
-        alone: whether nothing is around the graph, so that the gradient of a result without axes is 1.
-        recomputed: of `rematerializable`, the calls of which nothing is kept, by their first results.
+        alone: whether nothing encloses the graph, so that the gradient of a result without axes is 1.
+        recomputed: the calls of `rematerializable` whose residuals are not saved, by their first results.
 
     Raises:
         EquationError: a function on the way has no derivative.

@@ -1,10 +1,10 @@
-"""Vjp rules: what each operand of a node gets of the cotangent of the node.
+"""Vjp rules: the cotangents of a node's operands, from the cotangent of the node.
 
     y[b,o] = x[b,i] * W[o,i]     →    W.grad[o,i] = y.grad[b,o] * x[b,i]
 
-Of a product it is the product of the cotangent with the other factors, read where the product is written, and written
-where the operand is read: a window, a gather or a diagonal comes back as a scatter. Records of functions say theirs as
-equations.
+An operand of a product gets the product of the cotangent with the other factors. This is read where the product is
+written, and written where the operand is read: a window, a gather or a diagonal comes back as a scatter. Records of
+functions state their rules as equations.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["Part", "cotangents"]
 
 @dataclass(frozen=True)
 class Part:
-    """What a tensor gets from one of its readers.
+    """The contribution of one reader to the cotangent of a tensor.
 
     Attributes:
         node: the tensor.
-        reads: where the reader reads it: there this is added.
-        factors: what it gets is their product, summed where the tensor lacks axes.
+        reads: where the reader reads it; the contribution is added there.
+        factors: the contribution is their product, summed over the axes that the tensor lacks.
         sizes: of the reader's axes.
-        alike: those along which the product is the same: it counts as often as they are long.
+        alike: the axes along which the product is constant; it is multiplied by their sizes.
     """
 
     node: Node
@@ -49,12 +49,12 @@ class Part:
 
 
 def cotangents(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iterator[Part]:
-    """What the operands of a node get.
+    """The cotangents of the operands of a node.
 
     Args:
         each: the node.
-        gradient: its cotangent, read along the axes of the node; it may lack some, along which it is the same.
-        active: the tensors that get one.
+        gradient: its cotangent, read along the axes of the node; it is constant along axes that it lacks.
+        active: the tensors that get a cotangent.
     """
     if each.op == "copy" and "fill" in each.attributes:
         yield _of_padded(each, gradient)
@@ -80,11 +80,11 @@ def cotangents(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iter
         yield Part(operand.node, operand.reads, factors, sizes, alike)
 
 
-# ---------------------------------------------------------------------------- what moves elements
+# ---------------------------------------------------------------------------- nodes that move elements
 
 
 def _of_padded(each: Node, gradient: Operand) -> Part:
-    """Of a crop or a padding: the other of the two, of 0."""
+    """The cotangent of the operand of a crop or a padding: the other of the two, with 0."""
     (operand,) = each.operands
     whole = [_axis(entry) for entry in each.result]
     lengths = dict(zip(whole, each.shape, strict=True))
@@ -97,7 +97,7 @@ def _of_padded(each: Node, gradient: Operand) -> Part:
 
 
 def _of_joined(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iterator[Part]:
-    """Of operands one after another: what there is at the places of each."""
+    """The cotangents of concatenated operands: for each, the slice at its place."""
     joined, *own = each.over
     sizes: dict[Axis, Size] = dict(enumerate(each.sizes))
     before: Size = 0
@@ -121,7 +121,7 @@ def _plain(axes: Iterable[Axis]) -> dict[Axis, Affine]:
 
 
 def _piece(gradient: Operand, joined: Axis, axis: Axis, before: Size, sizes: Mapping[Axis, Size]) -> Operand:
-    """A cotangent at the positions of one of several operands that are joined."""
+    """The slice of a cotangent at the positions of one of several concatenated operands."""
     axes = [*dict.fromkeys(axes_of(gradient.reads))]
     left, lengths = tuple(map(along, axes)), {**sizes, joined: sizes[axis]}
     plain = node("copy", sizes, [gradient], left)
@@ -139,7 +139,7 @@ def _axis(entry: Any) -> Axis:
 def _whole(
     gradient: Operand, dims: Mapping[Axis, Affine], lengths: Mapping[Axis, Size], entries: Entries
 ) -> Node:
-    """A cotangent with all dimensions, from the first position of each on."""
+    """A cotangent with all dimensions, each starting at its first position."""
     read = tuple(along(_axis(entry)) for entry in gradient.reads)
     return node("copy", lengths, [Operand(gradient.node, read)], tuple(dims.values()), [*lengths.values()])
 
@@ -148,7 +148,7 @@ def _whole(
 
 
 def _of_function(each: Node, n: int, gradient: Operand) -> Operand | None:
-    """What an operand of a function gets, as the record of the function says; nothing where that is 0."""
+    """The cotangent of an operand of a function, by the rule of the function's record; None if it is 0."""
     row = FUNCTIONS[each.op]
     names = {axis: f"a{axis}" for axis in range(len(each.sizes))}
     called, expressions = {axis: along(name) for axis, name in names.items()}, Expressions(None)

@@ -1,7 +1,7 @@
 """Window pushdown: factors outside a window are multiplied before it opens.
 
-Of `x[b,c,p+u,q+v] * U[c,r] * G[s,r,u,v]` the first pair is `z[b,r,h,w] = x[b,c,h,w] * U[c,r]`, read as
-`z[b,r,p+u,q+v]`: nothing is as large as all windows side by side.
+The first pair of `x[b,c,p+u,q+v] * U[c,r] * G[s,r,u,v]` is `z[b,r,h,w] = x[b,c,h,w] * U[c,r]`, read as
+`z[b,r,p+u,q+v]`. So no intermediate is as large as all windows side by side.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from ..sizes import evaluate, product
 __all__ = ["before_windows", "moved", "product_of"]
 
 Windows: TypeAlias = dict[Affine, Size]
-"""Windows that a tensor need not be read in yet, and how long it is there."""
+"""Windows that a tensor need not be read in yet, with its length there."""
 
 
 def product_of(
     factors: Iterable[Operand], outside: Container[Axis], sizes: Mapping[Axis, Size], moving: Container[Axis]
 ) -> Operand:
-    """The product of some factors, summed over what nothing outside has; axes along which windows move come last, as
-    convolutions take them."""
+    """The product of some factors, summed over the axes that nothing outside has.
+
+    Axes along which windows move come last, as convolutions expect.
+    """
     factors = [*factors]
     axes = [axis for axis in axes_in(factors) if axis in outside]
     places = {axis: n for n, axis in enumerate(sizes)}
@@ -43,7 +45,7 @@ def before_windows(
     facts: Facts,
     bound: Mapping[str, Any],
 ) -> list[Operand]:
-    """The factors, those that have nothing to do with windows multiplied before these open, where that is less."""
+    """The factors, with those outside of windows multiplied before the windows open, where the result is smaller."""
     factors = [*factors]
     while len(factors) > 2:
         found = next(_early(factors, kept, sizes, facts, bound), None)
@@ -84,10 +86,10 @@ def _early(
     facts: Facts,
     bound: Mapping[str, Any],
 ) -> Iterator[tuple[int, int, Windows, Windowed]]:
-    """Two factors to multiply before all windows open, where that makes less of them: which, the windows that the first
-    need not be read in, and the first.
+    """Pairs of factors to multiply before all windows open, where that gives a smaller tensor.
 
-    A window stays whose axes another entry has too, as in `U[k % 2,n+k]`: both move together.
+    Yields the places of both, the windows that the first need not be read in, and the first. A window stays if another
+    entry has its axes too, as in `U[k % 2,n+k]`: both move together.
     """
     for at, partner in itertools.permutations(range(len(factors)), 2):
         operand, other = factors[at], {*axes_of(factors[partner].reads)}
@@ -112,7 +114,7 @@ def _is_less(
     facts: Facts,
     bound: Mapping[str, Any],
 ) -> bool:
-    """Whether what opens is summed over, and what comes out is smaller than what went in, and than all windows."""
+    """Whether remaining windows are summed over, and the product is smaller than the tensor and than all windows."""
     own = {axis for axis in axes_of(plain.reads) if not isinstance(axis, tuple)}
     known = {**sizes, **{("at", entry): length for entry, length in windows.items()}}
     left = [{axis for axis, _ in entry.terms} for entry in _windows(plain, known, facts)]

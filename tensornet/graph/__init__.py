@@ -1,5 +1,5 @@
 """Equations as a value.
 
-In: equations and sizes. Out: a frozen graph, checked; what follows from it alone (formulas, initial values, the
-kinds of elements), and other graphs that compute the same.
+In: equations and sizes. Out: a frozen, checked graph; properties that follow from it alone (formulas, initial values,
+element types); and equivalent graphs.
 """

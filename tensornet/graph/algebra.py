@@ -37,7 +37,7 @@ ONE, ZERO = Literal(1), Literal(0)
 
 
 def spread(expression: Expression, axes: Iterable[str]) -> Expression:
-    """The expression with all of some axes: the same along those that it lacks."""
+    """The expression with all of the given axes, repeated along those that it lacks."""
     for axis in axes:
         if axis not in free_axes(expression):
             expression = Call(REPEAT.name, (expression,), (axis,))
@@ -45,12 +45,12 @@ def spread(expression: Expression, axes: Iterable[str]) -> Expression:
 
 
 def without_ones(factors: Sequence[Expression]) -> tuple[Expression, ...]:
-    """The factors that are not 1; one at least."""
+    """The factors that are not 1, or a single 1 if there are none."""
     return tuple(each for each in factors if each not in (ONE, Literal(1.0))) or (ONE,)
 
 
 def folded(expression: Expression) -> Expression:
-    """The expression with numbers computed, ones and zeros gone, and products in products one."""
+    """The expression with numbers computed, ones and zeros dropped, and nested products flattened."""
     expression = transform(expression, folded)
     value = scalar_value(expression) if is_scalar(expression) else None
     if value is not None and not isinstance(value, bool):
@@ -75,7 +75,7 @@ def folded(expression: Expression) -> Expression:
 
 
 def function_of_one(expression: Expression) -> Ref | None:
-    """The tensor that an expression maps element by element, if there is one and no other."""
+    """The tensor that an expression maps element by element; None unless it is the only one."""
     refs = set(references(expression))
     if len(refs) != 1:
         return None
@@ -91,7 +91,7 @@ def function_of_one(expression: Expression) -> Ref | None:
 
 
 def put(expression: Expression, one: Expression, other: Expression) -> Expression:
-    """The expression with another for a part of it."""
+    """The expression with its part `one` replaced by `other`."""
     if expression is one or expression == one:
         return other
     return transform(expression, lambda part: put(part, one, other))

@@ -21,7 +21,7 @@ def sizes_from_shapes(
     """The open sizes implied by the shapes of the leaves.
 
     Raises:
-        ShapeError: a shape does not fit the equations, or two of them disagree.
+        ShapeError: a shape does not fit the equations, two shapes disagree, or a dimension of 0 leaves a size unknown.
     """
     known: dict[str, int] = {}
     origin: dict[str, str] = {}
@@ -53,7 +53,7 @@ def sizes_from_shapes(
 def _without_lead(
     leaf: Leaf, shape: tuple[int, ...], lead: dict[str, tuple[tuple[int, ...], str]]
 ) -> tuple[int, ...]:
-    """The shape with the axes that `...` stands for made one."""
+    """The shape with the axes that `...` stands for merged into one."""
     at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == "..."), None)
     if at is None:
         if len(shape) != len(leaf.dims):
@@ -101,7 +101,7 @@ def _wrong_size(leaf: Leaf, position: int, expected: Any, size: int, origin: Map
 
 
 def _place_of(leaf: Leaf, position: int) -> tuple[str, Place]:
-    """The axes of a dimension of a leaf, and where they stand in its index."""
+    """The axes of a dimension of a leaf, and their place in its index."""
     dims = [",".join(axis.name for axis in dim) for dim in leaf.dims]
     column = len(leaf.name) + 1 + sum(len(names) + 2 for names in dims[:position])
     return dims[position], Place(f"{leaf.name}[{', '.join(dims)}]", 1, column, len(dims[position]))

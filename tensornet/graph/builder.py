@@ -30,11 +30,11 @@ from .slices import axes_windowed
 
 __all__ = ["Written"]
 
-_MARK = "@"  # which no name holds
+_MARK = "@"  # no name contains it
 
 
 class Written:
-    """Equations that are written one after another, each in the sizes that its axes have."""
+    """Equations that are added one after another, each with the given sizes of its axes."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -48,21 +48,21 @@ class Written:
             self.sizes.update(sized_by_name(equation.right), spoken_sizes(equation))
 
     def fresh(self, name: str) -> str:
-        """A name for a tensor: this one, or with a number."""
+        """A free name for a tensor: the given one, or the given one with a number."""
         return self._taken_first(itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1))))
 
     def numbered(self, stem: str) -> str:
-        """A name for a tensor, with a number in any case."""
+        """A free name for a tensor: the stem, always with a number."""
         return self._taken_first(f"{stem}_{n}" for n in itertools.count(1))
 
     def _taken_first(self, names: Iterator[str]) -> str:
-        """The first name that is free, and no longer."""
+        """The first free name, which is then taken."""
         found = next(name for name in names if name not in self.taken and name not in self.sizes)
         self.taken.add(found)
         return found
 
     def scope(self, expression: Expression) -> Scope:
-        """The sizes of the axes in an expression, as tensors tell them: they agreed in the graph."""
+        """The sizes of the axes in an expression, from its tensors. The graph has checked that they agree."""
         return scope_inside(expression, self.dims, self.bound)
 
     def extent(self, size: Any) -> Expression:
@@ -70,13 +70,13 @@ class Written:
         return size_expression(evaluate(size, self.bound))
 
     def put(self, name: str, left: tuple[Any, ...], right: Expression, sizes: Scope) -> None:
-        """Adds an equation whose axes have given sizes; where no tensor in it tells one, the name of the axis does."""
+        """Adds an equation whose axes have given sizes. An axis that no tensor sizes gets its size from its name."""
         equation = Equation(name, left, right)
         equation = _renamed(equation, self._told_apart(equation))
         scope, names, present = self.scope(equation.right), dict[str, str](), set(_axes_in(equation))
         told, windowed = {**sizes.inner, **sizes.assumed, **sizes.sizes}, axes_windowed(equation.right)
         for axis in sorted((present & set(told)).difference(scope.sizes, scope.inner)):
-            bare = axis in windowed and axis not in self.bound  # a text would say that it is as long as fits
+            bare = axis in windowed and axis not in self.bound  # in a text, it would be as long as fits
             if bare or not are_equal(scope[axis], told[axis], self.bound):
                 names[axis] = self._name_of(axis, told[axis], present, self.bound if bare else self.sizes)
                 present.add(names[axis])
@@ -86,7 +86,7 @@ class Written:
         self.body.append(equation)
 
     def _told_apart(self, equation: Equation) -> dict[str, str]:
-        """Other names for axes called as a size at large that the equation speaks of, and are none of that size."""
+        """New names for axes whose name the equation also uses for a size of the graph that differs from theirs."""
         axes, scope = set(_axes_in(equation)), self.scope(equation.right)
         spoken = {part.axis for part in equation.parts if isinstance(part, Size)}
         taken, names = axes | self.sizes, dict[str, str]()
@@ -97,7 +97,7 @@ class Written:
         return names
 
     def _name_of(self, axis: str, size: Any, present: Container[str], telling: Container[str]) -> str:
-        """A name that tells a size: that of the axis, or one like it that no other axis of the equation has."""
+        """A name for a given size: that of the axis, or a similar one that no other axis of the equation has."""
         stem = "lead" if axis == ELLIPSIS else axis
         for name in itertools.chain((axis,), (f"{stem}_{n}" for n in itertools.count(1))):
             if name in self.sizes:
@@ -112,7 +112,7 @@ class Written:
 
 
 def _renamed(equation: Equation, names: Mapping[str, str]) -> Equation:
-    """The equation with axes under other names; the sizes that it speaks of are those of names at large."""
+    """The equation with its axes renamed. The sizes that it mentions are sizes of the graph, and keep their names."""
 
     def marked(part: Expression) -> Expression:
         return Size(f"{part.axis}{_MARK}") if isinstance(part, Size) else transform(part, marked)
@@ -125,7 +125,7 @@ def _renamed(equation: Equation, names: Mapping[str, str]) -> Equation:
 
 
 def _axes_in(equation: Equation) -> Iterator[str]:
-    """The axes of an equation, and none of the sizes that it speaks of."""
+    """The axes of an equation, without the sizes that it mentions."""
     yield from axes_of_index(equation.left)
     for part in equation.parts:
         match part:

@@ -1,4 +1,4 @@
-"""Calls of blocks: how one goes along an axis, under which scope it stands, and what a text calls it."""
+"""Calls of blocks: their repetition along an axis, their scopes, and their names in a text."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ T = TypeVar("T")
 
 
 class Owner(Protocol):
-    """What brings leaves of its own: a call."""
+    """A call, which has leaves of its own."""
 
     def leaves(self) -> Iterator[Leaf]:
-        """Its parameters and constants, as the caller has them."""
+        """Its parameters and constants, under their names in the caller."""
 
 
 @document()
 @dataclass(frozen=True)
 class Along:
-    """How a block is called along an axis: once for each position, with what the call before left.
+    """How a block is called along an axis: once for each position, with the states that the previous call left.
 
-    The first inputs of the block are what comes in at a position, the next ones the states.
+    The first inputs of the block are slices of operands at a position. The next inputs are the states.
 
     Attributes:
-        axis: the axis, which is the first of each result.
-        cuts: of each operand that comes in position by position, the dimension.
-        states: for each state the output of the block that it is next; its operand is what it is first.
-        back: whether it goes from the last position to the first.
-        last: whether the last states are results too, behind those that are put together.
+        axis: the axis, which comes first in each result that is stacked along it.
+        cuts: for each operand that is sliced, the dimension that runs along the axis.
+        states: for each state, the output of the block that is its next value; its operand is the initial value.
+        back: whether it runs from the last position to the first.
+        last: whether the last states are results too, after the stacked results.
     """
 
     axis: Axis
@@ -46,12 +46,12 @@ class Along:
     last: bool = False
 
     def joined(self, results: int) -> int:
-        """How many of so many results are put together along the axis."""
+        """The number of results that are stacked along the axis, given the number of all results."""
         return results - (len(self.states) if self.last else 0)
 
 
 def scoped(scope: str, name: str) -> str:
-    """A name under a scope, either of which may be empty."""
+    """A name under a scope; either may be empty."""
     return f"{scope}.{name}" if scope and name else scope or name
 
 
@@ -62,10 +62,10 @@ def shown_call(results: Iterable[str], function: str, operands: Iterable[str], s
 
 
 def names_of_blocks(scopes: Iterable[tuple[T, str]], taken: Iterable[str]) -> dict[T, str]:
-    """What blocks are called in a text: by the last word of the scope that each is called under first.
+    """The names of blocks in a text: the last word of the scope of the first call of each.
 
     Args:
-        scopes: blocks, or what stands for them, each with the scope of a call.
+        scopes: blocks, or keys that represent them, each with the scope of a call.
         taken: names that mean something else.
     """
     names: dict[T, str] = {}
@@ -79,13 +79,13 @@ def names_of_blocks(scopes: Iterable[tuple[T, str]], taken: Iterable[str]) -> di
 
 
 def told_apart(leaves: Iterable[Leaf], calls: Sequence[Owner]) -> tuple[Leaf, ...]:
-    """Those of some leaves that calls do not tell, or tell otherwise."""
+    """The leaves that no call declares, or that a call declares differently."""
     told = {leaf.name: leaf for call in reversed(calls) for leaf in call.leaves()}
     return tuple(leaf for leaf in leaves if told.get(leaf.name) != leaf)
 
 
 def called_last(own: Iterable[Leaf], calls: Iterable[Owner]) -> tuple[Leaf, ...]:
-    """The leaves of a graph in the order that its text tells: its own ones, then those of its calls."""
+    """The leaves of a graph in the order of its text: its own leaves first, then those of its calls."""
     found = {leaf.name: leaf for leaf in own}
     for call in calls:
         for leaf in call.leaves():
@@ -96,8 +96,8 @@ def called_last(own: Iterable[Leaf], calls: Iterable[Owner]) -> tuple[Leaf, ...]
 def calls_late(
     items: Sequence[T], before: Callable[[T], Iterable[T]], is_call: Callable[[T], bool]
 ) -> Iterator[T]:
-    """Items as they come, but each below those before it; calls in their order, and as late as can be (a topological
-    order)."""
+    """Items in a topological order: each after its predecessors, otherwise as given. Calls keep their order. A call
+    moves up only if an item needs it, so calls at the end of `items` come as late as possible."""
     calls, done = [each for each in items if is_call(each)], set[int]()
     waiting = [*items][::-1]
     while waiting:

@@ -1,4 +1,4 @@
-"""Checks of a graph: each name is defined once and before it is read, and each size can be one."""
+"""Checks of a graph: each name is defined once and before it is read, and each size is valid."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["check_names", "check_size", "check_sizes", "check_spoken"]
 
 
 class Reader(Protocol):
-    """What reads tensors and defines others: a call."""
+    """A call, which reads tensors and defines others."""
 
     @property
     def defines(self) -> tuple[str, ...]:
         """The tensors that it defines."""
 
     def names(self) -> dict[str, str]:
-        """What is called each tensor that it reads."""
+        """The caller's name of each tensor that it reads, by its name in the block."""
 
 
 @told_in("names")
 def check_names(leaves: Iterable[Leaf], body: Sequence[Equation | Reader], outputs: Collection[str]) -> None:
-    """Refuses names that are declared or defined twice, or read before they are defined."""
+    """Raises an error if a name is declared or defined twice, or read before it is defined, or an output is missing."""
     known: set[str] = set()
     for name in [leaf.name for leaf in leaves]:
         if name in known:
@@ -57,7 +57,7 @@ def check_names(leaves: Iterable[Leaf], body: Sequence[Equation | Reader], outpu
 
 
 def _read_first(item: Equation | Reader) -> Iterator[tuple[str, Place | None]]:
-    """The tensors that an equation or a call reads, and where; not what a recurrence reads at another position."""
+    """The tensors that an equation or a call reads, and where; without reads at other positions of a recurrence."""
     if isinstance(item, Equation):
         yield from ((ref.name, ref.place) for ref in early(item))
     else:
@@ -65,7 +65,7 @@ def _read_first(item: Equation | Reader) -> Iterator[tuple[str, Place | None]]:
 
 
 def check_spoken(equations: Iterable[Equation], tensors: Collection[str]) -> None:
-    """Refuses a size that equations speak of by a name that would read back as something else."""
+    """Raises an error if an equation mentions a size by a name that a text would read as something else."""
     for equation in equations:
         for part in equation.parts:
             if isinstance(part, Size) and (
@@ -82,10 +82,10 @@ def check_spoken(equations: Iterable[Equation], tensors: Collection[str]) -> Non
 def check_sizes(
     sizes: Iterable[tuple[str, Any]], named: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]
 ) -> None:
-    """Refuses sizes, and dimensions of tensors, that are no whole numbers or too small or large."""
+    """Raises an error if a size or a dimension of a tensor is not a whole number, or too small or too large."""
     for name, size in sizes:
         check_size(f"'{name}'", size, 1, bound)
-    seen: set[Dim] = set()  # there are few, however many tensors have them
+    seen: set[Dim] = set()  # many tensors share few distinct dimensions
     for tensor, dims in named.items():
         for dim in (dim for dim in dims if dim and dim not in seen):
             seen.add(dim)
@@ -95,12 +95,12 @@ def check_sizes(
 
 
 def check_size(what: str, size: Any, least: int, known: Mapping[str, Any]) -> None:
-    """Refuses a size that is known, and no whole number from a least one on.
+    """Raises an error if a size is known and is not a whole number between `least` and `LARGEST`.
 
     Args:
-        what: whose size it is, for the error.
+        what: the owner of the size, for the error.
         size: the size.
-        least: the smallest that it may be.
+        least: the smallest value allowed.
         known: the sizes that have a value.
     """
     value = evaluate(size, known)

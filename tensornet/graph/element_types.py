@@ -1,7 +1,7 @@
 """Element type inference: one rule, from the operation alone.
 
-truth values and integers stay exact · reals made of them, and constants, are wide ·
-all become numbers of the working type where they meet them
+Truth values and integers stay exact. Reals computed from them, and constants, are wide. All become numbers of the
+working type where they meet such numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def of_number(number: Expression) -> Element:
-    """What a number is: whole, real, or complex (and then of the working type)."""
+    """The element type of a number: whole, real, or complex (and then of the working type)."""
     value = scalar_value(number)
     if value is not None:
         return Element.of(value)
@@ -68,7 +68,7 @@ def _keeps_whole(part: Expression) -> bool:
 
 
 def of_dtype(dtype: str, working: str) -> Element:
-    """What an array of some element type holds, where the working type is another or the same."""
+    """The `Element` of an array of this dtype, for a given working dtype."""
     if dtype == "bool":
         return Element.TRUTH
     if "int" in dtype:
@@ -78,7 +78,7 @@ def of_dtype(dtype: str, working: str) -> Element:
 
 
 def bytes_of(element: Element, itemsize: int) -> int:
-    """Bytes of one element, of a kind, beside numbers of the working type of so many."""
+    """Bytes of one element, given the item size of the working type."""
     match element:
         case Element.TRUTH:
             return 1
@@ -90,7 +90,7 @@ def bytes_of(element: Element, itemsize: int) -> int:
 
 
 def of_leaf(leaf: Leaf, indexes: bool = False) -> Element:
-    """What a leaf holds: what was seen, or the value of a constant, or else what its use tells."""
+    """The element type of a leaf: that of an array seen for it, else of its constant, else by its use."""
     if leaf.holds is not None:
         return leaf.holds
     if leaf.value is not None:
@@ -100,13 +100,13 @@ def of_leaf(leaf: Leaf, indexes: bool = False) -> Element:
 
 
 def of_leaves(graph: Graph) -> dict[str, Element]:
-    """What each leaf holds; one that indexes a tensor, or goes into what does, holds positions."""
+    """The element type of each leaf. A leaf that indexes a tensor, or flows into an index, holds positions."""
     found = _positions(graph, frozenset())
     return {leaf.name: of_leaf(leaf, leaf.name in found) for leaf in graph.leaves}
 
 
 def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
-    """The tensors of a graph that index others, or go into what does, as some of its outputs do outside."""
+    """The tensors of a graph that index others, or flow into an index or into one of the given outputs."""
     found = {
         ref.name for equation in graph.own for part in equation.parts for ref in _telling(part)
     } | outputs
@@ -120,7 +120,7 @@ def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
 
 
 def _telling(part: Expression) -> Iterator[Ref]:
-    """The tensors that hold positions because a part of an equation reads or adds there."""
+    """The tensors that hold positions because a part of an equation uses them in brackets or in `onehot`."""
     match part:
         case Ref(_, index):
             yield from (ref for entry in index if is_told(entry) for ref in read_in(entry))
@@ -129,7 +129,7 @@ def _telling(part: Expression) -> Iterator[Ref]:
 
 
 def _handed_on(expression: Expression) -> Iterator[Ref]:
-    """The tensors in an expression whose elements go into its value; not those of which positions are told."""
+    """Tensors whose elements reach the value of an expression; not operands of functions that yield positions."""
     if isinstance(expression, Ref):
         yield expression
     if not isinstance(expression, Call) or FUNCTIONS[expression.function].yields != "position":
@@ -138,42 +138,42 @@ def _handed_on(expression: Expression) -> Iterator[Ref]:
 
 
 def holding(graph: Graph, seen: Mapping[str, Element]) -> Graph:
-    """The graph with what its leaves were seen to hold."""
+    """The graph with the element types that were seen for its leaves."""
     return _holding(graph, tuple(seen.get(leaf.name, leaf.holds) for leaf in graph.leaves))
 
 
 @functools.lru_cache(maxsize=1024)
 def _holding(graph: Graph, held: tuple[Element | None, ...]) -> Graph:
-    """The graph, each of whose leaves holds what is said: a block is called many times on the like."""
+    """The graph with these element types of its leaves. Cached: a block is often called with the same types."""
     leaves = tuple(replace(leaf, holds=each) for leaf, each in zip(graph.leaves, held, strict=True))
     return graph if leaves == graph.leaves else replace(graph, leaves=leaves)
 
 
-# ---------------------------------------------------------------------------- of what is computed
+# ---------------------------------------------------------------------------- computed tensors
 
 
 def of_tensors(graph: Graph) -> dict[str, Element]:
-    """What each tensor of the graph itself holds, and what its calls return."""
+    """The element types of the tensors of the graph itself, and of the results of its calls."""
     return dict(zip(graph.named, _of_tensors(graph), strict=True))
 
 
 @functools.lru_cache(maxsize=1024)
 def _of_tensors(graph: Graph) -> tuple[Element, ...]:
-    """What the tensors hold, in the order of `named`."""
+    """The element types of the tensors, in the order of `named`."""
     known = of_body(graph.body, of_leaves(graph))
     return tuple(known[name] for name in graph.named)
 
 
 def of_body(body: Iterable[Equation | Apply], leaves: Mapping[str, Element]) -> dict[str, Element]:
-    """What the tensors hold that equations and calls define, one after another.
+    """The element types of the tensors that equations and calls define.
 
     Args:
-        body: the equations and calls.
-        leaves: what the tensors hold that nothing in there defines.
+        body: the equations and calls, in order.
+        leaves: the element types of the tensors that the body reads and does not define.
     """
     body, known = tuple(body), dict(leaves)
     around = dict.fromkeys(read_later(body, leaves), Element.TRUTH)
-    while True:  # once, and again where tensors go round
+    while True:  # one pass, and further passes if there are recurrences
         known.update(around)
         _go_through(body, known)
         found = {name: known[name] for name in around}
@@ -183,7 +183,7 @@ def of_body(body: Iterable[Equation | Apply], leaves: Mapping[str, Element]) -> 
 
 
 def _go_through(body: Iterable[Equation | Apply], known: dict[str, Element]) -> None:
-    """Notes what tensors hold that equations and calls define, of what is known so far."""
+    """Adds the element types of the tensors that equations and calls define to the known ones."""
     for item in body:
         if isinstance(item, Apply):
             given = {leaf: known[name] for leaf, name in item.names().items()}
@@ -194,11 +194,11 @@ def _go_through(body: Iterable[Equation | Apply], known: dict[str, Element]) -> 
 
 
 def of_expression(expression: Expression, known: Mapping[str, Element]) -> Element:
-    """What the value of an expression holds.
+    """The element type of the value of an expression.
 
     Args:
         expression: the expression.
-        known: what the tensors hold that it reads.
+        known: the element types of the tensors that it reads.
     """
     match expression:
         case _ if is_scalar(expression):
@@ -213,7 +213,7 @@ def of_expression(expression: Expression, known: Mapping[str, Element]) -> Eleme
 
 
 def _of_call(call: Call, function: Function, known: Mapping[str, Element]) -> Element:
-    """What a function makes of its operands."""
+    """The element type of the result of a call."""
     if function.rounds and _is_whole_quotient(call.arguments[0], known):
         return Element.WHOLE
     found = [of_expression(each, known) for each in call.arguments]
@@ -224,7 +224,7 @@ def _of_call(call: Call, function: Function, known: Mapping[str, Element]) -> El
 
 
 def _is_whole_quotient(expression: Expression, known: Mapping[str, Element]) -> bool:
-    """Whether integers are divided there by a whole number, and not by 0."""
+    """Whether the expression divides integers by a whole number other than 0."""
     match expression:
         case Contraction((*above, Call("reciprocal", (below,))), ()) if above and is_scalar(below):
             whole = all(of_expression(each, known) <= Element.WHOLE for each in (*above, below))
@@ -236,7 +236,7 @@ def _is_whole_quotient(expression: Expression, known: Mapping[str, Element]) -> 
 
 
 def writes_complex(graph: Graph) -> bool:
-    """Whether a complex number is written in a graph."""
+    """Whether a graph contains a complex literal."""
     return any(_writes_complex(equation) for part in graph.parts() for equation in part.own)
 
 
@@ -245,11 +245,11 @@ def _writes_complex(equation: Equation) -> bool:
 
 
 def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -> None:
-    """Refuses functions that complex numbers have not.
+    """Raises an error if a complex tensor or literal meets a function of real numbers.
 
     Args:
         equations: steps, each of one function.
-        complex_names: the tensors given that hold complex numbers.
+        complex_names: the given tensors that hold complex numbers.
 
     Raises:
         DtypeError: a function of real numbers is applied to complex ones.

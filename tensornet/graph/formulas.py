@@ -27,8 +27,8 @@ class ParameterPart(NamedTuple):
 
     Attributes:
         name: the part.
-        formula: how many they are, in the names of the axes.
-        parameters: how many they are: a number, or a formula in the sizes still open.
+        formula: their number, as a formula in the names of the axes.
+        parameters: their number: an integer, or a formula in the sizes still open.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ParameterTable(tuple[ParameterPart, ...]):
 
     @property
     def parameters(self) -> Any:
-        """All of them: a number, or a formula in the sizes still open."""
+        """Their total number: an integer, or a formula in the sizes still open."""
         return sum(part.parameters for part in self)
 
     def _rows(self) -> list[tuple[str, str, str]]:
@@ -71,7 +71,7 @@ def parameter_formula(graph: Graph) -> Any:
         graph: a layer or a model.
 
     Returns:
-        A sympy expression in the names of the axes; sizes given as expressions appear as such.
+        A sympy expression in the names of the axes; sizes given as expressions are kept.
 
     Example:
         >>> import tensornet as tn
@@ -114,10 +114,10 @@ def parameter_table(graph: Graph, depth: int = 1) -> ParameterTable:
 
     Args:
         graph: a layer or a model.
-        depth: how many parts of a name tell one part of the model from another.
+        depth: the number of dotted parts of a name that identify a part of the model.
 
     Raises:
-        ShapeError: the depth is less than 1.
+        ShapeError: the depth is not a whole number from 1.
 
     Example:
         >>> import tensornet as tn
@@ -142,7 +142,7 @@ def parameter_table(graph: Graph, depth: int = 1) -> ParameterTable:
 
 
 def naive_flops(graph: Graph) -> Any:
-    """2 × the product of all axes of each contraction as it is written, all factors at once."""
+    """FLOPs of all contractions as written: for each, 2 × the product of all its axes, all factors at once."""
     flat = graph.flat
     parts = (part for equation in flat.own for part in equation.parts if isinstance(part, Contraction))
     return evaluate(total(_term_flops(part, flat) for part in parts), flat.sizes_beside(graph.bound))

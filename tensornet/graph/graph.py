@@ -1,16 +1,16 @@
-"""The graph: a layer or a model as a value, checked when it is made; its calls, and their inlining.
+"""The graph: a layer or a model as a value, checked when it is created; its calls, and their inlining.
 
     Graph = sizes · leaves (inputs, parameters, constants) · equations and calls, in order · outputs
     Apply = graph · operands · results · scope
 
-A graph is frozen, compares and hashes by value, prints as the equations it was made of (and
-`layer(str(graph)) == graph`), and has been checked: every name is defined before it is read and
-every axis has one size in an equation. A call applies another graph, a block, which is written
-once however often it is called. A graph knows nothing of arrays or backends.
+A graph is frozen, and compares and hashes by value. It prints as its equations, and `layer(str(graph)) == graph`.
+It has been checked: every name is defined before it is read, and every axis has one size in an equation. A call
+applies another graph, a block, which is written once however often it is called. A graph does not know arrays or
+backends.
 
-Inlining replaces calls by the equations of their block. Axis names are local to an equation, and come along as they
-are. A size that an axis has by its name alone (the `h` of `x[b,(h,d)]`) is the block's own, and its axis gets a number
-where the names of two meet.
+Inlining replaces calls by the equations of their block. Axis names are local to an equation and are kept. A size that
+an axis has by its name alone (the `h` of `x[b,(h,d)]`) is the block's own. If two of these names meet with different
+sizes, the axis gets a number.
 """
 
 from __future__ import annotations
@@ -59,20 +59,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 FORMAT, VERSION = "tensornet.graph", 1
-"""What a graph in JSON says that it is."""
+"""The name and the version of the JSON format of graphs."""
 
 
 @document(shared=True)
 @dataclass(frozen=True)
 class Graph:
-    """Equations as a value; made by `tensornet.layer` and `tensornet.model`.
+    """Equations as a value; created by `tensornet.layer` and `tensornet.model`.
 
     Attributes:
         leaves: inputs, parameters and constants, in the order of their first use.
-        body: equations and calls of other graphs, each reading only what stands before it.
+        body: equations and calls of other graphs. Each reads only tensors defined before it, except by the steps of
+            recurrences.
         outputs: the names of the results.
-        sizes: the sizes that have a value, as (name, integer), or a formula, as (name, expression);
-            all others are open.
+        sizes: the sizes that have a value, as (name, integer), or a formula, as (name, expression). All other
+            sizes are open.
     """
 
     leaves: tuple[Leaf, ...]
@@ -93,7 +94,7 @@ class Graph:
         return hash((self.leaves, self.body, self.outputs, self.sizes))
 
     def _check_call(self, call: Apply, known: Mapping[str, tuple[Dim, ...]]) -> None:
-        """A block is given what it takes: tensors of the sizes that it reads."""
+        """Checks that the operands of a call have the dimensions and sizes that its block reads."""
         block, inner = call.graph, call.names()
         cuts = dict(enumerate(call.along.cuts)) if call.along is not None else {}
         if len(call.results) != len(block.outputs) and call.along is None:
@@ -119,13 +120,13 @@ class Graph:
 
     @told_in("sizes")
     def check_at(self, sizes: Mapping[str, Any]) -> None:
-        """Refuses values of open sizes at which a result has no size, or an index points outside.
+        """Raises an error if open sizes have values at which a result has no size, or an index is out of bounds.
 
         Args:
-            sizes: the values, in a block those of the caller.
+            sizes: the values; in a block, those of the caller.
 
         Raises:
-            ShapeError: a dimension would be negative or no whole number, or a position is not there.
+            ShapeError: a dimension would be negative or not a whole number, or a position does not exist.
             EquationError: a number cannot be computed, as `3 % (n - 2)` where n is 2.
         """
         known = {**sizes, **self.bound}
@@ -165,7 +166,7 @@ class Graph:
         return dict(self.sizes)
 
     def sizes_beside(self, bound: Mapping[str, Any]) -> dict[str, Any]:
-        """The sizes that have a value here, and none or another among those of `bound`."""
+        """The sizes that have a value here that differs from `bound`, or that `bound` lacks."""
         return {name: size for name, size in self.sizes if bound.get(name) != size}
 
     @property
@@ -192,23 +193,23 @@ class Graph:
 
     @functools.cached_property
     def flat(self) -> Graph:
-        """The same graph with every call written out."""
+        """The same graph with every call inlined, except those along an axis."""
         return inlined(self, lambda call: call.along is None) if self.calls else self
 
     @property
     def equations(self) -> tuple[Equation, ...]:
-        """All definitions, those of the blocks under the scopes of their calls."""
+        """All equations of the flat graph; those of blocks are named under the scopes of their calls."""
         return self.flat.own
 
     @functools.cached_property
     def recurrences(self) -> tuple[Recurrence, ...]:
-        """The equations that go round, in groups, each along an axis."""
+        """The recurrent equations, in groups, each along an axis."""
         later = next(read_later(self.body, (leaf.name for leaf in self.leaves)), None)
         return () if later is None else recurrences(self.own)
 
     @functools.cached_property
     def by_name(self) -> frozenset[str]:
-        """The axes that no tensor sizes in some equation: their names do, as those of what goes round alone."""
+        """The axes sized by their names, as no tensor sizes them in some equation, or only recurrent tensors do."""
         found = {name for equation in self.own for name in sized_by_name(equation.right)}
         told = {name for leaf in self.leaves for size in leaf.shape for name in size_names(size)}
         for name in (name for group in self.recurrences for name in group.names):
@@ -220,7 +221,7 @@ class Graph:
 
     @functools.cached_property
     def _sized(self) -> tuple[dict[str, tuple[Dim, ...]], dict[str, Scope]]:
-        """The dimensions of the tensors, and the sizes of the axes in each equation, by what it defines."""
+        """The dimensions of the tensors, and the sizes of the axes in each equation, by the name of its result."""
         known = {leaf.name: leaf.dims for leaf in self.leaves}
         if self.recurrences:
             known.update(dims_of_recurrences(self.leaves, self.body, self.recurrences, self.bound))
@@ -235,7 +236,7 @@ class Graph:
         return known, scopes
 
     def _scope_of(self, equation: Equation, known: Mapping[str, tuple[Dim, ...]]) -> Scope:
-        """The sizes in an equation: most are shared by the graphs before and after a pass, so each keeps its last."""
+        """The sizes in an equation, which caches them: the graphs before and after a pass share most equations."""
         read = tuple(known.get(ref.name) for ref in equation.references), self.bound
         kept: tuple[Any, Scope] | None = equation.__dict__.get("kept_scope")
         if kept is None or kept[0] != read:
@@ -245,12 +246,12 @@ class Graph:
 
     @property
     def named(self) -> Mapping[str, tuple[Dim, ...]]:
-        """The dimensions of the tensors of the graph itself, and of what its calls return."""
+        """The dimensions of the tensors of the graph itself, and of the results of its calls."""
         return self._sized[0]
 
     @property
     def dims(self) -> Mapping[str, tuple[Dim, ...]]:
-        """The dimensions of every tensor, by name, those inside of blocks under their scopes."""
+        """The dimensions of every tensor by name; those inside of blocks are under their scopes."""
         return self.flat.named
 
     def scope(self, equation: Equation) -> Scope:
@@ -260,13 +261,13 @@ class Graph:
     def unify(
         self, a: Any, b: Any, axis: str, ref: Ref | None, known: Mapping[str, Any] | None = None
     ) -> Any:
-        """`a` if the two sizes are equal as far as can be told; an error if they are not.
+        """`a` if the two sizes are equal as far as is known; raises an error if they are not.
 
         Args:
             a, b: the sizes.
-            axis: whose they are.
-            ref: where the second is told.
-            known: values of sizes, those that are bound if not given.
+            axis: the axis that has them.
+            ref: the reference that gives the second.
+            known: values of sizes; by default, those that are bound.
         """
         known = self.bound if known is None else known
         if are_equal(a, b, known):
@@ -293,15 +294,15 @@ class Graph:
         return tuple(sorted(names - set(self.bound)))
 
     def expressions(self) -> Iterator[Expression]:
-        """Every expression in the graph and in the blocks that it calls, each block looked at once."""
+        """Every expression in the graph and in the blocks that it calls; each block is visited once."""
         for part in self.parts():
             for equation in part.own:
                 yield from equation.parts
 
-    # ---- in another process
+    # ---- pickling
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it was made of, with the functions in it that the user registered."""
+        """Its fields, with the functions in it that the user registered."""
         made = state_of(self)
         named = (part.function for part in self.expressions() if isinstance(part, Call))
         return made | {"registered": pack(named)}
@@ -313,8 +314,8 @@ class Graph:
     # ---- text
 
     def _size_lines(self) -> dict[str, Any]:
-        """The sizes that have a value; and those that equations speak of and no axis is called after,
-        which would read back as parameters."""
+        """The sizes that have a value, and those that equations mention and no axis is named after. Without a line
+        of their own, the latter would be parsed as parameters."""
         spoken = set[str]()
         axes = {axis.name for leaf in self._declared() for dim in leaf.dims for axis in dim}
         for equation in self.own:
@@ -330,8 +331,8 @@ class Graph:
         return {**{name: name for name in sorted(spoken - axes)}, **self.bound}
 
     def _declared(self) -> tuple[Leaf, ...]:
-        """The leaves that the calls do not tell, and all of them where those of the calls come otherwise,
-        or are read before."""
+        """The leaves that the calls do not declare. It is all leaves if those of the calls come in another order, or
+        are read before their call."""
         own = told_apart(self.leaves, self.calls)
         known = {leaf.name for leaf in own}
         for item in self.body:
@@ -343,12 +344,12 @@ class Graph:
         return own if called_last(own, self.calls) == self.leaves else self.leaves
 
     def names_of_blocks(self) -> dict[Graph, str]:
-        """What a text calls the blocks."""
+        """The names of the blocks in a text."""
         taken = set(self.named) | set(FUNCTIONS) | RESERVED
         return names_of_blocks(((call.graph, call.scope) for call in self.calls), taken)
 
     def lines(self) -> list[str]:
-        """The equations and the calls, in order, as a text has them."""
+        """The equations and the calls, in order, as lines of the text."""
         names = self.names_of_blocks()
         return [
             item.shown(names[item.graph]) if isinstance(item, Apply) else str(item)
@@ -380,7 +381,7 @@ class Graph:
         return folded(repr(self), {"sizes and leaves": "\n".join(declared), **blocks}, lines)
 
     def _repr_latex_(self) -> str:
-        """The equations and the calls, a row each, below those of the blocks."""
+        """The equations and the calls, one row each, below those of the blocks."""
         return aligned(self._latex_rows())
 
     def _latex_rows(self) -> Iterator[str]:
@@ -423,7 +424,7 @@ class Graph:
         """Reads what `to_json` wrote.
 
         Raises:
-            EquationError: the text is not such a document.
+            EquationError: the text is not a document of this format.
         """
         found: Graph = reader_of(FORMAT)(text)
         return found
@@ -455,7 +456,7 @@ class Graph:
 
     @told_in("sizes")
     def bind(self, /, **sizes: int) -> Graph:
-        """The graph with more sizes given.
+        """The graph with more sizes bound.
 
         Raises:
             ShapeError: a name is not open, or is already given another value.
@@ -475,7 +476,7 @@ class Graph:
         return Graph(self.leaves, body, self.outputs, tuple({**self.bound, **sizes}.items()))
 
     def _open_told(self, wrong: str) -> str:
-        """Which sizes to bind instead: that of the axis, if one is called so."""
+        """Advice on which sizes to bind instead: those in the size of the axis of that name, else the open ones."""
         for dims in self.named.values():
             for size in (axis.size for dim in dims for axis in dim if axis.name == wrong):
                 if size_names(size) or not isinstance(size, int):
@@ -484,17 +485,17 @@ class Graph:
         return f"{near(wrong, self.open_sizes)}open sizes: {', '.join(self.open_sizes) or 'none'}"
 
     def select(self, outputs: str | Sequence[str]) -> Graph:
-        """The same graph with other results: intermediate ones, by their scoped names.
+        """The same graph with other results, which may be intermediate ones, by their scoped names.
 
-        A name may be a pattern of `fnmatch`, where `*` stands for anything, dots included. The
-        inputs and parameters stay what they are.
+        A name may be a pattern of `fnmatch`, where `*` matches anything, dots included. The
+        inputs and parameters stay the same.
 
         Args:
             outputs: names and patterns, `"blocks.*.attention.a y"` or a list of them. The results
                 come in this order, those of one pattern in the order of their equations, each once.
 
         Raises:
-            EquationError: a name or a pattern fits nothing that the graph computes.
+            EquationError: a name or a pattern matches nothing that the graph computes.
 
         Example:
             >>> import tensornet as tn
@@ -535,19 +536,19 @@ class Graph:
 @document()
 @dataclass(frozen=True)
 class Apply:
-    """`z = encoder(x, scope='blocks.0')`: the results of a block, computed from tensors at hand.
+    """`z = encoder(x, scope='blocks.0')`: a call, which computes the results of a block from given tensors.
 
-    The block's axes are its own, its sizes those of the caller: two calls at equal sizes hold equal
-    blocks, so that one is checked, planned and written once however often it is called.
+    The block's axes are its own; its sizes are those of the caller. Two calls at equal sizes hold equal
+    blocks, so a block is checked, planned and written once however often it is called.
 
     Attributes:
         graph: the block.
-        operands: the tensors that it reads as its inputs, in order.
-        results: what the caller calls its outputs, in order.
-        scope: stands before the names of its parameters and constants in the caller.
-        apart: whether it is planned as a call in any case, so that what is made in it is gone after it.
-        along: the axis along which it is repeated, if it is; the results are the first of the block's outputs, and
-            the last states where these are asked for.
+        operands: the tensors that are the inputs of the block, in order.
+        results: the caller's names of the outputs of the block, in order.
+        scope: the prefix of the names of its parameters and constants in the caller.
+        apart: whether it is planned as a call in any case, so that its intermediates are freed after it.
+        along: the axis along which it is repeated, if any. The results are then the first outputs of the block,
+            and the last states if these are required.
     """
 
     graph: Graph
@@ -564,7 +565,7 @@ class Apply:
 
     @property
     def made(self) -> Iterator[tuple[str, str]]:
-        """Its results, each behind the output of the block that it is."""
+        """Its results, each after the output of the block that it comes from."""
         if self.along is None:
             yield from zip(self.graph.outputs, self.results, strict=True)
             return
@@ -574,30 +575,30 @@ class Apply:
         yield from zip(made, self.results, strict=False)
 
     def carried(self) -> Iterator[tuple[str, str]]:
-        """The states that it hands on, each before the output of the block that takes its place."""
+        """The states that it passes on, each before the output of the block that is its next value."""
         if self.along is not None:
             states = self.graph.inputs[len(self.along.cuts) :]
             outputs = (self.graph.outputs[n] for n in self.along.states)
             yield from zip((leaf.name for leaf in states), outputs, strict=False)
 
     def scoped(self, name: str) -> str:
-        """What the caller calls a tensor of the block that is none of its inputs or outputs."""
+        """The caller's name of a tensor of the block that is neither an input nor an output."""
         return scoped(self.scope, name)
 
     def leaves(self) -> Iterator[Leaf]:
-        """The parameters and constants of the block, as the caller has them."""
+        """The parameters and constants of the block, under their names in the caller."""
         for leaf in self.graph.leaves:
             if leaf.kind != "input":
                 yield replace(leaf, name=self.scoped(leaf.name))
 
     def names(self) -> dict[str, str]:
-        """What the caller calls each leaf of the block."""
+        """The caller's name of each leaf of the block."""
         inputs = (leaf.name for leaf in self.graph.inputs)
         own = {leaf.name: self.scoped(leaf.name) for leaf in self.graph.leaves}
         return {**own, **dict(zip(inputs, self.operands, strict=True))}
 
     def returned(self, bound: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
-        """The dimensions of the results, in the caller's sizes: those of the block's own are put in.
+        """The dimensions of the results, in the caller's sizes; the block's own sizes are substituted.
 
         Args:
             bound: the sizes that have a value in the caller.
@@ -610,7 +611,7 @@ class Apply:
             yield result, tuple(tuple(Axis(a.name, put_in(a.size, local)) for a in dim) for dim in dims)
 
     def bound(self, sizes: Mapping[str, int]) -> Apply:
-        """The call of the block with values for sizes that are open in it."""
+        """The call with values for sizes that are open in its block."""
         known = {name: value for name, value in sizes.items() if name in self.graph.open_sizes}
         return replace(self, graph=self.graph.bind(**known)) if known else self
 
@@ -636,11 +637,11 @@ def given_to(item: Equation | Apply) -> tuple[str, ...]:
 
 
 def inlined(graph: Graph, chosen: Callable[[Apply], bool]) -> Graph:
-    """The graph with the chosen calls written out, and the chosen ones inside of those.
+    """The graph with the chosen calls inlined, and also the chosen calls inside of those.
 
     Args:
         graph: the graph.
-        chosen: told of a call, under the scope that it has in `graph`.
+        chosen: whether to inline a call, which it gets with the scope that the call has in `graph`.
     """
     if not any(chosen(call) for call in graph.calls):
         return graph
@@ -648,7 +649,7 @@ def inlined(graph: Graph, chosen: Callable[[Apply], bool]) -> Graph:
 
 
 class _Inlining:
-    """The body that grows, and the names that it has taken."""
+    """The growing body, and the names that are taken in it."""
 
     def __init__(self, graph: Graph, chosen: Callable[[Apply], bool]) -> None:
         self.whole, self.chosen = graph, chosen
@@ -669,7 +670,7 @@ class _Inlining:
         return replace(self.whole, body=tuple(self.body), outputs=outputs, sizes=tuple(self.sizes.items()))
 
     def _place(self, graph: Graph, names: dict[str, str], prefix: str, axes: Mapping[str, str]) -> None:
-        """Puts what a graph computes at the end; `names` says what its tensors are called by now."""
+        """Appends the body of a graph; `names` maps its tensors to their new names, and is extended."""
         for name in read_later(graph.body, names):
             self._name(name, names, prefix)
         for item in graph.body:
@@ -696,7 +697,7 @@ class _Inlining:
             self.taken.add(names[name])
 
     def _open(self, call: Apply, results: Mapping[str, str], names: dict[str, str]) -> None:
-        """Writes a call out; a block that hands a tensor through makes no other of it."""
+        """Inlines a call. A tensor that the block only passes through keeps its name in the caller."""
         block, inner = call.graph, call.names()
         for output, (local, name) in zip(block.outputs, results.items(), strict=True):
             if output in inner:
@@ -706,7 +707,7 @@ class _Inlining:
         self._place(block, inner, call.scope, self._own_axes(block))
 
     def _own_axes(self, block: Graph) -> dict[str, str]:
-        """Other names for axes of the block whose size, by name alone, is not that of the name here."""
+        """New names for axes of the block that are sized by name, where this name has another size here."""
         renamed: dict[str, str] = {}
         for name in sorted(block.by_name):
             size = evaluate(symbol(name), block.bound)
@@ -721,7 +722,7 @@ class _Inlining:
 
 
 def _outer_sizes(graph: Graph) -> set[str]:
-    """The names of sizes that a graph, or a block in it, has from outside."""
+    """The names of sizes that a graph, or a block in it, gets from outside."""
     names: set[str] = set()
     for part in graph.parts():
         own = part.by_name & set(part.bound)
@@ -738,10 +739,10 @@ def _outer_sizes(graph: Graph) -> set[str]:
 
 
 def of_graph(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which refuses anything but a graph as its first argument.
+    """Lets a function raise an error unless its first argument is a graph.
 
     Raises:
-        EquationError: it is none.
+        EquationError: the argument is not a graph.
     """
 
     @functools.wraps(function)
@@ -755,7 +756,7 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _no_graph(given: Any) -> EquationError:
-    """The error for what is no graph, and how it becomes one."""
+    """The error for an argument that is not a graph, with how to get one."""
     shown = repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
     if isinstance(getattr(given, "graph", None), Graph):
         fix = "give its graph: it is the attribute of that name"

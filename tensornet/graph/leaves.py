@@ -30,16 +30,16 @@ class Constant:
     data: bytes = field(repr=False)
 
     def checked(self, part: Part) -> None:
-        """Refuses data that are not as long as the shape says."""
+        """Raises an error if the data are not as long as the shape says."""
         self.array()
 
     @classmethod
     def of(cls, array: Any, what: str) -> Constant:
-        """Freezes an array of any library; torch's is taken out of its graph, and bfloat16 widened.
+        """Freezes an array of any library. A torch tensor is detached, and bfloat16 is widened to float32.
 
         Args:
             array: anything `numpy.asarray` takes.
-            what: what an error calls it, `the constant 'm'`.
+            what: its name in an error, `the constant 'm'`.
 
         Raises:
             ShapeError: rows differ in length.
@@ -52,9 +52,9 @@ class Constant:
             array = array.float() if str(array.dtype) == "torch.bfloat16" else array
         try:
             value = numpy.asarray(array)
-        except ValueError:  # numpy's word for rows of different lengths
+        except ValueError:  # raised by NumPy if rows differ in length
             raise ShapeError(f"the rows of {what} differ in length", fix="give an array") from None
-        except (TypeError, RuntimeError) as error:  # a library that keeps its arrays to itself
+        except (TypeError, RuntimeError) as error:  # a library that does not convert its arrays
             raise DtypeError(f"{what} cannot be read: {error}", fix="give a NumPy array") from None
         if value.dtype.kind not in "biufc":
             raise DtypeError(f"{what} holds {value.dtype}", fix="give numbers or truth values")
@@ -67,13 +67,13 @@ class Constant:
         return numpy.frombuffer(self.data, dtype=numpy.dtype(self.dtype)).reshape(self.shape)
 
     def plain(self) -> dict[str, Any]:
-        """The value in JSON's types."""
+        """The value in JSON types."""
         data = base64.b64encode(self.data).decode()
         return {"dtype": self.dtype, "shape": list(self.shape), "data": data}
 
     @classmethod
     def of_plain(cls, document: Mapping[str, Any]) -> Constant:
-        """What `plain` gave."""
+        """The constant that `plain` wrote."""
         return cls(document["dtype"], tuple(document["shape"]), base64.b64decode(document["data"]))
 
 
@@ -82,9 +82,9 @@ class Constant:
 class Leaf:
     """A tensor that no equation defines.
 
-    `start` says how a parameter begins: `("std", 0.02)`, `("value", 0.0)`, an array, or nothing,
-    and then it is derived from the equations (`initialization`). `holds` says what its elements are,
-    once an array has been seen (`element_types.py`).
+    `start` is the initialisation of a parameter: `("std", 0.02)`, `("value", 0.0)`, an array, or None.
+    With None, it is derived from the equations (`initialization`). `holds` is the element type,
+    known once an array has been seen (`element_types.py`).
     """
 
     name: str
@@ -112,7 +112,7 @@ class Leaf:
         brackets = ",".join(_show_declared(dim) for dim in self.dims)
         match self.start:
             case Constant():
-                start = "(value=...)"  # the array itself stands beside the text
+                start = "(value=...)"  # the array itself is stored next to the text
             case (kind, number):
                 start = f"({kind}={number!r})"
             case _:
@@ -131,7 +131,7 @@ def _show_declared(dim: Dim) -> str:
 
 @told_in("starts")
 def start_of(name: str, value: Any) -> tuple[str, float] | Constant:
-    """How `init=` lets a parameter start: a deviation, a word, or the array itself."""
+    """The initialisation that `init=` gives a parameter: a standard deviation, a word, or the array itself."""
     if isinstance(value, str) and value in NAMED:
         return NAMED[value]
     if hasattr(value, "__array__") and not isinstance(value, Real):

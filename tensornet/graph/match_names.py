@@ -11,16 +11,16 @@ __all__ = ["told_by"]
 
 
 def told_by(names: str | Sequence[str], known: Sequence[str], one: str, all_of_them: str) -> tuple[str, ...]:
-    """The names that patterns fit, in the order of the patterns, each once.
+    """The names that match the patterns, in the order of the patterns, each once.
 
     Args:
-        names: patterns of `fnmatch`, where `*` stands for anything, dots included, as `"encoder.* head.W"` or a
-            list of them.
-        known: the names there are; `*` may fit none.
-        one, all_of_them: what an error calls what these are the names of.
+        names: patterns of `fnmatch`, as `"encoder.* head.W"` or a list of them. `*` matches anything, dots
+            included.
+        known: the existing names; the pattern `*` may match none.
+        one, all_of_them: the singular and the plural noun for what has these names, for the error.
 
     Raises:
-        EquationError: a pattern fits nothing, or what is given are no names.
+        EquationError: a pattern matches nothing, or the patterns are not strings.
     """
     patterns = names.replace(",", " ").split() if isinstance(names, str) else names
     if (

@@ -1,4 +1,4 @@
-"""Shape inference of recurrences, whose equations read results that come later."""
+"""Shape inference of recurrences: their equations read results that are defined later."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .unify import Unifier
 
 __all__ = ["dims_of_recurrences"]
 
-_MARK = "@"  # which no name holds
+_MARK = "@"  # no name contains it
 
 
 class Returning(Protocol):
-    """What gives tensors of known dimensions: a call."""
+    """A call, which returns tensors of known dimensions."""
 
     @property
     def defines(self) -> tuple[str, ...]:
-        """The tensors."""
+        """The tensors that it returns."""
 
     def returned(self, bound: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
-        """Their dimensions, in the sizes of the caller, those of `bound` put in."""
+        """Their dimensions in the caller's sizes; `bound` holds the sizes that have a value in the caller."""
 
 
 def dims_of_recurrences(
@@ -35,11 +35,11 @@ def dims_of_recurrences(
     groups: Iterable[Recurrence],
     bound: Mapping[str, Any],
 ) -> dict[str, tuple[Dim, ...]]:
-    """The dimensions of the tensors that go round or stand below their readers; a size that nothing tells is that of
-    the axis' name.
+    """The dimensions of the tensors that are recurrent or defined below their readers. An axis that nothing sizes gets
+    the size of its name.
 
     Args:
-        leaves, body: those of a graph.
+        leaves, body: the leaves and the body of a graph.
         groups: its recurrences.
         bound: the sizes that have a value.
     """
@@ -63,7 +63,7 @@ def dims_of_recurrences(
 
 
 def _marked(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
-    """The dimensions of what an equation defines, with sizes that are to be found where nothing tells them yet."""
+    """The dimensions of an equation's result, with a marked symbol for each size that is not known yet."""
     told = {**scope.inner, **scope.assumed, **scope.sizes}
 
     def axis(name: str) -> Axis:
@@ -74,13 +74,13 @@ def _marked(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
 
 
 def _named(dim: Dim) -> Dim:
-    """A dimension, whose sizes that nothing told are those of the names of its axes."""
+    """A dimension in which an axis whose size is still marked gets the size of its name."""
     marked = {axis.name for axis in dim if any(_MARK in name for name in size_names(axis.size))}
     return tuple(Axis(axis.name, symbol(axis.name)) if axis.name in marked else axis for axis in dim)
 
 
 class _Foreseen(Unifier):
-    """Finds the marked sizes alone; whether others agree is seen later."""
+    """Solves for the marked sizes only. Whether other sizes agree is checked later."""
 
     def __init__(self) -> None:
         super().__init__({})

@@ -3,9 +3,10 @@
     h[b,t,o] = tanh(z[b,t,o])
     z[b,t,o] = x[b,t,o] + previous[t](h[b,t,p]) * U[o,p]
 
-Each tensor in it has a position along the axis at a time, made of those of the same position, and of what
-the one before left. An equation reads another that stands below it by one of these functions alone. What also goes
-round along a second axis, `previous[i](h[i,j]) + previous[j](h[i,j])`, does so at each position of the first.
+The tensors of a group are computed one position of the axis at a time, from tensors at the same position and from
+the state that the position before left. An equation reads a tensor that is defined below it only by `previous` or
+`following`. A group that is also recurrent along a second axis, `previous[i](h[i,j]) + previous[j](h[i,j])`, runs
+along that axis at each position of the first.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Recurrence:
 
     Attributes:
         equations: the equations, in order.
-        labels: what each calls the axis, by the tensor that it defines.
-        step: the side that they read: -1 where they go from the first position to the last, 1 for the other way.
+        labels: the name of the axis in each equation, by the tensor that it defines.
+        step: the side that they read: -1 if they run from the first position to the last, 1 for the other way.
     """
 
     equations: tuple[Equation, ...]
@@ -73,7 +74,7 @@ class Recurrence:
         return equation.left.index(self.labels[name])
 
     def without(self, name: str, index: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What stands in brackets behind a tensor that they define, without the axis."""
+        """The index of a tensor that they define, without the axis."""
         at = self.dimension(name)
         return index[:at] + index[at + 1 :]
 
@@ -95,7 +96,7 @@ def late(equation: Equation) -> Iterator[Ref]:
 
 
 def _outer(equation: Equation) -> Iterator[Expression]:
-    """The parts of an equation; of steps one after another the first alone, and what they start from."""
+    """The parts of an equation. Of nested steps, only the outermost and the starts; not the tensor that they read."""
     if not any(map(is_step, equation.parts)):
         yield from equation.parts
         return
@@ -114,7 +115,7 @@ def _outer(equation: Equation) -> Iterator[Expression]:
 
 
 def early(equation: Equation) -> Iterator[Ref]:
-    """The tensors that an equation reads otherwise, which stand above."""
+    """The tensors that an equation reads without a step, which must be defined above."""
     return (part for part in _outer(equation) if isinstance(part, Ref))
 
 
@@ -123,7 +124,7 @@ def read_later(body: Iterable[Any], known: Iterable[str]) -> Iterator[str]:
 
     Args:
         body: equations and calls, in order.
-        known: what is there before them.
+        known: the tensors that are defined before them.
     """
     there = set(known)
     for item in body:
@@ -133,7 +134,7 @@ def read_later(body: Iterable[Any], known: Iterable[str]) -> Iterator[str]:
 
 
 def strongly_connected(reads: Mapping[T, Iterable[T]]) -> Iterator[tuple[T, ...]]:
-    """What reads one another, the least groups of it, each behind those that it reads (Tarjan 1972).
+    """The strongly connected components, each after the components that it reads (Tarjan 1972).
 
     Args:
         reads: names, and the names that each of them reads.
@@ -210,7 +211,7 @@ def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
     """The recurrences among some equations.
 
     Raises:
-        EquationError: tensors go round otherwise than along one axis, in one direction.
+        EquationError: tensors form a cycle other than along one axis, in one direction.
     """
     by_name = {each.name: each for each in equations}
     reads = {each.name: {ref.name for ref in each.references} for each in equations}
@@ -223,7 +224,7 @@ def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
 
 
 def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> Recurrence:
-    """Some equations that go round, as one recurrence."""
+    """Equations that form a cycle, as one recurrence."""
     names = {each.name for each in group}
     found = [(each, step) for each in group for step, ref in steps_of(each) if ref.name in names]
     labels = dict[str, str]()
@@ -249,7 +250,7 @@ def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> R
 
 
 def steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
-    """The functions by which an equation reads tensors at other positions, and these."""
+    """The steps by which an equation reads tensors at other positions, each with its tensor."""
     for part in equation.parts:
         if isinstance(part, Call) and part.function in _STEP_OF:
             inner: Expression = part
@@ -260,7 +261,7 @@ def steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
 
 
 def _spread(labels: dict[str, str], group: Sequence[Equation], by_name: Mapping[str, Equation]) -> None:
-    """Notes what all equations call the axis, as far as those known tell."""
+    """Adds the names of the axis in the other equations, as far as they follow from the known ones."""
     before = -1
     while before < len(labels) < len(group):
         before = len(labels)
@@ -271,7 +272,7 @@ def _spread(labels: dict[str, str], group: Sequence[Equation], by_name: Mapping[
 
 
 def _tell(labels: dict[str, str], equation: Equation, ref: Ref, read: Equation) -> None:
-    """Notes what an equation calls the axis, if what it reads is known to, and the other way round."""
+    """Adds the name of the axis in an equation if it is known in the equation that it reads, and vice versa."""
     if ref.index.count(labels.get(equation.name, "")) > 1:
         return
     if equation.name in labels:
@@ -286,7 +287,7 @@ def _tell(labels: dict[str, str], equation: Equation, ref: Ref, read: Equation) 
 
 
 def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None:
-    """Refuses an equation that reads other positions of what it is itself needed for."""
+    """Raises an error if an equation reads tensors of its recurrence at positions that are not computed yet."""
 
     def visit(part: Expression, bound: bool) -> None:
         match part:
@@ -317,11 +318,11 @@ def _elsewhere(ref: Ref, axis: str) -> EquationError:
 
 
 _BEFORE = re.compile(r"\.before(_\d+)?$")
-"""What the name of a tensor ends in that a block is given of another position."""
+"""The end of the name of a tensor that passes another position of a tensor to a block."""
 
 
 def read_directly(body: Iterable[Any], outputs: Iterable[str]) -> tuple[Any, ...]:
-    """Equations and calls, without tensors that are others at another position for the sake of a call alone."""
+    """Equations and calls, with tensors named `….before` inlined into their readers where no call needs them."""
     items = list(body)
     for step in [each for each in items if isinstance(each, Equation) and _BEFORE.search(each.name)]:
         step = next(each for each in items if each.defines == step.defines)
@@ -339,7 +340,7 @@ def read_directly(body: Iterable[Any], outputs: Iterable[str]) -> tuple[Any, ...
 
 
 def _put(part: Expression, step: Equation) -> Expression:
-    """An expression, in which the right side of an equation stands in the place of what it defines."""
+    """The expression with reads of a step's result replaced by the step's right side."""
     if isinstance(part, Ref) and part.name == step.name:
         return rename(step.right, dict(zip(step.left, part.index, strict=True)))  # type: ignore[arg-type]
     return transform(part, lambda each: _put(each, step))

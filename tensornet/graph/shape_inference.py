@@ -83,17 +83,17 @@ def dim_size(dim: Dim) -> Any:
 
 
 def index_of(dims: tuple[Dim, ...]) -> tuple[str | tuple[str, ...], ...]:
-    """The axes that a tensor of these dimensions is read with, as it was declared."""
+    """The index of axes and composites that a tensor of these dimensions was declared with."""
     return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
 
 
 Unify: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"
-"""Decides what the size of an axis is when two places give it; raises when they cannot unify."""
+"""Decides the size of an axis that two places give; raises an error if they cannot unify."""
 
 
 @dataclass(frozen=True)
 class _Window:
-    """A dimension of some size that is read at affine positions, and the open sizes that have a value."""
+    """A dimension that is read at affine positions, with its size and the inputs of the walk that found it."""
 
     ref: Ref
     position: int
@@ -104,13 +104,13 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Fit:
-    """So many positions of a window fit in what it reads; an axis is as long, where nothing else tells its size.
+    """The number of positions at which a window fits; it sizes an axis that nothing else sizes.
 
     Attributes:
-        size: how long the axis may be.
-        window: what is read.
-        step: by how many positions the axis moves on.
-        room: how many positions lie beyond where the axis has its first one.
+        size: the largest size of the axis that fits.
+        window: the dimension that is read.
+        step: the number of positions by which the axis advances.
+        room: the number of positions after the first one that the axis reads, in the direction of its step.
     """
 
     size: Any
@@ -121,14 +121,14 @@ class _Fit:
 
 @dataclass(frozen=True)
 class Shorter:
-    """A window that does not reach from end to end.
+    """A window that does not cover its dimension from end to end.
 
     Attributes:
         ref: the tensor, as it is read.
         position: the dimension.
-        size: how long it is.
-        left: how many positions are left of it.
-        back: whether these are the first ones.
+        size: the size of the dimension.
+        left: the number of positions that are not read.
+        back: whether these are the first positions.
     """
 
     ref: Ref
@@ -140,14 +140,14 @@ class Shorter:
 
 @dataclass
 class Scope:
-    """Axis name to size, as tensors fix them (`sizes`), as windows let them be (`fitting`), or as functions merely
-    assume them (`assumed`)."""
+    """The sizes of axes by name: fixed by tensors (`sizes`), limited by windows (`fitting`), or only assumed by
+    functions (`assumed`)."""
 
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
     fitting: dict[str, list[_Fit]] = field(default_factory=dict)
     composites: list[tuple[Ref, tuple[str, ...], Any, _Given]] = field(default_factory=list)
-    inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside: a size may speak of one
+    inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside, which a size may mention
     windows: list[_Window] = field(default_factory=list)
 
     def __getitem__(self, axis: str) -> Any:
@@ -159,8 +159,8 @@ class Scope:
         return symbol(axis) if found is None else found
 
     def settle(self, unify: Unify, axes: Collection[str] | None = None) -> None:
-        """Makes the composites that name one of `axes` (or any) as large as the dimension they stand for, and
-        windows as many as fit, or fewer where something else tells how many."""
+        """Unifies each composite that names one of `axes` (or any axis) with its dimension. Windows along them get
+        the size that fits, or a smaller one that is known from elsewhere."""
         moving, self.windows = self.windows, []
         for window in moving:
             for axis in window.given.told.intersection(window.positions.axes):
@@ -183,7 +183,7 @@ class Scope:
                 unify(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
 
     def _solve(self, names: tuple[str, ...], size: Any, bound: Mapping[str, Any]) -> None:
-        """Makes the one part of a composite that nothing else tells as long as it takes."""
+        """Computes the size of the only unknown part of a composite from the size of its dimension."""
         whole, parts = evaluate(size, bound), {name: evaluate(self[name], bound) for name in names}
         unknown = [name for name, part in parts.items() if part == symbol(name)]
         others = [part for name, part in parts.items() if name not in unknown]
@@ -193,13 +193,13 @@ class Scope:
                 self.sizes[unknown[0]] = length
 
     def _meet(self, axis: str, fit: _Fit, unify: Unify) -> None:
-        """Makes an axis as long as fits, unless it is known to be shorter."""
+        """Gives an axis the size that fits, unless it is known to be shorter."""
         window, given = fit.window, fit.window.given
         known = self.sizes.get(axis, fit.size)
         told, fits = (evaluate(size, given.bound) for size in (known, fit.size))
         if isinstance(told, int) and _is_told_by_many(fits, told) and fit.step != 1:
             needed = window.size - fit.room + larger(fit.step, -fit.step) * (told - 1)
-            unify(window.size, needed, axis, window.ref)  # no longer than what is read of it
+            unify(window.size, needed, axis, window.ref)  # it ends at the last position that is read
         elif not isinstance(told, int) or not isinstance(fits, int) or told == fits:
             self.tell(axis, fit.size, unify, window.ref)
         elif told > fits:
@@ -216,18 +216,18 @@ class Scope:
             given.shorter.append(Shorter(window.ref, window.position, size, left, step < 0))
 
     def _moving(self, window: _Window) -> list[tuple[str, Any]]:
-        """The axes of a window that it moves along, with their steps."""
+        """The axes along which a window moves, with their steps."""
         told = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
         return [(axis, step) for axis, step in told if step != 0]
 
     def _fit(self, window: _Window) -> None:
-        """How long the first axis of a window may be."""
+        """Adds to `fitting` how long the first axis of a window may be."""
         ref, bound = window.ref, window.given.bound
         moving = self._moving(window)
         if not moving:
-            return  # it stands still, and says nothing of how long an axis is
+            return  # it does not move, and sizes no axis
         (axis, step), *others = moving
-        steps = [(evaluate(self[other], bound) - 1, by) for other, by in others]  # like sizes look alike
+        steps = [(evaluate(self[other], bound) - 1, by) for other, by in others]  # equal sizes look alike
         before = scalar_size(window.positions.offset, self)
         after = (
             window.size
@@ -276,12 +276,12 @@ class Scope:
         )
 
     def tell(self, axis: str, size: Any, unify: Unify, origin: Ref | None) -> None:
-        """Takes in the size of an axis, as a tensor fixes it."""
+        """Adds the size of an axis that a tensor fixes."""
         known = self.sizes.get(axis)
         self.sizes[axis] = size if known is None else unify(known, size, axis, origin)
 
     def add(self, other: Scope, unify: Unify, origin: Ref | None = None) -> None:
-        """Takes in what another part of the equation says."""
+        """Adds the sizes from another part of the equation."""
         for name, size in other.sizes.items():
             self.tell(name, size, unify, origin)
         for name, size in other.assumed.items():
@@ -308,12 +308,12 @@ def scope_of(
 
     Args:
         expression: the expression.
-        dims: the dimensions of every tensor it may read; a tensor that is missing says nothing.
+        dims: the dimensions of every tensor it may read; a missing tensor adds nothing.
         unify: called where two places size the same axis.
         bound: the open sizes that have a value.
-        told: axes that are as long as their names say where no tensor tells.
-        shorter: takes the windows that do not reach from end to end, which are an error without it.
-        solves: whether one unknown part of a composite is as long as it takes, where `unify` does not learn it.
+        told: axes that get the size of their name if no tensor sizes them.
+        shorter: a list for the windows that do not cover their dimension; without it they are an error.
+        solves: whether to compute the only unknown part of a composite, for a `unify` that does not solve it.
     """
     scope = _scope_of(expression, _Given(dims, unify, bound, told, shorter, solves))
     scope.settle(unify)
@@ -323,7 +323,8 @@ def scope_of(
 def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]) -> Scope:
     """The sizes of the axes visible in a part of an equation.
 
-    They unify, for those of the whole do; what the parts of a composite are may be told elsewhere in it.
+    They are not compared again, as the whole equation was checked. Parts of composites are not solved for: they may
+    be sized elsewhere in the equation.
 
     Args:
         part: the part.
@@ -334,7 +335,7 @@ def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: M
 
 
 def beside(scope: Scope, nearer: Scope) -> Scope:
-    """The sizes of two scopes; where both tell one, that of the nearer."""
+    """The sizes of two scopes; where both have one, the size in `nearer` is used."""
     return Scope(
         {**scope.sizes, **nearer.sizes},
         {**scope.assumed, **nearer.assumed},
@@ -344,7 +345,7 @@ def beside(scope: Scope, nearer: Scope) -> Scope:
 
 @dataclass(frozen=True)
 class _Given:
-    """What a walk over an expression is given; see `scope_of`."""
+    """The inputs of a walk over an expression; see `scope_of`."""
 
     dims: Mapping[str, tuple[Dim, ...]]
     unify: Unify
@@ -380,7 +381,7 @@ def _scope_of(expression: Expression, given: _Given) -> Scope:
 
 
 def _scope_of_all(parts: Sequence[Expression], given: _Given) -> Scope:
-    """What several parts of an equation say together; numbers say nothing."""
+    """The common scope of several parts of an equation; numbers add nothing."""
     found: Scope | None = None
     for part in parts:
         if isinstance(part, Literal | Size):
@@ -436,12 +437,12 @@ def _scope_of_ref(ref: Ref, given: _Given) -> Scope:
 
 
 def _is_told_by_many(size: Any, observed: int) -> bool:
-    """Whether several values of an open size come to this one, as ⌊x/3⌋ does."""
+    """Whether several values of an open size give the observed value, as for ⌊x/3⌋."""
     return not isinstance(size, int) and solve_size(size, observed) is None
 
 
 def _is_negative(size: Any, bound: Mapping[str, Any]) -> bool:
-    """Whether a size is known to be below 0: as a number, or as one below 0 times sizes."""
+    """Whether a size is known to be below 0: a negative number, or a negative multiple of a product of sizes."""
     value = evaluate(size, bound)
     if isinstance(value, int):
         return value < 0
@@ -453,7 +454,7 @@ def _show_dim(dim: Dim) -> str:
 
 
 def _tell_composite(scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim, given: _Given) -> None:
-    """`(h,d)` over a dimension: part by part where it was made of as many, else by the product."""
+    """Sizes a composite `(h,d)` part by part if it matches the parts of the dimension, else by the product."""
     if componentwise(names, dim, given.bound):
         for name, size in {name: axis.size for name, axis in zip(names, dim, strict=True)}.items():
             scope.tell(name, size, given.unify, ref)
@@ -464,7 +465,7 @@ def _tell_composite(scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim, gi
 
 
 def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> bool:
-    """Whether the parts of a composite are those of the dimension it reads, one by one."""
+    """Whether the parts of a composite match those of the dimension that it reads, one by one."""
     return len(names) == len(dim) and all(
         name == axis.name or name not in bound or evaluate(bound[name], bound) == evaluate(axis.size, bound)
         for name, axis in zip(names, dim, strict=True)
@@ -472,7 +473,7 @@ def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) ->
 
 
 def _scope_of_joined(arguments: tuple[Expression, ...], axis: str, given: _Given) -> Scope:
-    """The joined axis is a new one: its size is the sum over the operands, 1 for one without it."""
+    """The scope of a join. The joined axis is new: its size is the sum over the operands, 1 for one without it."""
     scope, total = Scope(), 0
     for argument in arguments:
         inner = _scope_of(argument, given)
@@ -484,7 +485,7 @@ def _scope_of_joined(arguments: tuple[Expression, ...], axis: str, given: _Given
 
 
 def scalar_size(expression: Expression, scope: Scope) -> Any:
-    """The value of an integer expression of sizes, as `-s // 2`'s parts in `roll(x, i=-s)`."""
+    """The value of an integer expression of sizes, such as `-s` in `roll(x, i=-s)`."""
     match expression:
         case Literal(int(value)):
             return value
@@ -527,7 +528,7 @@ def _term_expression(above: list[Any], below: list[Any]) -> Expression:
 
 
 def _factor_expression(factor: Any) -> Expression:
-    """A number, or a power of an atom."""
+    """A factor as an expression: a number, or a power of an atom."""
     if isinstance(factor, int):
         return Literal(factor)
     atom, power = factor
@@ -544,7 +545,7 @@ def _factor_expression(factor: Any) -> Expression:
 
 
 def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
-    """The dimensions of what an equation defines."""
+    """The dimensions of the result of an equation."""
     dims: list[Dim] = []
     for entry in equation.left:
         names = (entry,) if isinstance(entry, str) else entry
@@ -570,7 +571,7 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
 
 
 def _remedy(a: Any, b: Any, axis: str, ref: Ref | None) -> str:
-    """What else helps where two sizes differ: to give those that are open, or to read less where none can make up."""
+    """A further fix for two sizes that differ: give the open ones, or else read a part of the longer tensor."""
     more = evaluate(a - b, {})
     if open_sizes := size_names(more):
         named = ", ".join(f"{name}=…" for name in open_sizes)

@@ -1,4 +1,4 @@
-"""Slices and positions: what brackets read along the dimensions of a tensor."""
+"""Slices and positions: how brackets index the dimensions of a tensor."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ ZERO, MINUS = Literal(0), Literal(-1)
 
 
 def cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...] | None]) -> Expression:
-    """The expression with crops in the place of slices: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
+    """The expression with slices replaced by crops: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
 
-    The axis is the one that the tensor was defined with; a step reads there from position to position,
+    The axis is the one that the tensor was defined with. A slice with a step becomes an affine index:
     `x[b,::2]` is `x[b,2*t]`.
 
     Args:
-        expression: the right side of an equation, as it was read.
-        dims: the dimensions of the tensors, of those that are known.
+        expression: the right side of an equation, as it was parsed.
+        dims: the dimensions of the tensors, as far as they are known.
 
     Raises:
-        EquationError: a slice is of a dimension without an axis of its own.
+        EquationError: the axis of a slice is not known or is a composite, or a slice with a step has an end.
     """
     changed = transform(expression, lambda part: cropped(part, dims))
     if not isinstance(changed, Ref) or not any(isinstance(entry, Span) for entry in changed.index):
@@ -91,7 +91,7 @@ def cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...] | None]) 
 
 
 def _amounts(span: Span, size: Expression) -> tuple[Expression, Expression]:
-    """How many positions are put before, and after: none, or fewer."""
+    """The padding before and after, as `pad` takes it: 0, or negative for a crop."""
     start, stop = span.start or ZERO, span.stop or ZERO
     if _is_negative(start):
         start = sum_of([size, start])
@@ -119,12 +119,12 @@ def _is_negative(expression: Expression) -> bool:
 
 
 def in_order(expression: Expression, kept: Sequence[str], given: Collection[str] = ()) -> Expression:
-    """The expression, in which each sum of axes begins with one that nothing else tells the size of, if there is one.
+    """The expression with each sum of axes reordered to begin with an axis that nothing else sizes, if there is one.
 
-    That one is as long as fits: of `x[u+p] * K[u]`, which becomes `x[p+u] * K[u]`, it is `p`.
+    That axis is as long as fits. `x[u+p] * K[u]` becomes `x[p+u] * K[u]`, where it is `p`.
 
     Args:
-        expression: the right side of an equation, whose names have their meaning.
+        expression: the right side of an equation, with its names resolved.
         kept: the axes on the left, which come before others.
         given: the axes whose size is given.
     """
@@ -144,7 +144,7 @@ def in_order(expression: Expression, kept: Sequence[str], given: Collection[str]
 
 
 def axes_told(expression: Expression) -> set[str]:
-    """The axes that tensors are read with, other than as parts of sums."""
+    """The axes that index a dimension of a tensor directly, not inside of an expression."""
     return {
         axis
         for ref in references(expression)
@@ -153,13 +153,13 @@ def axes_told(expression: Expression) -> set[str]:
 
 
 def axes_windowed(expression: Expression) -> set[str]:
-    """The axes that tensors are read with in sums alone, so that no dimension tells how long they are."""
+    """The axes that index tensors only inside of expressions, so that no dimension gives their size."""
     entries = (entry for ref in references(expression) for entry in ref.index if is_told(entry))
     return {axis for entry in entries for axis in free_axes(entry)} - axes_told(expression)
 
 
 def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
-    """The terms of a sum of axes, those of the lowest rank before others."""
+    """The entry; if it is a sum of axes, a term of the lowest rank is moved to the front."""
     if isinstance(entry, Call) and entry.function == "add" and affine(entry) is not None:
         moving = [each for each in entry.arguments if free_axes(each)]
         numbers = [each for each in entry.arguments if not free_axes(each)]
@@ -171,12 +171,12 @@ def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
 
 
 def cut_to_window(shorter: Shorter, dims: tuple[Dim, ...], name: str) -> tuple[Equation, Ref]:
-    """An equation for as much of a tensor as a window reads of it, and that read from end to end.
+    """An equation that crops a tensor to the part that a window reads, and the window over all of that part.
 
     Args:
         shorter: the window.
         dims: the dimensions of the tensor.
-        name: what to call that much of it.
+        name: the name of that part.
     """
     ref, position = shorter.ref, shorter.position
     index: list[Any] = list(index_of(dims))
@@ -190,7 +190,7 @@ def cut_to_window(shorter: Shorter, dims: tuple[Dim, ...], name: str) -> tuple[E
 
 
 def reading(expression: Expression, old: Ref, new: Ref) -> Expression:
-    """The expression, in which another tensor is read where one was, in the same way."""
+    """The expression with each occurrence of one reference replaced by another."""
     changed = transform(expression, lambda part: reading(part, old, new))
     return new if changed == old else changed
 
@@ -199,7 +199,7 @@ def reading(expression: Expression, old: Ref, new: Ref) -> Expression:
 
 
 def read_in(entry: Expression) -> Iterator[Ref]:
-    """The tensors that hold the positions that an entry of brackets tells; not those in which `argmax` finds them."""
+    """The tensors that hold the positions in an entry of brackets; not those in which `argmax` finds positions."""
     if isinstance(entry, Ref):
         yield entry
     elif not _finds(entry):
@@ -208,12 +208,12 @@ def read_in(entry: Expression) -> Iterator[Ref]:
 
 
 def _finds(entry: Expression) -> bool:
-    """Whether it is positions, whatever it is made of."""
+    """Whether the entry is a call that yields positions, whatever its operands are."""
     return isinstance(entry, Call) and FUNCTIONS[entry.function].yields == "position"
 
 
 def not_whole(entry: Expression) -> Expression | None:
-    """A part of an expression of positions that is no integer; nothing if all are."""
+    """A part of an expression of positions that is not an integer; None if all parts are."""
     match entry:
         case Ref():
             return None

@@ -16,14 +16,14 @@ __all__ = ["Unifier"]
 
 
 class Unifier:
-    """Open sizes, what they turned out to be, and the integers some are bound to.
+    """Open sizes, their solutions, and the integers that some of them are bound to.
 
     Args:
         bound: sizes with an integer value; they stay symbols in formulas.
-        given: sizes that are formulas; these replace their axis everywhere.
+        given: sizes that are formulas; each replaces its axis everywhere.
 
     Attributes:
-        declared: names that declarations say other axes are as long as: these stay, and the axes' own give way.
+        declared: names that declarations give as the size of other axes. These stay; the names of the axes give way.
     """
 
     def __init__(self, bound: Mapping[str, int], given: Mapping[str, Any] | None = None) -> None:
@@ -35,12 +35,12 @@ class Unifier:
 
     @classmethod
     def of(cls, sizes: Mapping[str, Any]) -> Unifier:
-        """One that sizes are given to, integers and expressions."""
+        """A unifier with given sizes, integers and expressions."""
         known = {name: size for name, size in sizes.items() if isinstance(size, int)}
         return cls(known, {name: size for name, size in sizes.items() if name not in known})
 
     def check_circles(self) -> None:
-        """Refuses given formulas that name one another's axes in a circle."""
+        """Raises an error if given formulas depend on each other in a cycle."""
         try:
             TopologicalSorter({name: size_names(size) for name, size in self.solution.items()}).prepare()
         except CycleError as error:
@@ -51,7 +51,7 @@ class Unifier:
             ) from None
 
     def resolve(self, size: Any) -> Any:
-        """The size with everything solved put in."""
+        """The size with all solutions substituted."""
         for _ in range(len(self.solution) + 1):
             if not any(name in self.solution for name in size_names(size)):
                 return size
@@ -59,16 +59,16 @@ class Unifier:
         raise ShapeError(f"the size {size} is defined by itself", fix="give one of the sizes a value")
 
     def is_open(self, size: Any) -> bool:
-        """Whether the size is a bare name with no value, free to become anything."""
+        """Whether the size is a bare name that may be solved for: it has no value, and no given formula uses it."""
         name = name_of(size)
         return name is not None and name not in self.bound and name not in self.rigid
 
     def is_as_long(self, name: str, size: Any) -> bool:
-        """Whether a size is the one of that name, which an axis called so need not have."""
+        """Whether a size equals the size of that name. An axis of that name may have another size."""
         return are_equal(self.resolve(size), self.resolve(symbol(name)), self.bound)
 
     def unify(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
-        """Makes two sizes equal, solving for an open one; an error if they cannot be."""
+        """Makes two sizes equal by solving for an open one; raises an error if they cannot be equal."""
         a, b = self.resolve(a), self.resolve(b)
         if a == b:
             return a
@@ -85,7 +85,7 @@ class Unifier:
                 self.solution[name] = other
                 return other
         if are_equal(a, b, self.bound):
-            return b if isinstance(a, int) else a  # a name says more, and it is what an open one gives
+            return b if isinstance(a, int) else a  # the symbolic one, as for an open size
         solved = solve_size(evaluate(a - b, self.bound), 0)
         if solved is None or solved[0] in self.rigid or solved[1] < 1:
             raise disagreement(a, b, axis, ref, self.bound)
@@ -93,16 +93,16 @@ class Unifier:
         return a
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """The dimensions with everything solved put in."""
+        """The dimensions with all solutions substituted."""
         return tuple(tuple(Axis(axis.name, self.resolve(axis.size)) for axis in dim) for dim in dims)
 
     def equation(self, equation: Equation, sizes: Mapping[str, Any] | None = None) -> Equation:
-        """The equation with the sizes it speaks of at large put in, its own axes giving way.
+        """The equation with solutions put in for sizes of the graph; its own axes of the same names are renamed.
 
         Args:
             equation: the equation.
-            sizes: those of its axes, where they are known: an axis that is just as long as the size of its
-                name that comes in need not give way, but for where brackets speak of it.
+            sizes: the sizes of its axes, where they are known. An axis keeps its name if its size is the incoming
+                size of that name, unless brackets mention that size.
         """
         local = equation.axes
         spoken = {

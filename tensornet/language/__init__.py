@@ -1,6 +1,6 @@
-"""Text and equations.
+"""The surface language: text to equations and back.
 
-In: text. Out: equations, and text again; nodes know nothing of sizes or arrays.
+In: text. Out: equations, and text again. Nodes hold no sizes and no arrays.
 """
 
 import sys
@@ -10,7 +10,7 @@ from types import ModuleType
 class _Room(ModuleType):
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        # What `help` shows is made of the records of the functions, when it is asked for.
+        # The text that `help` shows is built from the function records on demand.
         from .reference import in_short
 
         return f"{__doc__}\n{in_short()}\n"

@@ -32,8 +32,8 @@ class Affine:
     """`offset + Σ step · axis`.
 
     Attributes:
-        steps: by how many positions each axis moves on, numbers that may speak of sizes, in the order of the text.
-        offset: where the first positions along all axes are.
+        steps: the axes in the order of the text, each with its step in positions. A step may contain sizes.
+        offset: the position at the start of all axes.
     """
 
     steps: tuple[tuple[str, Expression], ...]
@@ -41,13 +41,13 @@ class Affine:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes, of which the first is as long as what is read lets it, where nothing else tells."""
+        """The axes. If nothing else gives the size of the first, it is as long as the tensor read allows."""
         return tuple(axis for axis, _ in self.steps)
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def affine(expression: Expression) -> Affine | None:
-    """The positions that an expression tells as such a sum; nothing if it is none, or names an axis twice."""
+    """The positions of an expression in affine form; None if it is not affine, or names an axis twice."""
     if not free_axes(expression):
         return None
     terms = _terms(expression)
@@ -60,7 +60,7 @@ def affine(expression: Expression) -> Affine | None:
 
 
 def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
-    """The terms of a sum, each an axis and what it is multiplied with; without an axis, a number."""
+    """The terms of a sum, each an axis and its step. A term without an axis is a number."""
     match expression:
         case _ if is_scalar(expression):
             return [("", expression)]
@@ -80,8 +80,7 @@ def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
 
 
 def is_window(expression: Expression) -> bool:
-    """Whether positions are those along an axis or a sum of two, forwards by whole numbers from the first or one
-    after it."""
+    """Whether positions are affine in one or two axes, with integer steps ≥ 1 and an integer offset ≥ 0."""
     found = affine(expression)
     if found is None or len(found.steps) > 2:
         return False
@@ -90,14 +89,14 @@ def is_window(expression: Expression) -> bool:
 
 
 def is_cut(ref: Ref) -> bool:
-    """Whether a tensor is read at even distances along some of its dimensions, and whole along the others."""
+    """Whether a tensor is read with a constant stride along some dimensions, and whole along the others."""
     told = [entry for entry in ref.index if is_told(entry)]
     evenly = all(len(free_axes(entry)) == 1 and is_window(entry) for entry in told)
     return bool(told) and evenly and not any(isinstance(entry, int) for entry in ref.index)
 
 
 def reached(expression: Expression) -> Reached:
-    """A sum of two axes in numbers, see `is_window`; without a name where there is no other."""
+    """The steps and the offset of a window (see `is_window`). The second axis is unnamed if there is only one."""
     found = affine(expression)
     assert found is not None
     (one, by), (other, apart), *_ = *((axis, scalar_value(step)) for axis, step in found.steps), ("", 1)
@@ -109,9 +108,9 @@ def _product(factors: list[Expression]) -> Expression:
 
 
 def ones_at(told: Expression, axis: str) -> Call:
-    """Ones at the positions that an expression tells of an axis.
+    """A one-hot tensor with ones at the positions that an expression gives along an axis.
 
-    Those that a tensor tells must be there; those of axes alone may reach over an end, as windows do.
+    Positions read from a tensor must be inside the axis. Those of axes alone may pass an end, as windows do.
     """
     holds = isinstance(told, Ref) or any(ref.index for ref in references(told))
     options = ((INSIDE, (ONE,)),) if holds else ()

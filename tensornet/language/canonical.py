@@ -1,7 +1,7 @@
 """Canonical forms: one expression for all spellings of a value, `x / sqrt(s)` and `x * s**-0.5`.
 
-Functions that others make up give way to their expansions, `square(a)` to `a ** 2`; equal factors are powers, and
-products of products and sums of sums are one. Numbers stay as they are written.
+A function with an expansion is replaced by it: `square(a)` becomes `a ** 2`. Equal factors become powers. Nested
+products and nested sums are flattened. Numbers stay as they are written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .parser import parse_block
 __all__ = ["CanonicalForms", "canonical_functions", "expanded", "flattened", "value_of"]
 
 COUNT = "n"
-"""What expansions call the number of positions that a function runs over."""
+"""The name that expansions use for the number of positions that a function runs over."""
 
 
 class CanonicalForms:
@@ -65,21 +65,21 @@ class CanonicalForms:
         return form
 
     def name(self, expression: Expression, ref: Ref) -> None:
-        """Has an expression written as a tensor."""
+        """Makes `written` show an expression as the given tensor."""
         form = self.of(expression)
         if not isinstance(form, Ref):
             self._written[form] = ref
 
     def written(self, form: Expression) -> Expression:
-        """An expression with its parts as they were written."""
+        """A canonical form with its parts as they were originally written."""
         return self._written.get(form) or transform(form, self.written)
 
 
 def expanded(call: Call, count: Expression) -> Expression:
-    """What a call says in other functions: its expansion.
+    """The expansion of a call: the same value in terms of other functions.
 
     Args:
-        call: a call of a function that has one.
+        call: a call of a function that has an expansion.
         count: the number of positions that it runs over.
     """
     row = FUNCTIONS[call.function]
@@ -108,7 +108,7 @@ def _read(expansion: str) -> Expression:
 
 
 def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
-    """The functions in the canonical form of what calls some."""
+    """The functions in the canonical form of an expression that calls the given ones."""
     return frozenset().union(*(_made_of(FUNCTIONS[name]) for name in functions))
 
 
@@ -120,18 +120,18 @@ def _made_of(row: Function) -> frozenset[str]:
 
 
 def value_of(expression: Expression, sizes: Mapping[str, int] | None = None) -> int | float | complex | None:
-    """The value of a number; nothing for a tensor, one that speaks of another size, or one that cannot be computed."""
+    """The value of a number; None for a tensor, a number with an unknown size, or one that cannot be computed."""
     try:
         return scalar_value(expression, (sizes or {}).get) if is_scalar(expression) else None
     except EquationError:
         return None
 
 
-# ---------------------------------------------------------------------------- one step up
+# ---------------------------------------------------------------------------- simplifying one level
 
 
 def _simplified(expression: Expression) -> Expression:
-    """The canonical form of an expression whose parts have theirs."""
+    """The canonical form of an expression whose parts are in canonical form already."""
     match expression:
         case Contraction():
             return _product(expression)
@@ -144,7 +144,7 @@ def _simplified(expression: Expression) -> Expression:
 
 
 def _power(base: Expression, exponent: float) -> Expression:
-    """A power, of a power and of a product that of what these are made of, where that holds for all real numbers."""
+    """A power, distributed over a power or a product in its base where that holds for all real numbers."""
     whole = float(exponent).is_integer()
     match base:
         case _ if exponent == 1:
@@ -157,7 +157,7 @@ def _power(base: Expression, exponent: float) -> Expression:
 
 
 def _product(product: Contraction) -> Expression:
-    """A product without products among its factors, equal ones of which are a power."""
+    """A product, flattened, with equal factors collected into powers."""
     factors, summed = flattened(product)
     exponents = dict[tuple[Expression, object], float]()
     for place, factor in enumerate(factors):
@@ -170,7 +170,7 @@ def _product(product: Contraction) -> Expression:
 
 
 def flattened(product: Contraction) -> tuple[tuple[Expression, ...], tuple[str, ...]]:
-    """The factors of a product and of the products among these, and the axes that any of them sums."""
+    """The factors of a product, with inner products flattened, and the axes that any of these products sums."""
     factors, summed = list[Expression](), product.summed
     for factor in product.factors:
         others = Contraction(without(product.factors, (factor,)), summed)
@@ -183,7 +183,7 @@ def flattened(product: Contraction) -> tuple[tuple[Expression, ...], tuple[str, 
 
 
 def _base(factor: Expression) -> tuple[Expression, float]:
-    """What a factor is a power of, and the exponent."""
+    """The base and the exponent of a factor."""
     match factor:
         case Call("power", (base, Literal(int() | float() as exponent))):
             return base, exponent
@@ -191,6 +191,6 @@ def _base(factor: Expression) -> tuple[Expression, float]:
 
 
 def _stands_alone(factor: Expression) -> bool:
-    """Whether a factor is no power with one that looks like it: a number, or a draw."""
+    """Whether a factor is never collected with an equal one: it is a number, or contains a random draw."""
     calls = (part for part in subexpressions(factor) if isinstance(part, Call))
     return is_scalar(factor) or any(FUNCTIONS[call.function].random for call in calls)

@@ -1,4 +1,4 @@
-"""Diagnostics: hints for mistakes that recur, and undeclared names that look like slips."""
+"""Diagnostics: hints for common mistakes, and undeclared names that look like typos."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ MEANT: dict[type[ast.AST], str] = {
     ast.ListComp: "name an axis, and write the expression for each of its positions",
     ast.GeneratorExp: "name an axis, and write the expression for each of its positions",
 }
-"""What to write instead of what Python has and the language has not."""
+"""What to write instead of Python syntax that the language lacks."""
 
 
 def meant(*nodes: ast.AST) -> str:
-    """What to write instead of the first of some nodes that tells it; nothing if none does."""
+    """The hint for the first of these nodes that has one; empty if none has."""
     return next((MEANT[type(node)] for node in nodes if type(node) in MEANT), "")
 
 
 def called_elsewhere(name: str, axes: Sequence[str] | None = None) -> str:
-    """What is written here for a function that other libraries know by this name; nothing if they know none."""
+    """The hint for a function that other libraries call by this name; empty if there is none."""
     plain = name.lower().replace("_", "")
     for each in FUNCTIONS.values():
         if plain in each.elsewhere:
@@ -47,14 +47,14 @@ def called_elsewhere(name: str, axes: Sequence[str] | None = None) -> str:
 def absent_axis(
     axis: str, where: str, known: Iterable[str], place: Place | None, bare: Sequence[str] = ()
 ) -> EquationError:
-    """The error for an axis that is run over, and is in nothing that is said there.
+    """The error for an axis that a function or a sum runs over, and that does not occur inside it.
 
     Args:
         axis: its name.
         where: the function that runs over it, or `the sum`.
-        known: the axes that are there.
+        known: the axes that do occur inside it.
         place: where it is written.
-        bare: tensors there that are read without their axes.
+        bare: tensors that are read inside it without their axes.
     """
     axes = tuple(dict.fromkeys(known))
     fix = f"{near(axis, axes)}its axes are {', '.join(axes)}" if axes else "it has no axes"
@@ -67,10 +67,10 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 
 def misplaced(expression: Expression, names: Collection[str]) -> Iterator[tuple[Ref, str]]:
-    """Reads of these names where a number to be trained makes no sense, and why.
+    """The reads of these names where a trainable number makes no sense, each with the reason.
 
-    No gradient reaches it, in a condition, a comparison or a rounding; or it is a size, under a root or among
-    positions.
+    Either no gradient reaches it, in a condition, a comparison or a rounding. Or it is a size, under a root or
+    among positions.
     """
     return _misplaced(expression, names, "")
 
@@ -86,7 +86,7 @@ def _misplaced(expression: Expression, names: Collection[str], why: str) -> Iter
 
 
 def _reasons(whole: Expression, why: str) -> list[str]:
-    """Why no number to be trained can be an argument, or a factor, of an expression; nothing where it can."""
+    """For each argument or factor, why it cannot be a trainable number; empty where it can."""
     match whole:
         case Contraction(factors):
             return [why] * len(factors)
@@ -103,7 +103,7 @@ def _reasons(whole: Expression, why: str) -> list[str]:
 
 
 def _is_position(term: Expression) -> bool:
-    """Whether a term tells positions: it is made of these, of sizes and numbers alone."""
+    """Whether a term is a position: an `index` call, possibly multiplied by sizes and numbers."""
     match term:
         case Call(INDEX.name):
             return True
@@ -114,7 +114,7 @@ def _is_position(term: Expression) -> bool:
 
 
 def slip_of(name: str, known: Collection[str]) -> str | None:
-    """The known name that differs from this in one word, by a slip; a number or a letter tells names apart."""
+    """The known name that this one misspells in one word. Other digits or other short words are no misspelling."""
     parts = _WORD.split(name)
     words = _WORD.findall(name)
     for other in known:

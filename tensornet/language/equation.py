@@ -1,4 +1,4 @@
-"""Equations as values: the Einstein rule, bare names, printing."""
+"""Equations: their data types, the Einstein rule, bare names and printing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ __all__ = [
 @document(text=str)
 @dataclass(frozen=True)
 class Equation:
-    """`name[left] = right`, every sum explicit in `Contraction.summed`."""
+    """`name[left] = right`, with every sum explicit in `Contraction.summed`."""
 
     name: str
     left: tuple[str | tuple[str, ...], ...]
@@ -81,7 +81,7 @@ class Equation:
 
     @functools.cached_property
     def parts(self) -> tuple[Expression, ...]:
-        """The right side and everything inside it; looked at by most rewrites, so it is kept."""
+        """The right side and all its subexpressions; cached because most rewrites use them."""
         return subexpressions(self.right)
 
     @functools.cached_property
@@ -91,7 +91,7 @@ class Equation:
 
     @functools.cached_property
     def axes(self) -> frozenset[str]:
-        """The names of its axes: those on the left, and those that it reads tensors with."""
+        """The names of its axes: those on the left, and those that index the tensors it reads."""
         read = (axis for ref in self.references for axis in axes_of_index(ref.index))
         return frozenset((*axes_of_index(self.left), *read))
 
@@ -112,19 +112,19 @@ class Equation:
         except EquationError:
             implied = False
         written = {*axes_of_index(self.left), *_written(bare, {})}
-        implied = implied and written.issuperset(free_axes(bare))  # else a name in brackets may say a size
+        implied = implied and written.issuperset(free_axes(bare))  # else a name in brackets may mean a size
         implied = implied and not any(summed_alone(replace(self, right=bare)))
         return f"{target} = {show(bare if implied else self.right)}"
 
 
 @dataclass(frozen=True)
 class Opening(Equation):
-    """What a tensor that recurs starts from: on its left are the axes of that tensor, which it need not have all."""
+    """The start of a recurrent tensor. The left has that tensor's axes; the right side may lack some of them."""
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A line that gives a tensor its kind, or an axis its size."""
+    """A line that declares the kind of a tensor, or the size of an axis."""
 
     name: str
     kind: str  # "input", "parameter", "constant", "output" or "size"
@@ -136,7 +136,7 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Definition:
-    """`def attention(x):`, and lines of its own: a block, to be called."""
+    """`def attention(x):` and its indented lines: a block that calls refer to."""
 
     name: str
     inputs: tuple[str, ...]
@@ -149,8 +149,8 @@ class Calling:
     """`y = attention(x, scope='blocks.0')`: a block applied to tensors.
 
     Attributes:
-        along: where the block makes one position after another, `h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])`: the axis,
-            what the results have in brackets, and the operands (nothing where it is a bare name).
+        along: for a block that computes one position after another, `h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])`: the
+            axis, and the brackets of the results and of the operands (empty for a bare name).
     """
 
     results: tuple[str, ...]
@@ -162,14 +162,14 @@ class Calling:
 
     @property
     def lefts(self) -> Iterator[Equation]:
-        """Its results as equations define them, where it says their axes."""
+        """Equations with the results on the left, if the call gives their axes."""
         for name, left in zip(self.results, self.along.left, strict=True) if self.along else ():
             yield Equation(name, left, Literal(0), self.place)
 
 
 @dataclass(frozen=True)
 class AlongAxis:
-    """The axis that a block is called along, and what stands in brackets behind its results and its operands."""
+    """The axis that a block is called along, and the brackets of its results and its operands."""
 
     axis: str
     left: tuple[tuple[str | tuple[str, ...], ...], ...]
@@ -180,20 +180,20 @@ Statement: TypeAlias = "Equation | Declaration | Definition | Calling"
 
 
 def spoken_sizes(equation: Equation) -> Iterator[str]:
-    """The sizes that an equation speaks of and that are those of none of its axes."""
+    """The sizes that an equation names and that belong to none of its axes."""
     for part in equation.parts:
         if isinstance(part, Size) and part.axis not in equation.axes:
             yield part.axis
 
 
 def sizes_in_brackets(equation: Equation) -> set[str]:
-    """The sizes that positions speak of, `s` in `x[2*p + s]`: a name of an axis is that axis there, and no size."""
+    """The sizes inside of positions: `s` in `x[2*p + s]`, where `s` is no axis of the equation."""
     told = (entry for ref in equation.references for entry in ref.index if is_told(entry))
     return {part.axis for entry in told for part in subexpressions(entry) if isinstance(part, Size)}
 
 
 def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
-    """The equation with axes under other names, which occur nowhere in it."""
+    """The equation with axes renamed; the new names must occur nowhere in it."""
     if not set(names) & (occurring(equation.right) | set(axes_of_index(equation.left))):
         return equation
     left = tuple(
@@ -221,19 +221,19 @@ def locate(place: Place | None, axis: str) -> Place | None:
 
 @told_in("sums")
 def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
-    """Writes the sums out that the equation implies.
+    """Writes out the sums that the equation implies.
 
     In a product, an axis that is not kept is summed in the innermost product that holds every
-    occurrence of it; each term of a sum is treated on its own; a lone tensor may lose axes.
+    occurrence of it. Each term of a sum is treated on its own. A lone tensor may be summed too.
 
     Args:
-        equation: of which bare names have the axes that they stand for.
-        guessed: tensors whose axes no line tells, but the one that reads them first: a bare name
-            of these loses none alone.
+        equation: an equation whose bare names are resolved to tensors with axes.
+        guessed: tensors whose axes are known only from the line that first reads them. To sum
+            an axis that only their bare name has is an error.
 
     Raises:
-        EquationError: an axis on the left is unknown; one on the right can be summed in no product
-            because it occurs only inside a function; or in two, inside a factor and outside of it.
+        EquationError: an axis on the left is unknown; or one on the right occurs only inside a function,
+            so that no product sums it; or two products could sum it, inside a factor and outside.
     """
     kept = axes_of_index(equation.left)
     _check_told(equation.right, frozenset(kept), guessed)
@@ -257,23 +257,23 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
 
 
 def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
-    """The tensors of which the rule sums axes that nothing else has, with these: a slip, where there are others.
+    """Likely mistakes: tensors with axes that the rule sums and nothing else has. A lone tensor is no mistake.
 
     Args:
-        equation: as `einstein` takes it.
+        equation: an equation as `einstein` takes it.
     """
     right = equation.right
     tensors = [factor for factor in _factors(right) if not is_scalar(factor) and not _is_place(factor)]
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
-        spoken = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` speaks of the axis
+        spoken = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` names the axis
         sizes = spoken.union(
             part.name for part in equation.references if not part.index
-        )  # not told apart yet
+        )  # not yet distinguished
         yield from _summed_alone(right, frozenset((*axes_of_index(equation.left), *sizes)))
 
 
 def _is_place(factor: Expression) -> bool:
-    """Whether it is 1 at one place along an axis, where a line adds something."""
+    """Whether a factor is 1 at one fixed position of an axis and 0 elsewhere, as additions use."""
     selects = isinstance(factor, Call) and bool(FUNCTIONS[factor.function].selects)
     return selects and all(map(is_scalar, parts_of(factor)))
 
@@ -310,7 +310,7 @@ def _shared(factors: Iterable[Expression]) -> set[str]:
 
 
 def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expression:
-    """Sums every axis that is not kept; `direct` where a lone tensor may lose axes."""
+    """Sums every axis that is not kept. `direct`: whether a lone tensor may be summed."""
     match expression:
         case Literal() | Size():
             return expression
@@ -348,7 +348,7 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
 
 
 def _without_groups(factors: Iterable[Expression]) -> Iterator[Expression]:
-    """Factors, those of products in parentheses among them that sum nothing."""
+    """The factors, with parenthesised products flattened if they sum nothing."""
     for factor in factors:
         if isinstance(factor, Contraction) and not factor.summed:
             yield from factor.factors
@@ -357,7 +357,7 @@ def _without_groups(factors: Iterable[Expression]) -> Iterator[Expression]:
 
 
 def _check_one_reading(axis: str, holding: list[Expression]) -> None:
-    """Refuses an axis that a factor would sum if it stood alone: `x[c] * silu(x[c]*V[f,c])`."""
+    """Raises an error for an axis that one factor alone would sum: `x[c] * silu(x[c]*V[f,c])`."""
     for factor in holding:
         if _sums(factor, axis):
             shown = show(factor)
@@ -370,7 +370,7 @@ def _check_one_reading(axis: str, holding: list[Expression]) -> None:
 
 
 def _check_told(expression: Expression, told: frozenset[str], guessed: Collection[str]) -> None:
-    """Refuses sums over an axis of a bare name, of these, that nothing tells: neither the left nor another factor."""
+    """Raises an error for a sum over an axis that only a guessed bare name has, not the left or another factor."""
     match expression:
         case Call("add", terms):
             for term in terms:
@@ -391,7 +391,7 @@ def _check_told(expression: Expression, told: frozenset[str], guessed: Collectio
 
 
 def _sums(expression: Expression, axis: str) -> bool:
-    """Whether the products in an expression would leave nothing of an axis, were it not kept."""
+    """Whether the products in an expression would sum an axis completely, were it not kept."""
     match expression:
         case Contraction(factors):
             holding = [factor for factor in factors if axis in free_axes(factor)]
@@ -410,7 +410,7 @@ def _is_sum(expression: Expression) -> bool:
 
 
 def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
-    """Inside a function only products sum; an axis shared by arguments belongs to no product."""
+    """Sums inside a call. Only products sum there; an axis shared by arguments belongs to no product."""
     function = FUNCTIONS[call.function]
     held = {axis for argument in call.arguments for axis in free_axes(argument)}
     for axis in (*function.runs_over(call.axes), *sorted(option_axes(call))):
@@ -439,7 +439,7 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
 
 
 def _check_shared(call: Call, kept: frozenset[str]) -> None:
-    """Refuses an operand that calls the axis along which it is joined by another name."""
+    """Raises an error for an operand that has another name for the axis along which it is joined."""
     (joined,) = call.axes
     for argument in call.arguments:
         others = [axis for axis in free_axes(argument) if axis not in kept]
@@ -454,7 +454,7 @@ def _check_shared(call: Call, kept: frozenset[str]) -> None:
 
 
 def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationError:
-    """The error for an axis that is run over, and is in nothing that is said there."""
+    """The error for an axis that a function or a sum runs over, and that does not occur inside it."""
     inside = subexpressions(expression)[1:]
     bare = [part.name for part in inside if isinstance(part, Ref) and not part.index]
     known = (axis for part in inside for axis in free_axes(part))
@@ -462,21 +462,21 @@ def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationE
 
 
 def _is_slice(expression: Expression) -> bool:
-    """Whether a crop is written as `x[b,:e]`."""
+    """Whether it is a crop that was written as a slice, `x[b,:e]`."""
     place = expression.place
     is_crop = isinstance(expression, Call) and expression.function == PAD.name
     return is_crop and place is not None and place.text.endswith("]")
 
 
 def _is_step(expression: Expression) -> bool:
-    """Whether a tensor at another position is written as `h[b,t-1]`."""
+    """Whether it is a step to another position that was written in brackets, `h[b,t-1]`."""
     place = expression.place
     is_step = isinstance(expression, Call) and expression.function in STEPS.values()
     return is_step and place is not None and place.text.endswith("]")
 
 
 def _is_lone(expression: Expression) -> bool:
-    """Whether it is a tensor, at another position or not, which may lose axes alone."""
+    """Whether it is a tensor, possibly at another position, whose axes may be summed without a product."""
     return isinstance(expression, Ref) or _is_step(expression)
 
 
@@ -496,7 +496,7 @@ def _unsummed(axis: str, expression: Expression) -> EquationError:
 
 
 def _without_sums(expression: Expression) -> Expression:
-    """The expression with its sums left to the Einstein rule, flattened as the reader would."""
+    """The expression with its sums left to the Einstein rule, flattened as the parser would."""
     match expression:
         case Contraction(factors, _, place):
             return product_of([_without_sums(factor) for factor in factors], place)
@@ -504,7 +504,7 @@ def _without_sums(expression: Expression) -> Expression:
             return sum_of([_without_sums(term) for term in arguments], expression.place)
         case Call(function) if (
             function in STEPS.values()
-        ):  # which is no step in brackets, however it was written
+        ):  # without a place it is no step that was written in brackets
             return replace(transform(expression, _without_sums), place=None)
         case _:
             return transform(expression, _without_sums)
@@ -520,14 +520,14 @@ def resolve(
     is_size: Callable[[str], bool],
     kept: Iterable[str] = (),
 ) -> Expression:
-    """Gives bare names their meaning: a tensor with the axes it was defined with, or a size.
+    """Resolves bare names: each is a tensor with the axes it was defined with, or a size.
 
-    In brackets, the name of an axis of the equation says where it is: `x[2*p + u]` is read at
-    `2*index(p) + index(u)`. What is no such axis, tensor or size there, is an axis that is met for the first time.
+    In brackets, the name of an axis of the equation is the position along it: `x[2*p + u]` is read at
+    `2*index(p) + index(u)`. A name there that is no such axis, no tensor and no size is a new axis.
 
     Args:
         expression: the right side of an equation.
-        definitions: how the tensors are read that a bare name may mean.
+        definitions: the tensors that a bare name may mean, each with the index to read it with.
         is_size: whether a name is that of a size.
         kept: the axes on the left.
     """
@@ -554,7 +554,7 @@ def resolve(
 
 
 def _check_compared(expression: Expression, axes: Collection[str]) -> None:
-    """Refuses `where(s <= t, …)`, which compares how long two axes are, and meant where they stand."""
+    """Raises an error for `where(s <= t, …)`, which compares two sizes where positions were meant."""
     for part in subexpressions(expression):
         if isinstance(part, Call) and part.function in _COMPARISONS and all(map(is_scalar, part.arguments)):
             found = [
@@ -572,7 +572,7 @@ def _check_compared(expression: Expression, axes: Collection[str]) -> None:
 
 @told_in("axes")
 def _check_standing(expression: Expression) -> None:
-    """Refuses `x[t + s] * k[n - index(s)]`, where `s` is how long an axis is, and meant where it stands."""
+    """Raises an error for `x[t + s] * k[n - index(s)]`: `s` is a size where a position was meant."""
     entries = [
         subexpressions(entry)
         for part in subexpressions(expression)
@@ -592,7 +592,7 @@ def _check_standing(expression: Expression) -> None:
 
 
 def _standing(parts: Iterable[Expression]) -> set[str]:
-    """The axes of which some parts say where they are."""
+    """The axes whose positions some parts use, as `index` calls."""
     return {
         axis for part in parts if isinstance(part, Call) and part.function == INDEX.name for axis in part.axes
     }
@@ -604,7 +604,7 @@ _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">
 def _written(
     expression: Expression, definitions: Mapping[str, tuple[Index, ...]], inside: bool = False
 ) -> Iterator[str]:
-    """The axes that an expression names as such: alone or in composites in brackets, and where functions run."""
+    """The axes that an expression names explicitly: in brackets, alone or in composites, and in functions."""
     match expression:
         case Ref(name, ()):
             yield from () if inside else axes_of_index(definitions.get(name, ()))
@@ -621,7 +621,7 @@ def _written(
 
 
 def _refactor(expression: Expression) -> Expression:
-    """Checks that options came out as numbers."""
+    """Checks that the values of options are numbers."""
     if isinstance(expression, Call):
         for name, values in expression.options:
             for value in values:

@@ -1,4 +1,4 @@
-"""Expressions: how they are made, walked, renamed, evaluated and printed; their nodes stand in `nodes`."""
+"""Expressions: construction, traversal, renaming, evaluation and printing; the node classes are in `nodes`."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ __all__ = [
 Found = TypeVar("Found")
 
 ELLIPSIS = "..."
-"""The axis name of `...`: any leading axes, carried as one."""
+"""The axis name of `...`: any number of leading axes, treated as one."""
 
 
 # ---------------------------------------------------------------------------- construction
 
 
 def product_of(factors: list[Expression], place: Place | None = None) -> Expression:
-    """The product, with products that sum nothing taken apart and a leading 1 dropped."""
+    """The product, with inner products flattened if they sum nothing, and a leading 1 dropped."""
     flat: list[Expression] = []
     for factor in factors:
         if isinstance(factor, Contraction) and not factor.summed:
@@ -77,12 +77,12 @@ def product_of(factors: list[Expression], place: Place | None = None) -> Express
     if len(flat) > 1 and flat[0] == Literal(1):
         flat = flat[1:]
     if len(flat) == 2 and flat[0] == Literal(-1) and isinstance(flat[1], Literal):
-        return Literal(-flat[1].value, place)  # as the text of it reads
+        return Literal(-flat[1].value, place)  # as its text is parsed
     return flat[0] if len(flat) == 1 else Contraction(tuple(flat), (), place)
 
 
 def sum_of(terms: list[Expression], place: Place | None = None) -> Expression:
-    """The sum of terms, with sums among them taken apart; of none it is 0."""
+    """The sum of terms, with inner sums flattened; 0 if there are no terms."""
     flat: list[Expression] = []
     for term in terms:
         flat.extend(term.arguments if isinstance(term, Call) and term.function == "add" else (term,))
@@ -92,7 +92,7 @@ def sum_of(terms: list[Expression], place: Place | None = None) -> Expression:
 
 
 def without(parts: Iterable[Expression], gone: Iterable[Expression]) -> tuple[Expression, ...]:
-    """The parts but for some, each of which is taken out once: `w * w` without `w` is `w`."""
+    """The parts with each of the given ones removed once: `w * w` without `w` is `w`."""
     left = list(parts)
     for each in gone:
         left.remove(each)
@@ -100,14 +100,14 @@ def without(parts: Iterable[Expression], gone: Iterable[Expression]) -> tuple[Ex
 
 
 def contraction(factors: tuple[Expression, ...], summed: tuple[str, ...], place: Place | None) -> Expression:
-    """Σ_summed of the product; a lone factor that sums nothing is itself."""
+    """Σ_summed of the product; the factor itself if it is the only one and nothing is summed."""
     if len(factors) == 1 and not summed:
         return factors[0]
     return Contraction(factors, tuple(sorted(set(summed))), place)
 
 
 def flat(expression: Expression) -> Expression:
-    """The expression with products among its factors and sums among its terms taken apart, as a reader would."""
+    """The expression with inner products and inner sums flattened, as the parser would."""
     match expression:
         case Contraction(factors, summed, place):
             product = product_of(list(factors), place)
@@ -119,7 +119,7 @@ def flat(expression: Expression) -> Expression:
 
 
 def fresh(name: str, taken: set[str] | frozenset[str]) -> str:
-    """`name`, or `name_1`, `name_2`, … : the first that is not taken."""
+    """The first of `name`, `name_1`, `name_2`, … that is not taken."""
     if name not in taken:
         return name
     stem = "lead" if name == ELLIPSIS else name
@@ -133,7 +133,7 @@ def fresh(name: str, taken: set[str] | frozenset[str]) -> str:
 
 
 def _kept(walk: Callable[[Expression], Found]) -> Callable[[Expression], Found]:
-    """Keeps what a walk over an expression finds with the expression, which never changes."""
+    """Caches the result of a walk in the expression, which never changes."""
     name = walk.__name__
 
     @functools.wraps(walk)
@@ -148,7 +148,7 @@ def _kept(walk: Callable[[Expression], Found]) -> Callable[[Expression], Found]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
-    """The axis names in brackets, in order, each once, those of gathers included."""
+    """The axis names in brackets, in order, each once, including those of gathers."""
     found: dict[str, None] = {}
     for entry in index:
         match entry:
@@ -168,12 +168,12 @@ _TOLD = (Ref, Contraction, Call)
 
 
 def is_told(entry: object) -> TypeGuard[Ref | Contraction | Call]:
-    """Whether an entry of brackets is an expression, which tells positions."""
+    """Whether an entry of brackets is an expression of positions."""
     return isinstance(entry, _TOLD)
 
 
 def bound_axes(part: Contraction | Call) -> frozenset[str]:
-    """The axes that exist only inside of a part: those that it sums, or that a reduction runs over."""
+    """The axes that exist only inside a part: those that it sums, or that a reduction removes."""
     if isinstance(part, Contraction):
         return frozenset(part.summed)
     return frozenset(FUNCTIONS[part.function].leaves_out(part.axes))
@@ -189,14 +189,14 @@ def option_axes(call: Call) -> frozenset[str]:
 
 
 def axes_through(call: Call) -> frozenset[str]:
-    """The axes along which a call is not made position by position: what it has at one hangs on others."""
+    """The axes along which a call is not computed position by position: one position depends on others."""
     through = FUNCTIONS[call.function].through
     more = () if through is None else through([free_axes(each) for each in call.arguments])
     return frozenset((*call.axes, *option_axes(call), *more))
 
 
 def remade_axes(call: Call) -> frozenset[str]:
-    """The axes that have another size in the value than in an argument: `n` in `concat[n](x, z)`."""
+    """The axes whose size in the value differs from that in an argument: `n` in `concat[n](x, z)`."""
     function = FUNCTIONS[call.function]
     if function.axes == "joined":
         return frozenset(call.axes)
@@ -236,7 +236,7 @@ def occurring(expression: Expression) -> frozenset[str]:
 
 
 def sized_by_name(expression: Expression) -> set[str]:
-    """The axes that no dimension of a tensor may size: parts of composites, and positions."""
+    """The axes whose size no dimension may give: parts of composites, and axes that functions create."""
     names: set[str] = set()
     for part in subexpressions(expression):
         if isinstance(part, Ref):
@@ -247,7 +247,7 @@ def sized_by_name(expression: Expression) -> set[str]:
 
 
 def subexpressions(expression: Expression) -> tuple[Expression, ...]:
-    """The expression and everything inside it, in the order of the text, index tensors and options included."""
+    """The expression and all expressions inside it, in the order of the text, including positions and options."""
     return (expression, *_inside(expression))
 
 
@@ -262,7 +262,7 @@ def _inside(expression: Expression) -> tuple[Expression, ...]:
 
 
 def depth(expression: Expression) -> int:
-    """How many expressions stand inside of one another."""
+    """The nesting depth of an expression."""
     found, level = 0, [expression]
     while level:
         found, level = found + 1, [part for each in level for part in parts_of(each)]
@@ -270,7 +270,7 @@ def depth(expression: Expression) -> int:
 
 
 def parts_of(expression: Expression) -> Sequence[Expression]:
-    """What an expression is made of, in the order of the text."""
+    """The direct parts of an expression, in the order of the text."""
     if isinstance(expression, Ref):
         return _told_in(expression.index)
     if isinstance(expression, Contraction):
@@ -292,7 +292,7 @@ def _told_in(index: tuple[Index | Parts, ...]) -> Sequence[Expression]:
 
 
 def _with_told(index: tuple[Index, ...], told: Iterator[Expression]) -> tuple[Index, ...]:
-    """What stands in brackets, with other expressions of positions, in order."""
+    """The entries of brackets with their expressions of positions replaced, in order."""
     entries: list[Any] = []
     for entry in index:
         if isinstance(entry, Parts):
@@ -303,7 +303,7 @@ def _with_told(index: tuple[Index, ...], told: Iterator[Expression]) -> tuple[In
 
 
 def _entry(told: Expression) -> Any:
-    """An expression of positions as it stands in brackets: a number that has become known is an integer there."""
+    """An expression of positions as an entry of brackets, where a literal integer becomes a plain integer."""
     is_number = isinstance(told, Literal) and isinstance(told.value, int) and told.value >= 0
     return told.value if is_number else told  # type: ignore[union-attr]
 
@@ -315,14 +315,14 @@ def references(expression: Expression) -> Iterator[Ref]:
 
 @_kept
 def is_random(expression: Expression) -> bool:
-    """Whether the value is another each time."""
+    """Whether the value is random, so that it differs at each evaluation."""
     return any(
         isinstance(part, Call) and FUNCTIONS[part.function].random for part in subexpressions(expression)
     )
 
 
 def is_scalar(expression: Expression) -> bool:
-    """Whether the value is a number made of literals and sizes alone."""
+    """Whether the value is a number computed from literals and sizes alone."""
     match expression:
         case Literal() | Size():
             return True
@@ -334,9 +334,9 @@ def is_scalar(expression: Expression) -> bool:
 
 
 def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The expression with its parts replaced by `change` of them (not of the expression itself).
+    """The expression with `change` applied to its direct parts (not to the expression itself).
 
-    It is the same object where `change` returns each part itself: most rewrites leave most of what they visit.
+    It is the same object if `change` returns each part itself: most rewrites leave most parts unchanged.
     """
     parts = parts_of(expression)
     if not parts:
@@ -356,7 +356,7 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
 
 
 def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
-    """The expression under other axis names; bound axes give way where they would capture one."""
+    """The expression with axes renamed. A bound axis that would capture a new name is renamed too."""
     if not names:
         return expression
     match expression:
@@ -387,7 +387,7 @@ def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
 
 
 def relabel(expression: Expression, names: Mapping[str, str]) -> Expression:
-    """The expression with axes renamed everywhere, bound ones too, to names that occur nowhere in it."""
+    """The expression with axes renamed everywhere, bound ones too. The new names must occur nowhere in it."""
     changed = transform(expression, lambda part: relabel(part, names))
     match changed:
         case Ref(_, index):
@@ -420,7 +420,7 @@ def _rename_entry(entry: Index, names: Mapping[str, str]) -> Index:
 def _avoid_capture(
     expression: Expression, bound: frozenset[str], names: Mapping[str, str]
 ) -> tuple[Expression, dict[str, str]]:
-    """Renames the binder's own axes that collide with a new name; returns the names for inside."""
+    """Renames bound axes that collide with a new name; also returns the names to apply inside."""
     outer = {old: new for old, new in names.items() if old not in bound}
     arriving = {outer[axis] for axis in free_axes(expression) if axis in outer}
     taken = {*occurring(expression), *outer.values(), *outer}
@@ -438,7 +438,7 @@ def _avoid_capture(
 
 
 def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expression:
-    """The expression reading other tensors, under the same axis names."""
+    """The expression with tensors renamed; axis names stay."""
     if not names:
         return expression
     changed = transform(expression, lambda part: rename_tensors(part, names))
@@ -450,10 +450,10 @@ def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expressi
 def scalar_value(
     expression: Expression, size: Callable[[str], int | float | None] = lambda axis: None
 ) -> int | float | complex | None:
-    """The value of a number, or nothing while a size in it is open.
+    """The value of a number, or None while a size in it is unknown.
 
     Raises:
-        EquationError: the number cannot be computed, as 1/0 or a power beyond all bounds.
+        EquationError: the number cannot be computed, such as 1/0 or a power that overflows.
     """
     try:
         return _scalar_value(expression, size)
@@ -464,11 +464,11 @@ def scalar_value(
 def check_numbers(
     expression: Expression, size: Callable[[str], int | float | None] = lambda axis: None
 ) -> None:
-    """Refuses a number that nobody can compute, such as 10**400 or 1/0, where it is written.
+    """Raises an error, at its place, for a number that cannot be computed, such as 10**400 or 1/0.
 
     Args:
         expression: the right side of an equation.
-        size: the sizes of axes; an array may be divided by one that is 0.
+        size: the sizes of axes. An array may be divided by a size that is 0.
     """
     for part in (expression,) if is_scalar(expression) else parts_of(expression):
         if not is_scalar(part):
@@ -508,7 +508,7 @@ def _scalar_value(
 def _product_value(
     factors: tuple[Expression, ...], size: Callable[[str], int | float | None]
 ) -> int | float | complex | None:
-    """The product from left to right, where a division is one: 49 / 49 is 1, and 49 · (1 / 49) is not."""
+    """The product from left to right. A reciprocal divides: 49 / 49 is 1, but 49 · (1 / 49) is not."""
     total: int | float | complex = 1
     for factor in factors:
         divides = isinstance(factor, Call) and factor.function == "reciprocal"
@@ -541,12 +541,12 @@ _ATOM = 9
 
 
 def show_index(index: tuple[Index, ...]) -> str:
-    """`b, (h, d), 0`: what stands in brackets."""
+    """`b, (h, d), 0`: the entries of brackets as text."""
     return ",".join(show_entry(entry) for entry in index)
 
 
 def show_entry(entry: Index) -> str:
-    """`(h, d)`: one entry of what stands in brackets; `index(c)` alone is a window, and `c` alone an axis."""
+    """`(h, d)`: one entry of brackets as text. `index(c)` alone is a window, and `c` alone an axis."""
     match entry:
         case Call(INDEX.name):
             return show(entry)
@@ -559,19 +559,19 @@ def show_entry(entry: Index) -> str:
 
 
 def _by_names(expression: Expression) -> Expression:
-    """An expression of positions as it is written in brackets, where the name of an axis says `index` of it."""
+    """An expression of positions as it is written in brackets, where `index(p)` is written `p`."""
     if isinstance(expression, Call) and expression.function == INDEX.name:
         return Size(expression.axes[0])
     return expression if isinstance(expression, Ref) else transform(expression, _by_names)
 
 
 def show(expression: Expression) -> str:
-    """The expression as an equation would write it; every sum that `summed` names is explicit."""
+    """The expression as an equation would write it, with an explicit `sum` for all axes in `summed`."""
     return _show(expression)[0]
 
 
 def _show(expression: Expression) -> tuple[str, int]:
-    """The text and the level at which it binds."""
+    """The text and its precedence level."""
     match expression:
         case Ref(name, index):
             return (f"{name}[{show_index(index)}]" if index else name), _ATOM
@@ -634,13 +634,13 @@ def _show_sum(terms: tuple[Expression, ...]) -> str:
     text = _wrap(terms[0], 6)
     for term in terms[1:]:
         shown = _wrap(term, 6)
-        negative = shown.startswith("-") and _is_negative(term)  # `-a // b` is not
+        negative = shown.startswith("-") and _is_negative(term)  # `-a // b` is no negative term
         text += f" - {shown[1:]}" if negative else f" + {shown}"
     return text
 
 
 def _is_negative(term: Expression) -> bool:
-    """Whether a term reads back the same where its minus is that of a difference."""
+    """Whether the leading minus of a term can be printed as a subtraction and parsed back to the same term."""
     if isinstance(term, Contraction):
         return not term.summed and term.factors[0] == Literal(-1)
     return isinstance(term, Literal) and isinstance(term.value, int)

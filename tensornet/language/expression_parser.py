@@ -1,4 +1,4 @@
-"""The expression parser: `ast` nodes to expressions and index entries."""
+"""The expression parser: turns `ast` nodes into expressions and index entries."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _COMMENT = re.compile(r"#[^\r\n]*")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _RUN_ON = re.compile(rf"(?<![\w{DOT}])\.?\d[\w.]*?(?:and|else|for|if|in|is|not|or)")
 _ESCAPE = re.compile(r"\\(?!\s*$)")
-"""What `ast` warns of, numbers that run into a word (`1if`) and escapes in quotes. Neither is in the
-language, and warnings are everybody's: silencing them here would silence those of other threads."""
+"""`ast` warns of numbers that run into a word (`1if`) and of escapes in quotes. Neither is in the language.
+Filters for warnings are global: silencing them here would also silence the warnings of other threads."""
 
 
 class Parsed:
-    """A text as Python reads it; holds the lines so that every node knows its place."""
+    """A text parsed by Python. It keeps the lines, so that every node can be located."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -139,7 +139,7 @@ class Terms(Parsed):
         raise self.fail(node, "this is not part of the language", meant(*inside) or fix)
 
     def operations(self, node: ast.expr) -> Expression:
-        """Operators one after another, from the left: a product of a thousand factors is no deep nest."""
+        """A chain of operators, parsed in a loop from the left: a thousand factors need no deep recursion."""
         spine: list[ast.BinOp] = []
         while isinstance(node, ast.BinOp):
             spine.append(node)
@@ -150,7 +150,7 @@ class Terms(Parsed):
         return value
 
     def number(self, node: ast.expr, value: int | float | complex) -> int | float | complex:
-        """The value as arrays can hold it: a whole number beyond 64 bits is a floating one."""
+        """The value as arrays can hold it: an integer beyond 64 bits becomes a floating-point number."""
         try:
             found = value if not isinstance(value, int) or value <= LARGEST else float(value)
         except OverflowError:
@@ -214,7 +214,7 @@ class Terms(Parsed):
         raise self.not_an_index(node)
 
     def part(self, node: ast.expr) -> Index:
-        """A part of a composite of which some are no axes."""
+        """A part of a composite that has parts other than axes."""
         entry = self.entry(node)
         if isinstance(entry, tuple | Parts | Span) or entry == ELLIPSIS:
             raise self.not_an_index(node)
@@ -235,7 +235,7 @@ class Terms(Parsed):
     def span(
         self, node: ast.expr, lower: ast.expr | None, upper: ast.expr | None, step: ast.expr | None
     ) -> Span:
-        """`start:stop:step`, each of which may be missing."""
+        """A slice `start:stop:step`; each of the three may be missing."""
         start, stop = (None if each is None else self.expression(each) for each in (lower, upper))
         match Literal(1) if step is None else self.expression(step):
             case Literal(int() as by) if by > 0:
@@ -315,7 +315,7 @@ class Terms(Parsed):
         raise self.fail(node, f"{name} takes one axis name", f"write {name}(i)")
 
     def checked(self, node: ast.Call, name: str, axes: tuple[str, ...] | None) -> Call:
-        """A call whose axes, arity and keywords agree with its row of the table."""
+        """A call, checked: its axes, arity and keywords match the record of the function."""
         function = FUNCTIONS[name]
         if function.takes_axes and not axes:
             fix = f"write {name}[j{',k' if function.axes == 'exchanged' else ''}](…)"
@@ -356,7 +356,7 @@ class Terms(Parsed):
         return keyword.arg, self.amounts(function, keyword.arg, keyword.value)
 
     def amounts(self, function: Function, axis: str, value: ast.expr) -> tuple[Expression, ...]:
-        """What the keyword of an axis says: how many positions, once or for each of several amounts."""
+        """The value of an axis keyword: one number of positions, or one for each of several amounts."""
         values = [value]
         if len(function.amounts) > 1:
             if not isinstance(value, ast.Tuple) or len(value.elts) != len(function.amounts):
@@ -377,7 +377,7 @@ class Terms(Parsed):
 
 
 def entries_of(node: ast.expr) -> list[ast.expr]:
-    """What stands in brackets; `[(h,d)]` is one composite, where `[h,d]` are two axes."""
+    """The entries of brackets; `[(h,d)]` is one composite, and `[h,d]` are two axes."""
     if not isinstance(node, ast.Tuple):
         return [node]
     if not node.elts:
@@ -393,14 +393,16 @@ def entries_of(node: ast.expr) -> list[ast.expr]:
 
 
 def _example(function: Function) -> str:
-    """What the keyword of an axis may say: `1`, or `(1,1)`."""
+    """A sample value for the keyword of an axis: `1`, or `(1,1)`."""
     ones = ",".join("1" for _ in function.amounts)
     return ones if len(function.amounts) == 1 else f"({ones})"
 
 
 def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
-    """A product with one in parentheses that could sum an axis by itself, `(U[i]*x[i]) * (V[i]*x[i])`: kept apart,
-    until the rule of sums has seen whether it does."""
+    """A product with a parenthesised factor that could sum an axis by itself, `(U[i]*x[i]) * (V[i]*x[i])`.
+
+    The factor stays grouped until the Einstein rule decides whether it does. None if there is no such factor.
+    """
     if not isinstance(b, Contraction) or b.summed:
         return None
     counts = Counter(axis for factor in b.factors for axis in free_axes(factor))
@@ -412,7 +414,7 @@ def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
 
 
 def _held(a: Expression, b: Expression, joined: Callable[[list[Expression]], Expression]) -> Expression:
-    """`b`, as a floating number where it is a whole one that makes those in `a` more than 64 bits hold."""
+    """`b`; a floating-point number if it is an integer whose join with the numbers in `a` exceeds 64 bits."""
     if not isinstance(b, Literal) or not isinstance(b.value, int):
         return b
     numbers: list[Expression] = [each for each in parts_of(joined([a, b])) if isinstance(each, Literal)]

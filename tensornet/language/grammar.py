@@ -1,4 +1,4 @@
-"""The grammar of the language, section by section; errors name the sections."""
+"""The grammar of the language, by section; error messages refer to the sections."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STARTS = {
     "kaiming": "normal numbers of the deviation √(2 / inputs), times this number",
     "xavier": "normal numbers of the deviation √(2 / (inputs + outputs)), times this number",
 }
-"""What `parameter(kind=number)` says. Inputs are the positions along the axes that are summed where the parameter
-is read and come with data or with a factor before it, outputs those along its other axes but those that come with
-data and are kept: for each position along these it is a matrix of its own."""
+"""The meaning of `parameter(kind=number)`, by kind. Inputs are the positions along the axes that are summed where the
+parameter is read and that come with data or with a factor before it. Outputs are the positions along its other axes,
+except those that come with data and are kept: each position along these has a matrix of its own."""
 
 NAMED = {
     "zeros": ("value", 0.0),
@@ -31,10 +31,10 @@ NAMED = {
     "kaiming": ("kaiming", 1.0),
     "xavier": ("xavier", 1.0),
 }
-"""The starts that have a name in `init=`."""
+"""The kinds of start that have a name in `init=`."""
 
 WORDS = ", ".join(map(repr, NAMED))
-"""Those names, as a message lists them."""
+"""These names, as an error message lists them."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Section:
 
     Attributes:
         title: its heading.
-        text: what it says, in Markdown.
-        examples: layers that show it.
+        text: its content, in Markdown.
+        examples: layers that illustrate it.
     """
 
     title: str
@@ -53,12 +53,12 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """By what a link finds it on the page."""
+        """The anchor of its heading, for links to the page."""
         return anchor_of(self.title)
 
 
 def anchor_of(title: str) -> str:
-    """The anchor of a heading, as it is made of Markdown: small letters, `-` for a space."""
+    """The Markdown anchor of a heading: lower case, with `-` for a space."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 

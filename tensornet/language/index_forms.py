@@ -1,4 +1,4 @@
-"""Index forms: `...`, and composites with fixed parts, written out in plain equations.
+"""Index forms: `...` and composites with fixed parts, rewritten to plain equations.
 
 y[b,f] = s[b,(0,f)]   is   s_parts[b,i,f] = s[b,(i,f)];  y[b,f] = s_parts[b,0,f]
 """
@@ -17,11 +17,11 @@ __all__ = ["expand_ellipsis", "expand_index", "written_out"]
 
 
 def written_out(statements: Iterable[Statement], taken: Iterable[str] = ()) -> Iterator[Statement]:
-    """The statements of a block, in which only axes are parts of composites.
+    """The statements of a block, rewritten so that composites consist of axes only.
 
     Args:
-        statements: those of the text.
-        taken: names that mean something beside the text, and are no other axis' here.
+        statements: the statements of the text.
+        taken: names that have a meaning outside the text; new axes and tensors avoid them.
     """
     statements = tuple(statements)
     taken = {*taken, *(name for each in statements for name in _names(each))}
@@ -33,7 +33,7 @@ def written_out(statements: Iterable[Statement], taken: Iterable[str] = ()) -> I
 
 
 def _names(statement: Statement) -> Iterator[str]:
-    """The tensors and axes that a statement speaks of."""
+    """The tensors, axes and sizes that a statement names."""
     match statement:
         case Equation():
             yield statement.name
@@ -54,14 +54,14 @@ def _has_parts(ref: Ref) -> bool:
 
 @dataclass
 class _Writing:
-    """One equation, and those that come before it."""
+    """Rewrites one equation, and collects the new equations that must precede it."""
 
     equation: Equation
     taken: set[str]
     before: list[Equation] = field(default_factory=list)
 
     def equations(self) -> Iterator[Equation]:
-        """The equations in the place of one."""
+        """The equations that replace it."""
         right = self._visit(self.equation.right)
         yield from (*self.before, replace(self.equation, right=right))
 
@@ -70,7 +70,7 @@ class _Writing:
         return self._apart(changed) if isinstance(changed, Ref) and _has_parts(changed) else changed
 
     def _apart(self, ref: Ref) -> Ref:
-        """The tensor with a dimension for each part, read there at the positions."""
+        """A read of a new tensor that has a dimension for each part of a composite."""
         taken = occurring(self.equation.right) | set(axes_of_index(self.equation.left)) | self.taken
         own: set[str] = set()
         whole: list[str | tuple[str, ...]] = []

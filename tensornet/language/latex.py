@@ -21,30 +21,30 @@ SIGNS = {
     "//": r"\mathbin{/\!\!/}",
     "%": r"\bmod",
 }
-"""Signs that LaTeX writes otherwise."""
+"""Operators that LaTeX writes differently."""
 
 SUM, PRODUCT, ATOM = 1, 2, 3
-"""How tightly what is written binds."""
+"""Precedence levels: how tightly a printed expression binds."""
 
 
 def aligned(rows: Iterable[str]) -> str:
-    """Rows below one another, their signs in one column."""
+    """Rows below one another, aligned at their signs."""
     lines = " \\\\\n".join(rows)
     return f"$\\displaystyle \\begin{{aligned}}\n{lines}\n\\end{{aligned}}$"
 
 
 def row(equation: Equation) -> str:
-    """An equation as a row."""
+    """An equation as a row of `aligned`."""
     return _equation(equation, " &= ")
 
 
 def row_of_call(results: Iterable[str], function: str, operands: Iterable[str]) -> str:
-    """A call of a block as a row."""
+    """A call of a block as a row of `aligned`."""
     return f"{_listed(results)} &= {_function(function, operands)}"
 
 
 def heading(function: str, inputs: Iterable[str]) -> str:
-    """What stands above the rows of a block."""
+    """The heading above the rows of a block: its name and its inputs."""
     return rf"&{_function(function, inputs)}\colon"
 
 
@@ -75,12 +75,12 @@ def _equation(equation: Equation, sign: str) -> str:
 
 
 def _tensor(name: str, index: str) -> str:
-    """`x_{b i}`; a name of several letters upright, commas of composites kept."""
+    """`x_{b i}`. A name of several letters is upright; commas inside composites are kept."""
     letters = re.sub(r"([_%#&$])", r"\\\1", name)
     shown = letters if re.fullmatch(r"[^\W\d_]\d*", name) else rf"\mathrm{{{letters}}}"
     if not index:
         return shown
-    entries = re.sub(r",(?![^(\[]*[)\]])", " ", index)  # those between entries
+    entries = re.sub(r",(?![^(\[]*[)\]])", " ", index)  # the commas between entries
     return f"{shown}_{{{_plain(entries)}}}"
 
 
@@ -93,7 +93,7 @@ def _name(axis: str) -> str:
 
 
 def _written(expression: Expression) -> tuple[str, int]:
-    """The text, and how tightly it binds."""
+    """The LaTeX text and its precedence level."""
     match expression:
         case Ref(name, index):
             return _tensor(name, show_index(index)), ATOM
@@ -137,7 +137,7 @@ def _bound(expression: Expression, level: int) -> str:
 
 
 def _product(factors: Sequence[Expression]) -> str:
-    """A product, as one fraction where something divides."""
+    """A product; it is one fraction if a factor is a reciprocal."""
     sign, rest = ("-", factors[1:]) if factors[0] == Literal(-1) and len(factors) > 1 else ("", factors)
     below = [each.arguments[0] for each in rest if _divides(each)]  # type: ignore[union-attr]
     above = [each for each in rest if not _divides(each)]

@@ -1,21 +1,21 @@
-"""The parser: text to statements by Python's own `ast`. Nothing is evaluated.
+"""The parser: turns text into statements with Python's own `ast`. Nothing is evaluated.
 
 block       := { equation | addition | declaration | definition | call }  one a line
 equation    := name[left] = expression                         y[b, (p, q)] = …
-addition    := name[left] += expression                        y[b, e[b,t]] += …, see `accumulating`
+addition    := name[left] += expression                        y[b, e[b,t]] += …, see `scatter`
 start       := name[…, -1, …] = expression                     h[b, -1, o] = …, before the first position
-             | name[…, +1, …] = expression                      after the last, of what runs back
+             | name[…, +1, …] = expression                      after the last, if read at t+1
 declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
-             | parameter(std=0.02) | parameter(value=0)         how it starts: see `starts`
-             | parameter(value=...)                             at an array, given beside the text
+             | parameter(std=0.02) | parameter(value=0)         how it starts: see `grammar.STARTS`
+             | parameter(value=...)                             at an array, given outside the text
              | name: output
              | axis: size                                       i: 4
 definition  := def name(x, …): block                           the block's own lines, indented
 call        := name, … = name(x, …, scope='blocks.0')          of a block that is defined above
-             | name[left], … = name(x[entries], …)              along an axis, see `along`
-expression  := see `expression`
+             | name[left], … = name(x[entries], …)              along an axis, see `recurrences`
+expression  := see `expression_parser`
 entry       := axis | integer | (entry, …) | ... | start:stop:step | expression of positions
-             | t-1 | t+1                                        of what recurs, see `recurring`
+             | t-1 | t+1                                        of a recurrent tensor, see `recurrences`
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from .scatter import Addition, Written, together
 __all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
 
 _OF_RULES = "j"
-"""What rules of records call the axes that a call has."""
+"""The name that rules in records use for the axes of a call."""
 
 _KINDS = ("input", "parameter", "constant", "output")
 
 
 @told_in("lines")
 def parse_block(text: str, blocks: Iterable[str] = (), taken: Collection[str] = ()) -> tuple[Statement, ...]:
-    """Reads a block of equations and declarations; bare names stay `Ref(name, ())`.
+    """Parses a block of equations and declarations; bare names stay `Ref(name, ())`.
 
     Args:
         text: the lines.
         blocks: the names of blocks that may be called besides those that the text defines.
-        taken: the names of sizes and axes that are told beside the text.
+        taken: the names of sizes and axes that are given outside the text.
 
     Raises:
         EquationError: the text is not in the language.
@@ -68,7 +68,7 @@ def parse_block(text: str, blocks: Iterable[str] = (), taken: Collection[str] = 
 
 @told_in("names")
 def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...]:
-    """Reads `"x, t"` or `"x[b,n,c] t[b,n]"` (or a list of such) as declarations of one kind."""
+    """Parses `"x, t"` or `"x[b,n,c] t[b,n]"` (or a list of such texts) as declarations of one kind."""
     pieces = [names] if isinstance(names, str) else names
     if not isinstance(pieces, Sequence) or not all(isinstance(each, str) for each in pieces):
         raise EquationError(f"{kind}s are names, not {names!r}", fix='write "x, t" or ["x[b,i]", "t[b]"]')
@@ -95,12 +95,12 @@ def _parse_rule(text: str) -> Expression:
 
 
 def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str] = ()) -> Expression:
-    """Reads a rule of a function's record, such as `cast(a == p)` or `y * (g - sum[j](g * y))`.
+    """Parses a rule of a function's record, such as `cast(a == p)` or `y * (g - sum[j](g * y))`.
 
     Args:
         text: an expression of bare names.
-        meaning: what the names stand for.
-        axes: what the axis `j` stands for.
+        meaning: the expressions that the names stand for.
+        axes: the axes that `j` stands for.
     """
 
     def visit(part: Expression) -> Expression:
@@ -123,7 +123,7 @@ def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str]
 
 @told_in("sizes")
 def parse_size(text: str) -> Any:
-    """Reads the text of a size, such as `4 * D + 1`: an integer or a formula."""
+    """Parses the text of a size, such as `4 * D + 1`: an integer or a formula."""
     reader = _Reader(f"size: {text}")
     match reader.statements():
         case (Declaration(kind="size") as declared,):
@@ -135,11 +135,11 @@ def parse_size(text: str) -> Any:
 
 @told_in("sizes")
 def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes as a caller gives them: integers, sympy expressions, or text such as `"D/h"`.
+    """Converts sizes that a caller gives: integers, sympy expressions, or text such as `"D/h"`.
 
     Raises:
         EquationError: a text is not a size.
-        ShapeError: a size is neither of these.
+        ShapeError: a size is none of these.
     """
     return {
         name: as_size(parse_size(value) if isinstance(value, str) else value, name)
@@ -148,7 +148,7 @@ def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reader(Terms):
-    """Turns one text into statements."""
+    """Parses one text into statements."""
 
     taken: Collection[str] = ()
 
@@ -160,7 +160,7 @@ class _Reader(Terms):
             raise EquationError("the equations are nested too deeply", fix="split the line") from None
 
     def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
-        """The statements of one block; those that define others come first in it."""
+        """The statements of one block. It must define another block before it calls it."""
         known, found = set(blocks), list["Written | Start | CallAlong"]()
         for node in nodes:
             found.append(self.statement(node, known))
@@ -197,7 +197,7 @@ class _Reader(Terms):
 
     @told_in("blocks")
     def inputs(self, node: ast.AST, arguments: ast.arguments) -> tuple[str, ...]:
-        """What a block takes: plain names."""
+        """The inputs of a block, which are plain names."""
         plain = all(each.annotation is None for each in arguments.args)
         others = (
             arguments.posonlyargs,
@@ -231,7 +231,7 @@ class _Reader(Terms):
         return Calling(names, block, operands, scope, place=self.place(target))
 
     def bracketed(self, node: ast.expr) -> Ref:
-        """A tensor by its name, or under axes."""
+        """A tensor as a bare name, or with brackets."""
         found = self.expression(node) if isinstance(node, ast.Subscript) else Ref(self.tensor(node), ())
         if not isinstance(found, Ref):
             raise self.fail(node, "a block is called on tensors", "give it an equation of its own")
@@ -256,7 +256,7 @@ class _Reader(Terms):
         return Equation(name, left, self.expression(value), self.place(target))
 
     def check_left(self, left: Sequence[str | tuple[str, ...]], target: ast.expr) -> None:
-        """Refuses an axis that the left side has more than once."""
+        """Raises an error for an axis that is on the left side more than once."""
         axes = [axis for entry in left for axis in ([entry] if isinstance(entry, str) else entry)]
         for axis in axes:
             if axes.count(axis) > 1:
@@ -375,7 +375,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _outside(node: ast.expr) -> int:
-    """The step of a position outside of all, `-1` or `+1`; 0 where it is something else."""
+    """A signed integer in brackets, `-1` or `+1`: a position before the first or after the last. Otherwise 0."""
     match node:
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int(by))) if (
             not isinstance(by, bool)

@@ -1,7 +1,7 @@
 """Patterns: equations with wildcards, matched to select kernels.
 
-The tensors of a pattern stand for any part of a program, names without axes for numbers, and each axis for all
-axes that occur in the same tensors: one for `b` may be a batch, or a batch, windows and heads, or nothing.
+A tensor of a pattern matches any part of a program, and a name without axes matches a number. An axis matches all
+axes that occur in the same tensors: `b` may match a batch, or a batch, windows and heads, or nothing.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ __all__ = ["Pattern", "groups_of", "pattern_of", "sized"]
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a kernel computes, read.
+    """The equation that a kernel computes, parsed for matching.
 
     Attributes:
-        expression: the right side of its equation, in canonical form; the size of an axis is called as `sized` says.
-        functions: the functions that must occur in what it is.
-        operands: what the kernel takes.
-        holders: the tensors that hold each axis, of those that have all of theirs.
+        expression: the right side of the equation, in canonical form. `sized` names the sizes of axes in it.
+        functions: the functions that must occur in a matching expression.
+        operands: the operands of the kernel.
+        holders: for each axis, the tensors that have it, among those that may lack no axes.
         left: the axes of the result.
-        partial: the tensors that may lack axes, with those that they may have.
-        axes: those that the kernel is called with.
-        placed: the axes that what it says tells apart from others, whichever tensors have them.
-        repeats: whether it says something more than once, which a program computes once.
-        complex: whether it says what it does of complex numbers too.
+        partial: the tensors that may lack axes, each with the axes that it may have.
+        axes: the axes that the kernel is called with.
+        placed: the axes that the kernel is called with or whose positions it uses. These may occur in the same
+            tensors as another axis.
+        repeats: whether a subexpression occurs more than once; a program computes it once.
+        complex: whether all its functions take complex numbers.
     """
 
     expression: Expression
@@ -64,22 +65,22 @@ class Pattern:
 
     @functools.cached_property
     def keeps_numbers(self) -> bool:
-        """Whether numbers of the outermost product stand beside it, for it has none itself."""
+        """Whether numbers in a matched outermost product stay outside the kernel, as its own product has none."""
         factors = self.expression.factors if isinstance(self.expression, Contraction) else ()
         return not any(is_scalar(each) or (isinstance(each, Ref) and not each.index) for each in factors)
 
     @property
     def tensors(self) -> tuple[Ref, ...]:
-        """The tensors that a kernel takes as they are."""
+        """The operands that are plain tensors."""
         return tuple(each for each in self.operands if isinstance(each, Ref))
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of the numbers."""
+        """The names that stand for numbers."""
         return tuple(dict.fromkeys(ref.name for ref in references(self.expression) if not ref.index))
 
     def groups(self, axes: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
-        """The axes of a program for each of its own, of what its operands stand for, in order."""
+        """The program's axes for each axis of the pattern, from the axes that its operands match, in order."""
         found = groups_of(self, {ref.name: each for ref, each in zip(self.tensors, axes, strict=True)})
         assert found is not None
         return found
@@ -87,10 +88,10 @@ class Pattern:
 
 @functools.lru_cache(maxsize=256)
 def pattern_of(meaning: KernelEquation) -> Pattern:
-    """What a kernel computes, read.
+    """The pattern of an equation that a kernel computes.
 
     Raises:
-        EquationError: it is no equation, or one that cannot be looked for.
+        EquationError: the text is no equation, or one that cannot be matched.
     """
     equation = _equation(meaning.text)
     right = einstein(equation).right
@@ -127,14 +128,14 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
 
 
 def _functions(form: Expression) -> frozenset[str]:
-    """The functions of tensors in a canonical form; powers among them where products make none of these."""
+    """The functions of tensors in a canonical form; `power` only if some power is no product of equal factors."""
     parts = [*subexpressions(form)]
     called = {part.function for part in parts if isinstance(part, Call) and not is_scalar(part)}
     return frozenset(called if any(map(_is_root, parts)) else called - {"power"})
 
 
 def _is_root(part: Expression) -> bool:
-    """Whether a part is a power that no product of equal factors is."""
+    """Whether a part is a power that is no product of equal factors."""
     match part:
         case Call("power", (_, exponent)):
             value = value_of(exponent)
@@ -143,12 +144,12 @@ def _is_root(part: Expression) -> bool:
 
 
 def sized(axis: str) -> str:
-    """What a pattern calls the size of an axis, which no program calls a size."""
+    """The name that a pattern uses for the size of an axis; no program has such a name."""
     return f"#{axis}"
 
 
 def _repeats(expression: Expression) -> bool:
-    """Whether an expression says something more than once, other than to read a tensor."""
+    """Whether a subexpression occurs more than once, apart from reads of tensors and from numbers."""
     inside = [
         part for part in subexpressions(expression) if not isinstance(part, Ref) and not is_scalar(part)
     ]
@@ -164,7 +165,7 @@ def _equation(text: str) -> Equation:
 
 
 def _check(equation: Equation, right: Expression, tensors: Sequence[Ref]) -> None:
-    """Looks at whether a program can be compared with an equation, part by part."""
+    """Raises an error if some part of an equation cannot be matched with a program."""
     held = {axis for ref in tensors for axis in axes_of_index(ref.index)}
     for index in (equation.left, *(ref.index for ref in tensors)):
         if not all(isinstance(entry, str) for entry in index) or len(set(index)) < len(index):
@@ -176,7 +177,7 @@ def _check(equation: Equation, right: Expression, tensors: Sequence[Ref]) -> Non
 
 
 def _beyond(part: Expression, held: set[str]) -> Iterator[tuple[str, str]]:
-    """What a part says that cannot be looked for, and what to do instead."""
+    """The reasons why a part cannot be matched, each with what to do instead."""
     match part:
         case Size(axis) | Ref(axis, ()) if axis in held:
             yield f"the size of '{axis}' says something else in each program", "write a name, for any number"
@@ -197,8 +198,8 @@ def _beyond(part: Expression, held: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def _speaks_of_numbers(expression: Expression) -> bool:
-    """Whether an expression is made of numbers, some of which are names."""
-    named = references(expression)
+    """Whether an expression reads no tensors with axes; its bare names stand for numbers."""
+    named = [*references(expression)]
     return bool(named) and not any(ref.index for ref in named)
 
 
@@ -207,12 +208,12 @@ def groups_of(
     axes: Mapping[str, Sequence[str]],
     told: Mapping[str, frozenset[str]] = MappingProxyType({}),
 ) -> dict[str, tuple[str, ...]] | None:
-    """The axes of a program that stand for each axis of a pattern; nothing if one fits none of them.
+    """The program's axes that match each axis of a pattern; None if one of them matches none.
 
     Args:
         pattern: the pattern.
-        axes: those of what each of its tensors stands for.
-        told: of axes whose positions the pattern speaks of, those whose positions the program does.
+        axes: for each tensor of the pattern, the axes of the expression that it matches.
+        told: for axes whose positions the pattern uses, the axes whose positions the program uses there.
     """
     groups: dict[str, tuple[str, ...]] = dict.fromkeys(pattern.holders, ())
     by_place = sorted(pattern.holders.items(), key=lambda each: each[0] not in pattern.placed)

@@ -3,11 +3,11 @@
     h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p])      h[b,t-1,p] is previous[t](h[b,t,p], h0[b,p])
     h[b,-1,o] = h0[b,o]
 
-A tensor recurs if an equation reads it one position before or after, and is not below the line that defines
-it; so does one with a start. The start stands at -1, one step before the first position, of what is read at
-`t-1`, and at +1 of what is read at `t+1`; without one it is 0. What is computed has a line of its own there,
-`h_start[b,o] = tanh(z[b,k] * V[o,k])`. What has a start and is read in other parts than that is told in,
-`h[b,t-1,(p,q)]`, is read so from a line of its own too, `h_before[b,t,o] = h[b,t-1,o]`.
+A tensor is recurrent if an equation at or above its definition reads it one position before or after. A tensor with
+a start is recurrent too. For reads at `t-1` the start is at -1, one step before the first position. For reads at
+`t+1` it is at +1. Without a start it is 0. A computed start gets an equation of its own,
+`h_start[b,o] = tanh(z[b,k] * V[o,k])`. If a tensor is read in other parts than its start has, `h[b,t-1,(p,q)]`, it is
+read through a new equation too, `h_before[b,t,o] = h[b,t-1,o]`.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from .expression import (
 __all__ = ["CallAlong", "Start", "as_printed", "called_along", "recurring", "step_of", "steps_in"]
 
 _Key: TypeAlias = "tuple[str, int, int]"
-"""What is read at which step along which of its dimensions."""
+"""A tensor, the step at which it is read, and the dimension of the step."""
 
 _Step: TypeAlias = "tuple[str, int] | None"
-"""The axis and the step of an entry of brackets that is one."""
+"""The axis and the step of an entry of brackets; None if it is no step."""
 
 FARTHEST = 8
-"""So many positions back at most."""
+"""The largest step, in positions."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """`h[b,-1,o] = h0[b,o]`: what a tensor that recurs is outside of its positions.
+    """`h[b,-1,o] = h0[b,o]`: the value of a recurrent tensor outside of its positions.
 
     Attributes:
         name: the tensor.
-        index: what stands in brackets on the left, the position among it.
+        index: the entries of brackets on the left, including the position.
         step: the position, -1 or below, or 1 or above.
-        right: what it is there.
+        right: its value there.
     """
 
     name: str
@@ -71,12 +71,12 @@ class Start:
 
     @property
     def at(self) -> int:
-        """The dimension that the position is in."""
+        """The dimension of the position."""
         return next(n for n, entry in enumerate(self.index) if isinstance(entry, int))
 
     @property
     def key(self) -> _Key:
-        """What it is looked up by."""
+        """The key by which the start is looked up."""
         return self.name, self.step, self.at
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Start:
 
 
 def step_of(entry: Any) -> tuple[str, int] | None:
-    """The axis and the step of an entry such as `t-1`; nothing for any other."""
+    """The axis and the step of an entry such as `t-1`; None for any other."""
     match entry:
         case Call("add", (Ref(axis, ()), Literal(int(by)))) if by:
             return axis, by
@@ -95,11 +95,11 @@ def step_of(entry: Any) -> tuple[str, int] | None:
 
 @told_in("recurrences")
 def recurring(lines: Sequence[Any], sizes: Collection[str] = ()) -> list[Any]:
-    """The lines of a block, with what recurs said by functions, and without the starts.
+    """The lines of a block with recurrences expressed by functions, and without the starts.
 
     Args:
         lines: the lines.
-        sizes: names that are told to be sizes and axes.
+        sizes: names that are known to be sizes and axes.
     """
     starts: dict[_Key, Start] = {}
     for each in lines:
@@ -118,7 +118,7 @@ def recurring(lines: Sequence[Any], sizes: Collection[str] = ()) -> list[Any]:
 
 
 def _lefts(lines: Iterable[Any]) -> dict[str, tuple[Index, ...]]:
-    """The axes that tensors are defined with."""
+    """The axes that each tensor is defined with."""
     found = {line.name: line.left for line in lines if hasattr(line, "right") and hasattr(line, "left")}
     calls = (line for line in lines if getattr(line, "along", None))
     return found | {
@@ -128,17 +128,17 @@ def _lefts(lines: Iterable[Any]) -> dict[str, tuple[Index, ...]]:
 
 @dataclass(frozen=True)
 class _Sides:
-    """Which entries of brackets are steps; others, such as `h[t-1,j+1] * W[k,j]` has, are windows and positions.
+    """Decides which entries of brackets are steps. Others, as in `h[t-1,j+1] * W[k,j]`, are windows and positions.
 
-    A step is under an axis of the left, or under the one that the tensor is defined with. What starts on that side is
-    read a step away under any axis of the line, and so is what is read before the first position, where no window
-    reaches.
+    A step is along an axis of the left, or along the axis that the tensor is defined with. An entry with any other
+    axis of the line is a step if the tensor has a start on that side. So is one that goes back along a dimension
+    with other steps, since no window reaches before the first position.
 
     Attributes:
-        lefts: the axes that tensors are defined with.
-        starts: the sides of dimensions that have a start.
-        back: the dimensions along which something is read a step away.
-        axes: those that a bare name stands for, of tensors, and none of what is no tensor.
+        lefts: the axes that each tensor is defined with.
+        starts: the tensor, the side and the dimension of each start.
+        back: the tensors that are read a step away, each with the dimension of the step.
+        axes: the axes that each bare name stands for; none if it is no tensor.
     """
 
     lefts: Mapping[str, tuple[Index, ...]]
@@ -148,7 +148,7 @@ class _Sides:
 
     @classmethod
     def of(cls, lines: Sequence[Any], starts: Iterable[_Key], sizes: Collection[str]) -> _Sides:
-        """Those of the lines of a block."""
+        """The rules for the lines of a block."""
         lefts = _lefts(lines)
         sides = {(name, 1 if step > 0 else -1, at) for name, step, at in starts}
         first = cls(lefts, sides, (), _axes_of_names(lines, lefts, sizes))
@@ -162,7 +162,7 @@ class _Sides:
         return replace(first, back=back)
 
     def steps(self, ref: Ref, line: Any) -> list[_Step]:
-        """The steps that entries of brackets are in a line, each an axis and how far."""
+        """For each entry of a read in a line, its axis and step; None if it is no step."""
         kept = axes_of_index(line.index if isinstance(line, Start) else getattr(line, "left", ()))
         own = self.lefts.get(ref.name, ())
         own = own if len(own) == len(ref.index) else ref.index
@@ -177,9 +177,9 @@ class _Sides:
         return found
 
     def _may_have(self, right: Expression, axis: str) -> bool:
-        """Whether the right of a line has an axis, or has a bare name of which nothing is told.
+        """Whether the right side of a line has an axis, or a bare name whose axes are unknown.
 
-        A name that stands in a sum of positions alone may be that of a size.
+        A bare name inside a position may be a size, so it does not count.
         """
         read = [part for part in references(right) if part.index]
         inside = {part.name for ref in read for part in references(ref) if not part.index}
@@ -199,7 +199,7 @@ class _Sides:
 def _axes_of_names(
     lines: Sequence[Any], lefts: Mapping[str, tuple[Index, ...]], sizes: Collection[str]
 ) -> dict[str, Collection[str]]:
-    """The axes that bare names stand for: those that a tensor is defined or declared with, and none of a size."""
+    """The axes that bare names stand for: those of a definition or declaration; none for an axis or a size."""
     declared = {
         line.name: [axis for dim in line.dims for axis, _ in dim]
         for line in lines
@@ -216,7 +216,7 @@ def _axes_of_names(
 
 
 def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Opening]]:
-    """The lines of starts that are more than a tensor under axes, which are put in their places, by what starts so."""
+    """New equations for computed starts, by the tensor that starts; `starts` then holds reads of their results."""
     found: dict[str, list[Opening]] = {}
     for key, start in starts.items():
         if not _is_plain(start):
@@ -229,7 +229,7 @@ def _openings(starts: dict[_Key, Start], taken: set[str]) -> dict[str, list[Open
 
 
 def _is_plain(start: Start) -> bool:
-    """Whether a start is a number, or a tensor in brackets under axes of what it starts, each once."""
+    """Whether a start is a number, or a tensor indexed by axes of the tensor that it starts, each once."""
     if isinstance(start.right, Ref) and start.right.index:
         own, read = (_flat(each) for each in (_without(start.index, start.at), start.right.index))
         return set(read) <= set(own) and len(set(read)) == len(read)
@@ -247,7 +247,7 @@ def _named(lines: Iterable[Any]) -> set[str]:
 
 
 def _check_calls(lines: Sequence[Any]) -> None:
-    """Refuses what goes round through the call of a block."""
+    """Raises an error for a recurrence through the call of a block without brackets."""
     plain = [line for line in lines if hasattr(line, "results") and not line.along]
     waiting = [name for line in plain for name in line.results]
     for line in lines if waiting else ():
@@ -259,7 +259,7 @@ def _check_calls(lines: Sequence[Any]) -> None:
 
 
 def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
-    """Refuses a start that nothing goes on from."""
+    """Raises an error for a start that no read uses, or whose parts differ from those of the first start."""
     farthest: dict[_Key, int] = {}
     for line in lines:
         for ref in steps_in(line.right) if hasattr(line, "right") else ():
@@ -291,7 +291,7 @@ def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
 
 
 def _late(lines: Sequence[Any]) -> Iterator[str]:
-    """The tensors read at another position by an equation that is not below theirs."""
+    """The tensors that an equation at or above their definition reads at another position."""
     waiting = {line.name for line in lines if hasattr(line, "right") and not isinstance(line, Start)}
     waiting.update(name for line in lines if getattr(line, "along", None) for name in line.results)
     for line in lines:
@@ -303,7 +303,7 @@ def _late(lines: Sequence[Any]) -> Iterator[str]:
 
 
 def steps_in(expression: Expression) -> Iterator[Ref]:
-    """The tensors in an expression that are read at another position, as they are."""
+    """The reads in an expression that are at another position."""
     waiting = [expression]
     while waiting:
         part = waiting.pop()
@@ -314,16 +314,16 @@ def steps_in(expression: Expression) -> Iterator[Ref]:
 
 @dataclass
 class _Telling:
-    """Says what recurs by functions.
+    """Expresses recurrences by functions.
 
     Attributes:
-        names: the tensors that recur.
-        starts: what they start from.
-        taken: names that are there.
-        openings: the lines that starts have of their own, by what starts so.
-        sides: which entries of brackets are steps.
-        before: the lines of tensors at another position, by what they say.
-        made: those that the next line reads first.
+        names: the recurrent tensors.
+        starts: their starts.
+        taken: the names in use.
+        openings: the equations of computed starts, by the tensor that starts.
+        sides: decides which entries of brackets are steps.
+        before: the new tensors that hold reads at another position, by the expression of the read.
+        made: the new equations that must precede the next line.
     """
 
     names: set[str]
@@ -335,7 +335,7 @@ class _Telling:
     made: list[Equation] = field(default_factory=list)
 
     def told(self, lines: Iterable[Any]) -> Iterator[Any]:
-        """The lines, without the starts, each after those that it needs besides."""
+        """The lines without the starts, each after the new equations that it needs."""
         for line in lines:
             if isinstance(line, Start):
                 continue
@@ -355,12 +355,12 @@ class _Telling:
         return self._in_parts(part, steps) or _read(part, steps, self.starts)
 
     def _starts_from(self, name: str, at: int, by: int) -> Iterator[Start]:
-        """What a tensor starts from that is read so many positions away."""
+        """The starts of a tensor that is read `by` positions away."""
         steps = range(-1, by - 1, -1) if by < 0 else range(1, by + 1)
         return (self.starts[name, step, at] for step in steps if (name, step, at) in self.starts)
 
     def _in_parts(self, ref: Ref, steps: Sequence[_Step]) -> Ref | None:
-        """What is read in other parts than its start is told in, from a line in which it is read in the same."""
+        """A read through a new equation in the parts of the start; None if the tensor can be read directly."""
         found = next(((n, *step) for n, step in enumerate(steps) if step), None)
         if found is None:
             return None
@@ -387,12 +387,12 @@ class _Telling:
 
 
 def _numbered(axis: str, count: int) -> tuple[str, ...]:
-    """Axes for a tensor that no line defines."""
+    """Names of axes for a tensor that no line defines."""
     return tuple(f"{axis}_{n}" for n in range(1, count + 1))
 
 
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
-    """Whether a tensor is read in other parts than its start is told in, or along one axis in two dimensions."""
+    """Whether a tensor is read in other parts than its start has, or with one axis in two dimensions."""
     both = [[_parts(entry) for entry in _without(each, start.at)] for each in (start.index, index)]
     read = _flat(index)
     apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
@@ -400,24 +400,24 @@ def _differ(start: Start, index: tuple[Index, ...]) -> bool:
 
 
 def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
-    """Whether other dimensions than one are read at positions that hang on an axis."""
+    """Whether positions in the other dimensions depend on an axis."""
     others = _without(ref.index, at)
     inside = (part.name for part in references(Ref(ref.name, others)) if not part.index)
     return axis in axes_of_index(others) or axis in inside
 
 
 def _parts(entry: Index) -> int:
-    """How many axes an entry of brackets is."""
+    """The number of axes in an entry of brackets."""
     return len(entry) if isinstance(entry, tuple) else int(isinstance(entry, str))
 
 
 def _at_once(ref: Ref, steps: Iterable[_Step]) -> tuple[Index, ...]:
-    """What stands in the brackets of a tensor, without the steps."""
+    """The index of a read with its steps removed."""
     return tuple(entry if step is None else step[0] for entry, step in zip(ref.index, steps, strict=True))
 
 
 def _read(ref: Ref, told: Sequence[_Step], starts: Mapping[_Key, Start]) -> Expression:
-    """A tensor at another position: its function, once for each step there, along one axis after another."""
+    """A read at another position as calls of a function, one for each step, along one axis after another."""
     index = _at_once(ref, told)
     found: Expression = replace(ref, index=index)
     before: list[tuple[str, int]] = []
@@ -439,7 +439,7 @@ def _read(ref: Ref, told: Sequence[_Step], starts: Mapping[_Key, Start]) -> Expr
 
 
 def _moved(start: Expression, steps: Iterable[tuple[str, int]]) -> Expression:
-    """A start of what is read at another position of other axes too."""
+    """A start, moved by the steps that the read takes along other axes."""
     for axis, by in steps:
         for _ in range(abs(by) if axis in free_axes(start) else 0):
             start = Call(STEPS[1 if by > 0 else -1], (start,), (axis,))
@@ -447,7 +447,7 @@ def _moved(start: Expression, steps: Iterable[tuple[str, int]]) -> Expression:
 
 
 def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[Expression, ...]:
-    """The start under the axes that a tensor is read with."""
+    """The start under the axes of the read; empty if it is 0."""
     if len(start.index) != len(index):
         fix = "give it as many axes as it is read with"
         raise EquationError(f"the start of '{ref.name}' has other axes", start.place, fix)
@@ -462,25 +462,25 @@ def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[E
 
 
 def _flat(index: Iterable[Any]) -> list[Any]:
-    """What stands in brackets, composites taken apart."""
+    """The entries of brackets, with composites split into their parts."""
     return [part for entry in index for part in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 def _without(index: Iterable[Any], at: int) -> tuple[Any, ...]:
-    """What stands in brackets, without one entry."""
+    """The entries of brackets without one of them."""
     return tuple(entry for n, entry in enumerate(index) if n != at)
 
 
-# ---------------------------------------------------------------------------- as papers print it
+# ---------------------------------------------------------------------------- printing with steps in brackets
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """A tensor read some steps away, by functions: `previous[t](previous[t](h[b,t], s[b]), r[b])`.
+    """A read some steps away, expressed by functions: `previous[t](previous[t](h[b,t], s[b]), r[b])`.
 
     Attributes:
-        ref, axis, sign: what is read, along which axis, and to which side.
-        starts: what each step starts from, if it is told.
+        ref, axis, sign: the tensor, the axis of the steps, and their side.
+        starts: the start of each step, or None if it has none.
     """
 
     ref: Ref
@@ -490,11 +490,11 @@ class _Steps:
 
     @property
     def at(self) -> int:
-        """The dimension that the steps are along."""
+        """The dimension of the steps."""
         return self.ref.index.index(self.axis)
 
     def read(self, starts: Mapping[_Key, Start]) -> Expression:
-        """What the tensor with the steps in brackets is read as."""
+        """The expression that a parser builds from the tensor with the steps in brackets."""
         there = [
             (self.axis, self.sign * len(self.starts)) if n == self.at else None
             for n in range(len(self.ref.index))
@@ -502,13 +502,13 @@ class _Steps:
         return _read(self.told(Ref(self.axis, ())), there, starts)
 
     def told(self, position: Expression) -> Ref:
-        """The tensor with the steps in brackets, where the axis is told as an expression."""
+        """The tensor with the steps in brackets, where `position` represents the axis."""
         entry = Call("add", (position, Literal(self.sign * len(self.starts))))
         return replace(self.ref, index=(*self.ref.index[: self.at], entry, *self.ref.index[self.at + 1 :]))
 
 
 def as_printed(lines: Sequence[Any]) -> list[Any]:
-    """The lines of a graph with steps in brackets, and starts, where `recurring` reads the same from these."""
+    """The lines of a graph with steps in brackets and starts, where `recurring` reads the same back."""
     starts = dict[str, dict[_Key, Start]]()
     for name in _round_about(lines):
         found = _starts_of(name, lines)
@@ -527,7 +527,7 @@ def as_printed(lines: Sequence[Any]) -> list[Any]:
 
 
 def _round_about(lines: Sequence[Any]) -> dict[str, None]:
-    """The tensors that an equation reads some steps away and that are not above it."""
+    """The tensors that an equation at or above their definition reads some steps away."""
     waiting = {line.name for line in lines if hasattr(line, "right")}
     found, sides = dict[str, None](), set(STEPS.values())
     for line in lines:
@@ -546,7 +546,7 @@ def _mentioned(line: Any) -> set[str]:
 
 
 def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
-    """The starts of a tensor, if all that read it tell the same ones; nothing if it cannot be printed so."""
+    """The starts of a tensor, if all reads of it agree; None if it cannot be printed with steps in brackets."""
     left = next(line.left for line in lines if hasattr(line, "right") and line.name == name)
     found_in = [
         (each, axes_of_index(line.left))
@@ -575,7 +575,7 @@ def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
 
 
 def _start(steps: _Steps, left: tuple[Index, ...], step: int, right: Expression) -> Start:
-    """A start under the axes that a tensor is defined with, or read with where that is in other parts."""
+    """A start under the axes of the definition, or under those of the read if that is in other parts."""
     names = dict[str, str]()
     left = left if [*map(_parts, left)] == [*map(_parts, steps.ref.index)] else steps.ref.index
     for mine, theirs in zip(steps.ref.index, left, strict=True):
@@ -589,7 +589,7 @@ def _start(steps: _Steps, left: tuple[Index, ...], step: int, right: Expression)
 
 
 def _stepped(part: Expression) -> Iterator[_Steps]:
-    """The tensors in an expression that are read some steps away, by functions."""
+    """The reads in an expression that functions take some steps away."""
     found = _steps(part)
     if found is not None:
         yield found
@@ -602,7 +602,7 @@ def _stepped(part: Expression) -> Iterator[_Steps]:
 
 
 def _steps(part: Expression) -> _Steps | None:
-    """An expression as a tensor that is read some steps away, if it is one."""
+    """An expression as a read some steps away; None if it is none."""
     sides = {name: step for step, name in STEPS.items()}
     if not isinstance(part, Call) or part.function not in sides:
         return None
@@ -618,7 +618,7 @@ def _steps(part: Expression) -> _Steps | None:
 
 
 def _by_functions(steps: _Steps) -> Expression:
-    """A tensor that is read some steps away, by functions."""
+    """A read some steps away, expressed by functions."""
     found: Expression = steps.ref
     for start in steps.starts:
         found = Call(STEPS[steps.sign], (found, *([] if start is None else [start])), (steps.axis,))
@@ -635,7 +635,7 @@ def _in_brackets(part: Expression, names: Mapping[str, Any]) -> Expression:
 
 @dataclass(frozen=True)
 class CallAlong:
-    """A call as it is written, whose results and operands have brackets behind them."""
+    """A call as it is written, with brackets after its results and operands."""
 
     results: tuple[Ref, ...]
     block: str
@@ -646,10 +646,10 @@ class CallAlong:
 
 @told_in("blocks")
 def called_along(lines: Sequence[Any]) -> list[Any]:
-    """The lines of a block, in which the axis of each such call is known, and its operands are names.
+    """The lines of a block with the calls in brackets resolved: the axis is known, and the operands are names.
 
     Raises:
-        EquationError: no operand of a call is read at another position, or results do not have the axis.
+        EquationError: the operands of a call have steps along no axis or several, or a result lacks the axis.
     """
     taken = {ref.name for line in lines if isinstance(line, CallAlong) for ref in line.operands}
     found = list[Any]()
@@ -659,7 +659,7 @@ def called_along(lines: Sequence[Any]) -> list[Any]:
 
 
 def _apart(line: CallAlong, taken: set[str]) -> Iterator[Any]:
-    """The equations of what a call reads at other positions, and the call."""
+    """The equations for operands that a call reads at other positions, and the call."""
     if not any(ref.index for ref in line.operands):
         yield from _named_along(line, taken)
         return
@@ -682,7 +682,7 @@ def _apart(line: CallAlong, taken: set[str]) -> Iterator[Any]:
 
 
 def _named_along(line: CallAlong, taken: set[str]) -> Iterator[Any]:
-    """A call on tensors by their names, and its results under the axes that the line gives them."""
+    """A call on tensors by their names, and equations that give its results the axes of the line."""
     made = [fresh(f"{ref.name}.made", taken) for ref in line.results]
     operands = tuple(ref.name for ref in line.operands)
     yield Calling(tuple(made), line.block, operands, line.scope, place=line.place)
@@ -691,7 +691,7 @@ def _named_along(line: CallAlong, taken: set[str]) -> Iterator[Any]:
 
 
 def _axis(line: CallAlong) -> str:
-    """The axis that a call goes along: what it gives at one position it is given at the next."""
+    """The axis that a call goes along: its results at one position are its operands at the next."""
     axes = {told[0]: None for ref in line.operands for entry in ref.index if (told := step_of(entry))}
     if len(axes) != 1:
         fix = "call it on tensors by their names, `y = block(x)`, or at one axis' other positions, as in h[b,t-1,p]"
@@ -709,7 +709,7 @@ def _axis(line: CallAlong) -> str:
 
 
 def _plain(ref: Ref, index: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What stands in brackets, of axes alone."""
+    """The entries of brackets; raises an error if one is not made of axes."""
     for entry in index:
         if isinstance(entry, int | Call) or is_told(entry) or entry == "...":
             fix = "read it in an equation of its own, and call the block on that"

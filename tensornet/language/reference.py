@@ -1,4 +1,4 @@
-"""The function reference, generated from the records for the page, the command line and `help`."""
+"""The function reference, generated from the function records for the page, the command line and `help`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AXES = {
     "joined": "joins its operands along the axis in brackets",
     "moved": "moves elements along the axes that keywords name",
 }
-"""What a function does to axes, in words."""
+"""How a function treats axes, in words."""
 
 YIELDS = {
     "truth": "truth values",
@@ -39,14 +39,14 @@ YIELDS = {
     "number": "numbers of the working type",
     "own": "numbers",
 }
-"""What comes out, in words."""
+"""The elements of a result, in words."""
 
 COMPLEX = {
     "taken": "complex numbers are taken",
     "refused": "complex numbers are refused",
     "measured": "of complex numbers real ones come out",
 }
-"""What becomes of complex operands, in words."""
+"""How a function treats complex operands, in words."""
 
 HELPER = '''\
 import numpy as np
@@ -61,17 +61,17 @@ def run(equations, **given):
     found = np.asarray(tn.compile(graph)({}, *arrays.values()))
     return (found.round(4) if found.dtype == float else found).tolist()
 '''
-"""The Python that the examples are calls of."""
+"""The Python source of `run`, which the examples call."""
 
 
 def functions() -> tuple[Function, ...]:
-    """The functions of the language itself that equations call, `sum` among them."""
+    """The built-in functions that equations call, including `sum`."""
     own = (row for row in FUNCTIONS.values() if not row.is_kernel and not row.implementations)
     return (*own, SUM)
 
 
 def anchors() -> frozenset[str]:
-    """What the page has that links may lead to."""
+    """The anchors of the page that links may point to."""
     return frozenset((*(each.anchor for each in SECTIONS), *(row.name for row in functions())))
 
 
@@ -92,7 +92,7 @@ def _plain(value: Any) -> Any:
 
 
 def told(row: Function) -> dict[str, str]:
-    """What there is to say of a function, by heading."""
+    """The facts about a function, by heading."""
     found = {"form": f"`{row.form}`", "is": row.formula, "axes": AXES[row.axes]}
     if (row.infix and row.arity[1] <= 2) or row.name == "add":
         found["written with"] = f"`{row.infix}`"
@@ -120,7 +120,7 @@ def _derivative(row: Function) -> str:
 
 
 def document(row: Function) -> dict[str, Any]:
-    """A function as a value of JSON."""
+    """A function as a JSON value."""
     return {
         "name": row.name,
         "kind": row.kind,
@@ -142,7 +142,7 @@ def page(result: Callable[[Example], str]) -> str:
     """The reference page, in Markdown.
 
     Args:
-        result: what an example comes out as.
+        result: gives the printed result of an example.
     """
     lines = [
         "# The language",
@@ -178,7 +178,7 @@ def _shown(example: Example, result: Callable[[Example], str]) -> list[str]:
 
 
 def in_short() -> str:
-    """The reference in short: what `help(tensornet.language)` shows."""
+    """The short reference that `help(tensornet.language)` shows."""
     lines = []
     for section in SECTIONS:
         lines += [section.title.upper(), "", section.text, ""]

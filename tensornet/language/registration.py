@@ -26,32 +26,32 @@ def register(
     computes: str = "",
     **backends: Callable[..., Any],
 ) -> None:
-    """Adds a function of your own to the equation language, for every later equation; or a kernel to the planner.
+    """Adds a function to the equation language, for every later equation, or a kernel to the planner.
 
-    A pointwise function is called with arrays aligned to one another; with `over_axis=True` it
-    is called as `f(array, axis)` and keeps the shape, written `name[j](x)`.
+    A pointwise function is called with arrays aligned to one another. With `over_axis=True` it is
+    called as `f(array, axis)` and keeps the shape; equations write `name[j](x)`.
 
-    A kernel `computes` an equation, and runs wherever a program says the same, in any order, in as many
-    equations and in any spelling: `x / sqrt(s)` is `x * s ** -0.5`, and `sum[i](x) / i` is `mean[i](x)`. Each
-    axis of the equation stands for all axes of the program that occur in the same of its tensors, for one
-    1 long where there is none. The kernel is called with the tensors in the order in which the equation
-    names them first, each with a dimension for each axis that is written, and with the
-    numbers, which are written as names without axes, by these names; it returns an array of the left side.
-    A tensor that lacks one of its axes, or holds integers, is none for it.
+    A kernel `computes` an equation. It runs wherever a program computes the same, in any order, in any number
+    of equations and in any spelling: `x / sqrt(s)` is `x * s ** -0.5`, and `sum[i](x) / i` is `mean[i](x)`.
+    Each axis of the equation matches all axes of the program that occur in the same tensors. If there
+    are none, it has size 1. The kernel is called with the tensors in the order in which the equation first
+    names them. Each has one dimension for each axis that is written. Names without axes are numbers, and are
+    passed by these names. The kernel returns an array of the left side. A tensor that lacks one of its axes,
+    or holds integers, does not match.
 
     Args:
         name: how equations call it; a Python name.
         over_axis: whether it runs along one axis instead of element by element.
         arity: how many arrays a pointwise function takes.
-        derivative: for each operand of a pointwise function the gradient that it gets, in the equation
-            language: of the operands `a`, `b`, …, the result `y` and the gradient `g` that comes in.
+        derivative: for each operand of a pointwise function, its gradient in the equation language. It may
+            use the operands `a`, `b`, …, the result `y` and the incoming gradient `g`.
         computes: the equation of a kernel, `"y[b,i] = exp(scale * x[b,i]) * w[i]"`.
-        **backends: the implementation for each backend, as `numpy=...`, `torch=...`, `jax=...`.
+        **backends: the implementation for each backend: `numpy=...`, `torch=...`, `jax=...`.
 
     Raises:
         EquationError: the name is not a Python name or belongs to the language, the arity is no
-            number of arrays, an implementation is missing or cannot be called, the derivative is no
-            text for each operand, or what it computes is no equation.
+            positive integer, an implementation is missing or cannot be called, the derivative is not
+            one expression for each operand, or `computes` is not an equation that can be matched.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -95,7 +95,7 @@ def register(
 def _kernel(
     name: str, computes: str, implementations: tuple[tuple[str, Callable[..., Any]], ...]
 ) -> Function:
-    """The record of a kernel; its names without axes are numbers."""
+    """The record of a kernel; names without axes in its equation are numbers."""
     what = f"what '{name}' computes is {computes!r}"
     if not isinstance(computes, str):
         raise EquationError(what, fix="give an equation, as 'y[b,i] = exp(x[b,i]) * w[i]'")
@@ -104,6 +104,9 @@ def _kernel(
         pattern = pattern_of(meaning)
     except EquationError as error:
         raise EquationError(f"{what}: {error.message}", error.place, error.fix) from None
+    if len(set(pattern.holders.values())) < len(pattern.holders):  # it is called with tensors alone
+        fix = "take the positions as a tensor too, `p[i]`"
+        raise EquationError(f"{what}: two axes occur in the same tensors, and only a position differs", fix=fix)
     calls = (part for part in subexpressions(pattern.expression) if isinstance(part, Call))
     if any(FUNCTIONS[call.function].trains for call in calls):
         fix = "leave it to the program: a kernel is not told of training"
@@ -121,7 +124,7 @@ def _kernel(
 
 
 def _is_expression(text: Any, names: Container[str]) -> bool:
-    """Whether Python's grammar, which the language shares, reads a text as one expression of some names."""
+    """Whether Python's grammar, which the language shares, parses a text as one expression of the given names."""
     try:
         parts = list(ast.walk(ast.parse(text, mode="eval"))) if isinstance(text, str) else []
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -3,9 +3,10 @@
     y[b,v,c] = 0
     y[b,e[b,t],c] += x[b,t,c] * w[b,t]    is    y[b,v,c] = onehot[v](e[b,t], inside=1) * x[b,t,c] * w[b,t]
 
-A tensor in brackets tells positions, and so does `2*p + u` or `0`; the line that starts names the axis, which is as
-long as its name says, as `v=16` or another tensor does. A position that a tensor tells outside of it is an error, one
-that axes reach outside of it, as windows do, goes nowhere, and what is told twice is added twice.
+A tensor in brackets gives positions, and so does `2*p + u` or `0`. The line that initialises the tensor names the
+axis. The size of that axis comes from `v=16`, or from another tensor that has it. It is an error if a tensor gives a
+position outside of the axis. If axes alone give it, as in windows, it is dropped. A position that is given twice is
+added to twice.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = ["Addition", "Written", "together"]
 
 @dataclass(frozen=True)
 class Addition:
-    """`name[left] += right`: what is added to a tensor, at positions that tensors tell or along axes."""
+    """`name[left] += right`: a value added to a tensor, at positions that `left` gives or along axes."""
 
     name: str
     left: tuple[Index, ...]
@@ -56,10 +57,10 @@ Written: TypeAlias = "Statement | Addition"
 
 @told_in("additions")
 def together(written: Sequence[Written]) -> tuple[Statement, ...]:
-    """The statements of a block, in which a tensor that lines add to is defined where the last of them stands.
+    """The statements of a block, with all additions to a tensor merged into one definition at the last of them.
 
     Raises:
-        EquationError: nothing starts the tensor before, or not with as many axes.
+        EquationError: no earlier line initialises the tensor, or its number of dimensions differs.
     """
     additions = defaultdict[str, list[Addition]](list)
     for each in written:
@@ -89,7 +90,7 @@ def together(written: Sequence[Written]) -> tuple[Statement, ...]:
 
 
 def _total(start: Equation, additions: Sequence[Addition], names: set[str]) -> Iterator[Equation]:
-    """The equations of what is added, and the one that adds it up."""
+    """The equations of the terms that are added, and the equation of their sum."""
     parts = [_part(start, each) for each in additions]
     if len(parts) == 1 and _is_zero(start.right):
         yield parts[0]
@@ -103,7 +104,7 @@ def _total(start: Equation, additions: Sequence[Addition], names: set[str]) -> I
 
 
 def _part(start: Equation, addition: Addition) -> Equation:
-    """What one line adds, as an equation of its own."""
+    """The term that one line adds, as an equation of its own."""
     if len(start.left) != len(addition.left):
         raise EquationError(
             f"'{start.name}' has {len(start.left)} dimension(s), and is added to with {len(addition.left)}",
@@ -132,20 +133,20 @@ def _part(start: Equation, addition: Addition) -> Equation:
             )
         factors.append(replace(ones_at(told, named), place=told.place))
         left.append(named)
-    if all(ref.index for ref in references(right)):  # what a bare name stands for is not known here
+    if all(ref.index for ref in references(right)):  # the axes of a bare name are not known here
         known = occurring(right).union(axes_of_index(tuple(left)))
         told_along = dict.fromkeys(axis for each in factors for axis in sorted(occurring(each.arguments[0])))
         for axis in told_along:
             if axis not in known:
                 right = Call(REPEAT.name, (right,), (axis,), place=addition.place)
     moving = {axis for each in factors for axis in free_axes(each.arguments[0])}
-    over = tuple(moving.difference(axes_of_index(tuple(left))))  # of the whole, not of products inside
+    over = tuple(moving.difference(axes_of_index(tuple(left))))  # over the whole term, not in inner products
     added = contraction((product_of([*factors, right]),), over, addition.place)
     return Equation(start.name, tuple(left), flat(added), addition.place)
 
 
 def _positions(entry: Index, axes: Container[str]) -> Expression | None:
-    """What an entry of brackets tells as an expression, in which the name of an axis says where that is."""
+    """The positions of an entry as an expression, with `index` calls for axis names; None if it is no position."""
 
     def visit(part: Expression) -> Expression:
         if isinstance(part, Ref) and not part.index and part.name in axes:
@@ -162,7 +163,7 @@ def _is_zero(expression: Expression) -> bool:
 
 
 def _example(addition: Addition) -> str:
-    """The axes that a line which starts a tensor may give it."""
+    """Sample axes for the line that initialises a tensor."""
     taken = {*occurring(addition.right), *axes_of_index(addition.left)}
     names = list[str]()
     for entry in addition.left:
@@ -173,7 +174,7 @@ def _example(addition: Addition) -> str:
 
 
 def _named(written: Written) -> Iterator[str]:
-    """The names of tensors in a statement."""
+    """The names of tensors and axes in a statement."""
     match written:
         case Equation(name, _, right) | Addition(name, _, right):
             yield name

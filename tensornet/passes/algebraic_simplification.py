@@ -16,12 +16,12 @@ __all__ = ["drop_known_totals", "drop_tautologies"]
 
 
 def drop_known_totals(program: Program) -> Program:
-    """Leaves weights out of the terms that only sum them, where other terms of the sum have their other axes."""
+    """Drops factors that only sum to 1 from the terms of a sum, where other terms have the factors' remaining axes."""
     return program.rewritten(_without_totals)
 
 
 def _without_totals(total: Node, facts: Facts) -> Node:
-    """A sum, without the weights that terms only sum."""
+    """A sum without the factors of its terms that only sum to 1."""
     if total.op != "add" or total.is_scalar:
         return total
     terms = [*total.operands]
@@ -36,7 +36,10 @@ def _without_totals(total: Node, facts: Facts) -> Node:
 
 
 def _without_total(term: Operand, others: Collection[Axis]) -> Operand | None:
-    """A product without one of its factors, which is only summed; its other axes stand in `others` or the rest."""
+    """A product without one factor that only sums to 1; None if no factor can go.
+
+    The remaining axes of the factor must be in `others` or in the remaining factors.
+    """
     product, reads = term
     if product.op != "contract" or any(axes is None or len(axes) > 1 for axes in product.dims):
         return None
@@ -58,7 +61,7 @@ def _without_total(term: Operand, others: Collection[Axis]) -> Operand | None:
 
 
 def _summed_to_one(factor: Operand) -> set[Axis]:
-    """The axes along which a factor sums to 1, as the product calls them."""
+    """The axes along which a factor sums to 1, as the product names them."""
     weights, reads = factor
     function = FUNCTIONS.get(weights.op)
     if function is None or not function.sums_to_one or weights.is_scalar:
@@ -77,12 +80,15 @@ def _summed_to_one(factor: Operand) -> set[Axis]:
 
 
 def drop_tautologies(program: Program) -> Program:
-    """Leaves out choices by a condition that always holds."""
+    """Removes each `where` whose condition always holds."""
     return program.rewritten(lambda each, _: _without_choices(each, program.numbers))
 
 
 def _without_choices(each: Node, sizes: Mapping[str, int]) -> Node:
-    """What a choice chooses in any case, and a choice between numbers that are chosen so, where that is told."""
+    """A copy of the operand that a `where` always chooses; otherwise the `where` with simpler operands.
+
+    An operand that is a `where` and always chooses the same number is replaced by that number.
+    """
     if each.op != WHERE.name:
         return each
     chosen = _chosen(each, sizes)
@@ -99,7 +105,7 @@ def _without_choices(each: Node, sizes: Mapping[str, int]) -> Node:
 
 
 def _chosen(choice: Node, sizes: Mapping[str, int]) -> Operand | None:
-    """What `where(max[j](c), a, b)` chooses in any case: a number, or what has all axes."""
+    """The operand `a` of `where(max[j](c), a, b)`, if always chosen and a number or with all axes; else None."""
     if choice.op != WHERE.name or choice.operands[0].node.op != MAX.name:
         return None
     (largest, chosen, _), whole = choice.operands, range(len(choice.sizes))
@@ -110,9 +116,10 @@ def _chosen(choice: Node, sizes: Mapping[str, int]) -> Operand | None:
 
 
 def _holds(condition: Operand, largest: Node) -> bool:
-    """Whether a condition is true somewhere along some axes, whatever stands in the tensors.
+    """Whether a condition always holds somewhere along the axes of `largest.over`, for any values in the tensors.
 
-    It is where each integer is compared with itself: the axes are put at those that it is read at beside.
+    It does if it compares integer tensors only with themselves. Each of these axes is set to the axis at which the
+    other side of the comparison reads the tensor.
     """
     at = {axis: along(axis) for axis in range(len(largest.sizes))}
     for pair in _together(condition):
@@ -129,7 +136,7 @@ def _holds(condition: Operand, largest: Node) -> bool:
 
 
 def _together(condition: Operand) -> Iterator[tuple[Operand, Operand] | None]:
-    """The integers that a condition compares, in pairs, where it holds for those that are equal; nothing for others."""
+    """The pairs of integers that a condition compares, if it holds where each pair is equal; None for other parts."""
     each, reads = condition
     plain = all(axes and len(axes) == 1 for axes in each.dims)
     if not plain or each.op not in (AND.name, *REFLEXIVE) or len(each.sizes) > len(reads):

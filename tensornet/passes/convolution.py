@@ -1,11 +1,12 @@
 """Kernel selection of windows: convolutions, `x[b,c,2*p+u] * K[o,c,u]`, and pooling, `max[u](x[b,2*p+u])`.
 
-A window goes along with products over other axes. So factors of the kernel that share channels with the operand may
-be multiplied with it before, those of the result behind, and one dimension after the other where no factor ties
-them: of a Tucker kernel that is a 1×1, a smaller one and a 1×1, of a CP kernel one for each dimension.
+A window commutes with products over other axes. So kernel factors that share channels with the operand may be
+multiplied before the convolution, and factors with channels of the result after it. Dimensions that no factor ties
+together may be convolved one after another. A Tucker kernel becomes a 1×1 convolution, a smaller convolution and a
+1×1 convolution. A CP kernel becomes one convolution for each dimension.
 
-The backward pass is written where positions meet, at `2*p+u`: summed over both axes, such a product is what the operand
-of a convolution gets.
+The backward pass writes its result where positions meet, at `2*p+u`. Summed over both axes, such a product is the
+cotangent of a convolution's operand.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ __all__ = ["select_convolutions", "select_pooling"]
 Factors: TypeAlias = "Sequence[Operand]"
 
 Way: TypeAlias = "tuple[Kernel, Factors]"
-"""A convolution, and the factors that its result is multiplied with."""
+"""A convolution, and the factors that its result is multiplied by."""
 
 
 def select_convolutions(program: Program, cost: Cost, supported: Container[str]) -> Program:
-    """Computes products of windows by convolutions, in the order that takes least.
+    """Computes products of windows by convolutions, in the order that takes least time.
 
-    The passes that always pay bring the factors of a product together before.
+    The passes that always pay run first: they bring the factors of a product together.
     """
     if CONVOLUTION.name not in supported:
         return program
@@ -51,7 +52,7 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
     if product.op != "contract" or product.element is not Element.NUMBER:
         return
     whole = with_ones(product)
-    if any(map(chooses, whole.operands)):  # they choose, and do not multiply
+    if any(map(chooses, whole.operands)):  # these ones select instead of multiplying
         return
     sizes: dict[Axis, Size] = dict(enumerate(whole.sizes))
     windowed = [each for each in whole.operands if _is_told(whole, each, program.same)]
@@ -67,34 +68,37 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
 
 
 def _is_told(product: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> bool:
-    """Whether a factor is read at positions along some axes."""
+    """Whether a factor is not read from end to end along some axes, but at computed positions."""
     pairs = zip(operand.reads, operand.node.shape, strict=True)
     return any({*axes_of((each,))} and not _is_whole(product, each, length, same) for each, length in pairs)
 
 
 def _window_of(factor: Operand) -> Affine | None:
-    """The window where a factor has ones, if it is that."""
+    """The window at which a one-hot factor has its ones; None for any other factor."""
     ones = ones_of(factor)
     told = position_of(ones.told) if ones is not None else None
     return told if told is not None and _is_window(told) else None
 
 
 def _without(factors: Factors, others: Factors) -> Factors:
-    """The factors that are none of some others."""
+    """The factors that are not among some others."""
     return [each for each in factors if not any(each is other for other in others)]
 
 
 def _having(factors: Factors, axes: Collection[Axis]) -> Factors:
-    """The factors that have one of some axes."""
+    """The factors that have at least one of some axes."""
     return [each for each in factors if not {*axes}.isdisjoint(axes_of(each.reads))]
 
 
-# ---------------------------------------------------------------------------- what is read in windows
+# ---------------------------------------------------------------------------- windows that are read
 
 
 def _read(program: Program, product: Node, operand: Operand) -> Iterator[Way]:
-    """The ways to compute a product with what is read in windows; where these are summed whole, factors along one
-    side of theirs come after the convolution."""
+    """The ways to compute a product with a factor that is read in windows.
+
+    If the product sums over all axes of the windows, the factors along one axis of each window may come after the
+    convolution.
+    """
     windows = _windows(product, operand, program.same)
     if not 0 < len(windows) <= DIMENSIONS:
         return
@@ -116,10 +120,10 @@ class _Reading:
     """A product with one factor that is read in windows.
 
     Attributes:
-        tensor: what is read in windows.
-        windows: these.
+        tensor: the factor that is read in windows.
+        windows: its windows.
         summed: the axes that the product sums over.
-        sizes: of all axes, and of those that stand in the place of windows.
+        sizes: of all axes, and of those that replace windows.
     """
 
     tensor: Windowed
@@ -128,7 +132,7 @@ class _Reading:
     sizes: Mapping[Axis, Size]
 
     def ways(self, others: Factors) -> Iterator[Way]:
-        """Convolutions with products of other factors, and the factors behind."""
+        """Convolutions with products of other factors, each with the factors that come after it."""
         moving = {axis for each in self.windows for axis, _ in each.terms}
         if any(len({axis for axis, _ in each.terms} - self.summed) != 1 for each in self.windows):
             return
@@ -145,14 +149,14 @@ class _Reading:
             yield from self._by_dimension(first, core, behind)
 
     def _at_once(self, first: Factors, held: Factors, behind: Factors) -> Iterator[Way]:
-        """Some factors before the windows, some in the kernel, and some behind."""
+        """One convolution: some factors come before the windows, some are in the kernel, and some come after."""
         tensor = self._times(first, [*held, *behind]).padded(self.windows)
         kernel = self._convolved(tensor.plainly(()), held, behind)
         if kernel is not None:
             yield kernel, behind
 
     def _by_dimension(self, first: Factors, core: Factors, behind: Factors) -> Iterator[Way]:
-        """One dimension after the other, if each factor of the kernel has one of them."""
+        """One convolution after another, one for each dimension, if each factor of the kernel has only one of them."""
         parts = [_having(core, [axis for axis, _ in each.terms]) for each in self.windows]
         if len(parts) < 2 or sum(map(len, parts)) != len(core) or not all(parts):
             return
@@ -169,18 +173,18 @@ class _Reading:
                 tensor = tensor.followed(called(kernel, self.sizes))
 
     def _times(self, factors: Factors, others: Factors) -> Windowed:
-        """The tensor multiplied with factors and summed over what no others have."""
+        """The tensor multiplied by factors and summed over the axes that no other factor has."""
         if not factors:
             return self.tensor
         plain = self.tensor.plainly(self.windows)
         gone = self.summed.difference(axes_in(others))
         kept = [axis for axis in axes_in([plain, *factors]) if axis not in gone]
-        left = tuple(map(along, sorted(kept, key=lambda axis: isinstance(axis, tuple))))  # as kernels take it
+        left = tuple(map(along, sorted(kept, key=lambda axis: isinstance(axis, tuple))))  # as kernels expect
         made = node("contract", self.sizes, [plain, *factors], left)
         return self.tensor.followed(Operand(made, left))
 
     def _convolved(self, operand: Operand, held: Factors, behind: Factors) -> Kernel | None:
-        """What is read in windows, with a kernel that is a product; nothing if one has an axis by itself."""
+        """The convolution of an operand with a product of factors; None if only one of them has some summed axis."""
         summed, own = self.summed.difference(axes_in(behind)), {*axes_of(operand.reads)}
         kernel = part(held, summed - own, self.sizes)
         other = {*axes_of(kernel.reads)}
@@ -194,7 +198,7 @@ def _call(one: Operand, other: Operand, axes: set[Axis], ones: Factors = ()) -> 
 
 
 def _grown(axes: Collection[Axis], factors: Factors) -> Iterator[Factors]:
-    """None of some factors, those that have one of some axes, and those that then have one in common with these, …"""
+    """No factors, then those that have one of some axes, then also those that share an axis with these, …"""
     found: list[Operand] = []
     while True:
         yield [*found]
@@ -204,11 +208,14 @@ def _grown(axes: Collection[Axis], factors: Factors) -> Iterator[Factors]:
         found += more
 
 
-# ---------------------------------------------------------------------------- what is made of windows
+# ---------------------------------------------------------------------------- windows that are written
 
 
 def _made(product: Node, ones: Factors) -> Iterator[Way]:
-    """The product, whose factors that belong to neither windows nor kernel go with one of them, or come last."""
+    """The ways to compute a product whose result is written in windows.
+
+    Factors that belong to neither gradient nor kernel join one of the two, or multiply the result.
+    """
     windows = [window for each in ones if (window := _window_of(each)) is not None]
     summed, others = summed_axes(product), _without(product.operands, ones)
     outer = {each.terms[0][0] for each in windows}
@@ -233,7 +240,7 @@ def _made(product: Node, ones: Factors) -> Iterator[Way]:
 
 
 def _folded(product: Node, ones: Factors, given: Factors, core: Factors, behind: Factors) -> Kernel | None:
-    """What the operand of a convolution gets, of a gradient and a kernel; nothing if one has an axis by itself."""
+    """The cotangent of a convolution's operand, from a gradient and a kernel; None if only one has some summed axis."""
     sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
     summed = summed_axes(product).difference(axes_in(behind))
     moving = summed_axes(product).intersection(axes_in(ones))
@@ -250,12 +257,12 @@ def _folded(product: Node, ones: Factors, given: Factors, core: Factors, behind:
 
 
 def select_pooling(program: Program, cost: Cost, supported: Container[str]) -> Program:
-    """Reduces windows without laying them out, where `cost` says that pays."""
+    """Reduces windows by pooling kernels, without materialising them, where `cost` says that this pays."""
     return improved(program, program.nodes, functools.partial(_pools, supported), cost)
 
 
 def _pools(supported: Container[str], program: Program, each: Node) -> Iterator[Change]:
-    """A reduction of all elements of windows as a kernel."""
+    """A reduction over all elements of windows, as a pooling kernel."""
     function = FUNCTIONS.get(each.op)
     if function is None or function.pools not in supported or each.element is not Element.NUMBER:
         return
@@ -269,9 +276,9 @@ def _pools(supported: Container[str], program: Program, each: Node) -> Iterator[
 
 
 def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> list[Affine]:
-    """The windows that an operand is read in: at an axis or a sum of two, forwards by whole numbers.
+    """The windows that an operand is read in: along an axis or a sum of two, with positive integer steps.
 
-    None where it is read at other positions as well, or twice along one axis.
+    Empty if it is read at other positions as well, or twice along one axis.
     """
     axes = [*axes_of(operand.reads)]
     pairs = zip(operand.reads, operand.node.shape, strict=True)
@@ -281,11 +288,11 @@ def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -
 
 
 def _is_whole(each: Node, entry: Affine | Gather, length: Size, same: Callable[[Size, Size], bool]) -> bool:
-    """Whether a dimension is read along an axis or a composite, from end to end."""
+    """Whether a dimension is read from end to end along an axis or a composite."""
     return isinstance(entry, Affine) and fills(entry, each.sizes, length, same)
 
 
 def _is_window(entry: Affine) -> bool:
-    """Whether positions are those along an axis or a sum of two, forwards by whole numbers."""
+    """Whether positions run along an axis or a sum of two, with positive integer steps and an offset of at least 0."""
     whole = all(isinstance(each, int) for each in (entry.offset, *entry.steps))
     return whole and 0 < len(entry.terms) <= 2 and min(entry.steps) > 0 and entry.offset >= 0

@@ -1,4 +1,4 @@
-"""Dead code elimination: what no output needs is dropped."""
+"""Dead code elimination: drops what no output needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ __all__ = ["eliminate_dead_code"]
 
 
 def eliminate_dead_code(graph: Graph) -> Graph:
-    """Drops what no output needs: equations, calls, and results and operands of calls; leaves stay, so that
-    signatures do."""
-    needed = {*(graph.needed() if graph.recurrences else graph.outputs)}  # steps read what is made below them
+    """Drops what no output needs: equations, calls, and results and operands of calls.
+
+    Leaves stay, so that signatures do not change.
+    """
+    needed = {*(graph.needed() if graph.recurrences else graph.outputs)}  # steps read tensors defined below
     kept: list[Equation | Apply] = []
     for item in reversed(graph.body):
         if not needed.isdisjoint(item.defines):
@@ -26,7 +28,7 @@ def eliminate_dead_code(graph: Graph) -> Graph:
 
 
 def _needed_of(item: Equation | Apply, needed: Container[str]) -> Equation | Apply:
-    """What an equation or a call defines that is needed."""
+    """An equation or a call; a call without the results and operands that are not needed."""
     if isinstance(item, Equation) or item.along is not None or all(name in needed for name in item.results):
         return item
     pairs = zip(item.graph.outputs, item.results, strict=True)
@@ -40,7 +42,7 @@ def _needed_of(item: Equation | Apply, needed: Container[str]) -> Equation | App
 
 
 def _unread(block: Graph) -> set[str]:
-    """The inputs that nothing in a block needs, not for a size either."""
+    """The inputs of a block that nothing needs, not even for a size."""
     needed = block.needed()
     unread = [leaf for leaf in block.inputs if leaf.name not in needed]
     others = (leaf for leaf in block.leaves if leaf not in unread)

@@ -20,23 +20,23 @@ __all__ = ["distribute"]
 
 
 MANY = 6
-"""Of so many factors the orders are not looked at before the cost is asked."""
+"""With more factors than this, no orders are compared: the cost function decides."""
 
 
 def distribute(program: Program, cost: Cost, values: Mapping[str, int] | None = None) -> Program:
-    """Multiplies sums out, wherever they stand as factors and `cost` says that pays.
+    """Multiplies out sums that are factors, where `cost` says that this pays.
 
     Args:
         program: the program.
-        cost: the expected seconds of a program; it is asked about a few nodes at a time.
-        values: every open size; if not given, the cost is asked about each sum that stands as a factor.
+        cost: the expected seconds of a program; it is evaluated for a few nodes at a time.
+        values: every open size; if not given, the cost is evaluated for each sum that is a factor.
     """
     known = {**values, **dict(program.names.sizes)} if values is not None else None
     return improved(program, program.nodes, functools.partial(_distributions, known=known), cost)
 
 
 def _distributions(program: Program, product: Node, known: Mapping[str, Any] | None) -> Iterator[Change]:
-    """Ways to multiply out a sum that a product alone reads. Integers are exact as written."""
+    """Ways to multiply out a sum that only this product reads. Sums of integers stay: they are exact as written."""
     if product.op != "contract" or product.element is not Element.NUMBER or None in product.dims:
         return
     for at, (total, _) in enumerate(product.operands):
@@ -50,8 +50,11 @@ def _distributions(program: Program, product: Node, known: Mapping[str, Any] | N
 
 
 def _may_pay(program: Program, found: Opened, term: Operand, known: Mapping[str, Any] | None) -> bool:
-    """Whether a term is a product of which the factors, and those beside the sum, are fewer multiplications in another
-    order than the term first; or one that others read too, which no sum is one step with."""
+    """Whether multiplying out a sum may pay because of one of its terms, a product that sums over an axis.
+
+    It may if the factors of the term and those next to the sum need fewer multiplications in another order than with
+    the term computed first. It may also if others read the term too: then the term cannot be one step with the sum.
+    """
     each, reads = term
     if each.op != "contract" or not summed_axes(each):
         return False
@@ -87,7 +90,7 @@ def _fewest(
     kept: frozenset[Axis],
     sizes: Mapping[Axis, float],
 ) -> float:
-    """The fewest multiplications of a product in any order; those of what is the same at each call are none."""
+    """The fewest multiplications of a product in any order; products of factors that no call changes cost none."""
     everything = (1 << len(factors)) - 1
 
     def axes_of_all(subset: int) -> frozenset[Axis]:
@@ -114,7 +117,7 @@ def _fewest(
 
 
 def _multiplied_out(product: Node, found: Opened, facts: Facts) -> Node:
-    """The sum of the products of a product with each term of a sum in it."""
+    """The sum of the products of a product's other factors with each term of a sum in it."""
     axes = tuple(axes_of(found.result))
     terms: list[Operand] = []
     for term in found.inside:

@@ -1,4 +1,4 @@
-"""Expansion: functions that the backend does not spell, written in the functions that they are made of."""
+"""Expansion: functions that the backend lacks, written in terms of other functions."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ COUNT = Ref("$count", ())
 
 
 def expand(program: Program, supported: Collection[str]) -> Program:
-    """The program with expansions in the place of functions that the backend has no spelling for.
+    """The program with each function that the backend lacks replaced by its expansion.
 
     Args:
         program: a program.
-        supported: the operations that the backend has; none where nothing is to run, and then nothing lacks.
+        supported: the operations that the backend has; empty if nothing will run, and then nothing is expanded.
     """
     return program.rewritten(lambda each, _: _expanded(each, supported)) if supported else program
 
 
 def _expanded(each: Node, supported: Collection[str]) -> Node:
-    """What a function is in others, as a node."""
+    """The node of a function's expansion, if the backend lacks the function; else the node itself."""
     if each.op in supported or each.op not in FUNCTIONS or not FUNCTIONS[each.op].expansion or each.is_scalar:
         return each
     names = {axis: f"@{axis}" for axis in range(len(each.sizes))}

@@ -1,4 +1,4 @@
-"""Contraction fusion: contractions that follow one another become one."""
+"""Contraction fusion: consecutive contractions become one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..ops.table import Element
 __all__ = ["fuse_contractions", "fused"]
 
 MOST = 32
-"""So many factors a product that is put into another has at most: the order of more is hardly better than that of
-the text, and takes long to find."""
+"""The most factors of a product that is merged into another. A search over more factors takes long, and hardly finds a
+better order than that of the text."""
 
 
 def fuse_contractions(program: Program) -> Program:
-    """Puts a contraction that is read once, as a factor, into the contraction that reads it."""
+    """Merges a contraction that is read once, as a factor, into the contraction that reads it."""
     return program.rewritten(fused)
 
 
 def fused(each: Node, facts: Facts) -> Node:
-    """A contraction with those among its operands that nothing else reads put into it."""
+    """A contraction merged with those of its operands that nothing else reads."""
     at = 0
     while each.op == "contract" and at < len(each.operands):
         merged = _with_factors_of(each, at, facts) if facts.readers[each.operands[at].node] == 1 else None
@@ -33,12 +33,12 @@ def fused(each: Node, facts: Facts) -> Node:
 
 
 def _with_factors_of(each: Node, at: int, facts: Facts) -> Node | None:
-    """A contraction with what one of its operands multiplies in the place of that, if it is a product or a copy."""
+    """A contraction in which the factors of an operand, a product or a copy, replace it; None if they cannot."""
     child = each.operands[at].node
     if child.is_scalar or child.op not in ("contract", "copy") or "fill" in child.attributes:
         return None
     if len(child.operands) > MOST or not _summed(child).isdisjoint(map(_count, each.operands)):
-        return None  # the average of nothing is no number, and the sum of nothing is 0
+        return None  # an average over no positions is NaN, but a sum over none is 0
     if child.element <= Element.WHOLE < each.element and _summed(child):
         return None  # sums of integers are exact
     found = opened(each, at, facts.same)
@@ -56,6 +56,6 @@ def _summed(each: Node) -> set[Size]:
 
 
 def _count(factor: Operand) -> Size:
-    """The number of positions that a factor divides by, if it does; else nothing."""
+    """The number of positions that a factor divides by; None if it does not."""
     below = factor.node.operands[0].node if factor.node.op == "reciprocal" else None
     return below.attributes.get("size") if below is not None else None

@@ -1,9 +1,9 @@
-"""Gather pushdown: what is read at one position is computed there alone.
+"""Gather pushdown: a tensor that is read at one position is computed only there.
 
     y[b,i,o] = gelu(x[b,i,c]*W[o,c]); z[b,o] = y[b,0,o]   is   y_1[b,o] = gelu(x[b,0,c]*W[o,c]); z[b,o] = y_1[b,o]
 
-It goes through products, through functions of elements, and through functions that run over other axes.
-What runs over the axis itself, or moves elements along it, is computed whole and read at the position.
+It goes through products, elementwise functions, and functions that run over other axes.
+A function that runs over the axis itself, or moves elements along it, is computed whole and read at the position.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..ops.table import FUNCTIONS
 __all__ = ["push_gathers_down", "push_positions_down"]
 
 Entry = Affine | Gather
-"""Where a tensor is read along an axis: at a position, or at those that another tensor holds."""
+"""Where a tensor is read along an axis: at a position, or at positions that another tensor holds."""
 
 
 # ---------------------------------------------------------------------------- at one position
 
 
 def push_positions_down(program: Program) -> Program:
-    """Computes a tensor at one position of an axis alone, where it is read at no other."""
+    """Computes a tensor at only one position of an axis, if it is read at no other."""
     reads: dict[Node, list[Entries]] = defaultdict(list)
     kept: dict[Node, list[int]] = {}
     narrow: dict[Node, Node] = {}
@@ -51,7 +51,7 @@ def push_positions_down(program: Program) -> Program:
 
 
 def _fixed(each: Node, reads: Sequence[Entries]) -> dict[int, Affine]:
-    """The dimensions along an axis at whose one position all read a node."""
+    """The dimensions along an axis in which all readers read a node at the same position, with that position."""
     found: dict[int, Affine] = {}
     for d, axes in enumerate(each.dims):
         entries = {entries[d] for entries in reads}
@@ -62,7 +62,7 @@ def _fixed(each: Node, reads: Sequence[Entries]) -> dict[int, Affine]:
 
 
 def _at_positions(each: Node, fixed: Mapping[int, Affine]) -> Node | None:
-    """A node at one position of some of its dimensions."""
+    """A node at one position of some of its dimensions; None if it cannot be narrowed."""
     axes = {each.dims[d][0]: entry for d, entry in fixed.items()}  # type: ignore[index]
     left = [d for d in range(len(each.shape)) if d not in fixed]
     return _narrowed(each, axes, [each.result[d] for d in left], [each.shape[d] for d in left], {})
@@ -72,12 +72,12 @@ def _at_positions(each: Node, fixed: Mapping[int, Affine]) -> Node | None:
 
 
 def push_gathers_down(program: Program, cost: Cost) -> Program:
-    """Gathers rows of what a tensor is made of instead of its own, where `cost` says that pays."""
+    """Gathers rows of a tensor's operands instead of its own, where `cost` says that this pays."""
     return improved(program, program.nodes[::-1], _gathers, cost)
 
 
 def _gathers(program: Program, reader: Node) -> Iterator[Change]:
-    """Ways to gather rows before a function or a product that makes the tensor."""
+    """Ways to gather rows before the function or product that computes the tensor."""
     for at, (child, reads) in enumerate(reader.operands):
         gathers = [d for d, entry in enumerate(reads) if isinstance(entry, Gather)]
         if program.readers[child] == 1 and child not in program.leaves and len(gathers) == 1:
@@ -87,7 +87,7 @@ def _gathers(program: Program, reader: Node) -> Iterator[Change]:
 
 
 def _gathered_before(reader: Node, at: int, d: int) -> Node | None:
-    """A reader of what is gathered along a dimension of an operand before that is computed."""
+    """A reader with an operand that is gathered along a dimension before it is computed; None if it cannot be."""
     child, reads = reader.operands[at]
     gather, others = reads[d], [entry for n, entry in enumerate(reads) if n != d]
     own = [entry.axis for entry in others]
@@ -117,7 +117,7 @@ def _gathered_before(reader: Node, at: int, d: int) -> Node | None:
     return over_operands(reader, operands)
 
 
-# ---------------------------------------------------------------------------- how it is written
+# ---------------------------------------------------------------------------- narrowing a node
 
 
 def _narrowed(
@@ -127,17 +127,17 @@ def _narrowed(
     shape: Sequence[Size],
     more: Mapping[Axis, Size],
 ) -> Node | None:
-    """A node for some positions of some of its axes.
+    """A node computed only at some positions of some of its axes.
 
-    Nothing where it cannot be written so: where it runs over one of the axes, or moves elements along it; where it is
-    random; and where it would be a number, or of another kind.
+    None if the node runs over one of these axes or moves elements along it, or is random. Also None if the result would
+    be a number or have another element type.
 
     Args:
         each: the node.
         fixed: the axes, and where the result is read along each.
-        result: where it is written then.
-        shape: how large it is.
-        more: the sizes of axes that it has not by itself.
+        result: where the result is written then.
+        shape: its shape.
+        more: the sizes of axes that the node itself lacks.
     """
     given = {axis for entry in fixed.values() for axis in axes_of((entry,))}
     if not _goes_through(each) or not {*fixed, *given}.isdisjoint(each.over):
@@ -146,7 +146,7 @@ def _narrowed(
     held = {axis for axis, entry in fixed.items() if isinstance(entry, Gather)}
     if (
         not stand_alone(result, fixed) or not held <= read
-    ):  # where nothing else is read, no position is looked at
+    ):  # if nothing else is read along the axis, no position is looked up
         return None
     sizes = {**dict(enumerate(each.sizes)), **more}
     operands = [
@@ -158,7 +158,7 @@ def _narrowed(
 
 
 def _goes_through(each: Node) -> bool:
-    """Whether a node is computed position by position along the axes that it does not run over."""
+    """Whether each position of a node is computed on its own, along the axes that it does not run over."""
     if each.op in ("contract", "copy"):
         return "fill" not in each.attributes and not each.is_scalar
     function = FUNCTIONS.get(each.op)

@@ -1,9 +1,9 @@
 """Grouped GEMM: products of rows with matrices that positions select.
 
-`x[n,c]*W[p[n],f,c]` with `c` summed gathers a matrix for each of the rows. It is the same as
+`x[n,c]*W[p[n],f,c]` with `c` summed gathers a matrix for each of the rows. Two other forms compute the same:
 
-- `all[n,v,f] = x[n,c]*W[v,f,c]`, each row with all matrices, read at the position: `all[n,p[n],f]`;
-- `grouped_matmul[c](x[n,c], W[p[n],f,c])`, the rows of each matrix together.
+- `all[n,v,f] = x[n,c]*W[v,f,c]` multiplies each row by all matrices, and is read at the position: `all[n,p[n],f]`;
+- `grouped_matmul[c](x[n,c], W[p[n],f,c])` multiplies the rows of each matrix together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["select_grouped_gemm"]
 
 
 def select_grouped_gemm(program: Program, cost: Cost, supported: Container[str]) -> Program:
-    """Multiplies rows with the matrices that positions tell in the way that takes least time."""
+    """Multiplies rows by matrices that positions select, in the way that takes least time."""
     return improved(program, program.nodes, functools.partial(_changes, supported), cost)
 
 
@@ -42,7 +42,7 @@ def _changes(supported: Container[str], _: Program, product: Node) -> Iterator[C
 
 
 def _told(factor: Operand) -> int | None:
-    """The one dimension where a factor is read at positions that a tensor tells, if axes apart are all others."""
+    """The one dimension in which a factor is gathered; None unless separate axes index all other dimensions."""
     gathers = [d for d, entry in enumerate(factor.reads) if isinstance(entry, Gather)]
     tells = {*axes_of(tuple(factor.reads[d] for d in gathers))}
     plain = {entry.axis for entry in factor.reads} - {None, *tells}
@@ -58,7 +58,7 @@ def _products(
     rest: list[Operand],
     supported: Container[str],
 ) -> Iterator[Node]:
-    """A product of rows with matrices that are told along a dimension: by groups, and each row with all matrices."""
+    """A product of rows with gathered matrices: once by groups, and once with each row times all matrices."""
     sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
     rows = part(needed, (), sizes)
     if rows.node.element is not Element.NUMBER:

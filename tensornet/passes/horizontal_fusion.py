@@ -1,7 +1,7 @@
 """Horizontal fusion: products of one tensor with several weights as one product.
 
-Biases go along. What stands one after another in `AB` is put together once; weights that may change at each call
-would have to be put together at each.
+Biases are fused too. The weights must be constants, so that they are concatenated only once, as `AB`. Weights that may
+change would have to be concatenated at each call.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ __all__ = ["fuse_horizontally"]
 
 
 def fuse_horizontally(program: Program, cost: Cost) -> Program:
-    """Multiplies a tensor by several constants at once, where `cost` says that pays."""
+    """Multiplies a tensor by several constants at once, where `cost` says that this pays."""
     return improved(program, program.nodes, _changes, cost)
 
 
 def _changes(program: Program, first: Node) -> Iterator[Change]:
-    """The product of several, of which a node is the first."""
+    """One product in place of several, if `first` is the first of them."""
     own = _product(program, first)
     if own is None:
         return
     readers = {*program.reading[own.operand.node]}
-    near = readers.union(*(program.reading[each] for each in readers))  # a sum reads its product
+    near = readers.union(*(program.reading[each] for each in readers))  # a sum with a bias reads its product
     every = (own if each is first else _product(program, each) for each in program.nodes if each in near)
     alike = [each for each in every if each is not None and each.fits == own.fits]
     if len(alike) > 1 and alike[0] is own:
@@ -41,16 +41,16 @@ def _changes(program: Program, first: Node) -> Iterator[Change]:
 
 @dataclass(frozen=True)
 class _Product:
-    """A tensor times a factor, and a bias or none.
+    """A tensor times a factor, with or without a bias.
 
     Attributes:
-        root: the node that says so.
-        operand, factor, bias: what it reads.
+        root: the node that computes it.
+        operand, factor, bias: the operands of that node.
         summed: the axes summed over, in the order of the operand.
-        kept: its other axes.
+        kept: the other axes of the operand.
         columns: the other axes of the factor, in its order.
         lengths: of the columns.
-        result: where it is written.
+        result: where the result is written.
         sizes: of all axes.
     """
 
@@ -67,19 +67,19 @@ class _Product:
 
     @property
     def fits(self) -> tuple[object, ...]:
-        """What products have alike that can be one."""
+        """The properties that products must share to be fused."""
         places = tuple(n for n, entry in enumerate(self.operand.reads) if entry.axis in self.summed)
         elements = tuple(each.node.element for each in (self.factor, self.bias) if each is not None)
         return self.operand.node, places, elements
 
     @property
     def length(self) -> int:
-        """The positions of all columns."""
+        """The number of positions of all columns together."""
         return int(product(self.lengths))
 
 
 def _product(program: Program, root: Node) -> _Product | None:
-    """The product that a node says, if it is one with a constant."""
+    """The product that a node computes; None if it is not a product with a constant."""
     parts = _parts(program, root)
     if parts is None:
         return None
@@ -111,7 +111,7 @@ _Parts: TypeAlias = "tuple[Sequence[Operand], Operand | None, Entries, Mapping[A
 
 
 def _parts(program: Program, root: Node) -> _Parts | None:
-    """What a product of two, with a bias or none, is made of."""
+    """The operands of a product of two factors, with or without a bias."""
     if root.op == "contract":
         alone = len(root.operands) == 2 and not root.over and not _is_before_bias(program, root)
         return (root.operands, None, root.result, dict(enumerate(root.sizes))) if alone else None
@@ -125,7 +125,7 @@ def _parts(program: Program, root: Node) -> _Parts | None:
 
 
 def _is_before_bias(program: Program, root: Node) -> bool:
-    """Whether a bias is added to a product, so that the sum is looked at."""
+    """Whether a bias is added to a product, so that the sum is considered instead."""
     return any(each.op == "add" and _product(program, each) for each in program.reading[root])
 
 
@@ -135,14 +135,14 @@ def _is_constant(program: Program, operand: Operand) -> bool:
 
 
 def _axes(operand: Operand) -> tuple[Axis, ...] | None:
-    """The axes under which a tensor is read, alone or as composites, each once."""
+    """The axes along which a tensor is read, alone or in composites; None unless each occurs once."""
     axes = tuple(axes_of(operand.reads))
     plain = all(isinstance(entry, Affine) and entry.offset == 0 and entry.terms for entry in operand.reads)
     return axes if plain and len({*axes}) == len(axes) else None
 
 
 def _joined(products: Sequence[_Product]) -> Mapping[Node, Node]:
-    """Parts of one product in the place of several."""
+    """Slices of one fused product, in place of several products."""
     first = products[0]
     sizes, n = dict(first.sizes), "n"
     lengths = [each.length for each in products]
@@ -161,7 +161,7 @@ def _joined(products: Sequence[_Product]) -> Mapping[Node, Node]:
 
 
 def _flat(each: _Product, operand: Operand, summed: tuple[Axis, ...]) -> Node:
-    """A factor or a bias with its columns as one axis, the first."""
+    """A factor or a bias with its columns merged into one axis, the first."""
     if operand.reads == (row_major(each.columns, each.sizes), *map(along, summed)):
         return operand.node
     sizes = {**each.sizes, **dict(zip(each.columns, each.lengths, strict=True))}
@@ -170,7 +170,7 @@ def _flat(each: _Product, operand: Operand, summed: tuple[Axis, ...]) -> Node:
 
 
 def _concatenated(parts: Sequence[Node], lengths: Sequence[int]) -> Node:
-    """Tensors one after another along the first axis."""
+    """Tensors concatenated along the first axis."""
     axes = [("along", d) for d in range(1, len(parts[0].shape))]
     pieces = [("piece", n) for n in range(len(parts))]
     sizes: dict[Axis, Size] = dict(zip(axes, parts[0].shape[1:], strict=True))
@@ -183,7 +183,7 @@ def _concatenated(parts: Sequence[Node], lengths: Sequence[int]) -> Node:
 
 
 def _part(each: _Product, made: Node, start: int) -> Node:
-    """What one of the products is of the whole."""
+    """The slice of the fused product that is one of the products."""
     operand = whole(made)
     sizes: dict[Axis, Size] = dict(zip((entry.axis for entry in operand.reads), made.shape, strict=True))
     last = operand.reads[-1].axis

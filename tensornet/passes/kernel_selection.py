@@ -1,8 +1,8 @@
 """Kernel selection: regions of equations that one backend kernel computes.
 
-A kernel says in the equation language what it computes, as a pattern that many programs fit: scaled dot-product
-attention in `ops/attention.py`, a user's own by `tn.register(…, computes=…)`. Both are compared in their canonical
-forms; what no kernel takes stays as it was written.
+A kernel declares in the equation language what it computes, as a pattern that many programs fit. Scaled dot-product
+attention is in `ops/attention.py`; a user's own comes by `tn.register(…, computes=…)`. Patterns and programs are
+compared in their canonical forms. What no kernel covers stays as it was written.
 """
 
 from __future__ import annotations
@@ -52,27 +52,27 @@ from ..sizes import evaluate, product
 __all__ = ["select_kernels"]
 
 TRIED = ((10007, 10009, 10037, 10039, 10061, 10067), (20011, 20021, 20023, 20029, 20047, 20051))
-"""Open sizes at which numbers that speak of them are compared."""
+"""Values of open sizes at which numbers that contain these sizes are compared."""
 
 DEEP = 16
-"""So many functions one within the other are brought into canonical form together."""
+"""The deepest nesting of functions that is brought into canonical form together."""
 
 NEAR = 8
-"""So many nodes behind one another is what a pattern says, with all its functions, written out."""
+"""The longest chain of nodes that a pattern covers, with all its functions expanded."""
 
 MOST = 256
-"""So many ways to deal the factors of a product out to the tensors of a pattern are all looked at."""
+"""Up to this many ways to distribute the factors of a product over the tensors of a pattern, all are tried."""
 
 
 def select_kernels(
     program: Program, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]
 ) -> Program:
-    """The program with kernels in the place of what they compute, wherever `cost` says that this pays.
+    """The program with kernels in place of the regions that they compute, where `cost` says that this pays.
 
     Args:
         program: the program.
-        cost: the expected seconds of a program; it is asked about a region and what makes its operands.
-        kernels: what it may be covered with.
+        cost: the expected seconds of a program; it is evaluated for a region and the nodes that compute its operands.
+        kernels: the kernels that may be selected.
         values: every open size.
     """
     patterns = [(kernel, each, pattern_of(each)) for kernel in kernels for each in kernel.recognised]
@@ -91,7 +91,7 @@ def select_kernels(
             if pattern.functions
             <= functions(
                 called[pattern.repeats] - {kernel.name}
-            )  # a kernel that is called already shows none of its own functions
+            )  # the kernel's own call does not count as its functions
         ]
         if possible:
             search = _Search(present, head, values)
@@ -102,14 +102,16 @@ def select_kernels(
 
 
 def _may_be(pattern: Pattern, head: Node) -> bool:
-    """Whether a pattern begins as a node does: a function that no others make up is what it is called."""
+    """Whether a pattern may match a node by its outermost function; one without expansion matches only by its name."""
     made = head.op in ("contract", "copy", "power") or bool(FUNCTIONS[head.op].expansion)
     return made or (isinstance(pattern.expression, Call) and pattern.expression.function == head.op)
 
 
 def _called(program: Program, head: Node, repeats: bool) -> frozenset[str]:
-    """The functions of a node and of what it hangs on, as far as patterns reach: through what is read once, or again
-    by one that says something twice."""
+    """The functions of a node and of the nodes that it depends on, as far as patterns reach.
+
+    Patterns reach through nodes that are read once. A pattern that repeats a part also reaches through the others.
+    """
 
     def is_seen(each: Node) -> bool:
         is_read_here = repeats or program.readers[each] == 1
@@ -123,7 +125,7 @@ def _called(program: Program, head: Node, repeats: bool) -> frozenset[str]:
 
 
 def _outermost_first(program: Program) -> Iterator[Node]:
-    """The nodes in order, but those that stand within an equation after what reads them."""
+    """The nodes in order, except that those inside of an equation come after their reader."""
     lone = {each for each in program.nodes if program.readers[each] == 1} - program.names.tensors.keys()
     for each in program.nodes:
         waiting = [] if each in lone else [each]
@@ -137,17 +139,17 @@ def _outermost_first(program: Program) -> Iterator[Node]:
 
 @dataclass(frozen=True)
 class _Found:
-    """How far a pattern is found.
+    """A match of a pattern as far as it is found.
 
     Attributes:
         bound: the expression for each name in the pattern, tensors and numbers.
-        runs: axes of the pattern that a sum or a function runs over, each with those of the program.
-        beside: the factors that stand beside the kernel in its product, and the sums that remain.
-        inside, bounded: the axes of the program that the sums around bind, and those that any sum does.
-        outside: the names that some of these have outside of their sums.
-        counts: numbers of the pattern that speak of sizes of axes, with those of the program.
-        groups: the axes of the program for each of the pattern, once these are known.
-        same: parts of the pattern that are found, with what they are.
+        runs: the axes of the pattern that each sum or function runs over, with those of the program.
+        beside: the factors next to the kernel in its product, and the summed axes that remain.
+        inside, bounded: the axes of the program that the enclosing sums bind, and those that any sum binds.
+        outside: the names that some of these axes have outside of their sums.
+        counts: numbers of the pattern that contain sizes of axes, with those of the program.
+        groups: the axes of the program for each axis of the pattern, once these are known.
+        same: parts of the pattern that have matched, with the parts of the program.
     """
 
     bound: Mapping[str, Expression] = field(default_factory=dict)
@@ -161,9 +163,9 @@ class _Found:
     same: Mapping[Expression, Expression] = field(default_factory=dict)
 
     def binding(self, name: str, expression: Expression) -> _Found | None:
-        """With a name of the pattern bound; nothing where it is something else already.
+        """The match with a name of the pattern bound; None if the name is bound to something else.
 
-        A tensor under the axes of a sum is the same as outside of it, under other names.
+        A tensor inside of a sum equals the same tensor outside of it, up to the names of axes.
         """
         known = self.bound.get(name, expression)
         if known == expression:
@@ -180,18 +182,18 @@ class _Found:
         return replace(self, bound={**self.bound, name: outer}, outside={**self.outside, **moved})
 
     def within(self, axes: Iterable[str]) -> _Found:
-        """Inside of a sum over some axes."""
+        """The match inside of a sum over some axes."""
         return replace(self, inside=self.inside.union(axes), bounded=self.bounded.union(axes))
 
     def outer(self, axis: str) -> str:
-        """What an axis is called outside of the sums that bind it."""
+        """The name of an axis outside of the sums that bind it."""
         for _ in self.outside:
             axis = self.outside.get(axis, axis)
         return axis
 
     @property
     def numbers(self) -> dict[str, int | float | complex | None]:
-        """The values of the numbers; nothing for one that speaks of an open size."""
+        """The values of the numbers; None for a number that contains an open size."""
         return {name: value_of(each) for name, each in self.bound.items() if is_scalar(each)}
 
     def running(self, pattern: tuple[str, ...], axes: frozenset[str]) -> _Found:
@@ -199,13 +201,13 @@ class _Found:
 
 
 class _Search:
-    """Looks for patterns in what one node computes, through what is computed for it alone.
+    """Looks for patterns in the expression of one node, through nodes that are computed for it alone.
 
-    The axes of the node, and of each one that is looked through, have names of their own; so have tensors.
+    The axes of the node, and of each node that is looked through, have names of their own. So do tensors.
 
     Attributes:
-        tensors: what the names stand for: nodes, read along axes that are numbered as they are met.
-        sizes, called: of all axes, their sizes and what the program calls them.
+        tensors: the operand for each name: a node, read along axes that are numbered in order of occurrence.
+        sizes, called: the size of each axis, and its name in the program.
     """
 
     pattern: Pattern
@@ -225,9 +227,9 @@ class _Search:
         self.form = self.forms.of(self._written(head, self.labels))
 
     def covered(self, kernel: Function, meaning: KernelEquation, pattern: Pattern) -> Change | None:
-        """The best way to put a kernel in the place of the node."""
+        """The best way to replace the node by a kernel; None if there is none."""
         if kernel.fused and kernel.name in (self.head.op, *(each.node.op for each in self.head.operands)):
-            return None  # it is called there
+            return None  # it is called here already
         ways = (
             found
             for found in self.whole(pattern, self.form)
@@ -252,7 +254,7 @@ class _Search:
         return labels
 
     def _written(self, each: Node, labels: Mapping[Axis, str], deep: int = DEEP) -> Expression:
-        """What a node computes, of others that stand in its equation, and of tensors."""
+        """The expression that a node computes, in terms of tensors and of nodes inside of its equation."""
         table = {axis: along(name) for axis, name in labels.items()}
         reads = (Operand(other.node, substitute(other.reads, table)) for other in each.operands)
         parts = tuple(self._part(other, deep) for other in reads)
@@ -271,7 +273,7 @@ class _Search:
         return evaluate(size, self.bound)
 
     def _part(self, operand: Operand, deep: int) -> Expression:
-        """An operand under names of axes: a number, positions, a function of others, or a tensor, which has a name."""
+        """An operand as an expression: a number, positions, a function of others, or a named tensor."""
         node, reads = operand
         if node.is_scalar:
             return self._number(node)
@@ -289,7 +291,7 @@ class _Search:
         return inside
 
     def _ref(self, operand: Operand) -> Ref:
-        """A tensor under a name for how it is read."""
+        """A reference to a tensor, with a name for how it is read."""
         node, reads = operand
         axes = tuple(dict.fromkeys(axes_of(reads)))
         numbered = Operand(node, substitute(reads, {axis: along(n) for n, axis in enumerate(axes)}))
@@ -311,13 +313,13 @@ class _Search:
         return Call(node.op, parts, (), options)
 
     def _read(self, ref: Ref) -> Operand:
-        """What a name stands for, under the axes of a reference."""
+        """The operand that a name stands for, under the axes of a reference."""
         node, reads = self.tensors[ref.name]
         table = {n: along(axis) for n, axis in enumerate(ref.index)}
         return Operand(node, substitute(reads, table))
 
     def _elaborated(self, right: Expression) -> Change | None:
-        """The node of an expression, written as the head is, in its place."""
+        """Puts the node of an expression in place of the head, written as the head is; None if the shape differs."""
         expressions = Expressions(None, 1 + self.program.draws)
         expressions.reads.update((ref, self._read(ref)) for ref in references(right))
         names = [tuple(self.labels[axis] for axis in axes or ()) for axes in self.head.dims]
@@ -329,11 +331,11 @@ class _Search:
         known = {each: called for each, called in named.items() if all(called)}
         added = [each.op for each in self.program.reading[self.head]] == [
             "add"
-        ]  # it may be one step with that
+        ]  # the kernel may form one step with it
         return Change({self.head: made}, least=0.0, with_readers=added, with_operands=True, axes=known)
 
     def whole(self, pattern: Pattern, part: Expression) -> Iterator[_Found]:
-        """Every way in which a pattern is an expression, or, a product, some factors of one."""
+        """Every match of a pattern with an expression; a product may match only some factors."""
         self.pattern, written, start = pattern, pattern.expression, _Found()
         if isinstance(written, Contraction) and isinstance(part, Contraction):
             ways = self._product(written, part, start, outermost=True)
@@ -364,7 +366,7 @@ class _Search:
         yield from ways
 
     def _inside(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
-        """Every way in which a product, a sum or a call is one of the same parts."""
+        """Every match of a product, a sum or a call with an expression of the same kind."""
         part, found = self._look(part, found)
         part, found = self._moved_in(part, pattern, found)
         match pattern, part:
@@ -386,7 +388,7 @@ class _Search:
                 yield from (replace(each, inside=around) for each in ways)
 
     def _moved_in(self, part: Expression, pattern: Expression, found: _Found) -> tuple[Expression, _Found]:
-        """A number times a sum or a choice, where the pattern has one of these, as one of such products."""
+        """Moves numbers into a sum or a `where` that they multiply, if the pattern has a sum or a `where` there."""
         match pattern, part:
             case Call(function), Contraction(factors, ()) if function in ("add", WHERE.name):
                 numbers = [each for each in factors if is_scalar(each)]
@@ -398,7 +400,7 @@ class _Search:
         return part, found
 
     def _all(self, pairs: Sequence[tuple[Expression, Expression]], found: _Found) -> Iterator[_Found]:
-        """Every way in which each pattern is the part beside it."""
+        """Every match of all patterns with their parts."""
         if not pairs:
             yield found
             return
@@ -406,7 +408,7 @@ class _Search:
             yield from self._all(pairs[1:], each)
 
     def _sum(self, pattern: Call, part: Call, found: _Found) -> Iterator[_Found]:
-        """Terms in any order; a tensor of the pattern may be the sum of several, and a number of all numbers."""
+        """Matches terms in any order. A tensor of the pattern may be a sum of several, a number that of all numbers."""
         named = [term for term in pattern.arguments if isinstance(term, Ref)]
         whole = [term for term in pattern.arguments if not isinstance(term, Ref)]
         tensors, numbers = ([term for term in named if bool(term.index) is of] for of in (True, False))
@@ -427,7 +429,7 @@ class _Search:
     def _product(
         self, pattern: Contraction, part: Contraction, found: _Found, outermost: bool = False
     ) -> Iterator[_Found]:
-        """Factors in any order; a tensor of the pattern may be the product of several."""
+        """Matches factors in any order. A tensor of the pattern may be the product of several."""
         named = [factor for factor in pattern.factors if isinstance(factor, Ref)]
         numbers = [factor for factor in named if not factor.index]
         tensors: list[Expression] = [factor for factor in named if factor.index]
@@ -464,7 +466,7 @@ class _Search:
         found: _Found,
         outermost: bool,
     ) -> Iterator[_Found]:
-        """A product whose factors are dealt out: to each tensor some, and the others beside and to functions."""
+        """Matches a product whose factors are distributed: some to each tensor, the others to functions or outside."""
         own = [
             frozenset() if _sums_alone(pattern, each) else self._alone(part.summed, held, n)
             for n, each in enumerate(tensors)
@@ -484,8 +486,7 @@ class _Search:
     def _spread(
         self, part: Contraction, found: _Found, wanted: int, sums: bool
     ) -> tuple[Contraction, _Found]:
-        """The product with the factors of products that it has for factors, if it has fewer than are wanted, or no
-        sum where one is."""
+        """The product with nested products flattened, while it has too few factors or lacks a sum that is wanted."""
         for factor in part.factors:
             many = sum(not is_scalar(each) for each in part.factors) >= wanted
             if many and (part.summed or not sums):
@@ -499,7 +500,7 @@ class _Search:
         return part, found
 
     def _alone(self, summed: Sequence[str], held: list[list[Expression]], at: int) -> frozenset[str]:
-        """The sums over axes that only the factors in one place have."""
+        """The summed axes that only the factors in one place have."""
         others = {
             axis for n, group in enumerate(held) if n != at for each in group for axis in free_axes(each)
         }
@@ -510,10 +511,10 @@ class _Search:
         """The number of positions that a call runs over."""
         return size_expression(product(self._known(self.sizes[axis]) for axis in call.axes))
 
-    # ---- through names
+    # ---- names that are looked through
 
     def _look(self, part: Expression, found: _Found) -> tuple[Expression, _Found]:
-        """What a name stands for, if it is computed for this alone; under the axis names of the reference."""
+        """The expression that a name stands for, under the reference's axes, if only this node needs it."""
         if not isinstance(part, Ref):
             return part, found
         key = part, self.pattern.repeats
@@ -526,7 +527,7 @@ class _Search:
         return self._serves(each) if self.pattern.repeats else self.program.readers[each] == 1
 
     def _serves(self, each: Node) -> bool:
-        """Whether a node is computed for the head alone, however often it is read."""
+        """Whether a node is computed only for the head, however often it is read."""
         if each not in self.serving:
             self.serving[each] = each not in self.program.function.outputs and all(
                 reader is self.head or self._serves(reader) for reader in self.program.reading[each]
@@ -543,7 +544,7 @@ class _Search:
         return self.forms.of(self._written(operand.node, self._named(operand.node, labels)))
 
     def _opened(self, operand: Operand) -> dict[Axis, str] | None:
-        """What the axes of a node are called where it is read; nothing where that is otherwise than it is written."""
+        """The names of a node's axes where it is read; None if it is read in another way than it is written."""
         node, reads = operand
         known = dict[Axis, str]()
         for axes, entry, length in zip(node.dims, reads, node.shape, strict=True):
@@ -558,10 +559,10 @@ class _Search:
             known |= dict(zip(axes, names, strict=True))
         return None if len({*known.values()}) < len(known) else known
 
-    # ---- what was found
+    # ---- the whole match
 
     def _settled(self, found: _Found) -> _Found | None:
-        """With the axes of the program for each of the pattern; nothing if they do not agree."""
+        """The match with the axes of the program for each axis of the pattern; None if they do not agree."""
         pattern = self.pattern
         names = {axis: found.outer(axis) for axis in found.outside}
         bound = {name: rename(self.forms.written(each), names) for name, each in found.bound.items()}
@@ -592,8 +593,11 @@ class _Search:
         return {sized(axis): size_expression(size) for axis, size in sizes.items()}
 
     def is_rounded(self, found: _Found, pattern: Pattern, kernel: Function) -> bool:
-        """Whether a tensor holds what the kernel would round: one that lays its operands out takes them as they are
-        but for integers, any other takes numbers of the working type."""
+        """Whether the kernel would round an operand.
+
+        A kernel with a lowering of its own takes all operands as they are, except integers. Any other kernel takes
+        numbers of the working element type.
+        """
         elements = (
             of_expression(each, self.elements_of)
             for name, each in found.bound.items()
@@ -606,17 +610,17 @@ class _Search:
         return [evaluate(self.sizes[axis], self.values) for axis in free_axes(part)]
 
     def is_sized(self, found: _Found) -> bool:
-        """Whether sizes are known."""
+        """Whether the sizes of all operands are known."""
         return all(isinstance(size, int) for each in found.bound.values() for size in self._extents(each))
 
     def elements(self, found: _Found) -> tuple[float, int]:
-        """The elements of the operands, and their factors: of several ways to cut a product, that of the least."""
+        """The elements of the operands, and their factors; of several ways to cut a product, the least wins."""
         operands = tuple(found.bound.values())
         elements = sum(float(product(self._extents(each))) for each in operands)
         return elements, sum(len(list(references(each))) for each in operands)
 
     def call(self, kernel: Function, meaning: KernelEquation, pattern: Pattern, found: _Found) -> Expression:
-        """The call of a kernel, among the factors that stand beside it."""
+        """The call of a kernel, times the factors next to it."""
         operands = tuple(_bound(each, found.bound, found.groups) for each in pattern.operands)
         told = dict(kernel.options)
         options = tuple((name, (each,)) for name, each in found.bound.items() if name in told)
@@ -629,7 +633,7 @@ class _Search:
 
 
 def _is_open(each: Node) -> bool:
-    """Whether a node multiplies, or is of a function whose axes patterns speak of."""
+    """Whether a node is a product, a copy, or a function whose axes patterns can express."""
     if each.op in ("contract", "copy"):
         return None not in each.dims and "fill" not in each.attributes
     return (
@@ -642,7 +646,7 @@ def _is_open(each: Node) -> bool:
 def _bound(
     expression: Expression, bound: Mapping[str, Expression], groups: Mapping[str, tuple[str, ...]]
 ) -> Expression:
-    """An expression of a pattern with what its names and axes stand for; over no axis a function is left out."""
+    """An expression of a pattern with its names and axes replaced. A function over no axis is left out."""
     if isinstance(expression, Ref):
         return bound[expression.name]
     changed = transform(expression, lambda part: _bound(part, bound, groups))
@@ -658,19 +662,19 @@ def _bound(
 
 
 def _together(numbers: list[Expression]) -> Expression:
-    """The product of some numbers, 1 if there are none."""
+    """The product of some numbers; 1 if there are none."""
     return product_of(numbers or [Literal(1)])
 
 
 def _times(numbers: Sequence[Expression], call: Call) -> Call:
-    """Some numbers times a sum, or a choice, as one of products."""
+    """A sum or a `where` with some numbers multiplied into its terms."""
     first = FUNCTIONS[call.function].conditions
     products = (product_of([*numbers, each]) for each in call.arguments[first:])
     return replace(call, arguments=(*call.arguments[:first], *products))
 
 
 def _sums_alone(product: Contraction, factor: Expression) -> bool:
-    """Whether a product sums over an axis that one of its factors alone has."""
+    """Whether a product sums over an axis that only this factor has."""
     others = {axis for each in without(product.factors, (factor,)) for axis in free_axes(each)}
     return not others.issuperset({*free_axes(factor)}.intersection(product.summed))
 
@@ -685,14 +689,14 @@ def _speaks_of_sizes(number: Expression) -> bool:
 
 
 def _put_in(number: Expression, sizes: Mapping[str, Expression]) -> Expression:
-    """A number with the sizes of the axes of a pattern."""
+    """A number with the sizes of the pattern's axes filled in."""
     if isinstance(number, Size):
         return sizes.get(number.axis, number)
     return transform(number, lambda part: _put_in(part, sizes))
 
 
 def _are_equal(one: Expression, other: Expression) -> bool:
-    """Whether two numbers are equal whatever the open sizes are: they are at some that have little in common."""
+    """Whether two numbers are equal for all open sizes, judged by their values at a few sets of primes."""
     names = dict.fromkeys(
         part.axis for each in (one, other) for part in subexpressions(each) if isinstance(part, Size)
     )
@@ -707,8 +711,10 @@ def _are_equal(one: Expression, other: Expression) -> bool:
 def _dealt(
     parts: Sequence[Expression], places: Sequence[int], wanted: Sequence[int]
 ) -> Iterator[list[list[Expression]]]:
-    """Every way to deal parts out to places, so that those that are wanted get some; of many, those that keep
-    together what stands side by side."""
+    """Every way to distribute parts over places, with at least one part for each wanted place.
+
+    If there are too many ways, only those that keep neighbouring parts together.
+    """
     many = len(places) ** len(parts) > MOST
     for assigned in _runs(len(parts), places) if many else itertools.product(places, repeat=len(parts)):
         if set(wanted) <= set(assigned):
@@ -716,7 +722,7 @@ def _dealt(
 
 
 def _runs(count: int, places: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The places of some parts where each place gets a run of them, in any order, or none."""
+    """The places of some parts, where each place gets a run of neighbouring parts or none, in any order of places."""
     for sequence in itertools.permutations(places):
         for cuts in itertools.combinations_with_replacement(range(count + 1), len(places) - 1):
             lengths = (stop - start for start, stop in itertools.pairwise((0, *cuts, count)))

@@ -1,17 +1,18 @@
 """One-hot elimination: products with one-hot tensors become gathers.
 
-Summed over these positions, the other factors are read there: `onehot[v](t[b])*E[v,c]` is `E[p[b],c]*(t[b] == p[b])`,
-where `p` is the position, kept inside of the axis: what is told outside of it has no one, and comes out as 0.
+If the axis of the ones is summed, the other factors are read at the positions: `onehot[v](t[b])*E[v,c]` is
+`E[p[b],c]*(t[b] == p[b])`. Here `p` is the position, clamped to the axis. A position outside of the axis has no 1, so
+its result is 0.
 
-Summed over what tells them, the other factors are added up there: `onehot[v](t[s])*x[s,c]` with `s` summed is
-`scatter_add[s](t[s], index(v), x[s,c])`, and what is told outside goes nowhere. Products of them need not be there:
-`onehot[v](t[s])*x[s,c]*z[s,d]` is `grouped_outer[s](t[s], index(v), x[s,c], z[s,d])` as well.
+If the axes of the positions are summed, the other factors are added up there: `onehot[v](t[s])*x[s,c]` with `s` summed
+is `scatter_add[s](t[s], index(v), x[s,c])`, which drops positions outside of the axis. Products of the factors need not
+be materialised: `onehot[v](t[s])*x[s,c]*z[s,d]` is `grouped_outer[s](t[s], index(v), x[s,c], z[s,d])` as well.
 
-Where the positions must be those of the axis, as lines that add to a tensor ask, the ones choose: what a position does
-not get is not multiplied by 0, which would make NaN of what is not finite. So one of these forms, or else a choice by
-`where`, takes the place of such a product whatever it costs, and reads or adds up whole products alone.
+Lines that add to a tensor require the positions to be inside of the axis. Then the ones choose: what they do not choose
+is not multiplied by 0, which would turn values that are not finite into NaN. So one of these forms, or else a `where`,
+replaces the product at any cost, and it reads or adds up only whole products.
 
-A product that is written at positions is one with ones in it: it is looked at as that.
+A product that is written at positions is treated as a product with ones in it.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from ..ops.pointwise import EQUAL, WHERE
 __all__ = ["eliminate_one_hots"]
 
 MOST = 4
-"""Of so many factors all ways to part them in two are looked at."""
+"""With at most this many factors, all ways to split them in two are tried."""
 
 
 def eliminate_one_hots(program: Program, cost: Cost, supported: Container[str] = ()) -> Program:
-    """Reads tensors at told positions, or adds them up there, instead of multiplying by ones, where that pays."""
+    """Reads tensors at given positions, or adds them up there, instead of multiplying by ones, where that pays."""
     return improved(program, program.nodes, functools.partial(_changes, supported), cost)
 
 
@@ -58,7 +59,7 @@ def _changes(supported: Container[str], program: Program, product: Node) -> Iter
                 yield Change({product: made}, is_due=chosen)
 
 
-# ---------------------------------------------------------------------------- what takes their place
+# ---------------------------------------------------------------------------- the forms without ones
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class _Ways:
 
     Attributes:
         product: the product.
-        ones: what is to go.
+        ones: the ones to eliminate.
         others: the other factors.
-        supported: the kernels that there are.
+        supported: the kernels that the backend has.
         same: whether two sizes are equal.
     """
 
@@ -81,7 +82,7 @@ class _Ways:
 
     @functools.cached_property
     def sizes(self) -> dict[Axis, Size]:
-        """Those of the axes of the product."""
+        """The sizes of the axes of the product."""
         return dict(enumerate(self.product.sizes))
 
     @functools.cached_property
@@ -91,11 +92,11 @@ class _Ways:
 
     @functools.cached_property
     def tells(self) -> set[Axis]:
-        """The axes of what tells the positions."""
+        """The axes of the tensor that holds the positions."""
         return {*axes_of(self.ones.told.reads)}
 
     def all(self) -> Iterator[Node]:
-        """The forms that compute the same, where ones multiply."""
+        """The equivalent forms, where ones multiply."""
         if self.ones.axis in self.summed:
             yield from self.read()
         else:
@@ -103,7 +104,7 @@ class _Ways:
             yield from self.outer()
 
     def chosen(self) -> Iterator[Node]:
-        """The forms in which ones choose: what they do not choose is 0, whatever it is."""
+        """The forms in which ones choose: an element that they do not choose counts as 0, even if it is not finite."""
         is_read = self.ones.axis in self.summed & {*axes_in(self.others)}
         found = [*(self.read() if is_read else ()), *self.scattered(), *self.outer()]
         yield from found
@@ -114,7 +115,7 @@ class _Ways:
     # ---- gathers
 
     def read(self) -> Iterator[Node]:
-        """Reads at once each factor that has the axis, or else the product of all that hang together with it."""
+        """Gathers each factor that has the axis; or else the product of these and all factors tied to them."""
         axis, told = self.ones.axis, self.ones.told
         if self.same(self.sizes[axis], 0) or told.node.is_scalar:
             return
@@ -132,7 +133,7 @@ class _Ways:
             yield multiplied(self.product, [*rest, *read, *there], self.sizes)
 
     def _tied(self, holders: list[Operand]) -> list[Operand]:
-        """The factors that have the axis, and those that summed axes tie to them and no axis of the positions does."""
+        """The factors that have the axis, and those without axes of the positions that summed axes tie to them."""
         found = holders
         while True:
             tied = self.summed.intersection(axes_in(found))
@@ -146,7 +147,7 @@ class _Ways:
             found = more
 
     def _at(self, factors: Sequence[Operand], position: Gather) -> Operand:
-        """The product of some factors, read at positions of the axis."""
+        """The product of some factors, gathered at the positions along the axis."""
         axis = self.ones.axis
         outside = {axis, *self.tells, *axes_in(each for each in self.others if each not in factors)}
         table = part(factors, self.summed - outside, self.sizes)
@@ -157,14 +158,14 @@ class _Ways:
     # ---- scatters
 
     def _kernel(self, operands: Sequence[Operand], over: set[Axis], name: str, beside: list[Operand]) -> Node:
-        """The product with what a kernel makes of other operands at the positions."""
+        """The product of the factors `beside` with a kernel that sums other operands at the positions."""
         axis = self.ones.axis
         places = Operand(index(self.sizes[axis]), (along(axis),))
         call = name, (self.ones.told, places, *operands), tuple(sorted(over)), self.ones.options
         return computed(self.product, call, beside, self.sizes)
 
     def _needed(self, over: set[Axis]) -> list[Operand] | None:
-        """The factors that have some axes; nothing where one has the axis of the ones as well."""
+        """The factors that have one of some axes; None if one of them also has the axis of the ones."""
         needed = [each for each in self.others if over.intersection(axes_of(each.reads))]
         return None if self.ones.axis in axes_in(needed) else needed
 
@@ -182,9 +183,9 @@ class _Ways:
             yield self._kernel(added, over, name, beside)
 
     def outer(self) -> Iterator[Node]:
-        """Adds up products of two parts of the factors that the sum over all that tells the positions needs.
+        """Adds up products of two parts of the factors that have axes of the positions; all these must be summed.
 
-        Not of ones that choose: there they would be multiplied.
+        Ones that choose do not qualify: they would be multiplied.
         """
         needed = self._needed(self.tells)
         if GROUPED_OUTER.name not in self.supported or not self.tells <= self.summed or needed is None:
@@ -200,7 +201,7 @@ class _Ways:
                 yield from self._outer(sides, beside)
 
     def _outer(self, sides: Sequence[Sequence[Operand]], beside: list[Operand]) -> Iterator[Node]:
-        """The kernel of two parts of the factors; nothing where it is of no such parts."""
+        """The product by a kernel of two parts of the factors; nothing if their axes do not fit the kernel."""
         outside = {*axes_in(beside)}
         one, other = ({*axes_in(side)} - self.tells for side in sides)
         own = [(each - more - outside) & self.summed for each, more in ((one, other), (other, one))]
@@ -211,7 +212,7 @@ class _Ways:
 
 
 def _chosen(factors: Sequence[Operand], summed: set[Axis], sizes: dict[Axis, Size]) -> Operand:
-    """A product in which ones that choose are conditions: what they do not choose is 0, whatever it is."""
+    """A product with ones that choose as conditions: elements that they do not choose are 0, even if not finite."""
     choosing = [each for each in factors if chooses(each)]
     rest = [each for each in factors if not chooses(each)]
     if not choosing or not rest:
@@ -224,7 +225,7 @@ def _chosen(factors: Sequence[Operand], summed: set[Axis], sizes: dict[Axis, Siz
 
 
 def _ruled(text: str, given: dict[str, Operand], sizes: dict[Axis, Size]) -> Operand:
-    """What a rule of a function's record makes of operands, element by element."""
+    """The value of a rule from a function's record for some operands, element by element."""
 
     def made(each: Expression) -> Operand:
         match each:

@@ -1,9 +1,9 @@
-"""The pass pipeline: what is done to a program before it is lowered, in order.
+"""The pass pipeline: the passes that a program goes through before it is lowered, in order.
 
-The way from text to result, a file for each arrow:
+The way from text to result, with one file for each arrow:
 
     text      →  graph      frontend/elaborate.py        equations as a value, sizes solved
-    graph     →  graph      autodiff/vjp.py              forward and backward pass, where gradients are asked for
+    graph     →  graph      autodiff/vjp.py              forward and backward pass, where gradients are required
     graph     →  graph      planning/planner.py          dead code elimination, outlining; recurrences to scans: scan/
     graph     →  program    frontend/elaborate_ir.py     the core form: nodes with numbered axes (`ir/node.py`)
     program   →  program    this file                    the passes below, for the body of each block
@@ -12,10 +12,10 @@ The way from text to result, a file for each arrow:
     plan      →  source     codegen/function.py          a line of Python for each step
     source    →  function   codegen/loading.py           called by runtime/executable.py
 
-A program has no calls. What no output reaches is no part of it, and equal nodes are one object: dead code and common
-subexpressions take no pass here. A pass that does not always pay asks the cost of a part before and after: the part is
-lowered, and the expected seconds of its steps are added up (`planner._rewritten`). A pass is entered only if a node is
-of the kind that it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
+A program has no calls. It holds only what an output reaches, and equal nodes are one object. So dead code and common
+subexpressions need no pass here. A pass that does not always pay compares the cost of a part before and after. The
+part is lowered, and the expected seconds of its steps are added up (`planner._rewritten`). A pass runs only if a node
+is of the kind that it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PassContext:
-    """What passes ask while a graph is planned.
+    """The context of the passes while a graph is planned.
 
     Attributes:
         cost: the expected seconds of a part of the graph.
-        supported: the operations that the backend has, of those that it need not have.
+        supported: the optional operations that the backend has.
         kernels: the kernels that compute several equations.
         values: every open size.
-        sums: whether numbers of the working type hold long sums.
+        sums: whether the working element type can hold long sums.
     """
 
     cost: Cost
@@ -78,7 +78,7 @@ class PassContext:
     def settled_cost(self, part: Program) -> float:
         """The expected seconds of a part after the passes that follow the first kernel selection.
 
-        Kernels are selected again where products have become others.
+        Kernels are selected again if the products have changed.
         """
         simple = _through(SIMPLIFICATION, part, self)
         settled = _through(ALGEBRA, simple, self)
@@ -94,8 +94,8 @@ class Pass:
     Attributes:
         name: the field's word for it.
         run: the pass itself.
-        needs: one node must be such, or the pass is not entered; none need be if not given.
-        always: whether it always pays; else it asks the cost of each change.
+        needs: the pass runs only if this holds for some node; always if not given.
+        always: whether it always pays; otherwise it evaluates the cost of each change.
     """
 
     name: str
@@ -104,12 +104,12 @@ class Pass:
     always: bool = False
 
     def finds_work(self, program: Program) -> bool:
-        """Whether the program has what the pass looks for."""
+        """Whether the program has a node that the pass looks for."""
         return self.needs is None or any(map(self.needs, program.nodes))
 
 
 def program_of(graph: Graph) -> Program:
-    """A graph without calls and recurrences in the core form."""
+    """The core form of a graph without calls and recurrences."""
     return Program(*function_of(graph))
 
 
@@ -154,7 +154,7 @@ def _averages(each: Node) -> bool:
 
 
 def _has(each: Node, told: Callable[[Function], object]) -> bool:
-    """Whether a node is of a function whose record says something."""
+    """Whether a node is of a function whose record fulfils a predicate."""
     return each.op in FUNCTIONS and bool(told(FUNCTIONS[each.op]))
 
 
@@ -163,7 +163,7 @@ def _windows_or_ones(each: Node) -> bool:
 
 
 def _calls_to(*names: str) -> Callable[[Node], bool]:
-    """Calls of some functions."""
+    """A predicate: whether a node calls one of some functions."""
     return lambda each: each.op in names
 
 
@@ -236,7 +236,7 @@ PIPELINE = (
 
 
 def optimize(graph: Graph, context: PassContext) -> Program:
-    """A graph after all passes: the form that takes least time at some sizes on some device."""
+    """A graph after all passes: the form that takes least time at given sizes on a given device."""
     program = program_of(graph)
     for each in PIPELINE:
         if each.finds_work(program):
@@ -265,7 +265,7 @@ _TRACE: ContextVar[Callable[[str], object] | None] = ContextVar("trace", default
 
 @contextlib.contextmanager
 def traced(write: Callable[[str], object] | None) -> Iterator[None]:
-    """Writes the equations of each graph that is planned inside, and those after each pass that changes them."""
+    """Writes the equations of each graph that is planned inside, and again after each pass that changes them."""
     token = _TRACE.set(write)
     try:
         yield
@@ -274,12 +274,12 @@ def traced(write: Callable[[str], object] | None) -> Iterator[None]:
 
 
 def is_traced() -> bool:
-    """Whether passes are to be shown."""
+    """Whether passes are traced."""
     return _TRACE.get() is not None
 
 
 def noted(name: str, before: Graph | None, after: Graph) -> Graph:
-    """The graph after a pass, which the trace shows where it is another than before."""
+    """The graph after a pass; the trace shows it if the pass changed it."""
     write = _TRACE.get()
     if write is not None and after != before:
         write("\n".join([f"# {name}", *after.lines(), ""]))
@@ -287,7 +287,7 @@ def noted(name: str, before: Graph | None, after: Graph) -> Graph:
 
 
 def _noted(name: str, before: Program, after: Program) -> Program:
-    """The program after a pass; the trace shows its equations where they are others."""
+    """The program after a pass; the trace shows its equations if the pass changed them."""
     if is_traced() and after.function != before.function:
         noted(name, before.graph, after.graph)
     return after

@@ -1,6 +1,6 @@
 """Reduction pushdown: `mean[n](x[b,n,c]*W[o,c] + u[o])` as `mean[n](x[b,n,c])*W[o,c] + u[o]`.
 
-What is left of a product that several factors have an axis of is a contraction: `mean[n](x[b,n]*W[n,c])` is
+If several factors of a product have an averaged axis, the result is a contraction: `mean[n](x[b,n]*W[n,c])` is
 `sum[n](x[b,n]*W[n,c]) / n`.
 """
 
@@ -20,12 +20,12 @@ __all__ = ["push_reductions_down"]
 
 
 def push_reductions_down(program: Program, cost: Cost, sums: bool = True) -> Program:
-    """Averages what products and sums are made of instead of them, where `cost` says that pays.
+    """Averages the operands of products and sums instead of their results, where `cost` says that this pays.
 
     Args:
         program: the program.
         cost: the expected seconds of a program.
-        sums: whether averages may become sums: numbers of the working type hold long ones.
+        sums: whether averages may become sums, because the working element type can hold long sums.
     """
     averages = [each for each in reversed(program.nodes) if _averages(each)]
     return improved(program, averages, functools.partial(_changes, sums), cost)
@@ -37,7 +37,7 @@ def _averages(each: Node) -> bool:
 
 
 def _changes(sums: bool, program: Program, mean: Node) -> Iterator[Change]:
-    """Ways to average parts of what is averaged, where nothing else reads that."""
+    """Ways to average the operands of an averaged sum or product that nothing else reads."""
     if not _averages(mean) or mean.operands[0].node.element is not Element.NUMBER:
         return
     for made in (_of_parts(program.facts, mean), _as_sum(program.facts, mean) if sums else None):
@@ -46,7 +46,7 @@ def _changes(sums: bool, program: Program, mean: Node) -> Iterator[Change]:
 
 
 def _opened(facts: Facts, mean: Node) -> tuple[str, Opened] | None:
-    """What an average alone reads, and what that is made of: a sum or a product."""
+    """The operation and the operands of an averaged sum or product that nothing else reads; None if there is none."""
     child = mean.operands[0].node
     is_open = child.op in ("add", "contract") and facts.readers[child] == 1 and not child.is_scalar
     found = opened(mean, 0, facts.same) if is_open else None
@@ -54,12 +54,12 @@ def _opened(facts: Facts, mean: Node) -> tuple[str, Opened] | None:
 
 
 def _holders(found: Opened) -> Counter[Axis]:
-    """How many factors have each of the axes that an average runs over."""
+    """The number of factors that have each of the averaged axes."""
     return Counter(axis for each in found.inside for axis in {*axes_of(each.reads)} if axis in found.over)
 
 
 def _of_parts(facts: Facts, mean: Node) -> Node | None:
-    """The average of a sum, as the sum of averages; of a product, where one factor has an axis, of that factor."""
+    """The average of a sum as a sum of averages; that of a product by factors, if no two share an averaged axis."""
     if (inside := _opened(facts, mean)) is None:
         return None
     op, found = inside
@@ -70,7 +70,7 @@ def _of_parts(facts: Facts, mean: Node) -> Node | None:
 
 
 def _along(facts: Facts, mean: Node, found: Opened, part: Operand) -> Operand:
-    """The average of a part along those of the axes that it has."""
+    """The average of a part along those averaged axes that it has."""
     own = tuple(dict.fromkeys(axes_of(part.reads)))
     over = tuple(axis for axis in found.over if axis in own)
     if not over:
@@ -81,9 +81,9 @@ def _along(facts: Facts, mean: Node, found: Opened, part: Operand) -> Operand:
 
 
 def _as_sum(facts: Facts, mean: Node) -> Node | None:
-    """The average of a product as its sum, divided by how many positions that is over.
+    """The average of a product as its sum, divided by the number of positions.
 
-    Nothing where no two factors have an axis of it.
+    None if no two factors share an averaged axis.
     """
     if (inside := _opened(facts, mean)) is None or inside[0] != "contract":
         return None

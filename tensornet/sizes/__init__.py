@@ -1,6 +1,6 @@
 """Symbolic sizes of axes: whole numbers, and polynomials in open sizes in a normal form.
 
-In: names of axes, texts and sympy expressions. Out: sizes that are equal where their formulas are, their source code.
+In: names of axes, texts and sympy expressions. Out: sizes that are equal if their formulas are; their source code.
 """
 
 from .formats import as_formula, as_size, of_sympy, read_parts, size_source, write_size

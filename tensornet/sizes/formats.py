@@ -1,4 +1,4 @@
-"""Sizes as others have them: source code, parts of documents, and the sympy expressions that users give and see."""
+"""Sizes in other formats: source code, parts of documents, and the sympy expressions that users give and see."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ __all__ = [
 
 
 def size_source(size: Any, names: Mapping[str, str] = {}) -> str:
-    """The size as Python source in integer arithmetic: a size is whole, so one division at the end is exact.
+    """The size as Python source in integer arithmetic. A size is whole, so one division at the end is exact.
 
     Args:
         size: the size.
-        names: what names are called in the source; those that are missing are called as they are.
+        names: the names of sizes in the source; a missing name stays as it is.
     """
     if isinstance(size, int):
         return str(size)
@@ -109,10 +109,10 @@ def _written_factor(factor: tuple[Atom, int]) -> list[Any]:
 
 
 def read_parts(value: Any) -> Any:
-    """What `write_size` gave.
+    """The size that `write_size` wrote.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: the value is not a size.
     """
     match value:
         case bool():
@@ -165,7 +165,7 @@ def as_size(value: Any, name: str) -> Any:
     """
     if isinstance(value, Size):
         return value
-    sympy = sys.modules.get("sympy")  # who gives one of its expressions has loaded it
+    sympy = sys.modules.get("sympy")  # a caller that gives one of its expressions has loaded it
     if sympy is not None and isinstance(value, sympy.Expr) and not value.is_number:
         return of_sympy(value, name)
     is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
@@ -181,14 +181,14 @@ def as_size(value: Any, name: str) -> Any:
 
 
 def of_sympy(formula: Expr, name: str = "an axis") -> Any:
-    """A sympy expression as a size; symbols go by their names, whatever is assumed of them.
+    """A sympy expression as a size. Symbols are identified by name; their assumptions are ignored.
 
     Args:
         formula: the expression.
-        name: whose size it is, for the error.
+        name: the axis that has the size, for the error.
 
     Raises:
-        ShapeError: it holds what sizes have not.
+        ShapeError: it contains something that sizes do not support.
     """
     found = _of_part(formula, name)
     if isinstance(found, Size | int | Fraction):
@@ -200,7 +200,7 @@ def of_sympy(formula: Expr, name: str = "an axis") -> Any:
 
 
 def _of_part(part: Any, name: str) -> Any:
-    """A part of a formula as a size; what sizes have not as it is."""
+    """A part of a formula as a size; what sizes do not support is returned unchanged."""
     import sympy
 
     match part:
@@ -226,5 +226,5 @@ _MADE_OF = {**FUNCTIONS_OF_SIZES, "Add": lambda *sizes: total(sizes), "Mul": lam
 
 
 def as_formula(size: Any) -> int | Expr:
-    """What users see: an integer, or a sympy expression."""
+    """A size as users see it: an integer, or a sympy expression."""
     return size if isinstance(size, int) else to_sympy(size)

@@ -3,11 +3,11 @@
     size = Σ coefficient · Π atom ** power      coefficients are rational, powers whole
     atom = a name | ⌊size⌋ | max(0, size) | a sum in a denominator
 
-A name stands for a whole number that is not negative. Whole terms stand outside of a floor, so that
-`floor(h/2 + 1/2) - 1` and `floor(h/2 - 3/2) + 1` are one; `max`, `min` and `ceiling` are written with these atoms.
-Equal sizes are equal values as far as this form can tell. What no name is in is a number: an `int`, or a `Fraction`
-where a formula is not whole. sympy stays at the border: `of_sympy` takes its expressions, `to_sympy` makes formulas
-that users see; a size that stands beside a sympy expression is one too.
+A name stands for a whole number that is not negative. Whole terms are kept outside of a floor, so that
+`floor(h/2 + 1/2) - 1` and `floor(h/2 - 3/2) + 1` are equal; `max`, `min` and `ceiling` are written with these atoms.
+Equal sizes are equal values as far as this form shows it. A size without names is a number: an `int`, or a `Fraction`
+if it is not whole. sympy is used only at the border: `of_sympy` reads its expressions, and `to_sympy` builds the
+formulas that users see. A size combined with a sympy expression becomes one too.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ __all__ = [
 ]
 
 LARGEST = 2**63 - 1
-"""What a dimension of an array can hold at most."""
+"""The largest number of positions in a dimension of an array."""
 
 LARGEST_POWER = 63
 """The largest exponent in a size: beyond it, only powers of 1 are below `LARGEST`."""
 
 MOST_TERMS = 4096
-"""A size of more terms than these is refused, before multiplying them out takes all memory."""
+"""The largest number of terms in a size. More raise an error before multiplying them out takes all memory."""
 
-DOT = "·"  # a letter to Python: stands for the dots of scoped names while `ast` reads a text
+DOT = "·"  # a letter in Python: replaces the dots of scoped names while `ast` parses a text
 
 
 def is_name(text: str) -> bool:
-    """Whether the text is one plain name, which comes back from source code as it went in."""
+    """Whether the text is one plain name that Python source code reproduces unchanged."""
     stable = unicodedata.normalize("NFKC", text) == text
     return text.isidentifier() and stable and not keyword.iskeyword(text) and DOT not in text
 
@@ -86,7 +86,7 @@ SizeLike: TypeAlias = "int | Fraction | Size"
 
 @dataclass(frozen=True)
 class Floor:
-    """⌊size⌋ of what is not whole: its coefficients are between 0 and 1."""
+    """⌊size⌋ of a size that is not whole. The coefficients of products of whole atoms are between 0 and 1."""
 
     size: Size
 
@@ -96,7 +96,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Positive:
-    """max(0, size) of what may be negative or not; its coefficients are whole, the first one positive."""
+    """max(0, size) of a size whose sign is not known. Its coefficients are whole, the first one positive."""
 
     size: Size
 
@@ -106,7 +106,7 @@ class Positive:
 
 @dataclass(frozen=True)
 class Divisor:
-    """A sum that something is divided by, once in a term: its power is -1, its coefficients are whole."""
+    """A sum in a denominator, at most one in a term. Its power is -1, and its coefficients are whole."""
 
     size: Size
 
@@ -119,12 +119,12 @@ Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"
 
 
 class Size:
-    """A size with names in it: terms with a coefficient other than 0, in one order.
+    """A size with names in it: terms with coefficients other than 0, in a fixed order.
 
     Attributes:
-        terms: monomials with their coefficients, as a formula is written: by name, large powers first, the constant
-            last.
-        name: the name that it is, if it is no more.
+        terms: monomials with their coefficients, in the order of a written formula: by name, large powers first,
+            the constant last.
+        name: the name, if the size is a bare name.
     """
 
     __slots__ = ("_hash", "_names", "name", "terms")
@@ -141,7 +141,7 @@ class Size:
         self._names: tuple[str, ...] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Size, (self.terms,)  # a hash holds in one process only
+        return Size, (self.terms,)  # a hash is valid in one process only
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Size):
@@ -200,13 +200,13 @@ class Size:
     # ---- at the border
 
     def _sympy_(self) -> Expr:
-        """What sympy takes it for."""
+        """The expression that sympy converts it to."""
         return to_sympy(self)
 
     def __str__(self) -> str:
         below = {tuple(each for each in monomial if each[1] < 0) for monomial, _ in self.terms}
         if len(self.terms) > 1 and len(below) == 1 and (shared := below.pop()):
-            line = Size(((shared, 1),))  # one line under all of the terms
+            line = Size(((shared, 1),))  # one fraction line for all terms
             return f"({self / line}){str(line)[1:]}"
         texts = [_shown(monomial, by) for monomial, by in _as_written(self.terms)]
         return " + ".join(texts).replace("+ -", "- ")
@@ -224,7 +224,7 @@ def symbol(name: str) -> Size:
 
 
 def name_of(size: Any) -> str | None:
-    """The name that a size is, and no more."""
+    """The name of a size that is a bare name; None for other sizes."""
     return size.name if isinstance(size, Size) else None
 
 
@@ -234,14 +234,14 @@ def size_names(size: Any) -> tuple[str, ...]:
 
 
 def terms_of(size: SizeLike) -> tuple[tuple[Monomial, Number], ...]:
-    """The terms that a size is the sum of."""
+    """The terms whose sum is the size."""
     if isinstance(size, Size):
         return size.terms
     return (((), size),) if size else ()
 
 
 def _made(terms: Mapping[Monomial, Number]) -> Any:
-    """The size of some terms."""
+    """The size with these terms: a number if no name is left."""
     found = [(each, by.numerator if by.denominator == 1 else by) for each, by in terms.items() if by]
     if not found:
         return 0
@@ -251,7 +251,7 @@ def _made(terms: Mapping[Monomial, Number]) -> Any:
 
 
 def total(sizes: Iterable[Any]) -> Any:
-    """The sum of sizes, 0 for none; of many much faster than one after another."""
+    """The sum of sizes, 0 for none. For many sizes, it is much faster than repeated addition."""
     found: dict[Monomial, Number] = {}
     for size in sizes:
         for monomial, by in terms_of(size):
@@ -261,7 +261,7 @@ def total(sizes: Iterable[Any]) -> Any:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _times(one: Size, two: SizeLike) -> Any:
-    """one · two; a plan asks for few of them, and often."""
+    """one · two. Cached: a plan needs few distinct products, and often."""
     found: dict[Monomial, Number] = {}
     for mine, a in one.terms:
         for theirs, b in terms_of(two):
@@ -273,7 +273,7 @@ def _times(one: Size, two: SizeLike) -> Any:
 
 
 def _joined(one: Monomial, two: Monomial, sign: int = 1) -> Monomial:
-    """The product of two monomials, or the quotient."""
+    """The product of two monomials, or the quotient if `sign` is -1."""
     powers = dict(one)
     for atom, power in two:
         powers[atom] = powers.get(atom, 0) + sign * power
@@ -281,7 +281,7 @@ def _joined(one: Monomial, two: Monomial, sign: int = 1) -> Monomial:
 
 
 def _over_one(monomial: Monomial) -> Monomial:
-    """The monomial with one sum in its denominator, all of them multiplied out."""
+    """The monomial with the sums in its denominator multiplied out into one."""
     sums = [(atom.size, power) for atom, power in monomial if isinstance(atom, Divisor)]
     if not sums or (sums[0][1] == -1 and len(sums) == 1):
         return monomial
@@ -310,7 +310,7 @@ def quotient(size: Any, by: Any) -> Any:
 
 
 def _primitive(size: Size) -> tuple[Number, Monomial, Any]:
-    """A size as number · monomial · a sum of whole coefficients without a common factor, the first one positive."""
+    """A size as number · monomial · sum, with whole coefficients without a common factor, the first one positive."""
     number = _content(size.terms) * (1 if size.terms[0][1] > 0 else -1)
     shared = dict(size.terms[0][0])
     for monomial, _ in size.terms[1:]:
@@ -322,14 +322,14 @@ def _primitive(size: Size) -> tuple[Number, Monomial, Any]:
 
 
 def _content(terms: Iterable[tuple[Monomial, Number]]) -> Fraction:
-    """The largest number that leaves whole coefficients."""
+    """The largest number by which all coefficients can be divided to whole numbers."""
     numbers = [by for _, by in terms]
     above = math.gcd(*(by.numerator for by in numbers))
     return Fraction(above, math.lcm(*(by.denominator for by in numbers)))
 
 
 def _reduced(size: Any) -> Any:
-    """The size with sums in denominators cancelled, where they divide what stands above them."""
+    """The size with sums in denominators cancelled where they divide their numerators."""
     atoms = (atom for monomial, _ in terms_of(size) for atom, _ in monomial)
     for divisor in dict.fromkeys(atom for atom in atoms if isinstance(atom, Divisor)):
         over = ((divisor, -1),)
@@ -341,7 +341,7 @@ def _reduced(size: Any) -> Any:
 
 
 def _divided(size: Any, by: Size) -> Any:
-    """size / by where nothing is left over; None elsewhere."""
+    """size / by if the division leaves no remainder, else None."""
     (lead, number), found, rest = by.terms[0], 0, size
     for _ in range(MOST_TERMS):
         if rest == 0:
@@ -362,7 +362,7 @@ def product(sizes: Iterable[Any]) -> Any:
 
 
 def power_of(base: Any, exponent: int) -> Any:
-    """A power of a size; nothing where it, or a power of powers that it comes to, is beyond `LARGEST_POWER`."""
+    """A power of a size; None beyond `LARGEST_POWER`, for a number beyond `LARGEST`, and for 0 to a power below 0."""
     highest = max((abs(power) for monomial, _ in terms_of(base) for _, power in monomial), default=1)
     if (not isinstance(base, Size) and abs(base) > LARGEST) or abs(exponent) * highest > LARGEST_POWER:
         return None
@@ -375,7 +375,7 @@ def power_of(base: Any, exponent: int) -> Any:
 
 
 def floored(size: Any, by: Any = 1) -> Any:
-    """⌊size / by⌋: whole terms, and the floor of what is left of the others."""
+    """⌊size / by⌋: the whole terms, and the floor of the remaining fractions."""
     if isinstance(size, int) and isinstance(by, int):
         return size // by
     return _floor(quotient(size, by) if by != 1 else size)
@@ -397,7 +397,7 @@ def _floor(size: SizeLike) -> Any:
 
 
 def _in_steps(size: SizeLike) -> Any:
-    """What has the same floor, the constant rounded down to the steps in which the other terms move."""
+    """A size with the same floor: its constant is rounded down to a multiple of the other terms' common step."""
     terms = dict(terms_of(size))
     constant = terms.pop((), 0)
     if not constant or not all(map(_is_whole, terms)):
@@ -418,18 +418,18 @@ def _without_inner_floor(size: SizeLike) -> Any:
 
 
 def larger(one: Any, two: Any) -> Any:
-    """The larger of two: a + max(0, b - a)."""
+    """The larger of two sizes: a + max(0, b - a)."""
     return one + positive_part(two - one)
 
 
 def smaller(one: Any, two: Any) -> Any:
-    """The smaller of two: a - max(0, a - b)."""
+    """The smaller of two sizes: a - max(0, a - b)."""
     return one - positive_part(one - two)
 
 
 def positive_part(size: SizeLike) -> Any:
-    """max(0, size): of a size and less it the one with a first term that is positive, in whole numbers, what is
-    positive in denominators outside."""
+    """max(0, size). Its atom is built from size or -size, the one with a positive first term, with whole coefficients.
+    Positive denominators stay outside of it."""
     below = product(_below(each) for each in denominators(size).items() if _is_positive(each))
     above = size * below
     if not isinstance(above, Size):
@@ -446,18 +446,18 @@ def positive_part(size: SizeLike) -> Any:
 
 
 def is_never_negative(size: Any) -> bool:
-    """Whether no coefficient is negative, of atoms that are not."""
+    """Whether no coefficient is negative, and no atom can be negative."""
     return all(by > 0 and all(map(_is_positive, monomial)) for monomial, by in terms_of(size))
 
 
 def _is_positive(factor: tuple[Atom, int]) -> bool:
-    """Whether a power of an atom is never negative, as far as can be seen."""
+    """Whether a power of an atom is known never to be negative."""
     atom, _ = factor
     return isinstance(atom, str | Positive) or is_never_negative(atom.size)
 
 
 def _is_whole(monomial: Monomial) -> bool:
-    """Whether a product of atoms is a whole number whatever the names stand for."""
+    """Whether a product of atoms is a whole number for all values of its names."""
     return all(power > 0 and _is_whole_atom(atom) for atom, power in monomial)
 
 
@@ -471,10 +471,10 @@ FUNCTIONS_OF_SIZES: Mapping[str, Callable[..., Any]] = {
     "Max": lambda *sizes: functools.reduce(larger, sizes),
     "Min": lambda *sizes: functools.reduce(smaller, sizes),
 }
-"""What sizes may be made with besides arithmetic, as a text calls it."""
+"""The functions of sizes besides arithmetic, by their names in a text."""
 
 
-# ---------------------------------------------------------------------------- other sizes in the place of names
+# ---------------------------------------------------------------------------- substitution of names
 
 
 def put_in(size: Any, values: Mapping[str, Any]) -> Any:
@@ -489,7 +489,7 @@ def put_in(size: Any, values: Mapping[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _put_in(size: Size, known: tuple[tuple[str, Any], ...]) -> Any:
-    """A plan asks for the same few sizes thousands of times."""
+    """Substitutes names. Cached: a plan needs the same few sizes thousands of times."""
     values = dict(known)
     return total(by * product(_factor(each, values) for each in one) for one, by in size.terms)
 
@@ -521,7 +521,7 @@ def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
 
 
 def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
-    """Whether two sizes are equal, whatever those are that have no value among the known ones."""
+    """Whether two sizes are equal for all values of the names that are not among the known ones."""
     return bool(a == b or _above(evaluate(evaluate(a, known) - evaluate(b, known), known)) == 0)
 
 
@@ -529,14 +529,14 @@ def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
 
 
 def fraction(size: Any) -> tuple[Any, Any]:
-    """A size as what stands above one line, and what below it, both of whole coefficients and powers above 0."""
+    """A size as a numerator and a denominator, both with whole coefficients and powers above 0."""
     below: Any = _content(terms_of(size)).denominator if size != 0 else 1
     below = below * product(map(_below, denominators(size).items()))
     return size * below, below
 
 
 def _below(factor: tuple[Atom, int]) -> Any:
-    """What stands in a denominator, of a power below 0."""
+    """The part of a denominator that comes from a factor with a power below 0."""
     atom, power = factor
     return atom.size if isinstance(atom, Divisor) else _made({((atom, -power),): 1})
 
@@ -552,12 +552,12 @@ def denominators(size: Any) -> dict[Atom, int]:
 
 
 def _above(size: Any) -> Any:
-    """What stands above the line, where the size is one fraction."""
+    """The numerator of the size as one fraction."""
     return fraction(size)[0]
 
 
 def invert_size(size: Any, name: str, whole: Any) -> Any:
-    """What `name` is where the size is `whole`, as a formula; nothing if the size is not linear in it."""
+    """The value of `name` at which the size is `whole`, as a formula; None if the size is not linear in it."""
     slope: dict[Monomial, Number] = {}
     rest: dict[Monomial, Number] = {}
     for monomial, by in terms_of(_above(size - whole)):
@@ -571,12 +571,12 @@ def invert_size(size: Any, name: str, whole: Any) -> Any:
 
 
 def solve_size(size: Any, observed: Any) -> tuple[str, int] | None:
-    """The one open name in `size` and the value that makes it `observed`, if there is just one."""
+    """The only open name in `size` and its value at which `size` is `observed`, if there is exactly one."""
     if len(names := size_names(size)) != 1:
         return None
     above = _above(size - observed)
     if any(not isinstance(atom, str) for monomial, _ in terms_of(above) for atom, _ in monomial):
-        return None  # floor(D/2) and max(3, D) do not tell what D is
+        return None  # floor(D/2) and max(3, D) do not determine D
     linear = invert_size(above, names[0], 0)
     roots = [linear] if linear is not None else _roots(above)
     whole = [root for root in roots if isinstance(root, int) and root >= 0]
@@ -597,13 +597,13 @@ def _roots(polynomial: Any) -> list[int]:
 
 
 def _place(term: tuple[Monomial, Number]) -> tuple[tuple[str, int], ...]:
-    """Where a term stands: by its names, large powers first, the constant last."""
+    """The sort key of a term: by its names, large powers first, the constant last."""
     return (*((str(atom), -power) for atom, power in term[0]), ("\U0010ffff", 0))
 
 
 def _as_written(terms: tuple[tuple[Monomial, Number], ...]) -> Iterable[tuple[Monomial, Number]]:
-    """Terms as a person writes them: whole ones inside of roundings, `floor(n/2 - u/2)` for `floor(n/2 + u/2) - u`,
-    and `ceiling`, `Max` and `Min` by name."""
+    """Terms as a person writes them. Whole terms move into roundings, `floor(n/2 - u/2)` for `floor(n/2 + u/2) - u`,
+    and `ceiling`, `Max` and `Min` are written by name."""
     found = dict(terms)
     for monomial, by in terms:
         if by not in (1, -1) or len(monomial) != 1 or monomial[0][1] != 1:
@@ -630,12 +630,12 @@ def _as_written(terms: tuple[tuple[Monomial, Number], ...]) -> Iterable[tuple[Mo
 
 
 def _is_polynomial(size: Size) -> bool:
-    """Whether there are names alone in it."""
+    """Whether all atoms of the size are names."""
     return all(isinstance(atom, str) for monomial, _ in size.terms for atom, _ in monomial)
 
 
 def factors_of(monomial: Monomial, by: Number) -> tuple[list[Any], list[Any]]:
-    """The factors of a term above its line and below it: numbers, and atoms with powers above 0."""
+    """The factors of a term's numerator and denominator: numbers, and atoms with powers above 0."""
     above = [each for each in monomial if each[1] > 0]
     below = [(atom, -power) for atom, power in monomial if power < 0]
     ahead = [by.numerator] if by.numerator != 1 or not above else []
