@@ -1,5 +1,5 @@
 """Steps to source, and source to functions.
 
-In: a plan and a backend's table of spellings. Out: the text of a Python function; the function, and the tables it
-is handed.
+In: a plan and a backend's table of templates. Out: the text of a Python function; the function, and the tables that
+it takes.
 """

@@ -1,4 +1,4 @@
-"""The context of code generation: the names, shapes and sizes of all that a generated function has at hand."""
+"""The context of code generation: the names, shapes and sizes of everything that a generated function uses."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .names import identifier, reserved, tuple_source
 __all__ = ["OBSERVED", "CodegenContext"]
 
 OBSERVED = "@"
-"""Where a size is solved for: stands for what a shape says."""
+"""In the solution for an open size: a placeholder for the size that is read from a shape."""
 
 
 @dataclass
 class CodegenContext:
-    """What the functions that write one function share.
+    """The state that is shared while one function is generated.
 
     Attributes:
-        plan: what is written.
-        backend: whose operations it is written in.
-        leaves: what the function takes.
+        plan: the plan that the function computes.
+        backend: the backend whose operations it uses.
+        leaves: the leaves that the function takes.
         functions: the names of the functions of blocks.
-        scopes: those of the blocks that the function is given, ready to be called; see `blocks`.
-        names, size_names, blocks: what tensors, open sizes and these blocks are called.
+        scopes: the scopes of the blocks that the function is given as callables; see `blocks`.
+        names, size_names, blocks: the Python names of tensors, of open sizes and of these blocks.
         shapes: the size of each dimension of each tensor.
-        sizes, element: the axes of the step at hand, and what its elements are.
+        sizes, element: the sizes of the axes of the current step, and the element type of its result.
         used_sizes: the open sizes that the function reads from shapes.
-        needs_dtype: whether it asks for the working element type.
+        needs_dtype: whether it uses the working element type.
     """
 
     plan: Plan
@@ -58,7 +58,7 @@ class CodegenContext:
         self.shapes = {leaf.name: tuple(evaluate(size, bound) for size in leaf.shape) for leaf in self.leaves}
 
     def op(self, template: str, *operands: str, **details: str) -> str:
-        """One operation as the backend's template of that name spells it."""
+        """One operation, written by the backend's template of that name."""
         text = self.backend.templates.get(template)
         if text is None:
             raise BackendError(
@@ -70,11 +70,11 @@ class CodegenContext:
         return text.format(*operands, **details)
 
     def asks(self, template: str, detail: str) -> bool:
-        """Whether the backend's spelling of an operation speaks of a detail."""
+        """Whether the backend's template of an operation contains a detail."""
         return f"{{{detail}}}" in self.backend.templates.get(template, "")
 
     def dtype(self, element: Element = Element.NUMBER) -> str:
-        """The type of such elements; that of numbers is the one floating type of the arguments."""
+        """The source of an element type. That of numbers is the one floating type of the arguments."""
         match element:
             case Element.TRUTH:
                 return self.op("dtype", "bool")
@@ -86,10 +86,10 @@ class CodegenContext:
         return "dtype"
 
     def size(self, size: Any, quietly: bool = False) -> str:
-        """A size as source; notes which open sizes are used."""
+        """A size as source. Records the open sizes in it as used, unless `quietly`."""
         if isinstance(size, int):
             return str(size)
-        spelled = {**self.size_names, OBSERVED: OBSERVED}  # and no other name, whatever let it in
+        spelled = {**self.size_names, OBSERVED: OBSERVED}  # no other name may get into the source
         names = {name: spelled[name] for name in size_names(size)}
         if not quietly:
             self.used_sizes.update(names)
@@ -100,7 +100,7 @@ class CodegenContext:
         return tuple_source(map(self.size, sizes))
 
     def reshape(self, text: str, sizes: Iterable[Any]) -> str:
-        """An array with dimensions of such sizes."""
+        """An array reshaped to dimensions of these sizes."""
         return self.op("reshape", text, shape=self.shape(sizes))
 
     def permute(self, text: str, order: Iterable[int]) -> str:

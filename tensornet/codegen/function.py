@@ -1,7 +1,7 @@
-"""Code generation of functions: a plan to Python source, one line a step.
+"""Code generation of functions: a plan to Python source, one line per step.
 
-The function holds no loop and no plan; sizes that are open are read from the shapes of the
-arguments, so one function serves every batch size.
+The function contains no loop and no plan. Open sizes are read from the shapes of the arguments, so one function
+serves every batch size.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ AnyStep = Step | CallStep
 def generate(plan: Plan, backend: Backend) -> str:
     """The source of a function of the inputs, parameters, constants and tables of a plan, in order.
 
-    The blocks that it calls stand before it, each a function of its own; and the function that makes the
-    tables, where there are any.
+    Before it come the functions of the blocks that it calls, and the function that computes the tables, if there
+    are any.
 
     Raises:
         BackendError: the backend cannot do one of the steps.
@@ -50,12 +50,12 @@ def generate(plan: Plan, backend: Backend) -> str:
 
 
 def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes: Sequence[str]) -> str:
-    """The source of a function that is given the blocks as well, ready to be called.
+    """The source of a function that takes the blocks as arguments too, as callables.
 
     Args:
         plan: the plan.
-        backend: whose operations it spells.
-        leaves, scopes: what it takes, as `arguments_around` says.
+        backend: the backend whose operations it uses.
+        leaves, scopes: its arguments, as `arguments_around` gives them.
     """
     taken = reserved(backend)
     own = dict.fromkeys(step.plan for step in plan.steps if isinstance(step, CallStep) and _is_own(step))
@@ -72,8 +72,8 @@ def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes:
 
 @functools.lru_cache(maxsize=256)
 def arguments_around(graph: Graph, around: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the function of `generate_around` takes: the inputs and the leaves that no block has to itself,
-    by their names, tables after them, and then the blocks, by their scopes."""
+    """The arguments of the function of `generate_around`: the names of its leaves, and the scopes of its blocks.
+    The leaves are the inputs, and those that are read outside the blocks. Tables come between leaves and blocks."""
     whole = with_functions(graph, around)
     read = {ref.name for equation in whole.own for ref in equation.references} | set(whole.outputs)
     read |= {name for call in whole.calls for name in call.operands}
@@ -83,12 +83,12 @@ def arguments_around(graph: Graph, around: frozenset[str]) -> tuple[tuple[str, .
 
 
 def has_dropout(graph: Graph) -> bool:
-    """Whether the function takes `training=`."""
+    """Whether the function of a graph takes `training=`."""
     return any(isinstance(part, Call) and FUNCTIONS[part.function].trains for part in graph.expressions())
 
 
 def _is_own(step: CallStep) -> bool:
-    """Whether a call is of a function that no module stands for."""
+    """Whether a call is of a function without a module: it is sliced or repeated, or has its own backward pass."""
     return any(each is not None for each in (step.slicing, step.along, step.plan.backward))
 
 
@@ -96,7 +96,7 @@ def _is_own(step: CallStep) -> bool:
 
 
 def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> Iterator[str]:
-    """The functions of blocks, each under its name; one that has a backward pass is both."""
+    """The functions of blocks, each under its name. A backward pass is joined with the forward function."""
     for block, name in names.items():
         yield _function(Writing(block, backend, block.leaves, names), name)
         if (back := block.backward) is not None:
@@ -124,8 +124,8 @@ def _function(context: Writing, name: str) -> str:
 
 
 def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iterator[str]:
-    """The function of what is done once: of an empty array of the element type and on the device that
-    are asked for, of the constants that the tables are made of, and of the open sizes that they depend on."""
+    """The function that computes the tables. Its arguments are an empty array of the required element type and
+    device, the constants that the tables are computed from, and the open sizes that they depend on."""
     if not plan.tables:
         return
     like = Leaf(fresh("like", set(plan.graph.named)), "input", ())
@@ -142,7 +142,7 @@ def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iter
 
 
 def _table(context: CodegenContext, table: Table, is_view: bool) -> str:
-    """A table, no view of another array; positions are looked at here, and never again."""
+    """A table, copied if it is a view of another array. Positions are checked here, and never again."""
     text = context.names[table.made]
     if table.leaf.dims and is_view:
         text = context.op("contiguous", text)
@@ -155,7 +155,7 @@ def _source(name: str, given: Sequence[str], lines: Sequence[str]) -> str:
 
 
 def _body(context: Writing, steps: Sequence[AnyStep], read_last: Sequence[str]) -> list[str]:
-    """A line for each step; one that only the next step reads, and once, goes into that."""
+    """A line for each step. A line that only the next step reads, and reads once, is inlined into it."""
     reads = Counter(name for step in steps for name in step.reads)
     reads.update(read_last)
     lines, taken = list[Line](), set[str]()
@@ -186,7 +186,7 @@ def _line(context: Writing, step: AnyStep, is_last: bool) -> Line:
 
 
 def _result(context: CodegenContext, result: Result) -> str:
-    """An output in the order and grouping the equation gives it."""
+    """An output in the order and grouping that its equation declares."""
     context.sizes = {axis.name: axis.size for axis in result.axes}
     groups = list(map(names_in, result.left))
     text = view(context, result.value, groups)
@@ -202,7 +202,7 @@ def _result(context: CodegenContext, result: Result) -> str:
 
 
 def _call(context: CodegenContext, step: CallStep) -> str:
-    """The call of a block, with what it reads."""
+    """The call of a block, with its arguments."""
     if step.scope in context.blocks and not _is_own(step):
         return _call_of_module(context, step)
     given = [context.names[name] for name in step.reads]
@@ -226,7 +226,7 @@ def _call(context: CodegenContext, step: CallStep) -> str:
 
 
 def _call_of_module(context: CodegenContext, step: CallStep) -> str:
-    """The call of a block that the function is given, with numbers of the working type."""
+    """The call of a block that the function is given. Wide operands are converted to the working type."""
     given = []
     for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):
         text = context.names[name]
@@ -235,7 +235,7 @@ def _call_of_module(context: CodegenContext, step: CallStep) -> str:
 
 
 def _piece(context: CodegenContext, text: str, axis: int, length: int) -> str:
-    """The piece of an operand that begins `at` a position: a slice, where a library has nothing of its own."""
+    """The piece of an operand that begins at position `at`: a slice, unless the backend has an operation for it."""
     if "piece" in context.backend.templates:
         return context.op("piece", text, axis=str(axis), length=str(length))
     return f"{text}[{':, ' * axis}at:at + {length}]"
@@ -244,7 +244,7 @@ def _piece(context: CodegenContext, text: str, axis: int, length: int) -> str:
 def _call_along(
     context: CodegenContext, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]
 ) -> str:
-    """The call of a block along an axis: what comes in, what it goes on from, and what is always the same."""
+    """The call of a block along an axis, with the operands that are cut, the first states and the invariant ones."""
     name, recomputed = context.functions[step.plan], along.segment is not None
     function = (
         f"lambda *given: {name}(*given, {', '.join(training)})" if training and not recomputed else name
@@ -275,7 +275,7 @@ def _call_along(
 
 
 def _leading(context: CodegenContext) -> Iterator[str]:
-    """Leading axes made one."""
+    """The lines that merge leading axes into one."""
     first = True
     for leaf in context.plan.graph.inputs:
         at = next((n for n, dim in enumerate(leaf.dims) if dim and dim[0].name == ELLIPSIS), None)
@@ -292,7 +292,7 @@ def _leading(context: CodegenContext) -> Iterator[str]:
 
 
 def _size_lines(context: CodegenContext) -> Iterator[str]:
-    """Open sizes read from shapes, those that others are solved with first."""
+    """The lines that read open sizes from shapes. Those that others are solved with come first."""
     wanted, known = set(context.used_sizes), set[str]()
     read = [
         (size, f"{context.names[leaf.name]}.shape[{position}]")

@@ -14,11 +14,11 @@ from .views import aligned, extent, in_order
 __all__ = ["below", "indexed", "looked", "positions_along"]
 
 Read = tuple[Index, Any]
-"""A dimension: what stands for it in brackets, and its size."""
+"""A dimension: its index entry, and its size."""
 
 
 def indexed(context: CodegenContext, ref: Ref, left: Left) -> str:
-    """Integer indices, gathers and diagonals, one after another on one dimension for each entry."""
+    """A tensor read by integer indices, slices, windows, gathers or diagonals, with its axes in the order `left`."""
     text, dimensions = _sliced(context, ref)
     apart: list[Read] = []
     for entry, size in dimensions:
@@ -32,7 +32,7 @@ def indexed(context: CodegenContext, ref: Ref, left: Left) -> str:
 
 
 def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
-    """What is read at one position of a dimension, or at even distances; the entries and sizes of the others."""
+    """Applies integer indices, slices and windows. The result has the entries and sizes of the dimensions left."""
     dimensions = list(zip(ref.index, context.shapes[ref.name], strict=True))
     text, cuts = context.names[ref.name], [_slice(context, entry, size) for entry, size in dimensions]
     if any(cut != ":" for cut in cuts):
@@ -54,7 +54,7 @@ def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
 
 
 def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
-    """A dimension between brackets."""
+    """The slice of a dimension, as it is written between brackets."""
     if isinstance(entry, int):
         return str(entry)
     if not is_told(entry) or isinstance(entry, Ref) or len(free_axes(entry)) > 1:
@@ -67,14 +67,14 @@ def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
 
 
 def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
-    """Takes along the dimensions that an index tensor or a repeated axis picks from."""
+    """Gathers along the dimensions that an index tensor or a repeated axis picks from."""
     entries = [entry for entry, _ in dimensions]
     inside = {axis for each in entries if isinstance(each, Ref) for axis in layout_of(each)}
     picked = [n for n, e in enumerate(entries) if isinstance(e, Ref) or e in inside or entries.count(e) > 1]
     if not picked:
         return in_order(context, text, tuple(map(str, entries)), left)
     first, count = picked[0], len(picked)
-    if picked[-1] - first >= count:  # apart from each other
+    if picked[-1] - first >= count:  # not adjacent
         order = [*picked, *(n for n in range(len(entries)) if n not in picked)]
         text, dimensions, first = context.permute(text, order), [dimensions[n] for n in order], 0
     before, chosen, after = dimensions[:first], dimensions[first : first + count], dimensions[first + count :]
@@ -110,21 +110,21 @@ def _flat_index(context: CodegenContext, dimensions: list[Read], axes: tuple[str
 
 
 def positions_along(context: CodegenContext, size: Any, rank: int) -> str:
-    """0, 1, 2, … along the first of so many dimensions."""
+    """0, 1, 2, … along the first of `rank` dimensions."""
     places = context.positions(size)
     return context.reshape(places, [size, *[1] * (rank - 1)]) if rank > 1 else places
 
 
 def looked(context: CodegenContext, text: str, name: str, axis: str) -> str:
-    """Positions of a tensor of some name, once they are seen to be those of an axis."""
+    """Positions in the tensor of this name, with a check that they are positions along an axis."""
     return below(context, text, name, context.sizes[axis], context.sizes[axis])
 
 
 def below(context: CodegenContext, text: str, name: str, size: Any, past: Any) -> str:
-    """Positions that are looked at, unless a table of them has been: whether they lie below a size.
+    """Positions with a check that they are below a size, unless they come from a table that was checked.
 
-    `past` of them, times the positions that each stands for, lie beyond all that is read: where a library
-    cannot look, it puts that in the place of a wrong one.
+    `past`, times the stride of a position, is beyond everything that is read. A library that cannot check values
+    puts it in place of a wrong position.
     """
     if any(table.leaf.name == name and table.below is not None for table in context.plan.tables):
         return text

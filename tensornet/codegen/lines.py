@@ -1,4 +1,4 @@
-"""Source lines, and inlining of those that one other line reads."""
+"""Source lines, and inlining of lines that only one other line reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 __all__ = ["Line"]
 
 LONGEST = 100
-"""So many characters may stand in a line that takes another in."""
+"""The most characters that an expression may have after another line is inlined into it."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a function: the names that it defines, what they become, its mathematics, and what it frees."""
+    """A line of a function: the names that it defines, its expression, its mathematics, and the names it frees."""
 
     names: tuple[str, ...]
     text: str
@@ -23,15 +23,15 @@ class Line:
     frees: tuple[str, ...]
 
     def written(self) -> Iterator[str]:
-        """The line, and one that frees."""
+        """The line, and a `del` line if it frees names."""
         yield f"{', '.join(self.names)} = {self.text}  # {'; '.join(self.remarks)}"
         if self.frees:
             yield f"del {', '.join(self.frees)}"
 
     def taking(self, former: Line) -> Line | None:
-        """The line with the text of the one before it in the place of its name, if a person would write it so.
+        """The line with the former line inlined; nothing if it does not read that once, or gets too long.
 
-        Nothing then lives longer than it would.
+        A line that frees tensors is not inlined, so that no tensor lives longer.
         """
         (name,) = former.names
         places = list(re.finditer(rf"(?<![\w.]){name}(?!\w)", self.text))
@@ -46,6 +46,6 @@ class Line:
 
 
 def _is_closed(text: str) -> bool:
-    """Whether an expression is a name or a call, so that it can stand anywhere."""
+    """Whether an expression is a name, call, subscript or attribute, which needs no parentheses anywhere."""
     tree = ast.parse(text, mode="eval").body
     return isinstance(tree, ast.Call | ast.Name | ast.Subscript | ast.Attribute)

@@ -1,4 +1,4 @@
-"""Loading of generated source: functions, and the constants that they are given."""
+"""Loading of generated source: functions, and the constants that they take."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 
 def define(source: str, title: str, name: str, names: Mapping[str, Any]) -> Any:
-    """What source of our own defines under a name; tracebacks show it for as long as it lives."""
+    """The object that generated source defines under a name. Tracebacks show the source while the object lives."""
     filename = f"<tensornet {title}>"
     known = dict(names)
     exec(compile(source, filename, "exec"), known)
@@ -48,8 +48,8 @@ def function_of(found: Plan, backend: Backend, **services: Any) -> Callable[...,
 
     Args:
         found: the plan.
-        backend: whose names it is given.
-        **services: what takes the place of some of these.
+        backend: the backend whose names it uses.
+        **services: replacements for some of these names.
     """
     names: dict[str, Any] = {**backend.namespace(), **services}
     names["functions"] = {
@@ -62,7 +62,7 @@ def function_of(found: Plan, backend: Backend, **services: Any) -> Callable[...,
 
 
 def arguments(plan: Plan) -> Iterator[tuple[Leaf, tuple[int, ...], str]]:
-    """What the function of a plan takes, with the shape and the element type of each at the sizes planned for."""
+    """The leaves that the function of a plan takes, with their shapes at the planned sizes and element types."""
     known, elements = {**plan.graph.bound, **dict(plan.sizes)}, of_leaves(plan.graph)
     wide = "float64" if real_type(plan.dtype) == "float64" else "float32"
     dtypes = {Element.TRUTH: "bool", Element.WIDE: wide, Element.NUMBER: plan.dtype}
@@ -74,10 +74,10 @@ def arguments(plan: Plan) -> Iterator[tuple[Leaf, tuple[int, ...], str]]:
 def drawn(
     taken: Iterable[tuple[Leaf, tuple[int, ...], str]], backend: Backend, device: str, seed: int = 0
 ) -> dict[str, Any]:
-    """Random numbers for what a function takes, by name; positions and truth values are all 0.
+    """Random arguments for a function, by name; positions and truth values are all 0.
 
     Args:
-        taken: what `arguments` tells of it.
+        taken: the leaves, shapes and element types, as `arguments` gives them.
         backend, device: where the arrays are.
         seed: the same seed gives the same numbers.
     """
@@ -93,7 +93,7 @@ def drawn(
 
 
 class Place(NamedTuple):
-    """Where tables are, of which element type, and at which of the sizes that they depend on."""
+    """The device and the element type of tables, and the values of the sizes that they depend on."""
 
     device: str
     dtype: str
@@ -101,7 +101,7 @@ class Place(NamedTuple):
 
 
 class Tables:
-    """What is done once, done: the arrays that a function is handed besides what a call gives it."""
+    """The arrays that are computed once, and that a function takes besides the arguments of a call."""
 
     def __init__(self, arrays: tuple[Any, ...]) -> None:
         self.arrays = arrays
@@ -111,12 +111,12 @@ NO_TABLES = Tables(())
 
 
 class LoadedProgram:
-    """A plan with its function, and the tables that all who run it have in common.
+    """A plan with its function, and the tables that all its users share.
 
     Attributes:
         plan: the plan.
         function: the function of inputs, parameters, constants and tables.
-        as_one: the same, compiled as a whole where the library does so.
+        as_one: the same function, compiled as a whole where the library does so.
     """
 
     def __init__(self, plan: Plan, backend: Backend) -> None:
@@ -125,10 +125,10 @@ class LoadedProgram:
         self._common: weakref.WeakValueDictionary[Place, Tables] = weakref.WeakValueDictionary()
 
     def tables(self, place: Place, source: Callable[[Leaf], Any]) -> Tables:
-        """The tables of a place; made where nobody has them yet.
+        """The tables of a place. They are shared among users, unless they are computed from constants.
 
         Args:
-            place: where.
+            place: the place.
             source: gives the array of a constant.
         """
         if not self.plan.tables:
@@ -149,7 +149,7 @@ class LoadedProgram:
 
 
 def constant_array(leaf: Leaf, backend: Backend, dtype: str, device: str | None) -> Any:
-    """The value of a constant; floating ones in float32, or in float64 where the working type is."""
+    """The array of a constant; a floating one in float32, or in float64 if the working type has that precision."""
     assert leaf.value is not None
     array = leaf.value.array()
     wide = "float64" if real_type(dtype) == "float64" else "float32"

@@ -14,7 +14,7 @@ from ..protocol import Backend
 __all__ = ["FUNCTION_NAME", "TABLES_NAME", "identifier", "remark", "reserved", "tuple_source"]
 
 FUNCTION_NAME, TABLES_NAME = "forward", "tables"
-"""What the function of a plan is called, and the one that makes what it need not compute each time."""
+"""The names of the function of a plan, and of the function that computes its tables once."""
 
 _RESERVED = {"math", "functions", "dtype", "training", "leading", "at", FUNCTION_NAME, TABLES_NAME}
 """The names that this library writes into every function itself."""
@@ -24,7 +24,7 @@ _WORD = re.compile(r"(?<![\w.{])[^\W\d]\w*(?!\w*\s*=(?!=))")
 
 
 def reserved(backend: Backend) -> set[str]:
-    """The names that generated code uses for something else than tensors, sizes and blocks."""
+    """The names that generated code uses for anything but tensors, sizes and blocks."""
     words = (word for text in backend.templates.values() for word in _WORD.findall(text))
     return _RESERVED.union(FUNCTIONS, words)
 
@@ -33,13 +33,13 @@ def identifier(name: str, taken: set[str]) -> str:
     """A Python name for a tensor or a size, added to those that are taken.
 
     Raises:
-        EquationError: the name is no words of letters, digits and `_`, joined by dots.
+        EquationError: the name does not consist of words of letters, digits and `_`, joined by dots.
     """
     base = name.replace(".", "_")
     base = f"_{base}" if base[:1].isdigit() else base
     if not base.isidentifier():
         raise EquationError(f"{name!r} cannot name anything", fix="use letters, digits and '_'")
-    base = unicodedata.normalize("NFKC", base)  # as Python reads it: two spellings may be one name
+    base = unicodedata.normalize("NFKC", base)  # as Python does: two spellings may be one name
     chosen, number = base, 1
     while chosen in taken or keyword.iskeyword(chosen):
         chosen = f"{base}_{number}"
@@ -49,10 +49,10 @@ def identifier(name: str, taken: set[str]) -> str:
 
 
 def remark(text: str) -> str:
-    """Mathematics that goes into a comment or a docstring, and cannot end it.
+    """Mathematics for a comment or a docstring, without characters that could end it.
 
     Raises:
-        EquationError: a name in it holds what no name may.
+        EquationError: a name in it contains a character that no name may have.
     """
     if not text.isprintable() or '"' in text or "\\" in text:
         fix = "use letters, digits and '_' in names"
@@ -61,6 +61,6 @@ def remark(text: str) -> str:
 
 
 def tuple_source(parts: Iterable[object]) -> str:
-    """A tuple of pieces of source, or of numbers."""
+    """The source of a tuple of pieces of source, or of numbers."""
     texts = list(map(str, parts))
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"

@@ -40,7 +40,7 @@ def write_product(context: CodegenContext, product: Multiplied, way: Strategy, l
 
 
 def _linear(context: CodegenContext, product: Multiplied, way: Strategy) -> str:
-    """The product of a tensor with a matrix, what is added to each row, and a function of each element."""
+    """The product of a tensor with a matrix, with a bias of each row and a function of each element, if any."""
     *rows, columns = way.result
     first, second = (product.b, product.a) if way.swapped else (product.a, product.b)
     given = [view(context, first, [*rows, way.summed]), view(context, second, [columns, way.summed])]
@@ -50,8 +50,8 @@ def _linear(context: CodegenContext, product: Multiplied, way: Strategy) -> str:
 
 
 def _sized(context: CodegenContext, template: str, left: Left, packed: bool) -> str:
-    """How a product is spelled: another way where its matrices are packed for it, and where its result
-    is so large that memory for it is new each time."""
+    """The name of the template of a product. Products of packed matrices have their own, and so have results
+    that are so large that their memory is newly mapped each time."""
     if packed:
         return f"packed_{template}"
     large, plan = f"large_{template}", context.plan
@@ -64,7 +64,7 @@ def _sized(context: CodegenContext, template: str, left: Left, packed: bool) -> 
 def _matrix(
     context: CodegenContext, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
 ) -> str:
-    """An operand as a matrix for each position of the batch; the same one for all where it has none of its axes."""
+    """An operand as one matrix per position of the batch. One without batch axes is broadcast."""
     layout = layout_of(ref)
     own = tuple(axis for axis in batch if axis in layout)
     if own or not batch:

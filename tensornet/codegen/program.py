@@ -57,32 +57,31 @@ def plan(
         device: where it will run, as the backend names it; the backend's default if not given.
         dtype: the element type, "float32" and so on; it decides the bytes moved.
         profile: the device constants; those measured on this machine if not given.
-        memory_limit: bytes, or a text such as "512 MiB" or "1GB", that may be alive at once, as
-            `Plan.peak_memory` counts them: inputs, parameters,
-            constants and tables that are read, results, and all that is made on the way. What needs more is
-            computed piece by piece, along an axis that allows it; the plan says so, and what that takes. What
-            is given and the results are alive in any case. With `training`, what is kept for the backward pass is
-            alive too, and calls of blocks are recomputed there that nothing is kept of. On torch, where autograd
-            keeps it, the limit is of what is kept, besides inputs and parameters; recurrences are recomputed too, a
-            segment of their positions at a time. Of a graph without blocks and recurrences it is of what else is
-            alive, and what autograd keeps comes on top.
-        compare: whether to price the order as written and the one of fewest FLOPs as well.
+        memory_limit: the bytes that may be alive at once, as a number or a text such as "512 MiB" or "1GB".
+            `Plan.peak_memory` counts them: inputs, parameters, constants and tables that are read, results, and
+            all intermediates. A part of the graph that needs more is computed piece by piece, along an axis that
+            allows it; the plan reports this and its cost. Arguments and results are alive in any case. With
+            `training`, the tensors kept for the backward pass are alive too, and calls of blocks are recomputed
+            there where nothing of them is kept. On torch, autograd keeps these tensors, and the limit is on what it
+            keeps, without inputs and parameters. Recurrences are recomputed there too, one segment of positions at
+            a time. For a graph without blocks and recurrences, the limit is on everything else that is alive, and
+            what autograd keeps is additional.
+        compare: whether to price the order as written and the order of fewest FLOPs as well.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`.
         tune: "measure" to time the few best candidates on the device, on random data at these sizes, and take
             the one that is fastest there.
-        training: plan the backward pass to the leaves of `wrt` as well, and say what is kept for it: `Plan.backward`
-            of the plan, as `tensornet.value_and_grad` goes it; on torch, where autograd goes back, that of the
-            products which it is handed as they were planned, and `Plan.kept` what it keeps of each call. A number
-            is the size of an axis of that name.
-        wrt: the parameters and inputs that are to get gradients, as in `tensornet.gradient`; all parameters if
-            not given.
+        training: plan the backward pass to the leaves of `wrt` as well, and report what is kept for it.
+            `Plan.backward` is the backward pass that `tensornet.value_and_grad` runs. On torch, autograd runs it,
+            and only products that are planned with their backward pass have a `Plan.backward` of their own.
+            `Plan.kept` then reports what autograd keeps of each call. A number is the size of an axis of that name.
+        wrt: the parameters and inputs that get gradients, as in `tensornet.gradient`; all parameters if not given.
         trace: print the equations after each pass that changed them, see `tensornet.passes.pipeline`; or a function
-            that is given each such text.
-        **sizes: values for open sizes to plan at; one not given is assumed to be 64, and the plan
-            says so. The code works for others.
+            that is called with each of these texts.
+        **sizes: values for open sizes to plan at. A size that is not given is assumed to be 64, and the plan
+            says so. The code works for other sizes.
 
     Raises:
-        ShapeError: a size is given that is not open.
+        ShapeError: a given size is not open.
         BackendError: there is no such backend, device or way of tuning, or the plan needs more than
             `memory_limit`, even piece by piece.
 
@@ -155,7 +154,7 @@ def _training_plan(
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Python's collector of garbage waits: beside torch it takes a fifth of the time of a large plan, for nothing."""
+    """Pauses Python's garbage collector, which with torch takes a fifth of the time of a large plan, for nothing."""
     if not gc.isenabled():
         yield
         return
@@ -184,16 +183,16 @@ def planned(
 ) -> Plan:
     """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
 
-    Given `around`, the code is that of `generate_around`: the blocks under these scopes, and those that
-    are called again, run by themselves. With `closed`, what depends on open sizes is computed at each call.
-    Products that the leaves of `changing` go into are planned for the forward and the backward pass together.
+    With `around`, the code is that of `generate_around`: the blocks under these scopes, and blocks that are called
+    more than once, run by themselves. With `closed`, tensors that depend on open sizes are computed at each call.
+    Products that depend on the leaves of `changing` are planned for the forward and the backward pass together.
     """
     backend.check_device(device)
     dtype = element_type(dtype)
     profile = profile or profile_of(backend, device, dtype)
     check_tuning(tune)
     name, supported = backend.name, frozenset(backend.templates)
-    limit = None if changing else memory_limit  # what autograd keeps is chosen after
+    limit = None if changing else memory_limit  # what autograd keeps is chosen later
 
     def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
         settings = (name, device, dtype, profile, limit, compare, sizes)
@@ -209,20 +208,20 @@ def planned(
 
 
 def _in_calls(graph: Graph, scheduled: Callable[..., Plan]) -> Iterator[Plan]:
-    """The plan with all blocks as calls, and where there are recurrences that with loops for these, in no calls."""
+    """The plan with all blocks as calls. If there are recurrences, also the plan with these as loops outside calls."""
     yield replace(scheduled(_apart(graph)), graph=graph)
     if any(part.recurrences for part in graph.parts()):
         yield replace(scheduled(_apart(inlined(graph, _recurs)), loops=True), graph=graph)
 
 
 def _apart(graph: Graph) -> Graph:
-    """The graph, whose calls are planned as calls in any case."""
+    """The graph with each call marked, so that it is always planned as a call."""
     body = (item if isinstance(item, Equation) else replace(item, apart=True) for item in graph.body)
     return replace(graph, body=tuple(body))
 
 
 def _recurs(call: Apply) -> bool:
-    """Whether there are recurrences in a block."""
+    """Whether a block contains recurrences."""
     return any(part.recurrences for part in call.graph.parts())
 
 

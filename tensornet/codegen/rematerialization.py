@@ -1,8 +1,8 @@
 """Rematerialisation: which calls are recomputed in the backward pass, by the bytes that autograd saves.
 
-A recurrence is recomputed in segments: of each nothing is kept but the states that it starts from. Where the backward
-pass is the library's own, `planning.gradients.rematerialized_to_fit` chooses the calls, and `scan.checkpointing` cuts
-the segments.
+A recurrence is recomputed in segments. Only the states that each segment starts from are kept. Where this library
+plans the backward pass itself, `planning.gradients.rematerialized_to_fit` chooses the calls, and `scan.checkpointing`
+cuts the segments.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def can_rematerialize(graph: Graph) -> bool:
 
 
 def with_saved_bytes(plan: Plan, backend: Backend, changing: frozenset[str]) -> Plan:
-    """The plan, which says what the backend's autograd keeps where some leaves get gradients.
+    """The plan with a record of what the backend's autograd keeps if some leaves get gradients.
 
-    It is told by the function itself, run on arrays without memory.
+    The function itself is run on arrays without memory to find this.
     """
     found = _kept(plan, backend, changing)
     return plan if found is None else _Choice(plan, found, 0, 1).plan(backend)
@@ -41,20 +41,20 @@ def with_saved_bytes(plan: Plan, backend: Backend, changing: frozenset[str]) -> 
 def rematerialized_within(
     plans: Iterable[Plan], limit: int, backend: Backend, changing: frozenset[str]
 ) -> Plan:
-    """The first plan that can keep to a limit, with as many calls rematerialised as it takes.
+    """The first plan that can meet a limit, with as many calls rematerialised as necessary.
 
-    They are the first ones: when these are recomputed, all that was kept of the others is gone (T. Chen, B. Xu,
-    C. Zhang, C. Guestrin, 2016, "Training deep nets with sublinear memory cost"). A recurrence among them is cut into
-    no more segments than it takes.
+    The first calls of the plan are recomputed: by then, everything that was kept of the others is freed (T. Chen,
+    B. Xu, C. Zhang, C. Guestrin, 2016, "Training deep nets with sublinear memory cost"). A recurrence among them is
+    cut into no more segments than necessary.
 
     Args:
         plans: plans of one graph.
-        limit: bytes, of which those of inputs and parameters are none.
-        backend: whose autograd goes back.
+        limit: bytes, without those of inputs and parameters.
+        backend: the backend whose autograd runs the backward pass.
         changing: the leaves that get gradients.
 
     Raises:
-        BackendError: all keep more in any case, or the backend cannot tell.
+        BackendError: all plans keep more in any case, or the backend cannot report what it keeps.
     """
     most = list[int]()
     for plan in plans:
@@ -77,7 +77,7 @@ def rematerialized_within(
 
 
 def _kept(plan: Plan, backend: Backend, changing: frozenset[str]) -> Kept | None:
-    """What autograd keeps of a plan, of each of the calls that can be recomputed, and of each position of loops."""
+    """The memory that autograd keeps of a plan, of each call that can be recomputed, and of each loop iteration."""
     alone = {step.results: 1 for step in _calls(plan)}
     everything = _rematerialized(plan, backend, alone)
     given = [Argument(shape, dtype, leaf.name in changing) for leaf, shape, dtype in arguments(plan)]
@@ -89,7 +89,7 @@ def _kept(plan: Plan, backend: Backend, changing: frozenset[str]) -> Kept | None
 
 
 def _calls(plan: Plan) -> Iterator[CallStep]:
-    """The calls of blocks, in order; a product that has its backward pass keeps what it needs for that."""
+    """The calls that can be recomputed, in order: those not sliced and without a backward pass of their own."""
     for step in plan.steps:
         own = isinstance(step, CallStep) and (step.slicing or step.plan.backward)
         if isinstance(step, CallStep) and not own:
@@ -97,7 +97,7 @@ def _calls(plan: Plan) -> Iterator[CallStep]:
 
 
 def _rematerialized(plan: Plan, backend: Backend, lengths: Mapping[tuple[str, ...], int]) -> Plan:
-    """The plan, with some calls recomputed: by their results, with how many iterations of a loop at a time."""
+    """The plan with some calls recomputed. `lengths` has their results, and the iterations of a loop's segment."""
 
     def chosen(step: CallStep) -> CallStep:
         length = lengths.get(step.results)
@@ -111,7 +111,7 @@ def _rematerialized(plan: Plan, backend: Backend, lengths: Mapping[tuple[str, ..
 
 
 def _choices(plan: Plan, found: Kept) -> Iterator[_Choice]:
-    """What can be recomputed, the choice that takes least time first."""
+    """The choices of calls to recompute, the one that takes the least time first."""
     loops = [_positions(step) for step in _calls(plan)]
     for count in range(len(loops) + 1):
         positions = max(loops[:count], default=1)
@@ -120,19 +120,19 @@ def _choices(plan: Plan, found: Kept) -> Iterator[_Choice]:
 
 
 def _positions(step: CallStep) -> int:
-    """The number of iterations of a loop, each of which can be recomputed by itself; 1 for a call that is no loop."""
+    """The number of iterations of a loop, each of which can be recomputed by itself; 1 if a call is not a loop."""
     return 1 if step.along is None else max(1, step.along.count)
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """The first calls of a plan recomputed, loops in segments.
+    """A choice: the first calls of a plan are recomputed, loops in segments.
 
     Attributes:
         whole: the plan.
-        found: what is kept where each position of a loop is a call.
+        found: what is kept if each position of a loop is a call.
         recomputed: how many of the first calls are recomputed.
-        segments: of each loop among these.
+        segments: the number of segments of each loop among these.
     """
 
     whole: Plan
@@ -141,7 +141,7 @@ class _Choice:
     segments: int
 
     def plan(self, backend: Backend) -> Plan:
-        """The plan, with what is kept then."""
+        """The plan of this choice, with a record of what is kept."""
         steps = list(_calls(self.whole))
         seen = self._before(self.recomputed)
         told = [("", self._size(seen))]
@@ -154,7 +154,7 @@ class _Choice:
 
     @functools.cached_property
     def most(self) -> int:
-        """Bytes that are kept at the most: before the first backward pass, or in one of the recomputed calls."""
+        """The maximum of the bytes kept: before the backward pass begins, or in one of the recomputed calls."""
         most = self._size(
             self._before(self.recomputed).union(
                 *(kept for each in self._parts[self.recomputed :] for kept, _ in each)
@@ -168,7 +168,7 @@ class _Choice:
 
     @functools.cached_property
     def _parts(self) -> list[Sequence[_Part]]:
-        """For each recomputed call what is kept in it and what it is given; for a loop, of each segment."""
+        """For each call, what is kept in it and what it is given; for a loop, one part per segment."""
         positions, parts = iter(self.found.calls), list[Sequence[_Part]]()
         for step in _calls(self.whole):
             one_by_one = list(itertools.islice(positions, _positions(step)))
@@ -177,11 +177,11 @@ class _Choice:
         return parts
 
     def _length(self, step: CallStep) -> int:
-        """The positions of a segment."""
+        """The number of positions of a segment."""
         return math.ceil(_positions(step) / self.segments)
 
     def _before(self, calls: int) -> frozenset[int]:
-        """What is kept outside of calls, and for the recomputed ones."""
+        """The memory that is kept outside of calls, and that of the operands of the first calls."""
         return self.found.around.union(*(operands for each in self._parts[:calls] for _, operands in each))
 
     def _size(self, numbers: Iterable[int]) -> int:
@@ -189,9 +189,9 @@ class _Choice:
 
 
 _Part: TypeAlias = "tuple[frozenset[int], frozenset[int]]"
-"""What is kept in a call, and what it is given, by the numbers of `Kept`."""
+"""The memory that is kept in a call, and that of its operands, by the numbers of `Kept`."""
 
 
 def _together(parts: Sequence[_Part]) -> _Part:
-    """Positions one after another as one call: what comes from one to the next is not given to it."""
+    """Consecutive positions as one call. States passed between them are not its operands."""
     return frozenset[int]().union(*(kept for kept, _ in parts)), parts[0][1]

@@ -61,7 +61,7 @@ def write_step(context: Writing, step: Step) -> str:
 
 
 def _right_side(context: Writing, step: Step, left: Left) -> str:
-    """A product, a sum, another look at a tensor, a function along axes, or a pointwise expression."""
+    """A product, a sum, a view of a tensor, a function along axes, or a pointwise expression."""
     if step.arrangement is not None and (product := step.multiplied) is not None:
         return write_product(context, product, step.arrangement, left)
     match step.equation.right:
@@ -100,13 +100,13 @@ def number(context: CodegenContext, expression: Expression) -> str:
 
 
 def _is_plain(ref: Ref) -> bool:
-    """Whether a tensor is read whole along each of its dimensions, and no two of them together."""
+    """Whether a tensor is read whole along each of its dimensions, and no two of them along the same axis."""
     names = [name for entry in ref.index if isinstance(entry, str | tuple) for name in names_in(entry)]
     return all(isinstance(entry, str | tuple) for entry in ref.index) and len(names) == len(set(names))
 
 
 def _overlaps(entry: Index) -> bool:
-    """Whether an entry reads windows, which lie in the same memory."""
+    """Whether an entry reads windows, which share memory."""
     return is_told(entry) and not isinstance(entry, Ref) and len(free_axes(entry)) > 1
 
 
@@ -142,14 +142,14 @@ def render(context: Writing, expression: Expression, left: Left) -> str:
             operands = list(map(inner, arguments))
             if FUNCTIONS[function].random and is_scalar(
                 arguments[0]
-            ):  # what draws for each element needs one
+            ):  # a function that draws per element needs a tensor
                 operands[0] = number(context, arguments[0])
             return _applied(context, expression, operands)
     raise AssertionError(show(expression))
 
 
 def _applied(context: CodegenContext, call: Call, operands: list[str]) -> str:
-    """A function of operands: the user's own, the backend's, or a sign of Python."""
+    """A function of operands: the user's own, the backend's, or a Python operator."""
     function = FUNCTIONS[call.function]
     if function.implementations:
         return _own(context, function, operands)
@@ -172,7 +172,7 @@ def _own(context: CodegenContext, function: Function, given: Sequence[str]) -> s
 
 
 def _closed(text: str) -> str:
-    """An operand of an infix sign: a negative number or a compound one in parentheses."""
+    """An operand of an infix operator. A negative number or a compound expression gets parentheses."""
     return f"({text})" if text.startswith("-") or (" " in text and not text.endswith(")")) else text
 
 
@@ -180,7 +180,7 @@ def _closed(text: str) -> str:
 
 
 def _along_axes(context: Writing, call: Call, left: Left) -> str:
-    """A step of a function that does something to axes."""
+    """A step of a function that operates on axes."""
     function = FUNCTIONS[call.function]
     if function.spelled is not None:
         return function.spelled(context, call, left)
@@ -197,7 +197,7 @@ def _along_axes(context: Writing, call: Call, left: Left) -> str:
 
 
 def _kernel(context: CodegenContext, call: Call, left: Left) -> str:
-    """A kernel, of operands with a dimension for each axis of its equation: the user's own, or by a template."""
+    """A kernel, the user's own or a template, of operands with one dimension per axis of its equation."""
     function, refs = FUNCTIONS[call.function], cast("tuple[Ref, ...]", call.arguments)
     pattern = pattern_of(function.computes[0])
     groups = pattern.groups([layout_of(ref) for ref in refs])
@@ -240,7 +240,7 @@ def _over_axes(context: CodegenContext, call: Call, left: Left) -> str:
 
 
 def _made(context: CodegenContext, call: Call) -> str:
-    """Positions along the axis that the call makes, or what is compared with them."""
+    """Positions along the new axis of a call, or operands compared with them."""
     (axis,), refs = call.axes, cast("tuple[Ref, ...]", call.arguments)
     operands = [atomic(context, each) for each in refs]
     if is_inside(call):
@@ -249,7 +249,7 @@ def _made(context: CodegenContext, call: Call) -> str:
 
 
 def _moved(context: CodegenContext, call: Call) -> str:
-    """Elements moved along the axes that keywords name."""
+    """A function that moves elements along the axes that its keywords name."""
     (ref,) = cast("tuple[Ref]", call.arguments)
     named = {name: values for name, values in call.options if name in option_axes(call)}
     details = options(context, call)
@@ -260,7 +260,7 @@ def _moved(context: CodegenContext, call: Call) -> str:
 
 
 def _joined(context: CodegenContext, call: Call, left: Left) -> str:
-    """Operands as large as the result, but for the axis along which they follow one another."""
+    """A concatenation of operands that are broadcast to the size of the result along all other axes."""
     (axis, *_), parts = call.axes, []
     for ref in cast("tuple[Ref, ...]", call.arguments):
         own = label_sizes(context, ref)

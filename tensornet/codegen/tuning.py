@@ -1,7 +1,7 @@
 """Autotuning: the few best plans are timed on the device, and the winner is kept.
 
-What the time model has wrong of a device is its constants, so a plan that is fastest where one of them is
-another is a candidate. All are timed on random data, at the sizes that are planned for.
+Errors of the device model are errors of its constants. So the candidates are the plans that are fastest if one
+constant had another value. All are timed on random data, at the planned sizes.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ VARIED = {
     "batch": (0.1, 10.0),
     "scattered": (0.2, 5.0),
 }
-"""Constants of the device, and by which factors each of them may be another."""
+"""Constants of the device, and the factors by which each of them is varied."""
 
 MOST = 6
-"""So many candidates are timed."""
+"""The most candidates that are timed."""
 
 ROUNDS, TURN = 5, 5e-3
-"""How often each has its turn, and for how many seconds at least."""
+"""The number of turns of each candidate, and the minimum seconds of a turn."""
 
 HOPELESS = 1.5
-"""A candidate that took so many times the least in its first turn has no other."""
+"""A candidate gets no more turns once its best turn took more than this many times the best turn of all."""
 
 
 def check_tuning(tune: str | None) -> None:
-    """Refuses a way of tuning that there is not."""
+    """Raises an error if there is no such way of tuning."""
     if tune not in (None, "measure"):
         raise BackendError(f"there is no way of tuning {tune!r}", fix="use tune='measure', or leave it out")
 
@@ -52,24 +52,24 @@ def check_tuning(tune: str | None) -> None:
 def tuned(
     make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, backend: Backend, alone: bool = False
 ) -> Plan:
-    """The fastest of the candidates, as it is measured.
+    """The fastest of the candidates, as measured.
 
     Args:
         make: gives the plan for a device, with its code.
         profile: the device.
         backend: the library.
-        alone: whether blocks that the plan calls run by themselves, and are not at hand; then it is the first.
+        alone: whether called blocks run by themselves and are not available; a plan that calls any is not tuned.
     """
     first = make(profile)
     if alone and any(isinstance(step, CallStep) and step.slicing is None for step in first.steps):
         return first
     candidates = [first, *_others(make, profile, first)]
-    here = contextvars.copy_context()  # of whoever watches
+    here = contextvars.copy_context()  # the progress watcher is in it
     return first if len(candidates) == 1 else apart(lambda: here.run(_fastest, candidates, backend))
 
 
 def _others(make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, first: Plan) -> Iterator[Plan]:
-    """Plans whose code differs from that of the one that is expected to be fastest, and from one another's."""
+    """Other candidates: plans whose code differs from that of the expected fastest plan and from each other's."""
     known = {first.code}
     for name, factors in VARIED.items():
         for factor in factors:
@@ -77,7 +77,7 @@ def _others(make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, first
                 return
             try:
                 other = make(replace(profile, **{name: factor * getattr(profile, name)}))
-            except BackendError:  # it needs more memory than it may
+            except BackendError:  # it needs more memory than allowed
                 continue
             if other.code not in known:
                 known.add(other.code)
@@ -85,7 +85,7 @@ def _others(make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, first
 
 
 def _fastest(candidates: list[Plan], backend: Backend) -> Plan:
-    """The candidate of least time, in the median of turns that they take one after another."""
+    """The candidate with the least median time of its turns, which the candidates take alternately."""
     calls = [_call_of(plan, backend) for plan in candidates]
     times: list[list[float]] = [[] for _ in candidates]
     waiting = list(range(len(candidates)))
@@ -99,12 +99,12 @@ def _fastest(candidates: list[Plan], backend: Backend) -> Plan:
 
 
 def _seconds(call: Callable[[], Any], device: str, backend: Backend) -> float:
-    """Seconds that a call takes, in the mean of a turn."""
+    """Seconds that a call takes, as the mean over a turn."""
     return Clock(wait=functools.partial(backend.synchronize, device)).turn(call, TURN)
 
 
 def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:
-    """The function of a plan, called on random numbers, and on positions that are all 0."""
+    """A call of the function of a plan, on random numbers, and on positions that are all 0."""
     sizes, program = dict(plan.sizes), LoadedProgram(plan, backend)
     place = Place(plan.device, plan.dtype, tuple(sizes[name] for name in plan.sizes_once))
     taken = (each for each in arguments(plan) if each[0].kind != "constant")
@@ -115,5 +115,5 @@ def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:
 
     given += map(source, plan.constants)
     given += program.tables(place, source).arrays
-    program.function(*given)  # what is done at a first call is not timed
+    program.function(*given)  # the first call is not timed
     return lambda: program.function(*given)

@@ -56,12 +56,12 @@ def left_sizes(context: CodegenContext, left: Left) -> list[Any]:
 
 
 def reshaped(context: CodegenContext, text: str, left: Left) -> str:
-    """A result with a dimension for each entry."""
+    """A result reshaped to one dimension for each entry."""
     return context.reshape(text, left_sizes(context, left))
 
 
 def label_sizes(context: CodegenContext, ref: Ref) -> dict[str, Any]:
-    """The sizes of the axes of an operand, those of whole dimensions from the array itself."""
+    """The sizes of the axes of an operand. That of an axis that is a whole dimension comes from the array."""
     found: dict[str, Any] = {}
     for entry, size in zip(ref.index, context.shapes[ref.name], strict=True):
         if isinstance(entry, str):
@@ -75,7 +75,7 @@ def label_sizes(context: CodegenContext, ref: Ref) -> dict[str, Any]:
 
 
 def view(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
-    """An operand with one dimension for each group; with `ones` of size 1 for one that is empty, or else none."""
+    """An operand with one dimension for each group. An empty group has size 1 with `ones`, else no dimension."""
     text = context.names[ref.name]
     present = tuple(tuple(group) for group in groups if group)
     order = view_order(layout_of(ref), present)
@@ -94,13 +94,13 @@ def view(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...]], *
 
 
 def _grouped(context: CodegenContext, text: str, ref: Ref, groups: Iterable[tuple[str, ...]]) -> str:
-    """An operand, which may have been permuted, with one dimension for each group."""
+    """An operand, possibly permuted, reshaped to one dimension for each group."""
     sizes = label_sizes(context, ref)
     return context.reshape(text, [size_along(sizes, group) for group in groups])
 
 
 def turned(context: CodegenContext, ref: Ref, axes: tuple[str, ...]) -> str | None:
-    """A matrix turned, where an order is the present one with its first axes last: libraries copy that quickest."""
+    """A transposed matrix, if an order is the layout with its first axes last: libraries copy that fastest."""
     layout = layout_of(ref)
     at = layout.index(axes[0]) if axes else 0
     if len(axes) < 3 or not at or layout[at:] + layout[:at] != axes:
@@ -111,10 +111,10 @@ def turned(context: CodegenContext, ref: Ref, axes: tuple[str, ...]) -> str | No
 
 
 def copied(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
-    """An operand with one dimension for each group, lying in memory in their order."""
+    """An operand with one dimension for each group, laid out in their order."""
     order = flatten(tuple(groups))
     if view_order(layout_of(ref), tuple(groups)) is None and any(len(group) > 1 for group in groups):
-        return view(context, ref, groups)  # put together, which copies
+        return view(context, ref, groups)  # merging the axes copies
     matrix = turned(context, ref, order)
     if matrix is not None:
         return _grouped(context, context.op("contiguous", matrix), ref, groups)
@@ -123,7 +123,7 @@ def copied(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...]])
 
 
 def broadcast(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
-    """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
+    """An operand with one dimension for each group: of full size, or of size 1 if it has no axis of the group."""
     layout, sizes = layout_of(ref), label_sizes(context, ref)
     own = [tuple(axis for axis in group if axis in layout) for group in groups]
     text = view(context, ref, own, ones=True)
@@ -139,7 +139,7 @@ def broadcast(context: CodegenContext, ref: Ref, groups: Sequence[tuple[str, ...
 
 
 def atomic(context: CodegenContext, ref: Ref) -> str:
-    """An operand with one dimension for each axis, in the order it lies in."""
+    """An operand with one dimension for each axis, in the order of its layout."""
     return permuted(context, ref, layout_of(ref))
 
 
@@ -149,12 +149,12 @@ def permuted(context: CodegenContext, ref: Ref, axes: Sequence[str]) -> str:
 
 
 def in_order(context: CodegenContext, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
-    """An array whose dimensions have some axes, with these in another order."""
+    """An array permuted from the axes `have` to the axes `want`."""
     return text if have == want else context.permute(text, [have.index(axis) for axis in want])
 
 
 def aligned(context: CodegenContext, ref: Ref, left: Left) -> str:
-    """An operand that broadcasts to the result: the same order, 1 where an axis is missing."""
+    """An operand that broadcasts to the result: axes in the same order, size 1 where an axis is missing."""
     if ref.index == left or not ref.index:
         return context.names[ref.name]
     axes, layout = [axis for entry in left for axis in names_in(entry)], layout_of(ref)
@@ -213,7 +213,7 @@ def product_source(factors: Sequence[Expression], spell: Callable[[Expression], 
 
 
 def options(context: CodegenContext, call: Call) -> dict[str, str]:
-    """The options of a function as a call gives them, or else as its record does."""
+    """The options of a function: from the call, or else the defaults of its record."""
     given = dict(call.options)
     return {
         name: scalar(context, given[name][0]) if name in given else repr(default)
@@ -222,12 +222,12 @@ def options(context: CodegenContext, call: Call) -> dict[str, str]:
 
 
 def value(expression: Expression) -> int | float | complex | None:
-    """The value of a number, or nothing for a tensor or while a size in it is open."""
+    """The value of a number; nothing for a tensor, or if a size in it is open."""
     return scalar_value(expression) if is_scalar(expression) else None
 
 
 def integer(expression: Expression) -> int:
-    """The value of a whole number that is known; an error where it is not."""
+    """The value of a known whole number. Raises an error for anything else."""
     found = scalar_value(expression)
     if found is None or isinstance(found, complex) or found != int(found):
         raise EquationError(

@@ -1,4 +1,4 @@
-"""Lowering of function calls: each as its record says."""
+"""Lowering of function calls: each as the record of its function declares."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["lower_call"]
 
 
 def lower_call(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
-    """A call of a function whose record does not lower it itself."""
+    """Lowers a call of a function whose record does not lower it itself."""
     function = FUNCTIONS[call.function]
     if function.computes:
         return _kernel(context, call)
@@ -54,7 +54,7 @@ def lower_call(context: LoweringContext, call: Call, wanted: Layout | None) -> V
 
 
 def _kernel(context: LoweringContext, call: Call) -> Value:
-    """A kernel of one equation: each operand with a dimension for each axis of that."""
+    """Lowers a call of a kernel of one equation. Each operand offers one dimension per axis of that equation."""
     function = FUNCTIONS[call.function]
     (meaning,) = function.computes
     assert not meaning.axes, (
@@ -75,7 +75,7 @@ def _kernel(context: LoweringContext, call: Call) -> Value:
 
 
 def _numbers(context: LoweringContext, call: Call) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
-    """The options of a call, with the sizes that they speak of put in."""
+    """The options of a call, with known sizes substituted."""
     return tuple((name, tuple(scalar(context, v) for v in values)) for name, values in call.options)
 
 
@@ -83,7 +83,7 @@ def _numbers(context: LoweringContext, call: Call) -> tuple[tuple[str, tuple[Exp
 
 
 def _pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
-    """A pointwise function, in the step that makes its operand where a library has both as one."""
+    """Lowers a pointwise function. It is fused into the step of its operand where the library offers that."""
     normed = _normed(context, call)
     if normed is not None:
         return normed
@@ -101,7 +101,7 @@ def _pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> V
     lowered = {
         n: operand(context, arguments[n], asked, adds)
         for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
-    }  # a product last: what is added to it may be one step with it
+    }  # products last: a bias is fused only into the last step
     operands = [lowered[n] for n in range(len(arguments))]
     if adds:
         operands = exact_together(context, operands)
@@ -121,9 +121,9 @@ def _is_product(part: Expression) -> bool:
 
 
 def _fused(context: LoweringContext, function: str, operands: Sequence[Operand]) -> Value | None:
-    """The value, where it is there: a truth value compared with 0, or a product just made, with its epilogue."""
+    """The value if it needs no new step: a truth value compared with 0, or an epilogue of the last product."""
     value = operands[0].value
-    if FUNCTIONS[function].converts is Element.TRUTH:  # which compares it with a number
+    if FUNCTIONS[function].converts is Element.TRUTH:  # this conversion compares with a number
         zero = operands[1].value is None and scalar_value(operands[1].before[0]) == 0
         return value if zero and value is not None and value.element is Element.TRUTH else None
     if function == "add" and len(operands) == 2:
@@ -134,7 +134,7 @@ def _fused(context: LoweringContext, function: str, operands: Sequence[Operand])
 
 
 def _rule(call: Call) -> Function:
-    """The record by which the operands of a pointwise function meet."""
+    """The record that decides the element types of a pointwise function."""
     function = FUNCTIONS[call.function]
     if function.keeps_whole is None:
         return function
@@ -144,10 +144,10 @@ def _rule(call: Call) -> Function:
 def _hidden(
     context: LoweringContext, call: Call, conditions: list[Operand], wanted: Layout | None
 ) -> Value | None:
-    """`where(see, P, -1e30)` as a sum with 0 and -1e30, which takes a tenth of choosing and is the same.
+    """`where(see, P, -1e30)` as the sum of P and a table of 0 and -1e30, which takes a tenth of the time.
 
-    Where `see` is the same at every call, so that the numbers are made once, and P a parameter: of other
-    tensors nobody knows that they are finite.
+    This requires that `see` is the same at every call, so that the table is computed once. P must be a parameter,
+    since other tensors may not be finite.
     """
     match call:
         case Call(WHERE.name, (_, Ref() as hides, Literal() as number)):
@@ -172,7 +172,7 @@ def _hidden(
 
 
 def _normed(context: LoweringContext, call: Call) -> Value | None:
-    """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries have."""
+    """`gain[c] * normalize[c](x) + bias[c]` as one step, which most libraries offer."""
     match call:
         case Call(
             "add",
@@ -198,7 +198,7 @@ def _normed(context: LoweringContext, call: Call) -> Value | None:
 
 
 def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
-    """A function along some axes of its operand, which it keeps or removes."""
+    """Lowers a function along some axes of its operand, which it keeps or removes."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
     asked = None if function.leaves_out(call.axes) else wanted
     value = context.lower(argument, asked)
@@ -219,7 +219,7 @@ def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> V
 def _along(
     context: LoweringContext, call: Call, value: Value, result: Element, more: Sequence[Value] = ()
 ) -> Value:
-    """The step of a function along axes of a value."""
+    """Emits the step of a function along axes of a value."""
     function = FUNCTIONS[call.function]
     axes, made = function.runs_over(call.axes), function.makes(call.axes)
     reduces = bool(function.leaves_out(call.axes))
@@ -236,7 +236,7 @@ def _along(
 
 
 def _innermost(context: LoweringContext, value: Value, axes: tuple[str, ...], function: Function) -> Value:
-    """The value with the axes that a function runs along innermost, copied so where that is faster."""
+    """The value, copied so that the axes a function runs along are innermost, if that is faster."""
     order = (*(axis for axis in value.layout if axis not in axes), *axes)
     if value.layout == order:
         return value
@@ -255,7 +255,7 @@ def _innermost(context: LoweringContext, value: Value, axes: tuple[str, ...], fu
 
 
 def _joined(context: LoweringContext, call: Call) -> Value:
-    """Operands one after another along an axis, which one without it is 1 long."""
+    """Lowers a concatenation along an axis. An operand without that axis has size 1 along it."""
     axis = call.axes[0]
     values = [ungrouped(context, context.lower(part, None)) for part in call.arguments]
     element, result = FUNCTIONS[call.function].meeting([each.element for each in values])
@@ -266,7 +266,7 @@ def _joined(context: LoweringContext, call: Call) -> Value:
 
 
 def _moved(context: LoweringContext, call: Call) -> Value:
-    """The same axes, with the elements moved along some of them."""
+    """Lowers a function that keeps the axes and moves the elements along some of them."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
     value = ungrouped(context, context.lower(argument, None))
     sizes = dict(value.sizes)

@@ -32,7 +32,7 @@ __all__ = ["LoweringContext", "Stored", "as_declared", "entry_of"]
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a named tensor is: a variable, its order in memory, the dimensions it stands for, its elements."""
+    """Where a named tensor is stored: its variable, its layout, its declared dimensions and its element type."""
 
     variable: str
     entries: Left
@@ -42,23 +42,23 @@ class Stored:
 
     @property
     def left(self) -> Left:
-        """Its dimensions in the order that is declared."""
+        """Its dimensions in the declared order."""
         return tuple(map(entry_of, self.logical))
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The sizes of the axes that it was made with."""
+        """The size of each of its axes, by the labels in `logical`."""
         axes = (axis for dim in self.dims for axis in dim)
         return {label: axis.size for label, axis in zip(itertools.chain(*self.logical), axes, strict=True)}
 
 
 def entry_of(axes: tuple[str, ...]) -> Entry:
-    """The dimension that has some axes."""
+    """The dimension with these axes: a single axis, or a composite."""
     return axes[0] if len(axes) == 1 else axes
 
 
 def as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> Stored:
-    """A tensor that lies in memory as it is declared, its axes numbered so that each is distinct; `...` stays."""
+    """A tensor in its declared layout. Its axes are numbered so that each is distinct; `...` stays."""
     logical = tuple(
         tuple(ELLIPSIS if axis.name == ELLIPSIS else f"{n}.{m}" for m, axis in enumerate(dim))
         for n, dim in enumerate(dims)
@@ -68,26 +68,26 @@ def as_declared(name: str, dims: tuple[Dim, ...], element: Element) -> Stored:
 
 @dataclass
 class LoweringContext(ABC):
-    """What the functions of lowering share.
+    """The state that the functions of lowering share.
 
     Attributes:
-        lines: what is lowered.
+        lines: the lines and calls that are lowered.
         values: every open size, for costs.
-        target: what it is lowered for.
+        target: the target that they are lowered for.
         choose: orders an n-ary contraction.
-        product: plans a product whose factors get gradients, forward and backward, at some sizes.
+        product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
         steps: the steps so far.
-        named: the tensors of lines and what is given, by name.
-        stored: where each of them is.
-        invariant: the tensors that depend on nothing that a call gives.
-        changing: those that get gradients.
+        named: the names of all leaves, and of all tensors that lines and calls define.
+        stored: where each of these tensors is stored.
+        invariant: the tensors that depend on no argument of a call; see `planning.constant_folding`.
+        changing: the tensors that get gradients.
         read_by_name: the tensors that blocks read by their own names.
         readers: how many references read each tensor.
-        copies: of a variable, in other orders, which are told by the places of its axes.
-        laid: the variables of tensors that are laid out in the order that several of their readers have in common.
-        sizes: those of the axes in the line at hand.
-        written: the order in which it writes its axes.
-        asked: the part of those who read it that have it copied into that order.
+        copies: the copies of a variable in other layouts, by the permutation of its axes.
+        laid: the variables of tensors that were copied into the shared layout of several readers.
+        sizes: the sizes of the axes in the current line.
+        written: the order in which the current line declares its axes.
+        asked: the share of the readers of its result that copy it into that order.
     """
 
     lines: Lines
@@ -121,7 +121,7 @@ class LoweringContext(ABC):
 
     @abstractmethod
     def lower(self, expression: Expression, wanted: Layout | None) -> Value:
-        """The value of an expression; `wanted` is the order in memory that would suit."""
+        """The value of an expression; `wanted` is the preferred layout."""
 
     @property
     def profile(self) -> DeviceProfile:
@@ -134,11 +134,11 @@ class LoweringContext(ABC):
         return self.target.itemsize
 
     def name(self) -> str:
-        """A variable that nothing has yet."""
+        """The name of a new variable."""
         return next(name for name in self.numbered if name not in self.taken)
 
     def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
-        """The number of positions along some axes, at the sizes planned for."""
+        """The number of positions along some axes, at the planned sizes."""
         return int(product(self.known(sizes[axis]) for axis in axes))
 
     def _count_in(self, line: Line, axes: Iterable[str]) -> int:
@@ -146,9 +146,9 @@ class LoweringContext(ABC):
 
 
 def _positions(values: Mapping[str, Any], size: Any) -> int:
-    """The value of a size."""
+    """The value of a size as an integer. Raises an error if it is unknown."""
     value = evaluate(size, values)
-    if isinstance(value, Fraction):  # 64 of something assumed may not divide by 5 of another
+    if isinstance(value, Fraction):  # an assumed size need not divide evenly: 64 / 5
         return max(1, round(float(value)))
     if not isinstance(value, int):
         names = ", ".join(size_names(value))

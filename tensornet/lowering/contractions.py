@@ -34,7 +34,7 @@ __all__ = ["lower_contraction", "lower_quotient", "lower_rounded"]
 
 
 def lower_contraction(context: LoweringContext, expression: Contraction, wanted: Layout | None) -> Value:
-    """A product of several factors, summed over some axes."""
+    """Lowers a product of several factors that is summed over some axes."""
     scalars, values = _factors(context, expression.factors)
     return _multiply(context, values, scalars, expression.summed, wanted)
 
@@ -52,7 +52,7 @@ def _multiply(
     summed: tuple[str, ...],
     wanted: Layout | None,
 ) -> Value:
-    """The product of tensors and numbers; what is exact is multiplied before it meets the working type."""
+    """The product of tensors and numbers. Exact factors are multiplied before they become the working type."""
     values = _sum_alone(context, values, set(summed))
     exact = [each for each in values if each.element.is_exact]
     apart = exact and len(exact) < len(values) and (not summed or len(exact) == 1)
@@ -68,7 +68,7 @@ def _multiply(
 
 
 def _sum_alone(context: LoweringContext, values: list[Value], summed: set[str]) -> list[Value]:
-    """Sums the axes that only one factor has, which never hurts; truth values are counted."""
+    """Sums each axis that only one factor has, which is never slower. Truth values are counted."""
     reduced: list[Value] = []
     holders = Counter(axis for each in values for axis in set(each.layout))
     for each in values:
@@ -83,19 +83,19 @@ def _sum_alone(context: LoweringContext, values: list[Value], summed: set[str]) 
 
 
 def _weight(context: LoweringContext, value: Value) -> tuple[bool, int]:
-    """What it takes to do something to a value: nothing where that is done once."""
+    """The cost of an operation on a value. Invariant values come first, since they are computed only once."""
     return value.ref.name not in context.invariant, context.count(value.sizes, value.layout)
 
 
 def _scaled(context: LoweringContext, value: Value, scalars: list[Expression]) -> Value:
-    """The value times some numbers; it is divided by one that may be 0."""
+    """The value times some numbers. The reciprocal of a number that may be 0 becomes a division."""
     below = [each for each in scalars if _may_divide_by_zero(each)]
     factors = [*(each for each in scalars if each not in below), value.ref, *below]
     return emit(context, value.left, product_of(factors), [value], {}, value.element)
 
 
 def _may_divide_by_zero(number: Expression) -> bool:
-    """Whether a number is the reciprocal of one that is 0, or not known yet."""
+    """Whether a number is the reciprocal of 0, or of a number that is not known yet."""
     return is_reciprocal(number) and not scalar_value(number.arguments[0])  # type: ignore[union-attr]
 
 
@@ -105,7 +105,7 @@ def _may_divide_by_zero(number: Expression) -> bool:
 def _contract(
     context: LoweringContext, values: list[Value], summed: set[str], wanted: Layout | None
 ) -> Value:
-    """The contraction of several tensors, pair by pair in the order that is chosen."""
+    """The contraction of several tensors, pair by pair in the chosen order."""
     kept, sizes = frozenset(axis for each in values for axis in each.layout) - summed, sizes_of(values)
     problem = Problem(
         tuple(each.layout for each in values),
@@ -127,7 +127,7 @@ def _contract(
 
 
 def _of_copies(context: LoweringContext, problem: Problem, values: list[Value]) -> Value:
-    """The product of two tensors, of copies of them where these are read more quickly."""
+    """The product of two tensors. It reads existing copies of them in other layouts where that is faster."""
     found: list[tuple[float, Order, list[Value]]] = []
     for pair in itertools.product(*(_copies(context, each) for each in values)):
         order = context.choose(replace(problem, layouts=tuple(each.layout for each in pair)))
@@ -137,7 +137,7 @@ def _of_copies(context: LoweringContext, problem: Problem, values: list[Value]) 
 
 
 def _copies(context: LoweringContext, value: Value) -> list[Value]:
-    """A tensor as it lies, and copies of it in other orders that are there."""
+    """A tensor in its own layout, and its existing copies in other layouts."""
     layout, copies = value.layout, context.copies[value.ref.name]
     return [value] + [
         replace(value, ref=Ref(name, tuple(layout[place] for place in places)))
@@ -149,7 +149,7 @@ def _copies(context: LoweringContext, value: Value) -> list[Value]:
 def _with_vjp(
     context: LoweringContext, problem: Problem, values: list[Value], changing: frozenset[int]
 ) -> Value:
-    """The call of a product whose backward pass is planned with it; factors are brought into the orders it reads."""
+    """The call of a product that is planned with its backward pass. Factors are copied into the layouts it reads."""
     order, sizes = joint_order(problem, changing), sizes_of(values)
     left = problem.wanted or flatten(order[-1].way.result)
     values = [_apart(context, each) for each in values]
@@ -172,7 +172,7 @@ def _with_vjp(
 
 
 def _apart(context: LoweringContext, value: Value) -> Value:
-    """The value as a function may take it: the sizes of what lies together are known, or lie apart."""
+    """The value as an operand of a function: composite dimensions are split unless all their sizes are known."""
     grouped = (axis for entry in value.left if isinstance(entry, tuple) for axis in entry)
     known = all(isinstance(context.open(value.sizes[axis]), int) for axis in grouped)
     return value if known else reorder(context, value, value.layout)
@@ -182,7 +182,7 @@ def _apart(context: LoweringContext, value: Value) -> Value:
 
 
 def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Sequence[Value]) -> Value:
-    """Emits the steps of one contraction, without what its readers will do."""
+    """Emits the steps of one contraction. Their costs exclude the copy of the result that its readers make."""
     made, sizes = list(values), sizes_of(values)
     for pair in order:
         a, b = made[pair.first], _settled(context, made[pair.second], made[pair.first], pair.way)
@@ -199,7 +199,7 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
 
 
 def _settled(context: LoweringContext, value: Value, other: Value, way: Strategy) -> Value:
-    """The second tensor of a product, brought once into the order it is read in at each call, if it is invariant."""
+    """The second operand of a product. If it is invariant, it is copied once into the layout that each call reads."""
     invariant = context.invariant
     if way.kind != "matmul" or value.ref.name not in invariant or other.ref.name in invariant:
         return value
@@ -212,7 +212,7 @@ def _settled(context: LoweringContext, value: Value, other: Value, way: Strategy
 def _copied_once(
     context: LoweringContext, a: Value, b: Value, way: Strategy
 ) -> tuple[Value, Value, Strategy]:
-    """The operands of a product; what it reads in another order, and others read as well, is copied before it."""
+    """The operands of a product. One that it reads in another layout is copied before if it has other readers."""
     pair = [a, b]
     for n, each in enumerate(pair):
         order, known = way.read(each.layout, n == 0), each.ref.name
@@ -225,8 +225,8 @@ def _copied_once(
 
 
 def _linear(way: Strategy, a: Value, b: Value) -> Strategy:
-    """The same product, its rows left as they are where the first tensor has them before what is summed, and
-    the second is a matrix of columns and these, as weights are kept."""
+    """The same product as a linear layer, which keeps the dimensions of its rows, where the layouts allow that:
+    the first operand has its rows before the summed axes, and the second its columns, as weights do."""
     if (
         way.kind != "matmul"
         or way.batch
@@ -242,7 +242,7 @@ def _linear(way: Strategy, a: Value, b: Value) -> Strategy:
 
 
 def _packed(context: LoweringContext, way: Strategy, sizes: Mapping[str, int]) -> Strategy:
-    """The same by a kernel that packs both matrices, where the library has one and it is quicker."""
+    """The same product by a kernel that packs both matrices, where the library has one and it is faster."""
     if way.batch or way.kind not in ("matmul", "linear") or PACKED not in context.target.supported:
         return way
     one, two = (way.columns, way.rows) if way.swapped else (way.rows, way.columns)
@@ -254,7 +254,7 @@ def _packed(context: LoweringContext, way: Strategy, sizes: Mapping[str, int]) -
 
 
 def lower_quotient(context: LoweringContext, factors: tuple[Expression, ...], wanted: Layout | None) -> Value:
-    """A product that sums nothing, from left to right: in `a * b / c * d` the division is one."""
+    """Lowers a product that sums nothing, from left to right: `a * b / c * d` has one division, of `a * b`."""
     last = max(n for n, factor in enumerate(factors) if is_reciprocal(factor))
     value = _divided(context, *_division(context, factors[: last + 1], wanted))
     scalars, values = _factors(context, factors[last + 1 :])
@@ -264,7 +264,7 @@ def lower_quotient(context: LoweringContext, factors: tuple[Expression, ...], wa
 def _division(
     context: LoweringContext, factors: tuple[Expression, ...], wanted: Layout | None
 ) -> tuple[Operand, Operand]:
-    """What is divided in `a * b / c`, and by what."""
+    """The dividend and the divisor of `a * b / c`."""
     *above, below = factors
     assert isinstance(below, Call)
     numerator = operand(context, product_of(above), wanted, scaled=True)
@@ -280,7 +280,7 @@ def _quotient(above: Expression, below: Expression) -> Expression:
 
 
 def lower_rounded(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
-    """The integer that a number is rounded to: of integers divided, without a fraction in between."""
+    """Lowers the rounding of a number. A quotient of integers is one integer division, without a fraction."""
     match call.arguments[0]:
         case Contraction((_, *_, last) as factors, ()) if is_reciprocal(last):
             above, below = _division(context, factors, wanted)
@@ -300,5 +300,5 @@ def lower_rounded(context: LoweringContext, call: Call, wanted: Layout | None) -
 
 
 def _is_whole_divisor(operand: Operand) -> bool:
-    """Whether integers can be divided by it: a whole number, and not 0."""
+    """Whether an operand can divide integers: a whole number other than 0."""
     return operand.value is None and operand.is_whole and scalar_value(operand.before[0]) != 0

@@ -1,4 +1,4 @@
-"""Epilogue fusion: a bias, or a function of each element, in the step of the matrix product just made."""
+"""Epilogue fusion: a bias, or a function of each element, in the step of the matrix product before it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ __all__ = ["order_with_bias", "with_bias", "with_function"]
 
 
 WORTH = 0.3
-"""From this part of the time of its product on, a bias that takes no step is worth more than an order that suits."""
+"""The layout that allows a fused bias is requested if a step for the bias takes at least this part of the time of
+its product."""
 
 
 def _product_of(context: LoweringContext, value: Value) -> Step | None:
-    """The last step, if it is a product of matrices that makes a value which nothing else may read as it is."""
+    """The last step, if it computes a value that has no name by which other steps may read it."""
     last = context.steps[-1] if context.steps else None
     if not isinstance(last, Step) or last.equation.name != value.ref.name or value.ref.name in context.named:
         return None
@@ -31,8 +32,8 @@ def _product_of(context: LoweringContext, value: Value) -> Step | None:
 
 
 def order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
-    """The order in which a product of two takes what is added to its rows in one step, where that is worth asking for:
-    with the axes of the bias innermost."""
+    """The layout in which a product of two tensors takes a bias in the same step, if it is worth requesting:
+    the axes of the bias are innermost."""
     match call.arguments:
         case (Contraction((one, two), (_, *_)) as made, Ref() as bias):
             pass
@@ -48,7 +49,7 @@ def order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
     first = axes_of_index(rows.index) if isinstance(rows, Ref) else free_axes(rows)
     kept = tuple(axis for axis in first if axis not in made.summed)
     if not kept or not set(kept).isdisjoint(free_axes(other)):
-        return None  # many products, which no library adds a bias to
+        return None  # a batch of products, to which no library adds a bias
     if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
         return None
     m, n, k = (float(context.count(context.sizes, axes)) for axes in (kept, last, made.summed))
@@ -58,7 +59,7 @@ def order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
 
 
 def with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | None:
-    """A matrix product just made, with what is added to each of its rows: one step, which most libraries have."""
+    """The last matrix product with a bias added to each of its rows, as one step, which most libraries offer."""
     values = [each.value for each in terms if each.value is not None and not each.numbers]
     if "linear" not in context.target.supported or len(values) != 2:
         return None
@@ -81,7 +82,7 @@ def with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | Non
 
 
 def with_function(context: LoweringContext, function: str, value: Value) -> Value | None:
-    """A linear product just made, with a function of each element: one step, where the library's kernel has it."""
+    """The last linear product with a function of each element, as one step, if the library's kernel offers it."""
     last = _product_of(context, value)
     if last is None or (way := last.arrangement) is None or not way.packed or way.kind != "linear":
         return None

@@ -1,6 +1,6 @@
 """Lines: the equations of a program as lowering reads them, in which each axis has a size of its own.
 
-The name of an axis stands for that axis in one line alone. In a graph it may have to tell a size (`ir.axis_names`).
+The name of an axis is local to its line. In a graph it may also have to identify a size (`ir.axis_names`).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ Item: TypeAlias = "Line | Apply"
 
 @dataclass(frozen=True)
 class Lines:
-    """What is lowered: lines, and calls of blocks between them.
+    """The input of lowering: lines, and calls of blocks between them.
 
     Attributes:
-        leaves: what is given, and read.
-        body: the lines and calls, each after what it reads.
+        leaves: the leaves that are read.
+        body: the lines and calls, each after those whose results it reads.
         outputs: the names of the results.
         sizes: the names of all sizes.
-        bound: those that have a value.
+        bound: the values of the sizes that are known.
         dims: the dimensions of all tensors, by name.
-        elements: what the leaves hold.
+        elements: the element types of the leaves.
     """
 
     leaves: tuple[Leaf, ...]
@@ -82,7 +82,7 @@ class Lines:
 
 
 def lines_of(program: Program, taken: Iterable[str] = ()) -> Lines:
-    """The lines of a program, which call no new tensor by names that are taken."""
+    """The lines of a program. New tensors get none of the names in `taken`."""
     writing = _Writing(program, taken)
     elements = {leaf.name: each.element for each, leaf in program.leaves.items()}
     return Lines(
@@ -97,7 +97,7 @@ def lines_of(program: Program, taken: Iterable[str] = ()) -> Lines:
 
 
 class _Writing:
-    """The lines, while they are written; see `ir.equations.Naming`."""
+    """The lines, while they are built; see `ir.equations.Naming`."""
 
     def __init__(self, program: Program, taken: Iterable[str]) -> None:
         self.same, names = program.same, program.names
@@ -134,11 +134,11 @@ class _Writing:
         return self.tensors[each]
 
     def _is_laid_out(self, each: Node, readers: Iterable[Node]) -> bool:
-        """Whether a kernel takes parts of a dimension of what a node reads: see `shared_layouts`."""
+        """Whether a node splits a dimension of an operand and a kernel reads the node: see `shared_layouts`."""
         return any(map(is_kernel, readers)) and bool(parted(each, self.same))
 
     def dimension(self, each: Node, d: int) -> str:
-        """What a dimension of a node is called."""
+        """The name of a dimension of a node."""
         return "_".join(axis.name for axis in self.dims[self.tensor(each)][d])
 
     def _define(self, each: Node, name: str) -> None:
@@ -158,12 +158,12 @@ class _Axes:
         self.writing, self.sizes = writing, dict[str, Size]()
 
     def named(self, each: Node, axis: int) -> str:
-        """Its own name, or that of a dimension that it runs along, with a number if another one has it."""
+        """The name of an axis, or of a dimension that it runs along, with a number if another axis has that name."""
         own, size = self.writing.written.called.get((each, axis)), size_of(each, axis)
         return self.sized(size, own or next(hints(self.writing, each, axis), ""))
 
     def sized(self, size: Size, stem: str = "") -> str:
-        """A name for an axis of some size; one that a size has is that of axes as long."""
+        """A name for an axis of some size. An axis may have the name of a size only if it has that size."""
         stem, known = stem or name_of(size) or "n", self.writing.known
         names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
         unused = (each for each in names if each not in self.sizes)
@@ -172,16 +172,16 @@ class _Axes:
         return name
 
     def spoken(self, size: Size, alike: Iterable[str] = ()) -> Expression:
-        """A size as an expression, as far as it has no value."""
+        """A size as an expression, with known sizes substituted."""
         return size_expression(evaluate(size, self.writing.bound))
 
     def in_order(self, each: Node, entry: Affine, length: Size) -> Affine:
-        """The window as it is."""
+        """The window, unchanged."""
         return entry
 
 
 def in_order(items: Sequence[Item]) -> Iterator[Item]:
-    """Lines as they come, but each before what reads it, and calls in their order, as late as can be."""
+    """The lines in order, but each before its readers. Calls keep their order and come as late as possible."""
     makers = {name: item for item in items for name in _defines(item)}
 
     def before(item: Item) -> Iterator[Item]:

@@ -1,7 +1,7 @@
-"""Loop-invariant code motion: what no position of a loop changes is computed before the loop.
+"""Loop-invariant code motion: steps that are the same at all positions of a loop are computed before it.
 
-Here this is what is made of constants (`planning.constant_folding` finds it). What does not recur, `x * W` in
-`h[t] = tanh(x[t] * W + h[t-1] * U)`, leaves the loop where the scan is made, in `scan.lowering`.
+This file moves the steps that depend on constants alone, which `planning.constant_folding` finds. Terms that do not
+recur, such as `x * W` in `h[t] = tanh(x[t] * W + h[t-1] * U)`, are moved in `scan.lowering`, where the scan is built.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _VARIABLE = re.compile(r"t\d+")
 def hoist_loop_invariants(
     context: LoweringContext, plan: Plan, call: Apply
 ) -> tuple[tuple[str, ...], Repetition]:
-    """Loop-invariant code motion: what is alike at all positions of a loop is made before it, under other names."""
+    """Emits the loop-invariant steps of a block before its loop, under other names.
+
+    The result is the names of the block's tables here, and the repetition.
+    """
     along = call.along
     assert along is not None
     outer = call.names()
@@ -34,7 +37,7 @@ def hoist_loop_invariants(
     for step in plan.once:
         assert isinstance(step, Step)
         name = fresh(step.equation.name, context.taken)
-        if _VARIABLE.fullmatch(name):  # there is one of that name, or will be
+        if _VARIABLE.fullmatch(name):  # another variable has or will get that name
             name = context.name()
         context.taken.add(name)
         right = rename_tensors(step.equation.right, names)
@@ -47,7 +50,7 @@ def hoist_loop_invariants(
 
 
 def variable_of(context: LoweringContext, name: str) -> str:
-    """The variable of a tensor that a block is given; brought in order once, it stays so for other calls."""
+    """The variable of a block's operand, in its declared layout. A copy into that layout serves other calls too."""
     stored = context.stored[name]
     variable = in_logical_order(context, stored)
     context.stored[name] = replace(stored, variable=variable, entries=stored.left)

@@ -1,7 +1,7 @@
 """Lowering: a program to steps, each one operation.
 
-Lowering decides the order in memory of every intermediate (the left side of its step) and hands
-each n-ary contraction to `choose`, which returns which pairs to contract, and how.
+Lowering decides the layout of every intermediate (the left side of its step). It passes each n-ary contraction to
+`choose`, which returns the pairs to contract, and how.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def lower(
     Args:
         lines: the lines of the program, rewritten as far as it should be, and the calls of blocks.
         values: every open size, for costs.
-        target: what it is planned for.
+        target: the target that it is planned for.
         choose: orders an n-ary contraction.
-        planned: plans a block that is called, told which of its leaves get gradients.
-        inside: whether it is such a block, whose results go on being computed with.
-        product: plans a product whose factors get gradients, both ways, at some sizes.
-        as_laid: whether all that is made had better lie as it is written.
+        planned: plans a block that is called, given which of its leaves get gradients.
+        inside: whether the program is such a block, whose results are read by steps of its caller.
+        product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
+        as_laid: whether every tensor is best laid out as its line declares.
     """
     context = _Lowering(lines, values, target, choose, product)
     results = _lower_lines(context, planned, inside, as_laid)
@@ -88,7 +88,7 @@ def lower(
 def steps_to_price(
     lines: Lines, values: Mapping[str, int], target: Target, choose: Choose
 ) -> Sequence[Step | CallStep]:
-    """The steps that compute a program without calls, as they are made: their axes may have numbers, and nothing
+    """The steps that compute a program without calls, as they are emitted: axes may be numbered, and nothing
     is freed. The arguments are those of `lower`."""
     context = _Lowering(lines, values, target, choose)
     _lower_lines(context)
@@ -96,15 +96,15 @@ def steps_to_price(
 
 
 class _Lowering(LoweringContext):
-    """The context, in which expressions are lowered by what they are."""
+    """The context, which lowers each expression by its kind."""
 
     def lower(self, expression: Expression, wanted: Layout | None) -> Value:
-        """The value of an expression; `wanted` is the order in memory that would suit."""
+        """The value of an expression; `wanted` is the preferred layout."""
         return lower_expression(self, expression, wanted)
 
 
 def lower_expression(context: _Lowering, expression: Expression, wanted: Layout | None) -> Value:
-    """The value of an expression, by what it is."""
+    """Lowers an expression by its kind."""
     match expression:
         case Ref():
             return read(context, expression)
@@ -128,7 +128,7 @@ def lower_expression(context: _Lowering, expression: Expression, wanted: Layout 
 def _lower_lines(
     context: _Lowering, planned: Planned | None = None, inside: bool = False, as_laid: bool = False
 ) -> tuple[Result, ...]:
-    """Makes the steps of all lines and calls, in order; where the outputs are then."""
+    """Emits the steps of all lines and calls, in order. The result says where the outputs are."""
     lines = context.lines
     asked_for = frozenset(context.named if as_laid else _asked_for(lines))
     leaving = frozenset[str]() if inside else frozenset(lines.outputs).difference(context.readers)
@@ -144,7 +144,7 @@ def _lower_lines(
 
 
 def _asked_for(lines: Lines) -> Iterator[str]:
-    """The tensors that are best made in the order that is written: all but those that go into products alone."""
+    """The tensors that are best laid out as declared: all but those that contractions alone read."""
     yield from lines.outputs
     for call in lines.calls:
         yield from call.operands
@@ -156,13 +156,13 @@ def _asked_for(lines: Lines) -> Iterator[str]:
 
 
 def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
-    """The steps of a line; the last one, if it made the tensor, has its name."""
+    """Emits the steps of a line. The step that computes the tensor gets its name."""
     equation, start = line.equation, len(context.steps)
     context.sizes, context.written = line.sizes, axes_of_index(equation.left)
     value = context.lower(equation.right, context.written if as_written else None)
     if equation.name in context.read_by_name:
         value = reorder(context, value, equation.left)
-        if not _is_made_here(context, value, start):  # it is another tensor, by another name
+        if not _is_made_here(context, value, start):  # the value is that of another tensor
             value = emit(
                 context, value.left, value.ref, [value], {}, value.element, seconds=context.profile.view
             )
@@ -172,7 +172,7 @@ def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
             context.changing.add(equation.name)
         add(context, _renamed(context.steps.pop(), equation.name))
         variable = equation.name
-    if variable != equation.name:  # who reads the one reads the other
+    if variable != equation.name:  # readers of this tensor read that variable
         context.readers[variable] += context.readers[equation.name] - 1
     missing = set(context.written) - set(value.layout)
     assert not missing, f"{equation} lost {missing}"
@@ -182,29 +182,29 @@ def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
 
 
 def _is_made_here(context: LoweringContext, value: Value, start: int) -> bool:
-    """Whether a value is what the last step made, of those from some number on, and has no name yet."""
+    """Whether a value is the result of the last step, at number `start` or later, and has no name yet."""
     made = len(context.steps) > start and (value.ref.name,) == context.steps[-1].defines
     return made and value.ref.name not in context.named
 
 
 def _renamed(step: Step | CallStep, name: str) -> Step | CallStep:
-    """The step whose one result is called otherwise."""
+    """The step with its one result renamed."""
     if isinstance(step, CallStep):
         return replace(step, results=(name,))
     return replace(step, equation=replace(step.equation, name=name))
 
 
 def _result(context: LoweringContext, name: str, inside: bool) -> Result:
-    """Where an output is, lying as whoever reads it takes it to lie."""
+    """Where an output is, in the layout that its reader expects."""
     stored = context.stored[name]
     axes = tuple(Axis(label, context.open(size)) for label, size in stored.sizes.items())
     value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
-    if stored.element is Element.WIDE and not inside:  # what leaves is of the working type
+    if stored.element is Element.WIDE and not inside:  # outputs have the working type
         value = convert(context, value, Element.NUMBER)
     if value.layout != axes_of_index(stored.left) and (
         inside or view_order(value.layout, stored.logical) is None
     ):
-        value = reorder(context, value, stored.left)  # a caller takes it to lie as it is declared
+        value = reorder(context, value, stored.left)  # a caller expects the declared layout
     return Result(name, value.ref, stored.left, axes, value.element)
 
 
@@ -212,11 +212,11 @@ def _result(context: LoweringContext, name: str, inside: bool) -> Result:
 
 
 def _lower_block(context: LoweringContext, call: Apply, planned: Planned) -> None:
-    """A call of a block; what it is given, and what it gives, lies in memory as it is declared."""
+    """Emits the call of a block. Its operands and results have the declared layout."""
     names, changing = call.names(), context.changing
     seen = {leaf.name: context.stored[names[leaf.name]].element for leaf in call.graph.leaves}
     given = frozenset(leaf for leaf, name in names.items() if context.stored[name].variable in changing)
-    both_ways = given if call.along is None else frozenset[str]()  # small steps are autograd's own
+    both_ways = given if call.along is None else frozenset[str]()  # autograd differentiates small steps
     plan = planned(holding(call.graph, seen), both_ways)
     tables, along = hoist_loop_invariants(context, plan, call) if call.along is not None else ((), None)
     operands = tuple(variable_of(context, name) for name in call.operands)
@@ -234,10 +234,10 @@ def _lower_block(context: LoweringContext, call: Apply, planned: Planned) -> Non
 
 
 def _plainly(step: Step | CallStep, known: set[str]) -> Step | CallStep:
-    """The step with axes by their plain names, where a number tells none of its own apart.
+    """The step with the numbers removed from axis names where its axes stay distinct without them.
 
-    Axes are local to an equation; numbers keep those with sizes of their own apart in different ones, where
-    blocks are written out, and those of one equation that parts into several steps.
+    Axes are local to an equation. Numbers distinguish axes of different sizes across equations, where blocks are
+    inlined. They also distinguish axes of one equation that becomes several steps.
 
     Args:
         step: the step.
@@ -248,7 +248,7 @@ def _plainly(step: Step | CallStep, known: set[str]) -> Step | CallStep:
     present = occurring(step.equation.right) | set(axes_of_index(step.equation.left))
     spoken = {
         part.axis for part in step.equation.parts if isinstance(part, Size)
-    }  # which are sizes of the graph
+    }  # these are sizes of the graph
     names: dict[str, str] = {}
     for axis in step.axes:
         found = None if axis.name in spoken else _NUMBERED.fullmatch(axis.name)

@@ -1,4 +1,4 @@
-"""Lowering of pointwise functions: operands are broadcast as each function asks."""
+"""Lowering of pointwise functions: operands are converted as each function requires, and broadcast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Operand", "applied", "combine", "exact_together", "is_reciprocal", "
 
 @dataclass(frozen=True)
 class Operand:
-    """What a pointwise step reads: a tensor with numbers before and after it, or a number alone."""
+    """An operand of a pointwise step: a tensor with numeric factors before and after it, or a number alone."""
 
     value: Value | None
     before: tuple[Expression, ...] = ()
@@ -41,18 +41,18 @@ class Operand:
 
     @property
     def numbers(self) -> tuple[Element, ...]:
-        """What the numbers are."""
+        """The element types of the numbers."""
         return tuple(of_number(each) for each in (*self.before, *self.after))
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is made of integers."""
+        """Whether all its parts are integers or truth values."""
         tensors = () if self.value is None else (self.value.element,)
         return all(each <= Element.WHOLE for each in (*self.numbers, *tensors))
 
 
 def applied(context: LoweringContext, function: str, values: Sequence[Value]) -> Value:
-    """A pointwise function of tensors at hand."""
+    """Emits a pointwise function of tensors that are lowered already."""
     operands = [Operand(each) for each in values]
     return combine(context, FUNCTIONS[function], lambda *each: Call(function, each), operands)
 
@@ -60,7 +60,7 @@ def applied(context: LoweringContext, function: str, values: Sequence[Value]) ->
 def operand(
     context: LoweringContext, expression: Expression, wanted: Layout | None, scaled: bool = False
 ) -> Operand:
-    """What a pointwise step reads; `scaled` where it may multiply by numbers on the way."""
+    """Lowers an operand of a pointwise step; `scaled`: whether the step may multiply it by numbers too."""
     if is_scalar(expression):
         return Operand(None, (scalar(context, expression),))
     if scaled and isinstance(expression, Contraction) and not expression.summed:
@@ -83,7 +83,7 @@ def combine(
     first: Sequence[Operand] = (),
     wanted: Layout | None = None,
 ) -> Value:
-    """A pointwise step of operands brought together as `rule` asks, after some that are as they are."""
+    """Emits a pointwise step over `first`, unchanged, and `operands`, converted as `rule` requires."""
     tensors = [each.value.element for each in operands if each.value is not None]
     if rule.takes == "truths":
         operands = [replace(each, before=tuple(map(_truth, each.before))) for each in operands]
@@ -99,7 +99,7 @@ def combine(
 
 
 def _truth(number: Expression) -> Expression:
-    """A number as a truth value; one that speaks of an open size is compared with 0."""
+    """A number as a truth value; one that depends on an open size is compared with 0."""
     value = scalar_value(number)
     return Call(CONVERSIONS[Element.TRUTH], (number, Literal(0))) if value is None else Literal(value != 0)
 
@@ -113,7 +113,7 @@ def _tensors(operands: Sequence[Operand]) -> list[Value]:
 
 
 def _lying(context: LoweringContext, value: Value, order: Layout) -> Value:
-    """The value, lying as the result does where it is invariant, so that it is brought there once."""
+    """The value. An invariant one is brought into the layout of the result, which happens only once."""
     asked = tuple(axis for axis in order if axis in value.layout)
     if value.ref.name not in context.invariant or asked == value.layout:
         return value
@@ -121,7 +121,7 @@ def _lying(context: LoweringContext, value: Value, order: Layout) -> Value:
 
 
 def exact_together(context: LoweringContext, terms: list[Operand]) -> list[Operand]:
-    """The terms of a sum, those that are exact added up before they meet numbers of the working type."""
+    """The terms of a sum. Exact ones are added up first, before they meet numbers of the working type."""
     exact = [each for each in terms if each.value is None or each.value.element.is_exact]
     if not 1 < len(exact) < len(terms) or not _tensors(exact):
         return terms
@@ -137,10 +137,10 @@ def is_reciprocal(factor: Expression) -> bool:
 
 
 def _common_order(context: LoweringContext, values: Sequence[Value], wanted: Layout | None) -> Left:
-    """The order of a result made of some operands; theirs, grouped as they are, if they lie alike.
+    """The layout of a result of some operands. If they all have the same layout, it is theirs, with composites.
 
-    But one that is wanted where none of them has all axes and each lies in that order, as far as it goes, or is
-    invariant: libraries let a result lie as its operands do.
+    Otherwise it is the wanted layout, if each operand is invariant or has its axes in that order: libraries lay a
+    result out as its operands are. Otherwise `order_of` decides.
     """
     if len({each.left for each in values}) == 1:
         return values[0].left
@@ -153,8 +153,8 @@ def _common_order(context: LoweringContext, values: Sequence[Value], wanted: Lay
 
 
 def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) -> Layout:
-    """The order of a result of these axes: that of an operand that has all of them, the written one if
-    there is a choice; and as it is written where none has."""
+    """The layout of a result with these axes: that of an operand that has all of them, preferably in the written
+    order. If no operand has all of them, it is the written order."""
     whole = [each.layout for each in values if set(each.layout) == axes]
     written = tuple(axis for axis in context.written if axis in axes)
     if set(written) == axes and (not whole or written in whole):

@@ -34,18 +34,18 @@ from .steps import emit, reorder
 __all__ = ["in_logical_order", "in_windows", "read", "scalar"]
 
 WINDOWS = "windows"
-"""What a backend has a spelling for that looks at an array in windows, without a copy."""
+"""The name of the template of a backend that can view an array in windows, without a copy."""
 
 
 def scalar(context: LoweringContext, expression: Expression) -> Expression:
-    """A number, with the sizes it speaks of put in."""
+    """A number, with known sizes substituted."""
     if isinstance(expression, Size):
         return size_expression(context.open(symbol(expression.axis)))
     return transform(expression, lambda part: scalar(context, part))
 
 
 def read(context: LoweringContext, ref: Ref) -> Value:
-    """A tensor under the axis names of this reference: as it lies, or picked out of it by a step."""
+    """A tensor under the axis names of this reference: the stored tensor, or elements of it picked by a step."""
     stored = context.stored[ref.name]
     found = _as_it_lies(context, ref, stored)
     if found is None:
@@ -54,7 +54,7 @@ def read(context: LoweringContext, ref: Ref) -> Value:
 
 
 def _as_it_lies(context: LoweringContext, ref: Ref, stored: Stored) -> Value | None:
-    """The tensor, where each dimension is read whole, and no two of them together."""
+    """The stored tensor, if each dimension is read whole, and no two of them along the same axis."""
     entries: dict[str, Entry] = {}
     sizes: dict[str, Any] = {}
     for part, dim, entry in zip(stored.logical, stored.dims, ref.index, strict=True):
@@ -79,7 +79,7 @@ def _as_it_lies(context: LoweringContext, ref: Ref, stored: Stored) -> Value | N
 
 
 def _is_componentwise(context: LoweringContext, names: tuple[str, ...], dim: Dim) -> bool:
-    """Whether the parts of a composite are those of the dimension it reads, one by one."""
+    """Whether a composite has axes of the same sizes as the dimension it reads, one by one."""
     pairs = zip(names, dim, strict=False)
     return len(names) == len(dim) and all(
         context.open(context.sizes[name]) == context.open(axis.size) for name, axis in pairs
@@ -87,7 +87,7 @@ def _is_componentwise(context: LoweringContext, names: tuple[str, ...], dim: Dim
 
 
 def _laid(context: LoweringContext, ref: Ref, value: Value) -> Value:
-    """A tensor in the order that several of its readers have in common, if this is one of them."""
+    """A tensor in the shared layout of several readers, if this reference is one of them."""
     common, axes = context.common[ref.name], axes_of_index(ref.index)
     if split_as(ref, lambda axis: context.count(value.sizes, (axis,))) != common.split:
         return value
@@ -98,7 +98,7 @@ def _laid(context: LoweringContext, ref: Ref, value: Value) -> Value:
 
 
 def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
-    """Integer indices, gathers, diagonals, windows, and composites read as one axis."""
+    """Lowers integer indices, gathers, diagonals, windows, and composites read as one axis."""
     variable = in_logical_order(context, stored)
     entries: list[Index] = []
     sizes: dict[str, Any] = {}
@@ -129,7 +129,7 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
 
 
 def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | None:
-    """An entry that tells positions at even distances, its numbers put in, if the backend looks at such."""
+    """An index entry of evenly spaced positions, with known sizes substituted, if the backend can view these."""
     if isinstance(entry, Ref):
         return None
     told, axes = scalar(context, entry), free_axes(entry)
@@ -140,7 +140,7 @@ def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | No
 
 
 def in_logical_order(context: LoweringContext, stored: Stored) -> str:
-    """A variable with one dimension for each of the tensor, in order."""
+    """A variable with one dimension for each declared dimension of the tensor, in order."""
     value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
     return reorder(context, value, stored.left).ref.name
 
@@ -149,13 +149,13 @@ def in_logical_order(context: LoweringContext, stored: Stored) -> str:
 
 
 def in_windows(context: LoweringContext, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
-    """A tensor that is read in windows, with an axis for each, and ones where windows are.
+    """A tensor that is read in windows, with an axis for each, and one-hot tensors of the windows' positions.
 
     Args:
         context: the context.
         ref: the tensor, as it is read.
-        bare: whether zeros around it that nothing else reads are left out; positions before the first one
-            have no one then.
+        bare: whether it is read without its zero padding, where that is possible; positions in the padding are then
+            all 0 in the one-hot tensors.
     """
     index: list[Any] = []
     windows: dict[str, Expression] = {}
@@ -179,7 +179,7 @@ def in_windows(context: LoweringContext, ref: Ref, *, bare: bool) -> tuple[Value
 
 
 def _padding(context: LoweringContext, name: str, ref: Ref) -> Step | None:
-    """The step that puts zeros around a tensor; nothing if there is none, or others may read it by its name."""
+    """The step that pads a tensor with zeros; nothing if there is none, or if outputs or calls need the result."""
     if name in context.lines.outputs or any(name in call.operands for call in context.lines.calls):
         return None
     step = next((each for each in reversed(context.steps) if ref.name in each.defines), None)
@@ -196,7 +196,7 @@ def _padding(context: LoweringContext, name: str, ref: Ref) -> Step | None:
 
 
 def _zeros(step: Step, ref: Ref) -> dict[str, tuple[int, int]]:
-    """How many zeros a step puts before and after each axis, by the names under which its result is read."""
+    """The zeros that a step adds before and after each axis, by the axis names under which its result is read."""
     names: Mapping[Any, Any] = dict(zip(step.equation.left, ref.index, strict=True))
     options = dict(cast("Call", step.equation.right).options)
     options.pop("value", None)
@@ -206,7 +206,7 @@ def _zeros(step: Step, ref: Ref) -> dict[str, tuple[int, int]]:
 def _without(
     context: LoweringContext, name: str, step: Step, value: Value, zeros: Mapping[str, tuple[int, int]]
 ) -> Value:
-    """The tensor without zeros; the step that puts them around it goes with the last that would read these."""
+    """The tensor without its zero padding. The padding step is removed with its last reader."""
     context.readers[name] -= 1
     if not context.readers[name]:
         context.steps.remove(step)

@@ -1,4 +1,4 @@
-"""Lowering as the records of functions see it: of one call, under the sizes of its axes."""
+"""Lowering as the records of functions use it: for one call, with the sizes of its axes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OneCall:
         return self.context.sizes[axis]
 
     def new_axis(self) -> str:
-        """An axis that the call has not."""
+        """The name of a new axis, which the call does not have."""
         return next(name for name in (f"v_{n}" for n in itertools.count()) if name not in self.context.sizes)
 
     def lower(self, expression: Expression, wanted: Layout | None = None) -> Value:
@@ -50,15 +50,15 @@ class OneCall:
         return self.context.lower(expression, wanted)
 
     def applied(self, function: str, values: Sequence[Value]) -> Value:
-        """A pointwise function of tensors at hand."""
+        """A pointwise function of tensors that are lowered already."""
         return applied(self.context, function, values)
 
     def in_windows(self, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
-        """A tensor that is read in windows, and ones where these are."""
+        """A tensor that is read in windows, and one-hot tensors of their positions."""
         return in_windows(self.context, ref, bare=bare)
 
     def convert(self, value: Value, element: Element) -> Value:
-        """The value with elements of another kind."""
+        """The value with elements of another type."""
         return convert(self.context, value, element)
 
     def offers(self, value: Value, groups: Sequence[Layout]) -> bool:
@@ -66,7 +66,7 @@ class OneCall:
         return offers(self.context, value, groups)
 
     def grouped(self, value: Value, groups: Sequence[Layout]) -> Value:
-        """The value, copied where it does not offer the groups."""
+        """The value, copied if it does not offer the groups."""
         return grouped(self.context, value, groups)
 
     def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
@@ -82,7 +82,7 @@ class OneCall:
         return free_axes(expression) == axes and len(axes) == 1 and is_window(expression)
 
     def raised(self, expression: Expression, least: float) -> Expression:
-        """An expression whose numbers below a least one are that."""
+        """An expression with its numbers raised to at least `least`."""
         value = scalar_value(expression) if isinstance(expression, Literal) else None
         if isinstance(value, int | float) and value < least:
             return Literal(least)

@@ -1,7 +1,7 @@
 """Shared layouts: a tensor that several products read is copied once, into an order that suits all of them.
 
-Queries, keys and values of attention within windows are products of one tensor, and attention takes each of
-them window by window. If the tensor is copied window by window, its products come out so.
+Queries, keys and values of windowed attention are products of one tensor, and attention reads each of them window
+by window. If that tensor is copied into window order, its products are in that order too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Count = Callable[[Line, tuple[str, ...]], int]
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """How a tensor is laid out once.
+    """The layout into which a tensor is copied once.
 
     Attributes:
-        split: for each of its dimensions how many positions the axes have that it is read as.
-        order: all of these axes, by number, as they lie in memory.
+        split: for each of its dimensions, the sizes of the axes that it is read as.
+        order: all of these axes, by number, in memory order.
     """
 
     split: Split
@@ -34,20 +34,20 @@ class SharedLayout:
 
 
 def split_as(ref: Ref, count: Callable[[str], int]) -> Split:
-    """The positions along the axes that a reference reads each dimension as."""
+    """The sizes of the axes that a reference reads each dimension as."""
     return tuple(tuple(count(axis) for axis in axes_of_index((entry,))) for entry in ref.index)
 
 
 def shared_layouts(lines: Lines, count: Count) -> Mapping[str, SharedLayout]:
-    """The tensors that are laid out once, and how.
+    """The tensors that are copied into a shared layout, and these layouts.
 
-    Two products at least ask for it, whose results are read by kernels alone: these take tensors whose axes
-    lie group by group, each group in the order that is written. All results together are larger than the
+    At least two products must request the layout, and kernels alone read their results. Kernels take tensors whose
+    axes are laid out group by group, each group in the declared order. All results together must be larger than the
     tensor.
 
     Args:
-        lines: what is lowered.
-        count: positions along some axes of a line.
+        lines: the lines that are lowered.
+        count: the number of positions along some axes of a line.
     """
     asking: dict[tuple[str, SharedLayout], list[int]] = defaultdict(list)
     sizes: dict[str, int] = {}
@@ -66,7 +66,7 @@ def shared_layouts(lines: Lines, count: Count) -> Mapping[str, SharedLayout]:
 
 
 def _asking(lines: Lines) -> Iterator[tuple[Line, Ref]]:
-    """Products that kernels alone read, each with the tensors in it whose dimensions are split."""
+    """The lines with products that kernels alone read, each with a factor whose dimensions are split."""
     kernels = [
         part
         for line in lines.own

@@ -33,11 +33,11 @@ def emit(
     seconds: float | None = None,
     flops: Any = 0,
 ) -> Value:
-    """Adds a step; returns its result. It takes the time of its arrangement, or what its function does."""
+    """Adds a step and returns its result. Its time is that of its arrangement, or else of its function."""
     axes, itemsize = axes_of_index(left), context.itemsize
     known = {**sizes_of(operands), **sizes}
     everything = dict.fromkeys([*(axis for each in operands for axis in each.layout), *axes])
-    if isinstance(right, Call):  # some that no operand has by itself
+    if isinstance(right, Call):  # new axes, which no operand has
         everything |= dict.fromkeys(axis for axis in right.axes if axis in known)
     written = itemsize * context.count(known, axes)
     moved = written + itemsize * sum(context.count(each.sizes, each.layout) for each in operands)
@@ -60,7 +60,7 @@ def emit(
 
 
 def add(context: LoweringContext, step: Step | CallStep) -> None:
-    """Adds a step, and notes whether a call gives what it depends on, and whether it gets a gradient."""
+    """Adds a step, and records whether its results are invariant and whether they get gradients."""
     context.steps.append(step)
     if is_invariant(step, context.invariant, context.told_sizes):
         context.invariant.update(step.defines)
@@ -77,8 +77,8 @@ def _seconds(
     moved: int,
     written: int,
 ) -> float:
-    """The time of a step that is no product: what its function takes along such axes, and to read operands
-    that lie otherwise than the result."""
+    """The time of a step that is no product: that of its function along its axes, and that of reading operands
+    whose layout differs from the result's."""
     profile = context.profile
     if not isinstance(right, Call):
         return profile.pointwise(moved, written)
@@ -92,7 +92,7 @@ def _seconds(
 
 
 def _in_order(context: LoweringContext, function: Function, call: Call, operands: Sequence[Value]) -> bool:
-    """Whether the axes that a function runs over are the innermost, and its conditions follow from positions."""
+    """Whether a function runs over the innermost axes; for one with conditions, whether these are invariant."""
     if function.conditions:
         asked = itertools.chain.from_iterable(map(references, call.arguments[: function.conditions]))
         return all(ref.name in context.invariant for ref in asked)
@@ -101,7 +101,7 @@ def _in_order(context: LoweringContext, function: Function, call: Call, operands
 
 
 def _access_seconds(context: LoweringContext, values: Sequence[Value], order: Layout) -> float:
-    """Seconds to go through some values in an order."""
+    """Seconds to iterate over some values in a given order of axes."""
     sizes = {axis: context.count(each.sizes, (axis,)) for each in values for axis in each.layout}
     layouts = tuple(each.layout for each in values)
     return access_seconds(context.profile, order, layouts, sizes, context.itemsize)
@@ -111,7 +111,7 @@ def _access_seconds(context: LoweringContext, values: Sequence[Value], order: La
 
 
 def convert(context: LoweringContext, value: Value, element: Element) -> Value:
-    """Element type conversion: numbers become truth values where they are not 0."""
+    """Element type conversion. A number becomes a truth value by comparison with 0."""
     if value.element is element:
         return value
     compared = (Literal(0),) if element is Element.TRUTH else ()
@@ -120,7 +120,7 @@ def convert(context: LoweringContext, value: Value, element: Element) -> Value:
 
 
 def reorder(context: LoweringContext, value: Value, left: Left) -> Value:
-    """Transposition: the value in another order in memory."""
+    """Transposition: the value in another layout."""
     if value.left == left:
         return value
     order = axes_of_index(left)
@@ -129,7 +129,7 @@ def reorder(context: LoweringContext, value: Value, left: Left) -> Value:
 
 
 def transpose_seconds(context: LoweringContext, value: Value, order: Layout) -> float:
-    """Seconds to bring a value into another order."""
+    """Seconds to copy a value into another layout."""
     return _access_seconds(context, [value], order) + context.profile.view
 
 
@@ -140,7 +140,7 @@ def offers(context: LoweringContext, value: Value, groups: Sequence[Layout]) -> 
 
 
 def grouped(context: LoweringContext, value: Value, groups: Sequence[Layout]) -> Value:
-    """The value, copied where it does not offer the groups."""
+    """The value, copied if it does not offer the groups."""
     return value if offers(context, value, groups) else reorder(context, value, flatten(tuple(groups)))
 
 
