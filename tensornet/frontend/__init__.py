@@ -1,4 +1,4 @@
 """Frontend: text to a graph.
 
-In: text, sizes, and graphs that it calls. Out: a graph whose names have their meaning and whose sizes are inferred.
+In: text, sizes, and the graphs that the text calls. Out: a graph with resolved names and inferred sizes.
 """

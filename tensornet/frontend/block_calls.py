@@ -1,4 +1,4 @@
-"""Calls of blocks in a text: of given graphs, of `def` blocks, and along an axis."""
+"""Calls of blocks in a text: given graphs, `def` blocks, and calls along an axis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["call", "call_along"]
 
 @told_in("blocks")
 def call(text: Text, line: Calling) -> Apply | Matched:
-    """A call of a block: its leaves and its results are known from here on."""
+    """Elaborates a call of a block; its leaves and its results are known from here on."""
     block = _called(text, line)
     for name in line.operands:
         _dims_of(text, name, line)
@@ -34,7 +34,7 @@ def call(text: Text, line: Calling) -> Apply | Matched:
 
 @told_in("blocks")
 def call_along(text: Text, line: Calling) -> None:
-    """A call of a block at each position of an axis: its equations, for all positions."""
+    """Elaborates a call of a block at each position of an axis as equations for all positions."""
     assert line.along is not None
     block, axis = _called(text, line).flat, line.along.axis
     for name, index in zip(line.operands, line.along.read, strict=True):
@@ -70,7 +70,7 @@ def call_along(text: Text, line: Calling) -> None:
 
 
 def _called(text: Text, line: Calling) -> Graph:
-    """The block that a line calls, on as many tensors as it takes."""
+    """The block that a line calls, after a check of the number of operands and results."""
     block = text.blocks.get(line.block) or _defined(text, line)
     if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
         counts = f"{len(block.inputs)} tensor(s) and gives {len(block.outputs)}"
@@ -79,7 +79,7 @@ def _called(text: Text, line: Calling) -> Graph:
 
 
 def _defined(text: Text, line: Calling) -> Graph:
-    """The block that the text defines, with the values that are given for its leaves under this scope."""
+    """The graph of a block that the text defines, with the values given for its leaves under this scope."""
     definition, prefix = text.definitions[line.block], f"{line.scope}." if line.scope else ""
     inside = tuple(leaves_of(definition.statements))
     constants, init = (
@@ -94,7 +94,7 @@ def _defined(text: Text, line: Calling) -> Graph:
 
 
 def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:
-    """Makes the leaves of a called block known, those that are not yet; gives their names."""
+    """Enters the leaves of a called block that are not known yet, and returns their names."""
     found = [leaf for leaf in call.leaves() if leaf.name not in text.known]
     for leaf in found:
         text.known[leaf.name] = Known(
@@ -105,7 +105,7 @@ def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]
 
 
 def _check_ranks(text: Text, block: Graph, line: Calling) -> None:
-    """Refuses results that have other axes than the block's and the one that it is called along."""
+    """Raises an error if a result has other axes than the block's output and the axis of the call."""
     for output, each in zip(block.outputs, line.lefts, strict=True):
         own = [len(dim) for dim in block.named[output]]
         said = [1 if isinstance(entry, str) else len(entry) for entry in each.left]
@@ -119,7 +119,7 @@ def _check_ranks(text: Text, block: Graph, line: Calling) -> None:
 def _at_one(
     text: Text, name: str, index: tuple[Index, ...], axis: str, line: Calling
 ) -> tuple[tuple[Dim, ...], int | None]:
-    """The dimensions of a tensor at one position of an axis, and which of them it has that in, if any."""
+    """The dimensions of a tensor at one position of an axis, and the index of the dimension with that axis, if any."""
     dims = text.unifier.dims(_dims_of(text, name, line))
     index = index or text.known[name].index or ()
     if len(index) != len(dims):
@@ -132,7 +132,7 @@ def _at_one(
 
 
 def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
-    """The dimensions of a tensor that a block is called on."""
+    """The dimensions of an operand of a call, which must be known."""
     dims = text.known.get(name, Known("")).dims
     if dims is None:
         fix = f"say its axes above, as in {name}[b,i]: input, or define it there"
@@ -141,7 +141,7 @@ def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
 
 
 def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
-    """Other names for the axes of a block that no tensor sizes, and for sizes that it speaks of."""
+    """New names for axes of a block that no tensor sizes, and for sizes that its equations mention."""
     names = dict[str, str]()
     for name in sorted(block.by_name.union(*map(spoken_sizes, block.own))):
         size = call.private.moved(symbol(name))
@@ -153,7 +153,7 @@ def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
 
 
 def _fitted(text: Text, block: Graph, line: Calling) -> Apply | Matched:
-    """The call, of the block as it stands where that reads tensors of just these sizes, else in sizes that do."""
+    """The call of the block, unchanged if its inputs have exactly these sizes, else with its sizes matched."""
     known = {name: text.known[name].dims or () for name in line.operands}
     operands = [(name, text.unifier.dims(known[name])) for name in line.operands]
     if all(

@@ -1,4 +1,4 @@
-"""Unification of a call: the sizes of a block and of the tensors that it is given."""
+"""Unification of a call: the sizes of a block and of its operands are made equal."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from .size_names import Private
 __all__ = ["Matched", "Operand", "matched"]
 
 Operand = tuple[str, tuple[Dim, ...]]
-"""A tensor that a graph is called on: its name and its dimensions."""
+"""An operand of a call: its name and its dimensions."""
 
 
 @dataclass
 class Matched:
-    """A call whose sizes may still be solved by what comes later.
+    """A call whose open sizes may still be solved by later calls and equations.
 
     Attributes:
-        graph: what is called, in sizes of its own.
-        private: those sizes, and what they are to the caller.
-        lead: the axes that `...` stands for in it.
-        operands: the names of the tensors that it is called on.
-        scope: stands before the names of its parameters.
-        results: what the caller calls its outputs.
+        graph: the called graph, in its own sizes.
+        private: these sizes, and their values in the caller's sizes.
+        lead: the axes that `...` stands for in the call.
+        operands: the names of the operands.
+        scope: the prefix of the names of its parameters.
+        results: the caller's names of its outputs.
     """
 
     graph: Graph
@@ -45,23 +45,23 @@ class Matched:
     results: tuple[str, ...] = ()
 
     def size_names(self) -> Iterator[str]:
-        """The names in what its sizes are to the caller."""
+        """The names in the caller's values of its sizes."""
         for size in self.private.solution.values():
             yield from size_names(size)
 
     def leaves(self) -> Iterator[Leaf]:
-        """Its parameters and constants, as the caller has them."""
+        """Its parameters and constants, in the caller's names and sizes."""
         for leaf in self.graph.leaves:
             if leaf.kind != "input":
                 yield replace(leaf, name=scoped(self.scope, leaf.name), dims=self.private.dims(leaf.dims))
 
     def returned(self) -> Iterator[tuple[str, tuple[Dim, ...]]]:
-        """The dimensions of each output in the caller's sizes."""
+        """Each output, with its dimensions in the caller's sizes."""
         for output in self.graph.outputs:
             yield output, written_out(self.private.dims(self.graph.named[output]), self.lead)
 
     def applied(self, unifier: Unifier, values: Sizes) -> Apply:
-        """The call, its block in the sizes of the caller."""
+        """The finished call, with its block in the sizes of the caller."""
         sizes = {name: unifier.resolve(self.private.moved(symbol(name))) for name in self.private.private}
         lead = None if self.lead is None else unifier.dims((self.lead,))[0]
         block = instance(self.graph, tuple(sorted(sizes.items())), values, lead)
@@ -77,16 +77,16 @@ def matched(
     place: Place | None = None,
     results: Sequence[tuple[Dim, ...]] = (),
 ) -> Matched:
-    """A call of a graph, whose results have no names yet.
+    """Matches a graph with its operands; the results of the call have no names yet.
 
     Args:
-        graph: what is called.
+        graph: the called graph.
         operands: one tensor for each input.
-        scope: stands before the names of its parameters.
-        unifier: the sizes of the caller, which learns from it.
-        opened: the caller's names of sizes that are in use and have no value.
+        scope: the prefix of the names of its parameters.
+        unifier: the sizes of the caller; the call may solve some of them.
+        opened: the caller's size names that are in use and have no value.
         place: where the call is written, if it is.
-        results: the dimensions of what it gives, where they are said before.
+        results: the dimensions of the results, where they are known before.
 
     Raises:
         ShapeError: a tensor does not fit.
@@ -102,14 +102,14 @@ def matched(
 
 
 class _Matching:
-    """Makes the sizes of inputs and tensors agree; `waiting` holds what is to be seen to when all sizes have names."""
+    """Unifies the sizes of inputs and operands; `waiting` holds those left until all sizes have names."""
 
     def __init__(self, unifier: Unifier, private: Private, place: Place | None) -> None:
         self.unifier, self.private, self.place = unifier, private, place
         self.waiting: list[Callable[[], bool]] = []
 
     def inputs(self, graph: Graph, operands: Sequence[Operand]) -> tuple[Axis, ...] | None:
-        """Goes through the inputs; gives what `...` stands for."""
+        """Unifies all inputs with their operands, and returns the axes that `...` stands for."""
         lead: tuple[Axis, ...] | None = None
         for leaf, (name, dims) in zip(graph.inputs, operands, strict=True):
             wanted, offered = self.private.dims(leaf.dims), dims
@@ -134,7 +134,7 @@ class _Matching:
         return lead
 
     def outputs(self, graph: Graph, results: Sequence[tuple[Dim, ...]]) -> None:
-        """Solves for what is still open in the outputs."""
+        """Solves the sizes that are still open from the dimensions of the outputs."""
         for name, dims in zip(graph.outputs, results, strict=False):
             for ours, theirs in zip(self.private.dims(graph.named[name]), dims, strict=False):
                 own = self.private.value(dim_size(ours))
@@ -142,7 +142,7 @@ class _Matching:
                     self.private.solve(own, dim_size(theirs))
 
     def _same_lead(self, leaf: Leaf, lead: tuple[Axis, ...], found: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        """`lead`, once the axes that `...` stands for in another input are seen to be as large."""
+        """Unifies `lead` with the axes that `...` stands for in another input, and returns it."""
         try:
             for ours, theirs in zip(lead, found, strict=True):
                 self.unifier.unify(ours.size, theirs.size, ours.name, None)
@@ -153,9 +153,9 @@ class _Matching:
         return lead
 
     def _dim(self, leaf: Leaf, name: str, ours: Dim, theirs: Dim) -> bool:
-        """Makes one dimension of a layer's input and of a tensor agree; solves for what is open.
+        """Unifies one dimension of a layer's input and of a tensor; solves for an open size.
 
-        Nothing is done yet where several sizes of the layer's own are.
+        Returns False if the layer's size is open and cannot be solved yet, as with several unknowns.
         """
         private, size = self.private, dim_size(theirs)
         own = private.value(dim_size(ours))

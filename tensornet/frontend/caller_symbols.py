@@ -13,14 +13,14 @@ from .instantiate import instance, names_of_sizes
 
 __all__ = ["hygienic"]
 
-_MARK = "ʹ"  # a letter to Python, and to nobody else
+_MARK = "ʹ"  # a letter in Python, which nobody types
 
 
 def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:
-    """`make(**sizes)`, where a symbol in a size is the caller's even if the graph has an axis of that name.
+    """Runs `make(**sizes)`; a symbol in a size is the caller's, even if the graph has an axis of that name.
 
     Args:
-        make: builds a graph of sizes, as `tensornet.layer` and `tensornet.model` do.
+        make: builds a graph from sizes, as `tensornet.layer` and `tensornet.model` do.
         sizes: axis name to an integer, a sympy expression or a text.
 
     Example:

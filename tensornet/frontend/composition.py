@@ -1,4 +1,4 @@
-"""Model building: a Python function calls layers on symbolic tensors, and a graph comes out."""
+"""Model building: a Python function that calls layers on symbolic tensors is traced to a graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a model being built: a name, its dimensions, and the trace it belongs to."""
+    """A symbolic tensor of a model under construction: its name, its dimensions, and its trace."""
 
     name: str
     dims: tuple[Dim, ...]
@@ -39,24 +39,24 @@ class Tensor:
         return tuple(evaluate(dim_size(dim), self.trace.bound) for dim in self.dims)
 
     def receive(self, graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
-        """Adds a call of `graph` to the model; `Graph.__call__` comes here."""
+        """Adds a call of `graph` to the model; `Graph.__call__` calls this."""
         return _apply(graph, tensors, scope)
 
 
 def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes: Any) -> Graph:
-    """Runs `function` on symbolic tensors and returns the graph of what it did.
+    """Runs `function` on symbolic tensors and returns the graph of its calls.
 
     Layers (graphs) are called on the tensors, `layer(x, scope="first")`; the scope prefixes the
     names of the parameters, and a scope used twice shares them.
 
     Args:
-        function: takes one symbolic tensor for each input, returns one or a tuple of them.
+        function: takes one symbolic tensor for each input, and returns one or a tuple of them.
         inputs: the inputs with their axes, as in `"x[b,n,c]"`.
         **sizes: the sizes of axes of the inputs, and those that layers leave open: a positive integer,
-            a sympy expression or a text such as `"4*D"`; what is left out is open.
+            a sympy expression or a text such as `"4*D"`; a size that is left out is open.
 
     Raises:
-        EquationError: the function returns something else, or tensors of another model.
+        EquationError: the function returns anything but tensors of this model.
         ShapeError: a layer is called on a tensor it does not fit.
 
     Example:
@@ -100,22 +100,22 @@ def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple
 
 
 def _is_scope(text: str) -> bool:
-    """Whether a name after this prefix comes back from a text as it went in."""
+    """Whether a name with this prefix can be printed and parsed again."""
     return bool(_SCOPE.fullmatch(text)) and is_name(text.replace(".", "_") + "_")
 
 
 class Trace:
-    """The graph under construction. Mutable, and seen by nobody after `model` returns."""
+    """The graph under construction. It is mutable, and not used after `model` returns."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.unifier = Unifier.of(given)
         self.bound = self.unifier.bound
         self.given = given
-        self.spoken: set[str] = set()  # the names of sizes that inputs and layers use
+        self.spoken: set[str] = set()  # the size names that inputs and layers use
         self.leaves: dict[str, Leaf] = {}
         self.calls: list[Matched] = []
         self.dims: dict[str, tuple[Dim, ...]] = {}
-        self.opened: set[str] = set()  # the names in sizes of dimensions
+        self.opened: set[str] = set()  # the names that sizes of dimensions contain
 
     def input(self, declared: Declaration) -> Tensor:
         """Adds an input of the model."""
@@ -134,7 +134,7 @@ class Trace:
         return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
 
     def check_given(self) -> None:
-        """Refuses a size that nothing in the model goes by."""
+        """Raises an error for a given size that nothing in the model uses."""
         for size in self.unifier.solution.values():
             self.spoken.update(size_names(size))
         for name in self.given:
@@ -146,7 +146,7 @@ class Trace:
                 )
 
     def leaf(self, leaf: Leaf) -> Tensor:
-        """Adds a leaf, or shares the one of that name."""
+        """Adds a leaf, or shares an existing one of the same name."""
         known = self.leaves.get(leaf.name)
         if known is not None:
             sizes = [tuple(evaluate(size, self.bound) for size in each.shape) for each in (known, leaf)]
@@ -178,9 +178,9 @@ class Trace:
         return self.opened - set(self.bound)
 
     def graph(self, outputs: tuple[str, ...]) -> Graph:
-        """The finished graph; what was called without a scope is written out, the rest stays calls.
+        """The finished graph; calls without a scope are inlined, the others stay calls.
 
-        What the function called and made no use of goes.
+        Calls whose results are not used are removed.
         """
         leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
         values = tuple(sorted(self.bound.items()))
@@ -203,7 +203,7 @@ class Trace:
     # ---- calling a graph
 
     def call(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
-        """Notes a call of `graph`, and what its sizes are in the model."""
+        """Records a call of `graph`, and matches its sizes with the model's."""
         operands = [(each.name, each.dims) for each in tensors]
         call = matched(graph, operands, scope, self.unifier, self.open_names())
         self.spoken.update(call.size_names())

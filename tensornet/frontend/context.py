@@ -1,4 +1,4 @@
-"""The elaboration context: what is known of each name while a text is read."""
+"""The elaboration context: the facts known about each name while a text is read."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ __all__ = ["Define", "Known", "Names", "Text", "defined_by", "remade_in"]
 Names: TypeAlias = "str | Sequence[str]"
 
 Define: TypeAlias = "Callable[[Definition, Mapping[str, Any], Mapping[str, Any], str], Graph]"
-"""Makes a graph of a block that a text defines, of values of its leaves, of their starts, and of its scope."""
+"""Builds the graph of a `def` block, given the block, its constants, its parameters' starts, and its scope."""
 
 
 @dataclass
 class Known:
-    """What is known of a tensor.
+    """The facts known about a tensor.
 
     Attributes:
-        kind: that of a leaf, or "result", or "foreseen": read before it is defined.
-        index: how a bare name is read.
+        kind: the kind of a leaf, or "result", or "foreseen" if it is read before it is defined.
+        index: the index that a bare name is read with.
         dims: its dimensions.
-        start: how it starts, if it is a parameter.
-        place: where it was declared or met.
-        value: that of a constant.
+        start: the initial value of a parameter.
+        place: where it was declared or first read.
+        value: the value of a constant.
     """
 
     kind: str
@@ -64,33 +64,33 @@ class Known:
 
 
 class Text:
-    """The statements of a block of text; what is known grows as they are read in order.
+    """The statements of a block of text, and the facts that are gathered as they are read in order.
 
     Attributes:
         lines: the equations as they were written.
-        body: they and the calls.
-        blocks: the graphs that may be called.
-        definitions: of the blocks that the text defines.
-        define: makes graphs of these.
-        scope: under which the block itself is called.
-        printed: whether it is the text of a graph.
-        given: the sizes that are told.
-        strict: those of them that hold wherever the axis is named; `i: 4` in the text holds in windows and where no
-            tensor tells.
-        windowed: the axes that stand in windows; no size of a block goes by such a name, for there it would hold.
-        values: of constants, and the starts of parameters, as they were given.
+        body: the equations and the calls.
+        blocks: the graphs that the text may call.
+        definitions: the blocks that the text defines.
+        define: builds the graphs of these blocks.
+        scope: the scope under which the block itself is called.
+        printed: whether the text was printed from a graph.
+        given: the sizes that are given, as arguments or in the text.
+        strict: the sizes given as arguments. They hold wherever the axis is named; `i: 4` in the text holds only in
+            windows and where no tensor determines the size.
+        windowed: the axes in windows. No size of a called block gets such a name, since it would hold in the window.
+        values: the values of constants, and the starts of parameters, as they were given.
         init: the starts that no parameter has taken yet.
         declared_outputs: the outputs that lines declare.
         known: the tensors.
-        guessed: leaves that have the axes of the line that reads them first.
-        axes: the names that are axes.
-        unifier: learns the sizes.
+        guessed: leaves that take their axes from the line that reads them first.
+        axes: the names of axes.
+        unifier: collects and solves the sizes.
         equations, scopes: the lines that were read, and the sizes in each.
-        remade: the axes that functions in them give a new size.
-        calls: the calls that were read, by how many equations and calls are before.
-        told: leaves that calls brought.
-        waiting: equations of parts of tensors that are foreseen, for when these are defined.
-        openings: what tensors that recur start from, and their axes that it is read under.
+        remade: the axes that functions in these lines resize.
+        calls: the calls that were read, by the number of equations and calls before each.
+        told: the leaves that come from calls.
+        waiting: equations that cut parts from foreseen tensors, kept until these are defined.
+        openings: the axes of each initial value of a recurrence, and the tensor that holds it.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Text:
         self.remade: set[str] = set()
 
     def _take_declarations(self, declarations: Iterable[Declaration]) -> None:
-        """Makes declared leaves known, and the sizes that their axes are declared with."""
+        """Enters declared leaves, and the sizes that their axes are declared with."""
         for each in declarations:
             if each.kind in ("input", "parameter", "constant"):
                 self._declare(each)
@@ -145,7 +145,7 @@ class Text:
             self.unifier.unify(symbol(name), size, name, None)
 
     def _sizes_declared(self) -> Iterator[tuple[str, Any]]:
-        """Sizes that lines speak of and declarations alone give: `t` of `v[t:4]` where no line has such an axis."""
+        """Sizes that lines mention and only declarations give: `t` of `v[t:4]` where no line has this axis."""
         parts = [part for line in self.lines for part in line.parts]
         spoken = {ref.name for ref in parts if isinstance(ref, Ref) and not ref.index}
         spoken.update(axis for part in parts for axis in _window_axes(part))
@@ -176,7 +176,7 @@ class Text:
         self.known[each.name] = entry
 
     def _take_constants(self, constants: Mapping[str, Any], of_blocks: Iterable[str]) -> None:
-        """Makes constants known by their values; those of blocks are taken by their calls."""
+        """Enters constants with their values; calls take the constants of blocks."""
         elsewhere = set(of_blocks).difference(self.known)
         for name, value in constants.items():
             if name not in elsewhere:
@@ -196,7 +196,7 @@ class Text:
         return names
 
     def meet(self, ref: Ref) -> None:
-        """Gives a leaf that brackets show for the first time its axes."""
+        """Gives a leaf its axes when it is first read with brackets."""
         entry = self.known.setdefault(ref.name, Known("parameter", place=ref.place))
         if entry.dims is None and ref.index:
             entry.dims = tuple(self.new_dim(ref, at, each, Scope()) for at, each in enumerate(ref.index))
@@ -204,20 +204,20 @@ class Text:
             self.guessed.add(ref.name)
 
     def foresee(self, line: Equation) -> None:
-        """Makes known what a recurrence reads before the line that defines it: its axes, as long as their names say."""
+        """Enters a tensor that a recurrence reads before its definition; each axis is sized by its own name."""
         if line.name not in self.known:
             dims = result_dims(line, Scope())
             self.known[line.name] = Known("foreseen", tuple(line.left), dims)
 
     def keep(self, line: Equation, scope: Scope) -> None:
-        """Takes in an equation, and what it defines."""
+        """Adds an equation, and enters the tensor that it defines."""
         self.equations.append(line)
         self.scopes.append(scope)
         self.remade |= remade_in(line.right)
         dims = result_dims(line, scope)
         foreseen = self.known.get(line.name)
         if foreseen is not None and foreseen.dims is not None:
-            if [*map(len, foreseen.dims)] != [*map(len, dims)]:  # those of a line below
+            if [*map(len, foreseen.dims)] != [*map(len, dims)]:  # foreseen for a line below
                 fix = "give each result its own name"
                 raise EquationError(f"'{line.name}' is defined twice", line.place, fix)
             for ours, theirs in zip(dims, foreseen.dims, strict=True):
@@ -229,22 +229,22 @@ class Text:
 
     @told_in("sizes")
     def sizes_around(self, expression: Expression) -> Scope:
-        """The sizes of the axes in an expression; what it tells of others is learned."""
+        """The sizes of the axes in an expression; other sizes that follow from it are solved."""
         return scope_of(
             expression, self.dims(expression), self.unifier.unify, self.unifier.bound, solves=False
         )
 
     def read_by(self, expression: Expression) -> dict[str, Known]:
-        """The tensors that an expression reads, of those that are known."""
+        """The known tensors that an expression reads."""
         return {ref.name: self.known[ref.name] for ref in references(expression) if ref.name in self.known}
 
     def dims(self, expression: Expression) -> dict[str, tuple[Dim, ...]]:
-        """The dimensions of the tensors that an expression reads, of those that have some yet."""
+        """The dimensions of the tensors that an expression reads, where they are known."""
         read = self.read_by(expression)
         return {name: entry.dims for name, entry in read.items() if entry.dims is not None}
 
     def new_dim(self, ref: Ref, position: int, entry: Index, scope: Scope) -> Dim:
-        """The dimension of a leaf that an entry of the first brackets read."""
+        """The dimension of a leaf for an entry of the brackets that it is first read with."""
         match entry:
             case str():
                 return (Axis(entry, scope.sizes.get(entry, symbol(entry))),)
@@ -254,8 +254,8 @@ class Text:
         return (Axis(name, symbol(name)),)
 
     def held(self, expression: Expression) -> frozenset[str]:
-        """The axes that are as long in an expression as was given: those that nothing in it makes again, and whose
-        size is not what another axis leaves of a window."""
+        """The axes that have their given size in an expression: no function in it resizes them, and their size does
+        not depend on another axis of a window."""
         windowed, remade = axes_windowed(expression), remade_in(expression)
         return frozenset(
             name
@@ -264,14 +264,14 @@ class Text:
         )
 
     def open_names(self) -> set[str]:
-        """The names without a value in sizes of tensors, and those of axes in windows."""
+        """The names without a value: those in sizes of tensors, and those of axes in windows."""
         dims = (dim for entry in self.known.values() for dim in entry.dims or ())
         found = {name for dim in dims for axis in dim for name in size_names(self.unifier.resolve(axis.size))}
         return (found | self.windowed) - set(self.unifier.bound)
 
 
 def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -> dict[str, Any]:
-    """The sizes that are given beside the text, and those in it."""
+    """The sizes given as arguments, and those in the text."""
     found = dict(given)
     for each in declarations:
         if each.kind == "size":
@@ -284,7 +284,7 @@ def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -
 
 
 def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
-    """The names in a text that may be leaves: declared, or read without being defined; those of blocks scoped."""
+    """The names in a text that may be leaves: declared, or read but not defined; names in blocks are scoped."""
     statements = tuple(statements)
     made = {name for s in statements for name in defined_by(s)}
     blocks = {s.name: s for s in statements if isinstance(s, Definition)}
@@ -299,20 +299,20 @@ def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
 
 
 def _window_axes(part: Expression) -> Iterator[str]:
-    """The axes in windows, where as it is written a bare name may be an axis."""
+    """The axes in windows of an expression as written, where a bare name may be an axis."""
     for entry in filter(is_told, part.index) if isinstance(part, Ref) else ():
         yield from occurring(entry)
         yield from (ref.name for ref in references(entry) if not ref.index)
 
 
 def remade_in(expression: Expression) -> set[str]:
-    """The axes that functions in an expression give a new size."""
+    """The axes that functions in an expression resize."""
     calls = (part for part in subexpressions(expression) if isinstance(part, Call))
     return {axis for call in calls for axis in remade_axes(call)}
 
 
 def defined_by(statement: Statement) -> tuple[str, ...]:
-    """The tensors that a line defines."""
+    """The tensors that a statement defines."""
     match statement:
         case Equation(name):
             return (name,)

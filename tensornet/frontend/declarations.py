@@ -1,4 +1,4 @@
-"""Declarations and outputs: leaves, sizes and results of a text, and whether all are used."""
+"""Declarations and outputs: the leaves, sizes and results of a text, and checks that all are used."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Parts", "gathered"]
 Parts: TypeAlias = (
     "tuple[tuple[Leaf, ...], tuple[Equation | Apply, ...], tuple[str, ...], tuple[tuple[str, Any], ...]]"
 )
-"""What a graph is made of: leaves, equations and calls, outputs, sizes."""
+"""The parts of a graph: leaves, equations and calls, outputs, sizes."""
 
 OPTIONS = ("inputs", "outputs", "constants", "init")
-"""What `tensornet.layer` takes besides sizes, one of which may be a slip of it."""
+"""The other arguments of `tensornet.layer`; the name of a size may be a misspelling of one."""
 
 
 def gathered(text: Text, outputs: Names) -> Parts:
-    """The parts of the graph; the last line is the output where none is named."""
+    """The parts of the graph; the last line is the output if none is named."""
     for equation in text.equations:  # again: a later line may have solved what an earlier one left open
         text.sizes_around(equation.right)
     values = tuple(sorted(text.unifier.bound.items()))
@@ -62,12 +62,12 @@ def gathered(text: Text, outputs: Names) -> Parts:
 
 
 def _is_read(axis: str, equation: Equation) -> bool:
-    """Whether a tensor is read along an axis as a whole, and so tells its size."""
+    """Whether a tensor is read along an axis as a whole, and so determines its size."""
     return any(axis in ref.index for ref in equation.references)
 
 
 def _leaves(text: Text) -> list[Leaf]:
-    """The leaves, whose values and starts are as large as they are read."""
+    """The leaves, after a check that values and starts have the shapes that the text reads."""
     for name, entry in text.known.items():
         if entry.kind == "parameter":
             entry.start = text.init.pop(name, entry.start)
@@ -124,7 +124,7 @@ def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> N
         )
     mentioned = _mentioned(text, calls)
     for name in text.given:
-        if text.given[name] == symbol(name):  # a word for a size of whoever calls the layer
+        if text.given[name] == symbol(name):  # a name for a size of the layer's caller
             continue
         if name not in mentioned:
             raise ShapeError(
@@ -140,7 +140,7 @@ def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> N
 
 
 def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:
-    """What to give instead of a size of no axis; a dimension that is only indexed has no axis yet."""
+    """The fix for a size that names no axis; a dimension that is only indexed has no axis yet."""
     axes = sorted(name for name in text.axes & mentioned if name != ELLIPSIS)
     told = near(wrong, [*axes, *OPTIONS]) + (
         f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
@@ -155,7 +155,7 @@ def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:
 
 
 def _mentioned(text: Text, calls: tuple[Apply, ...]) -> set[str]:
-    """The names that lines and declarations speak of, as axes or as sizes."""
+    """The names that lines and declarations use as axes or as sizes."""
     found: set[str] = set()
     for line in text.lines:
         bare = (part for part in line.parts if isinstance(part, Ref) and not part.index)
@@ -176,7 +176,7 @@ def _listed(leaves: list[Leaf], kind: str, wrong: str) -> str:
 
 
 def _named_once(outputs: Sequence[Declaration]) -> tuple[str, ...]:
-    """The names of the outputs, which come as their equations say."""
+    """The names of the outputs, each given once and without axes."""
     names = [each.name for each in outputs]
     for each in outputs:
         if each.dims is not None:

@@ -23,10 +23,10 @@ from .lines import check_given, check_order, check_positions, check_summed, open
 __all__ = ["Parts", "elaborated"]
 
 DEEPEST = 100
-"""So many functions and operators of a line may stand inside of one another: what goes through it is recursive."""
+"""The nesting limit of functions and operators in a line: the code that traverses it is recursive."""
 
 Make = Callable[..., Graph]
-"""Makes a graph of its parts."""
+"""Builds a graph from its parts."""
 
 
 @told_in("names")
@@ -41,13 +41,13 @@ def elaborated(
     blocks: Mapping[str, Graph] = MappingProxyType({}),
     printed: bool = False,
 ) -> Parts:
-    """The parts of the graph that a block of text says; see `tensornet.layer`.
+    """The parts of the graph that a block of text describes; see `tensornet.layer`.
 
     Args:
         equations, inputs, outputs, constants, init, sizes: those of `tensornet.layer`.
-        make: makes a graph of its parts, for the blocks in the text.
+        make: builds a graph from its parts, for the blocks in the text.
         blocks: graphs that the text may call, by name.
-        printed: whether the text is that of a graph, and no slip of a user.
+        printed: whether the text was printed from a graph, so that doubtful sums are intended.
     """
 
     def define(
@@ -70,7 +70,7 @@ def elaborated(
 
 
 def _parts(text: Text, outputs: Names) -> Parts:
-    """Reads every line, then puts together what was found."""
+    """Reads every line, then assembles the parts of the graph."""
     definitions = {line.name: line for line in text.lines}
     calls = [line for line in text.body if isinstance(line, Calling)]
     later = {name for line in calls for name in line.results}
@@ -96,7 +96,7 @@ def _parts(text: Text, outputs: Names) -> Parts:
 
 
 def _read(text: Text, line: Equation, definitions: set[str]) -> None:
-    """Takes in one equation: its leaves and result are known from here on."""
+    """Elaborates one equation; its leaves and its result are known from here on."""
     if text.known.get(line.name, Known("")).kind == "result":
         raise EquationError(f"'{line.name}' is defined twice", line.place, "give each result its own name")
     if depth(line.right) > DEEPEST:

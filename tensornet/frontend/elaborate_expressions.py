@@ -1,8 +1,8 @@
-"""Elaboration of expressions: names of axes end where a node begins.
+"""Elaboration of expressions to nodes, whose axes are numbered and have no names.
 
     x[b,i] * W[o,i] + c[o]        add(contract(x[0,2], W[1,2]) [0,1], c[1])
 
-A scatter is a product that is written at positions, a crop or a padding a copy.
+A scatter becomes a product that is written at positions. A crop or a padding becomes a copy.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ __all__ = ["Expressions"]
 
 
 class Expressions:
-    """The expressions of a graph as nodes; or those without one, whose axes are each one size wherever they stand.
+    """Converts expressions of a graph to nodes; without a graph, an axis has the same size everywhere.
 
     Attributes:
         graph: the graph, if there is one.
         tensors: the nodes, by the names of tensors.
-        reads: what references stand for, where they are no tensors.
+        reads: the operands of references that do not name a tensor.
         axes: the names of the axes of nodes.
-        draws: numbers for what is random, so that no two draws are one.
+        draws: numbers for random operations, so that no two draws are the same node.
     """
 
     def __init__(self, graph: Graph | None, draws: int = 0) -> None:
@@ -75,11 +75,11 @@ class Expressions:
         self.draws = itertools.count(draws)
 
     def size(self, length: Any) -> Size:
-        """A size of the graph."""
+        """A size with the graph's formulas put in."""
         return put_in(length, self.formulas)
 
     def value(self, part: Expression, left: Left, scope: Scope) -> Node:
-        """An expression as a node.
+        """Converts an expression to a node.
 
         Args:
             part: the expression.
@@ -114,7 +114,7 @@ class Expressions:
         return self._made("copy", (part,), left, scope)
 
     def part(self, part: Expression, scope: Scope) -> Operand:
-        """A part of an expression as it is read."""
+        """Converts a part of an expression to an operand."""
         if is_scalar(part):
             return Operand(self.scalar(part, scope))
         match part:
@@ -130,7 +130,7 @@ class Expressions:
         return Operand(self.value(part, axes, scope), tuple(map(along, axes)))
 
     def scalar(self, part: Expression, scope: Scope) -> Node:
-        """A number of literals and sizes."""
+        """Converts a number that consists of literals and sizes."""
         match part:
             case Literal(value):
                 return number(value)
@@ -152,7 +152,7 @@ class Expressions:
         over: Sequence[str] = (),
         options: tuple[tuple[str, Any], ...] = (),
     ) -> Node:
-        """The node of an operation on parts."""
+        """The node of an operation on parts of an expression."""
         operands = [self.part(each, scope) for each in parts]
         axes = [*axes_of_index(left), *over, *_axes_in(operands)]
         sizes = {axis: self.size(scope[axis]) for axis in axes}
@@ -168,7 +168,7 @@ class Expressions:
         over: Sequence[Axis] = (),
         options: tuple[tuple[str, Any], ...] = (),
     ) -> Node:
-        """A node whose axes have names."""
+        """Builds a node, and keeps the names of its axes."""
         made = node(op, sizes, operands, result, shape, over, options)
         met = met_axes(operands, result, over)
         if made.op == op and len(met) == len(made.sizes):
@@ -178,9 +178,9 @@ class Expressions:
     def _within(
         self, parts: Sequence[Expression], axes: Iterable[str], scope: Scope, remade: bool = False
     ) -> Scope:
-        """The scope inside of what binds some axes, which are as long as the parts tell.
+        """The scope inside an operation that binds some axes, whose sizes come from the parts.
 
-        Where they do not, they are as long as outside, but for those that are remade: these go by their names.
+        An axis that no part sizes keeps its outer size, or takes the size of its name if `remade` is set.
         """
         bound = tuple(axes)
         if not bound or self.graph is None:
@@ -192,7 +192,7 @@ class Expressions:
     # ---- positions
 
     def _entry(self, entry: Index, length: Size, scope: Scope) -> Affine | Gather:
-        """What stands in brackets, of a dimension of some length."""
+        """Converts an entry of brackets for a dimension of this length."""
         match entry:
             case str():
                 return along(entry)
@@ -203,7 +203,7 @@ class Expressions:
         return self._position(entry, scope)
 
     def _position(self, told: Expression, scope: Scope) -> Affine | Gather:
-        """An expression of positions: a sum of axes, or what a tensor holds."""
+        """Converts an expression of positions: a sum of axes, or a tensor that holds them."""
         if is_scalar(told):
             return Affine((), self._amount(told, scope))
         found = affine(told)
@@ -215,13 +215,13 @@ class Expressions:
         )
 
     def _amount(self, told: Expression, scope: Scope) -> Size:
-        """A number of positions."""
+        """Converts a scalar expression to a number of positions."""
         return self.size(scalar_size(told, scope))
 
     # ---- products
 
     def _product(self, part: Contraction, left: Left, scope: Scope) -> Node:
-        """A product, written where its one-hot factors say: a scatter."""
+        """A product that is written at the positions of its one-hot factors: a scatter."""
         scope = self._within(part.factors, part.summed, scope)
         hot = [each for each in part.factors if isinstance(each, Call) and _is_write(each, part, left)]
         operands = [self.part(each, scope) for each in part.factors if each not in hot]
@@ -235,10 +235,10 @@ class Expressions:
         result = tuple(places.get(str(entry.axis), entry) for entry in written)
         return self._node("contract", sizes, operands, result, shape, unread)
 
-    # ---- what moves elements
+    # ---- operations that move elements
 
     def _whole(self, part: Expression, scope: Scope) -> Operand:
-        """A part that is read at axes alone, each once: a copy of it where it is not."""
+        """Converts a part that is read along distinct axes only; any other part is copied."""
         index = part.index if isinstance(part, Ref) else (0,)
         if all(isinstance(entry, str) for entry in index) and len({*index}) == len(index):
             return self.part(part, scope)
@@ -246,7 +246,7 @@ class Expressions:
         return Operand(self.value(part, axes, scope), tuple(map(along, axes)))
 
     def _padded(self, part: Call, left: Left, scope: Scope) -> Node:
-        """A crop or a padding: a copy of what is kept, and a number where nothing is written."""
+        """A crop or a padding: a copy of the kept elements, and a fill value elsewhere."""
         amounts = {name: values for name, values in part.options if name in option_axes(part)}
         inside = self._within(part.arguments, amounts, scope, remade=True)
         operand = self._whole(part.arguments[0], inside)
@@ -270,7 +270,7 @@ class Expressions:
         return self._node("copy", lengths, [Operand(made, tuple(map(along, axes)))], _written(left, lengths))
 
     def _joined(self, part: Call, left: Left, scope: Scope) -> Node:
-        """Operands one after another: `over` holds the axis of the result, and that of each operand."""
+        """Joins operands along an axis: `over` holds the axis of the result, and that of each operand."""
         (joined,) = part.axes
         operands: list[Operand] = []
         pieces: dict[Axis, Size] = {}
@@ -286,23 +286,23 @@ class Expressions:
         return self._node(part.function, sizes, operands, _written(left, sizes), over=(joined, *pieces))
 
 
-# ---------------------------------------------------------------------------- parts of it
+# ---------------------------------------------------------------------------- helpers
 
 
 def _written(left: Left, sizes: Mapping[Any, Size]) -> tuple[Affine, ...]:
-    """Where an equation writes: axes and composites."""
+    """The positions that an equation writes: axes and composites."""
     return tuple(along(entry) if isinstance(entry, str) else row_major(entry, sizes) for entry in left)
 
 
 def _axes_in(operands: Iterable[Operand]) -> list[Any]:
-    """The axes that operands are read with."""
+    """The axes that operands are read along."""
     return [axis for each in operands for axis in axes_of(each.reads)]
 
 
 def _is_write(factor: Call, part: Contraction, left: Left) -> bool:
-    """Whether a factor says where a product is written: 1 at positions of an axis that nothing else has.
+    """Whether a one-hot factor says where a product is written, along an axis that no other factor has.
 
-    Positions that a tensor holds must be there; those of axes may reach over an end.
+    Positions that a tensor holds must be inside the axis. Affine positions may reach past an end.
     """
     if factor.function != ONEHOT.name or is_scalar(factor.arguments[0]):
         return False

@@ -1,7 +1,7 @@
-"""Elaboration of graphs to the core form: functions of numbered axes, and the names of them.
+"""Elaboration of graphs to the core form: functions of numbered axes, and their names.
 
-A graph without calls and recurrences is one function (`scan.cut` cuts others there); `elaborate_expressions` makes the
-nodes.
+A graph without calls and recurrences is one function; `scan.cut` cuts other graphs at these.
+`elaborate_expressions` builds the nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["function_of", "inputs_of"]
 def function_of(graph: Graph) -> tuple[Function, Names]:
     """The function of a graph without calls and recurrences, and its names.
 
-    Sizes that are whole numbers stay names, those that are formulas are put in.
+    Sizes with an integer value stay names. Sizes with a formula are replaced by it.
     """
     expressions, elements = Expressions(graph), of_leaves(graph)
     given = {
@@ -52,7 +52,7 @@ def function_of(graph: Graph) -> tuple[Function, Names]:
 
 
 def inputs_of(leaves: Iterable[Leaf], graph: Graph) -> tuple[Node, ...]:
-    """The inputs of a function that is given leaves, in the sizes of a graph."""
+    """The input nodes for leaves without a value, in the sizes of a graph."""
     size, shapes = Expressions(graph).size, _shapes(graph)
     return tuple(
         leaf("input", [*map(size, shapes.get(each.name, each.shape))], each.holds or Element.NUMBER, n=n)
@@ -62,7 +62,7 @@ def inputs_of(leaves: Iterable[Leaf], graph: Graph) -> tuple[Node, ...]:
 
 
 def _shapes(graph: Graph) -> Mapping[str, tuple[Any, ...]]:
-    """The shapes of the leaves; of those of a block whose sizes are its own, these put in."""
+    """The shapes of the leaves, those of called blocks included, in the sizes of the graph."""
     shapes = {each.name: each.shape for each in graph.leaves}
     for call in graph.calls:
         local = call.graph.sizes_beside(graph.bound)

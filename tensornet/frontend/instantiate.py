@@ -18,24 +18,24 @@ from ..sizes import put_in, size_names, symbol
 __all__ = ["Sizes", "instance", "names_of_sizes", "of_tensors_named", "written_out"]
 
 Sizes = tuple[tuple[str, Any], ...]
-"""Names of sizes, and what they are: integers, or expressions in other names."""
+"""Names of sizes, and their values: integers, or expressions in other names."""
 
 
 @functools.lru_cache(maxsize=1024)
 def instance(graph: Graph, sizes: Sizes, values: Sizes, lead: tuple[Axis, ...] | None) -> Graph:
-    """The graph in other sizes.
+    """The graph in the sizes of its caller.
 
     Args:
         graph: the graph.
-        sizes: for every name that the graph goes by, what it is in the names of the caller.
-        values: the caller's names that have a value.
+        sizes: for every size name of the graph, its value in the names of the caller.
+        values: the values of the caller's names, where they have one.
         lead: the axes that `...` stands for.
     """
     return _Instance(dict(sizes), dict(values), lead).of(graph)
 
 
 def names_of_sizes(graph: Graph) -> set[str]:
-    """Every name that sizes of the graph go by."""
+    """Every size name that the graph uses."""
     names = set(graph.bound) | set(graph.open_sizes)
     for equation in graph.own:
         names.update(sized_by_name(equation.right), spoken_sizes(equation))
@@ -43,7 +43,7 @@ def names_of_sizes(graph: Graph) -> set[str]:
 
 
 def written_out(dims: tuple[Dim, ...], lead: tuple[Axis, ...] | None) -> tuple[Dim, ...]:
-    """Dimensions, those that `...` stands for one by one."""
+    """Dimensions, with `...` replaced by one dimension for each axis that it stands for."""
     found: list[Dim] = []
     for dim in dims:
         leading = lead is not None and dim[:1] and dim[0].name == ELLIPSIS
@@ -88,7 +88,7 @@ class _Instance:
         )
 
     def _giving_way(self, graph: Graph, by_name: frozenset[str], arriving: set[str]) -> dict[str, str]:
-        """Other names for axes with a size of their own whose name is one of the caller's sizes."""
+        """New names for axes with a size of their own, if their name is also one of the caller's sizes."""
         taken = arriving.union(*(equation.axes for equation in graph.own))
         axes: dict[str, str] = {}
         for name in sorted(by_name & arriving):
@@ -98,7 +98,7 @@ class _Instance:
         return axes
 
     def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """Dimensions in the caller's sizes, `...` written out."""
+        """Dimensions in the caller's sizes, with `...` expanded."""
         moved = tuple(tuple(Axis(axis.name, self._size(axis.size)) for axis in dim) for dim in dims)
         return written_out(moved, self.lead)
 
@@ -120,7 +120,7 @@ class _Instance:
         return put.equation(equation)
 
     def _call(self, graph: Graph, call: Apply) -> Apply:
-        """A call inside, whose block goes by the names of the graph, and by some of its own."""
+        """A call in the graph; its block uses size names of the graph, and some of its own."""
         inner = {
             name: self._size(symbol(name))
             if graph.bound.get(name, symbol(name)) == known
@@ -137,9 +137,9 @@ class _Instance:
 
 
 def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[str, str]:
-    """Other names for tensors whose name is that of a size that equations speak of by now.
+    """New names for tensors whose name is now also a size that equations mention.
 
-    Parameters and constants keep theirs: the caller knows them by it.
+    Parameters and constants keep their names, by which the caller knows them.
     """
     spoken = {name for item in body if isinstance(item, Equation) for name in spoken_sizes(item)}
     kept = {leaf.name for leaf in graph.leaves if leaf.kind != "input"}
@@ -151,7 +151,7 @@ def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[
 
 
 def of_tensors_named(item: Equation | Apply, names: Mapping[str, str]) -> Equation | Apply:
-    """The equation, or the call, of tensors under other names."""
+    """The equation or call with its tensors renamed."""
     if isinstance(item, Equation):
         name = names.get(item.name, item.name)
         return replace(item, name=name, right=rename_tensors(item.right, names))
@@ -160,7 +160,7 @@ def of_tensors_named(item: Equation | Apply, names: Mapping[str, str]) -> Equati
 
 
 class _Simultaneous(Unifier):
-    """Puts sizes in once, not again into what was put in."""
+    """Substitutes sizes once, and not again in the substituted sizes."""
 
     def __init__(self, solution: dict[str, Any]) -> None:
         super().__init__({}, solution)

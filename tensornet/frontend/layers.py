@@ -1,4 +1,4 @@
-"""Layers: a graph from a block of text, or from the JSON that it was written as."""
+"""Layers: a graph from a block of text, or from its JSON."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def layer(
             do not show them, as in `"x[b,n,c] t[b,n]"`.
         outputs: the names of the results.
         constants: arrays with a fixed value, by name.
-        init: how a parameter starts, where it is not to be derived: a standard deviation,
+        init: how a parameter starts, unless that is derived: a standard deviation,
             `"zeros"` or `"ones"`, or an array of its shape.
-        **sizes: axis name to a positive integer, a sympy expression or a text such as `"D/h"`; what
-            is left out is open.
+        **sizes: axis name to a positive integer, a sympy expression or a text such as `"D/h"`; a
+            size that is left out is open.
 
     Raises:
         EquationError: the text is not in the language.
         ShapeError: sizes disagree.
-        DtypeError: `init` holds an array of something else than numbers.
+        DtypeError: `init` holds an array that is not numeric.
 
     Example:
         >>> import tensornet as tn
@@ -66,7 +66,7 @@ def layer(
 
 
 def _made(*parts: Any) -> Graph:
-    """The graph of its parts; what is called without a scope is written out, as in a model."""
+    """Builds a graph from its parts; calls without a scope are inlined, as in a model."""
     graph = inlined(Graph(*parts), lambda call: not call.scope)
     body = read_directly(graph.body, graph.outputs)
     return graph if body == graph.body else replace(graph, body=body)
@@ -74,7 +74,7 @@ def _made(*parts: Any) -> Graph:
 
 @told_in("names")
 def _check_every_line_is_read(graph: Graph) -> None:
-    """Refuses a line that does nothing: most often the next one reads another name."""
+    """Raises an error for a line that no output needs: often another line misspells its name."""
     needed = graph.needed()
     unused = [equation for equation in graph.own if equation.name not in needed]
     read = {ref.name for each in unused for ref in each.references if ref.name != each.name}
@@ -90,7 +90,7 @@ def _check_every_line_is_read(graph: Graph) -> None:
 
 
 def read_graph(text: str) -> Graph:
-    """The graph that a document holds; see `Graph.from_json`."""
+    """The graph of a JSON document; see `Graph.from_json`."""
     try:
         document = json.loads(text)
         if document["format"] != FORMAT or document["version"] != VERSION:

@@ -34,7 +34,7 @@ __all__ = ["check_undeclared", "declare_leaves", "doubt_sums", "with_extents"]
 
 
 def with_extents(text: Text, expression: Expression) -> Expression:
-    """`concat[n](cls[1,c], …)`: the 1 is how long the parameter `cls` is along n."""
+    """`concat[n](cls[1,c], …)`: the 1 is the size of the parameter `cls` along n."""
     if isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined":
         arguments = tuple(_with_extent(text, part, expression.axes[0]) for part in expression.arguments)
         expression = replace(expression, arguments=arguments)
@@ -59,7 +59,7 @@ def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
 
 @told_in("names")
 def check_undeclared(text: Text, line: Equation) -> None:
-    """Refuses a number to be trained that can only be a slip, and says so of what may be one."""
+    """Raises an error for an undeclared scalar parameter that must be a slip, and warns of one that may be."""
     names = {ref.name for ref in line.references if not ref.index} - text.known.keys() - text.init.keys()
     if not names:
         return
@@ -82,7 +82,7 @@ def check_undeclared(text: Text, line: Equation) -> None:
 
 
 def doubt_sums(line: Equation) -> None:
-    """Warns of a sum over an axis that one tensor has, where others stand beside it: a slip in a name looks so."""
+    """Warns of a sum over an axis that only one of several tensors has: its name may be misspelled."""
     for ref, axes in summed_alone(line):
         meant = show(contraction((ref,), axes, None))
         message = f"the axis '{axes[0]}' of {show(ref)} is summed, and nothing else has it"
@@ -95,9 +95,9 @@ def doubt_sums(line: Equation) -> None:
 
 
 def declare_leaves(text: Text, line: Equation) -> None:
-    """Gives every tensor met for the first time the dimensions this line reads it with.
+    """Gives every new tensor the dimensions that this line reads it with.
 
-    Those in functions that give an axis another size come first: around these the axis is as long as they make it.
+    Tensors in functions that resize an axis come first: outside, the axis has the size that the function gives it.
     """
     new = {ref.name for ref in line.references if text.known.get(ref.name, Known("")).dims is None}
     for ref in line.references if new else ():
@@ -124,7 +124,7 @@ def _declare(text: Text, ref: Ref, scope: Scope) -> None:
 
 @told_in("sizes")
 def _sizes_met(text: Text, expression: Expression) -> Scope:
-    """The sizes of the axes in an expression: of those that are given, that, though a window could be longer."""
+    """The sizes of the axes in an expression; a given size holds even if a window could be longer."""
     unifier = text.unifier
     return scope_of(
         expression, text.dims(expression), unifier.unify, unifier.bound, text.held(expression), []
@@ -132,8 +132,8 @@ def _sizes_met(text: Text, expression: Expression) -> Scope:
 
 
 def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
-    """Every tensor read, with the sizes around it: inside a function that gives an axis another
-    size (concat, pad) or hides it (mean), that axis is the argument's own."""
+    """Every tensor that is read, with the sizes around it. Inside a function that resizes an axis
+    (concat, pad) or reduces it (mean), the argument gives the size of that axis."""
     if isinstance(expression, Ref):
         yield expression, scope
     own: set[str] = set()
@@ -150,7 +150,7 @@ def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[
         inner = scope
         if own:
             found = dict(_sizes_met(text, part).sizes)
-            if joined and number > 1:  # each operand is as long as it likes
+            if joined and number > 1:  # each operand has its own size
                 for axis in own:
                     found.setdefault(axis, symbol(fresh(f"{axis}_{number}", text.axes)))
             sizes = {n: s for n, s in scope.sizes.items() if n not in own}

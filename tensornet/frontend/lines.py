@@ -1,4 +1,4 @@
-"""Elaboration of one line: bare names, `...`, windows, and what it may not read."""
+"""Elaboration of one line: bare names, `...`, windows, and checks of what it reads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
-    """Refuses to read what a later line defines, other than at earlier positions of a recurrence."""
+    """Raises an error for a read of a later line's result, except at earlier positions of a recurrence."""
     for ref in early(line):
         if ref.name in definitions and text.known.get(ref.name, Known("foreseen")).kind == "foreseen":
             raise EquationError(
@@ -55,7 +55,7 @@ def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
 
 
 def resolved(text: Text, line: Equation) -> Equation:
-    """The line with brackets behind every name of a tensor, and sums of axes begun by the one that they tell."""
+    """The line with brackets after every tensor name; a sum of axes begins with the axis that it sizes."""
     known = text.read_by(line.right)
     indices = {name: entry.index for name, entry in known.items() if entry.index is not None}
     indices |= _read_here(text, line, indices)
@@ -75,7 +75,7 @@ def resolved(text: Text, line: Equation) -> Equation:
 
 
 def opened(text: Text, line: Opening) -> Equation | None:
-    """What a tensor that recurs starts from, without the axes along which it is the same; nothing if it is a tensor."""
+    """The equation of a recurrence's initial value, without broadcast axes; None if the value is a tensor already."""
     right, left = line.right, axes_of_index(line.left)
     present = free_axes(right)
     kept = tuple(axis for axis in left if axis in present)
@@ -87,12 +87,12 @@ def opened(text: Text, line: Opening) -> Equation | None:
 
 
 def _reads_part(ref: Ref) -> bool:
-    """Whether brackets hold more than axes."""
+    """Whether the brackets contain anything but axes."""
     return not all(isinstance(entry, str | tuple) for entry in ref.index)
 
 
 def _openings_read(text: Text, part: Expression) -> Expression:
-    """An expression that reads what tensors start from under the axes that these have."""
+    """An expression in which initial values of recurrences are read from the tensors that hold them."""
     part = transform(part, partial(_openings_read, text))
     if not isinstance(part, Ref) or part.name not in text.openings:
         return part
@@ -101,7 +101,7 @@ def _openings_read(text: Text, part: Expression) -> Expression:
 
 
 def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, tuple[Index, ...]]:
-    """How a line is the first to read tensors that bare names in it stand for too."""
+    """The indices of new tensors that the line reads both with brackets and by a bare name."""
     found: dict[str, tuple[Index, ...]] = {}
     bare = {ref.name: ref for ref in line.references if not ref.index}
     for ref in line.references:
@@ -119,7 +119,7 @@ def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, 
 
 @told_in("axes")
 def with_lead(text: Text, line: Equation) -> Equation:
-    """Writes `...` out wherever a tensor's leading axes are known by name."""
+    """Replaces `...` by axis names wherever a tensor's leading axes are known by name."""
     lead: tuple[str, ...] | None = None
     for ref in line.references:
         entry = text.known.get(ref.name)
@@ -153,7 +153,7 @@ def _lead_names(text: Text, line: Equation, dims: tuple[Dim, ...], start: int, c
 
 @told_in("axes")
 def check_positions(text: Text, line: Equation) -> None:
-    """Refuses positions that no integers tell."""
+    """Raises an error for positions that are not integers."""
     for ref in line.references:
         for entry in ref.index:
             if is_told(entry):
@@ -179,7 +179,7 @@ def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
 
 @told_in("sizes")
 def whole(text: Text, line: Equation) -> Equation:
-    """The line, which reads windows from end to end: of what is cut in a line of its own, if they are shorter."""
+    """The line with windows that reach from end to end; for a shorter one, a line of its own cuts the tensor."""
     dims = text.dims(line.right)
     shorter: list[Shorter] = []
     told = text.held(line.right)
@@ -199,7 +199,7 @@ def whole(text: Text, line: Equation) -> Equation:
 
 @told_in("sizes")
 def check_given(text: Text, line: Equation) -> None:
-    """A size the user gave holds wherever the axis is named, until concat or pad makes it anew."""
+    """Makes a size that the user gave hold wherever the axis is named, unless concat or pad resizes it."""
     remade = text.remade | remade_in(line.right)
     for ref in line.references:
         for entry, dim in zip(ref.index, text.known[ref.name].dims or (), strict=True):
@@ -209,7 +209,7 @@ def check_given(text: Text, line: Equation) -> None:
 
 @told_in("sizes")
 def check_summed(text: Text, line: Equation, scope: Scope) -> None:
-    """Refuses a sum over an axis of windows that has no size: a stride that nobody gives is read as such an axis."""
+    """Raises an error for a sum over a window axis without a size; a stride without a value is read as one."""
     summed = {axis for part in line.parts if isinstance(part, Contraction) for axis in part.summed}
     windowed = axes_windowed(line.right) & summed
     for axis in sorted(

@@ -18,15 +18,15 @@ __all__ = ["ending_in", "with_loss"]
 
 
 def with_loss(graph: Graph, loss: Graph | str | None) -> Graph:
-    """The graph whose one result is a loss, a number.
+    """The graph with a scalar loss as its only result.
 
     Args:
         graph: a layer or a model.
-        loss: a graph of the results of `graph` and of further inputs, which then follow those of `graph`; or
-            the name of a number that `graph` computes; or nothing where that is its only result.
+        loss: a graph that takes the results of `graph` and further inputs, which then follow those of `graph`;
+            or the name of a scalar that `graph` computes; or None if the loss is its only result.
 
     Raises:
-        EquationError: the loss is no number, or takes fewer inputs than there are results.
+        EquationError: the loss is not a scalar, or takes fewer inputs than there are results.
         ShapeError: the loss does not fit the results.
     """
     if loss is not None and not isinstance(loss, Graph | str):
@@ -43,7 +43,7 @@ def with_loss(graph: Graph, loss: Graph | str | None) -> Graph:
 
 
 def ending_in(graph: Graph, loss: Graph) -> Graph:
-    """A graph with another behind it, which takes its results and then inputs of its own."""
+    """A graph followed by a loss, which takes its results and then inputs of its own."""
     count, results = len(graph.inputs), len(graph.outputs)
     if len(loss.inputs) < results:
         told = ", ".join(leaf.name for leaf in loss.inputs) or "none"
@@ -72,7 +72,7 @@ def ending_in(graph: Graph, loss: Graph) -> Graph:
 
 
 def _leading(graph: Graph, loss: Graph) -> tuple[Axis, ...]:
-    """What `...` stands for in the graph, as the loss reads its first result."""
+    """The axes that `...` stands for in the graph, given how the loss reads its first result."""
     dims = graph.named[graph.outputs[0]]
     if not any(dim[0].name == ELLIPSIS for dim in dims if dim):
         return ()
@@ -81,7 +81,7 @@ def _leading(graph: Graph, loss: Graph) -> tuple[Axis, ...]:
 
 
 def _sizes_of(graph: Graph, loss: Graph, lead: tuple[Axis, ...]) -> dict[str, Any]:
-    """The open sizes of the loss in those of the graph."""
+    """The open sizes of the loss, in terms of those of the graph."""
     found: dict[str, Any] = {}
     for name, leaf in zip(graph.outputs, loss.inputs, strict=False):
         for dim, own in zip(written_out(graph.named[name], lead), leaf.dims, strict=False):

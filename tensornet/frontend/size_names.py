@@ -16,7 +16,7 @@ __all__ = ["Private"]
 
 
 class Private:
-    """A graph's own sizes under names nobody else has, until they are solved or adopted."""
+    """A graph's own sizes under private names, until they are solved or adopted."""
 
     def __init__(self, graph: Graph) -> None:
         self.axes = _axis_names(graph)
@@ -38,11 +38,11 @@ class Private:
         return tuple(tuple(Axis(axis.name, self.moved(axis.size)) for axis in dim) for dim in dims)
 
     def moved(self, size: Any) -> Any:
-        """A size of the graph in private names, and what is solved in those of the model."""
+        """A size of the graph in private names; those that are solved are replaced by their values."""
         return self._solved(put_in(size, self.private_symbols))
 
     def _solved(self, size: Any) -> Any:
-        """The size with what is solved put in, until nothing of that is left."""
+        """The size with solved names replaced by their values, until none is left."""
         found = put_in(size, self.solution)
         again = any(name in self.solution and name.endswith("@") for name in size_names(found))
         return self._solved(found) if again else found
@@ -52,20 +52,20 @@ class Private:
         return evaluate(self._solved(size), self.bound)
 
     def leading(self, size: Any) -> None:
-        """What all leading axes together come to."""
+        """Sets the total size of all leading axes."""
         self.solution[self.private.get("lead", "lead@")] = size
 
     def waits(self, own: Any) -> bool:
-        """Whether a size holds names that are neither solved nor adopted."""
+        """Whether a size contains names that are neither solved nor adopted."""
         return any(name.endswith("@") for name in size_names(own))
 
     def solve(self, own: Any, size: Any) -> bool:
-        """Solves `own = size` for the one private name in it, if there is just one and it can be solved for."""
+        """Solves `own = size` for the only private name in it; returns whether that is possible."""
         names = [name for name in size_names(own) if name.endswith("@")]
         if len(names) != 1:
             return False
         found = invert_size(own, names[0], size)
-        if found is None:  # a rounding or a power hides it
+        if found is None:  # a rounding or a power cannot be inverted
             return False
         if not size_names(found) and not (isinstance(found, int) and found > 0):
             raise ShapeError("no size fits")
@@ -73,13 +73,13 @@ class Private:
         return True
 
     def follow(self, own: Any, size: Any) -> None:
-        """Lets a bare name that has a value go by the model's name for it, so that formulas chain."""
+        """Gives a bare name that has a value the model's name for it, so that formulas chain."""
         name = name_of(own)
         if name in self.bound and name not in self.solution:
             self.solution[name] = size
 
     def adopt(self, outer: Unifier, opened: set[str]) -> None:
-        """Gives what is still private its own name in the model, or a fresh one where that is taken."""
+        """Gives each size that is still private its own name in the model, or a new one if that is taken."""
         for name, private in sorted(self.private.items()):
             if private not in self.solution:
                 value = self.bound.get(private)
@@ -102,8 +102,8 @@ class Private:
 
 
 def _axis_names(graph: Graph) -> set[str]:
-    """The names of axes in a graph. An open size of another name was given as a formula, and is
-    the model's."""
+    """The names of axes in a graph. An open size with any other name came in a formula, and
+    belongs to the model."""
     names = {axis.name for dims in graph.named.values() for dim in dims for axis in dim} | {"lead"}
     for equation in graph.own:
         for part in equation.parts:

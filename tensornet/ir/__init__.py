@@ -1,6 +1,6 @@
 """The core form: tensor programs without names.
 
-In: sizes, elements, and operations by their names. Out: hash-consed nodes over numbered axes, and functions of them.
+In: sizes, element types, and names of operations. Out: hash-consed nodes over numbered axes, and functions of them.
 
-`node` holds the types, `build` makes nodes of axes under any names, `function` walks and rewrites, `naming` prints.
+`node` holds the types, `build` builds nodes from axes with any names, `function` walks and rewrites, `naming` prints.
 """

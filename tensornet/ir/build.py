@@ -1,4 +1,4 @@
-"""The node builder: nodes of axes that may be called anything, which are numbered as they are met."""
+"""The node builder: the axes of a new node may have any names, and are numbered in order of first use."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def node(
 
     Args:
         op: the operation; see `node`.
-        sizes: of the axes that it has, and of others that are of no concern.
-        operands: what it reads.
-        result: where it writes.
-        shape: the sizes of the result; each dimension is an axis or a composite if nothing is said.
+        sizes: the sizes of its axes; those of other axes are ignored.
+        operands: the tensors that it reads, and where.
+        result: the positions that it writes.
+        shape: the sizes of the result; if it is None, each dimension is an axis or a composite.
         over: the axes along which it runs.
         options: its attributes, as names and values.
-        element: what its elements are, where that does not follow.
+        element: its element type, where that does not follow.
     """
     met = met_axes(operands, result, over)
     if shape is None:
@@ -60,24 +60,24 @@ def node(
 
 
 def met_axes(operands: Sequence[Operand], result: Entries, over: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes of a node, in the order of their numbers: as they are met."""
+    """The axes of a node, in the order of their numbers, which is that of first use."""
     met = dict.fromkeys(itertools.chain(axes_of(result), over, *(axes_of(each.reads) for each in operands)))
     return tuple(met)
 
 
 def leaf(op: str, shape: Sequence[Size], element: Element, **options: Any) -> Node:
-    """A tensor that no node makes: an input (parameters are inputs too), or a constant."""
+    """A tensor that is not computed: an input (parameters are inputs too), a constant, or a number, size or index."""
     axes = tuple(map(along, range(len(shape))))
     return node(op, dict(enumerate(shape)), (), axes, shape, options=tuple(options.items()), element=element)
 
 
 def number(value: bool | int | float | complex) -> Node:
-    """A number, without axes."""
+    """A number as a node without axes."""
     return leaf("number", (), Element.of(value), value=value)
 
 
 def size(value: Size) -> Node:
-    """A size as a number, without axes."""
+    """A size as a node without axes."""
     return leaf("size", (), Element.WHOLE, size=value)
 
 
@@ -87,12 +87,12 @@ def index(length: Size) -> Node:
 
 
 def whole(each: Node, tag: Axis = ()) -> Operand:
-    """A tensor as it is, read along axes of its own."""
+    """An operand that reads a whole tensor along axes of its own."""
     return Operand(each, tuple(along((tag, n)) for n in range(len(each.shape))))
 
 
 def concatenated(parts: Sequence[Node], at: int) -> Node:
-    """Tensors one after another along a dimension."""
+    """Concatenates tensors along a dimension."""
     if len(parts) == 1:
         return parts[0]
     pieces = {(at, n): part.shape[at] for n, part in enumerate(parts)}

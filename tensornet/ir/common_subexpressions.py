@@ -1,4 +1,4 @@
-"""Common subexpression elimination, by hash-consing: of equal nodes there is one object, and none is computed twice."""
+"""Common subexpression elimination, by hash-consing: equal nodes are one object, so none is computed twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def interned(
     options: tuple[tuple[str, Any], ...],
     element: Element,
 ) -> Node:
-    """The node of some fields: there is one of each for as long as somebody holds it."""
+    """The node with these fields: one object for as long as it is referenced."""
     told = tuple((name, _written(value)) for name, value in options)
     key = (op, sizes, operands, result, shape, over, told, element)
     found = _TABLE.get(key)
@@ -34,7 +34,7 @@ def interned(
 
 
 def _written(value: Any) -> Any:
-    """What an option is compared by: 1, 1.0, True and -0.0 are different numbers, and each nan is the same."""
+    """The key that an option is compared by: 1, 1.0, True and -0.0 are different, and all nan are the same."""
     return (type(value), repr(value)) if isinstance(value, int | float | complex) else value
 
 

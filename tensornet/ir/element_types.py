@@ -1,4 +1,4 @@
-"""Element type inference: what the elements of a node are, by the record of its op and its operands."""
+"""Element type inference: the element type of a node, from the record of its op and its operands."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["of_node"]
 
 
 def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is_scattered: bool) -> Element:
-    """What an operation makes of its operands.
+    """The element type of the result of an operation.
 
     Args:
         op: `contract`, `copy`, or a function of the language.
-        operands: what it reads.
+        operands: its operands.
         options: its options.
-        is_scattered: whether it is written at positions that leave others out, where zeros stand then.
+        is_scattered: whether it is written at some positions only; zeros fill the others.
     """
     found = [each.node.element for each in operands]
     if op == "contract":
@@ -36,7 +36,7 @@ def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is
 
 
 def _value(node: Node) -> Any:
-    """A number that is made of literals alone; nothing for any other node."""
+    """The value of a number that consists of literals alone; None for any other node."""
     if node.op == "number":
         return node.attributes["value"]
     if node.op == "size":
@@ -48,7 +48,7 @@ def _value(node: Node) -> Any:
 
 
 def _is_whole_quotient(node: Node) -> bool:
-    """Whether integers are divided there by a whole number, and not by 0."""
+    """Whether the node divides integers by an integer scalar other than 0."""
     if node.op != "contract" or len(node.operands) < 2 or len(node.sizes) > len(node.shape):
         return False
     *above, last = (each.node for each in node.operands)

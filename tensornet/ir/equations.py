@@ -1,7 +1,7 @@
 """Equations of nodes: a name for each axis, and an expression for each operation.
 
-What the names of axes tell is up to who gives them (`AxisNames`): in a graph, sizes. A result that is written at
-positions is a product with one-hot factors.
+The implementation of `AxisNames` decides what the names of axes mean: in a graph, they determine sizes. A result that
+is written at positions becomes a product with one-hot factors.
 """
 
 from __future__ import annotations
@@ -46,53 +46,53 @@ Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
 """The axes of each dimension of a tensor, and their sizes."""
 
 LEAVES = ("number", "size", "index")
-"""What is written where it is read."""
+"""The ops of nodes that are written inside the expression that reads them."""
 
 MADE = ("input", "constant", *LEAVES)
-"""What is there without an equation."""
+"""The ops of nodes that have no equation."""
 
 JOINED = (CONCAT.name, "stack")
 
 
 class Naming(Protocol):
-    """What calls the tensors of a program by names, and the axes of one equation."""
+    """Gives names to the tensors of a program and to their dimensions."""
 
     lone: set[Node]
 
     def tensor(self, each: Node) -> str:
-        """The name of a node, which has an equation then."""
+        """The name of a node, which gets an equation if it has none."""
 
     def dimension(self, each: Node, d: int) -> str:
-        """What a dimension of a node is called that has an equation."""
+        """The name of a dimension of a node, which gets an equation if it has none."""
 
     def same(self, one: Size, two: Size) -> bool:
-        """Whether two sizes are equal, as far as sizes have a value."""
+        """Whether two sizes are equal, given the known values of sizes."""
 
 
 class AxisNames(Protocol):
-    """What calls the axes of one equation by names."""
+    """Gives names to the axes of one equation."""
 
     def named(self, each: Node, axis: int) -> str:
-        """A name for an axis of a node, which no other one has."""
+        """A name for an axis of a node that no other axis has."""
 
     def sized(self, size: Size) -> str:
-        """A name for an axis of some size."""
+        """A name for an axis of this size."""
 
     def spoken(self, size: Size, alike: Iterable[str] = ()) -> Expression:
-        """A size as an expression, where some axes are as long."""
+        """A size as an expression; `alike` are axes of this size."""
 
     def in_order(self, each: Node, entry: Affine, length: Size) -> Affine:
         """A window with its axes in the order in which they are written."""
 
 
 class Line:
-    """One equation, while it is written."""
+    """One equation under construction."""
 
     def __init__(self, naming: Naming, axes: AxisNames) -> None:
         self.naming, self.axes = naming, axes
 
     def equation(self, each: Node, name: str) -> tuple[Equation, Dims]:
-        """The equation of a node, and the dimensions of what it defines."""
+        """The equation of a node, and the dimensions of its result."""
         names: dict[int, str] = {}
         left: list[Any] = []
         dims: list[tuple[tuple[str, Size], ...]] = []
@@ -115,8 +115,8 @@ class Line:
 
         Args:
             each: the node.
-            dims: what its dimensions are called.
-            names: what those of its axes are called that these are.
+            dims: the names of its dimensions.
+            names: the names of the axes that these consist of.
         """
         joined = each.over if each.op in JOINED else ()
         for axis in range(len(each.sizes)):
@@ -157,13 +157,13 @@ class Line:
         return flat(Call(each.op, tuple(operands), over, options))
 
     def _hot(self, each: Node, entry: Affine | Gather, dim: str, names: Mapping[int, str]) -> Expression:
-        """Ones where a result is written."""
+        """A one-hot factor at the positions where a result is written."""
         if isinstance(entry, Gather):
             return ones_at(self._held(each, entry, names), dim)
         return ones_at(self._position(entry, names), dim)
 
     def _padded(self, each: Node, names: Mapping[int, str]) -> Expression:
-        """A copy that leaves positions out, or has more: a crop or a padding."""
+        """A copy with fewer or more positions: a crop or a padding."""
         (operand,) = each.operands
         amounts: list[tuple[str, tuple[Expression, ...]]] = []
         for axis, before, after in amounts_of(each):
@@ -175,7 +175,7 @@ class Line:
         return Call(PAD.name, (self.read(each, plain, names),), (), (*amounts, *more))
 
     def _scalar(self, number: Node, each: Node, names: Mapping[int, str]) -> Expression:
-        """A number in the expression of a node; a size is that of an axis, if one is as long."""
+        """A number in the expression of a node; a size is written as that of an axis, if one has it."""
         match number.op:
             case "number":
                 return Literal(number.attributes["value"])
@@ -189,14 +189,14 @@ class Line:
         return Call(number.op, operands, (), self._options(number, each, names))
 
     def _options(self, told: Node, each: Node, names: Mapping[int, str]) -> Options:
-        """The options of an operation, in the expression of a node; which draw it is, is none."""
+        """The options of an operation, in the expression of a node; the number of a random draw is left out."""
         given = ((name, value) for name, value in told.options if name != "draw")
         return tuple((name, (self._scalar(value, each, names),)) for name, value in given)
 
     # ---- reads
 
     def read(self, each: Node, operand: Operand, names: Mapping[int, str]) -> Expression:
-        """An operand of a node, as it is read."""
+        """The expression of an operand of a node."""
         child, reads = operand
         if child.is_scalar:
             return self._scalar(child, each, names)
@@ -210,21 +210,21 @@ class Line:
         return self._ref(each, operand, names)
 
     def _ref(self, each: Node, operand: Operand, names: Mapping[int, str]) -> Ref:
-        """A tensor that is read by its name."""
+        """A reference to a tensor by its name."""
         child, reads = operand
         pairs = zip(reads, child.shape, strict=True)
         index = tuple(self._entry(each, entry, length, names) for entry, length in pairs)
         return Ref(self.naming.tensor(child), index)
 
     def _held(self, each: Node, entry: Gather, names: Mapping[int, str]) -> Expression:
-        """What holds positions: a tensor, where it is no more than those along an axis, which must be there."""
+        """The expression that holds positions; an index is read as a named tensor, since it must be in range."""
         operand = Operand(entry.node, entry.reads)
         return (
             self._ref(each, operand, names) if entry.node.op == "index" else self.read(each, operand, names)
         )
 
     def _entry(self, each: Node, entry: Affine | Gather, length: Size, names: Mapping[int, str]) -> Index:
-        """What stands in brackets, of a dimension of some length."""
+        """An entry of brackets, for a dimension of this length."""
         if isinstance(entry, Gather):
             return cast("Index", self._held(each, entry, names))
         if not entry.terms:
@@ -237,7 +237,7 @@ class Line:
         return cast("Index", self._position(self.axes.in_order(each, entry, length), names))
 
     def _place(self, offset: Size, length: Size) -> Index:
-        """A fixed position, from the first one or from the last."""
+        """A fixed position, counted from the start or from the end."""
         for found in (offset, offset - length):
             if isinstance(found, int):
                 return found
@@ -251,16 +251,16 @@ class Line:
 
 
 def again(each: Node) -> Node:
-    """A node once more, for an equation of its own."""
+    """A copy of a node that gets an equation of its own."""
     operand, sizes = whole(each), {((), n): size for n, size in enumerate(each.shape)}
     return node("copy", sizes, [operand], operand.reads, options=(("again", True),))
 
 
-# ---------------------------------------------------------------------------- what a node is
+# ---------------------------------------------------------------------------- properties of nodes
 
 
 def reads_of(each: Node) -> list[Operand]:
-    """What a node reads: operands, and what holds positions."""
+    """The operands of a node, and the reads that hold positions."""
     found = [*each.operands]
     if len(each.children) == len(found):
         return found
@@ -274,7 +274,7 @@ def reads_of(each: Node) -> list[Operand]:
 
 
 def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
-    """Whether a node may be written where another reads it: along axes alone, as it is written itself."""
+    """Whether a node may be written inside its reader, which reads it along plain axes."""
     if child.op in MADE:
         return False
     axes = [entry.axis for entry in reads]
@@ -293,7 +293,7 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
 
 
 def is_position(each: Node) -> bool:
-    """Whether a node is a sum of positions along axes, or ones there."""
+    """Whether a node is a sum of positions along axes, or a one-hot tensor of them."""
     if each.op in LEAVES or each.is_scalar:
         return True
     whole = each.op in ("add", "contract") and each.element.is_position
@@ -305,31 +305,31 @@ def is_position(each: Node) -> bool:
 
 
 def is_told(reader: Node, child: Node) -> bool:
-    """Whether a node is an operand that tells positions to a kernel, which takes them as they are written, or is a
-    part of such ones."""
+    """Whether a node is an operand that gives positions to a kernel, which takes them as they are written, or a part
+    of these positions."""
     is_operand = is_position(child) and any(each.node is child for each in reader.operands)
     return is_operand and (is_kernel(reader) or is_position(reader))
 
 
 def is_kernel(each: Node) -> bool:
-    """Whether a node is of a function that nobody writes."""
+    """Whether a node is a kernel: a function that users do not write."""
     return each.op in FUNCTIONS and FUNCTIONS[each.op].is_kernel
 
 
 def _moved_axis(entry: Affine | Gather) -> int:
-    """The axis of a position that is one, from wherever it starts."""
+    """The axis of a position along one axis, with any offset."""
     assert isinstance(entry, Affine)
     ((axis, _),) = entry.terms
     return int(axis)
 
 
 def parts(each: Node, d: int) -> tuple[int, ...] | None:
-    """The axes that a dimension of a result is; nothing where it is written otherwise. A crop or padding moves them."""
+    """The axes that a dimension of a result consists of, or None; a crop or a padding may shift its axis."""
     return tuple(axes_of((each.result[d],))) if "fill" in each.attributes else each.dims[d]
 
 
 def is_in_window(each: Node, axis: int) -> bool:
-    """Whether an axis moves a window."""
+    """Whether an axis occurs in a window."""
     pairs = (pair for child, reads in reads_of(each) for pair in zip(reads, child.shape, strict=True))
     return any(
         isinstance(entry, Affine)
@@ -341,7 +341,7 @@ def is_in_window(each: Node, axis: int) -> bool:
 
 
 def amounts_of(each: Node) -> Iterator[tuple[int, Size, Size]]:
-    """The axes of a crop or a padding, and how many positions come before and after along each."""
+    """The axes of a crop or a padding, and the number of positions added before and after along each."""
     (operand,) = each.operands
     for d, (written, read) in enumerate(zip(each.result, operand.reads, strict=True)):
         assert isinstance(written, Affine)
@@ -351,7 +351,7 @@ def amounts_of(each: Node) -> Iterator[tuple[int, Size, Size]]:
 
 
 def parted(each: Node, same: Callable[[Size, Size], bool]) -> set[int]:
-    """The axes of a result that nothing which a node reads has as a dimension: they are parts of one."""
+    """The axes of a result that no operand has as a dimension, but only as part of a composite one."""
     entries = [
         (entry, length)
         for child, reads in each.operands
@@ -368,14 +368,14 @@ def parted(each: Node, same: Callable[[Size, Size], bool]) -> set[int]:
 
 
 def size_of(each: Node, axis: int) -> Size:
-    """The size of an axis; of one that is cropped or padded, afterwards."""
+    """The size of an axis, after any crop or padding."""
     if "fill" in each.attributes:
         return each.shape[next(d for d, entry in enumerate(each.result) if axis in axes_of((entry,)))]
     return each.sizes[axis]
 
 
 def hints(naming: Naming, each: Node, axis: int) -> Iterator[str]:
-    """What the dimensions are called that an axis runs along as a whole."""
+    """The names of the dimensions that an axis runs along as a whole."""
     joins = each.op in JOINED and axis == each.over[0]
     moves = joins or "fill" in each.attributes
     axes = each.over if joins else (axis,)

@@ -24,7 +24,7 @@ class Function:
     Attributes:
         inputs: nodes of the op `input`; parameters are inputs too.
         outputs: the results.
-        sizes: the names that sizes in it speak of, each an argument of a call.
+        sizes: the size names that it uses, each an argument of a call.
     """
 
     inputs: tuple[Node, ...]
@@ -33,7 +33,7 @@ class Function:
 
 
 Rule: TypeAlias = "Callable[[Node], Node]"
-"""A rewrite: another node in the place of one whose operands are rewritten."""
+"""A rewrite: returns the replacement of a node whose operands are rewritten already."""
 
 
 def order(outputs: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
@@ -41,7 +41,7 @@ def order(outputs: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
 
     Args:
         outputs: the nodes.
-        known: those that are there, and need nothing.
+        known: nodes that are available already; they are left out.
     """
     done: dict[Node, None] = {}
     waiting = [each for each in outputs if each not in known][::-1]
@@ -62,13 +62,13 @@ def rebuilt(
     rule: Rule = lambda each: each,
     sizes: Mapping[str, Size] = {},
 ) -> list[Node]:
-    """Outputs over other nodes.
+    """Outputs with some of the nodes below them replaced.
 
     Args:
         outputs: the nodes.
-        new: what stands in the place of some nodes; those that are rebuilt are added.
+        new: the replacements of some nodes; those of all other nodes are added.
         rule: a rewrite of each other node.
-        sizes: what stands in the place of names of sizes.
+        sizes: the replacements of size names.
     """
     outputs = list(outputs)
     moved = functools.partial(put_in, values=sizes)
@@ -79,12 +79,12 @@ def rebuilt(
 
 
 def over_others(old: Node, new: Mapping[Node, Node], kept: Mapping[Node, Sequence[int]] = {}) -> Node:
-    """A node over others in the place of those that it reads.
+    """A node with the nodes that it reads replaced.
 
     Args:
         old: the node.
-        new: what stands in the place of nodes.
-        kept: of nodes that it reads, the dimensions that those in their place still have.
+        new: the replacements of nodes.
+        kept: for nodes that it reads, the dimensions that their replacements still have.
     """
     if all(new.get(each, each) is each for each in old.children):
         return old
@@ -96,7 +96,7 @@ def over_others(old: Node, new: Mapping[Node, Node], kept: Mapping[Node, Sequenc
 
 
 def _alike(old: Sequence[Operand], new: Sequence[Operand]) -> bool:
-    """Whether what is made of some operands is as long, and of the same elements, as what is made of others."""
+    """Whether new operands have the shapes and element types of the old ones; scalars must be the same nodes."""
     return all(
         one.node is two.node
         or (
@@ -109,7 +109,7 @@ def _alike(old: Sequence[Operand], new: Sequence[Operand]) -> bool:
 
 
 def over_operands(old: Node, operands: Sequence[Operand]) -> Node:
-    """A node over other operands, read along its axes."""
+    """A node with other operands, read along its axes."""
     sizes = dict(enumerate(old.sizes))
     return node(old.op, sizes, operands, old.result, old.shape, old.over, old.options)
 
@@ -120,7 +120,7 @@ def _copied(
     moved: Callable[[Size], Size],
     kept: Mapping[Node, Sequence[int]] = {},
 ) -> Node:
-    """A node over other nodes and sizes."""
+    """A node with the nodes and the sizes in it replaced."""
 
     def entry(each: Affine | Gather) -> Affine | Gather:
         if isinstance(each, Gather):

@@ -1,8 +1,8 @@
-"""Inlining: what a node is made of, under the axes of the node that reads it.
+"""Inlining: the operands of a node, in the axes of the node that reads it.
 
     contract(h[(g,d),b] …) and h[c,b] = U[c,i] * x[b,i]        U[(g,d),i], x[b,i]
 
-Axes of the reader that are composites in what it reads are taken apart.
+Axes of the reader that are composites in its operand are split into their parts.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = ["Opened", "opened"]
 
 @dataclass(frozen=True)
 class Opened:
-    """A reader, and what stands in the place of one of its operands, under axes of both.
+    """A reader and the operands of one of its operands, in the axes of both.
 
     Attributes:
-        operands: of the reader, without that one.
-        inside: the operands of that one.
-        at: its place.
-        result, over: of the reader.
-        axes: of the reader.
-        inside_over: of the operand, the axes that it sums though nothing in it has them.
-        sizes: of all axes.
+        operands: the operands of the reader, without the inlined one.
+        inside: the operands of the inlined one.
+        at: its position among the operands of the reader.
+        result, over: those of the reader.
+        axes: the axes of the reader.
+        inside_over: the axes that the inlined operand sums although none of its operands has them.
+        sizes: the sizes of all axes.
     """
 
     operands: tuple[Operand, ...]
@@ -54,19 +54,19 @@ class Opened:
     sizes: dict[Axis, Size]
 
     def among(self, others: Sequence[Operand]) -> list[Operand]:
-        """The operands of the reader, with others in that place."""
+        """The operands of the reader, with others in the place of the inlined one."""
         return [*self.operands[: self.at], *others, *self.operands[self.at :]]
 
     def unread(self, operands: Iterable[Operand]) -> tuple[Axis, ...]:
-        """The axes that a product of some operands sums though none of them has them: it counts by their sizes."""
+        """The axes that a product sums although none of its operands has them: each multiplies it by its size."""
         there = {*axes_in(operands), *axes_of(self.result)}
         return tuple(axis for axis in (*self.axes, *self.inside_over) if axis not in there)
 
 
 def opened(reader: Node, at: int, same: Callable[[Size, Size], bool]) -> Opened | None:
-    """What an operand of a node is made of, as that node reads it.
+    """Inlines an operand of a node.
 
-    Nothing where it is read at positions or windows, written at some, or where both take a dimension apart in two ways.
+    Returns None if it is read or written at positions or in windows, or if both split a dimension differently.
     """
     child = reader.operands[at].node
     sizes: dict[Axis, Size] = {("out", axis): size for axis, size in enumerate(reader.sizes)}
@@ -94,7 +94,7 @@ _Table: TypeAlias = "dict[Axis, Affine]"
 def _tables(
     reader: Node, at: int, sizes: Mapping[Axis, Size], same: Callable[[Size, Size], bool]
 ) -> tuple[_Table, _Table] | None:
-    """The axes of a reader, and of an operand, in the axes of both."""
+    """The axes of a reader and those of its operand, each in terms of the axes of both."""
     child, reads = reader.operands[at]
     outer = {axis: along(("out", axis)) for axis in range(len(reader.sizes))}
     inner = {axis: along(("in", axis)) for axis in range(len(child.sizes))}
@@ -121,6 +121,6 @@ def _tables(
 
 
 def _moved(entry: Affine, table: _Table) -> Affine:
-    """A position in other axes."""
+    """A position in terms of other axes."""
     (found,) = substitute((entry,), table)
     return found  # type: ignore[return-value]

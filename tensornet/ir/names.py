@@ -1,4 +1,4 @@
-"""Names of the parts of a function: a side table, and which nodes of it have an equation of their own."""
+"""Names of the parts of a function: a side table, and the choice of the nodes that get an equation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Written", "Names"]
 
 @dataclass(frozen=True)
 class Names:
-    """What a graph calls the parts of a function: a side table, for printing alone.
+    """The names of the parts of a function in a graph: a side table, used only for printing.
 
     Attributes:
         leaves: the inputs and constants as the graph has them; those without a value are the inputs, in order.
@@ -36,7 +36,7 @@ class Names:
     axes: dict[Node, tuple[str, ...]] = field(repr=False)
 
     def moved(self, new: Mapping[Node, Node]) -> Names:
-        """The names of other nodes in the place of some; those of others are left out, as are those of other axes."""
+        """The names after nodes are replaced; names of nodes not in `new`, and of axes that changed, are dropped."""
         tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
         pairs = ((each, new[each], names) for each, names in self.axes.items() if each in new)
         axes = {other: names[: _alike(each, other)] for each, other, names in pairs}
@@ -44,22 +44,22 @@ class Names:
 
 
 def _alike(one: Node, other: Node) -> int:
-    """How many axes two nodes have alike, the first ones, if they have the same dimensions."""
+    """The number of leading axes of equal size in two nodes with the same dimensions, else 0."""
     pairs = zip(one.sizes, other.sizes, strict=False) if one.dims == other.dims else ()
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-# ---------------------------------------------------------------------------- what gets an equation
+# ---------------------------------------------------------------------------- nodes that get an equation
 
 
 class Written:
-    """Which nodes of a function get an equation, and by which names they are asked for.
+    """Determines which nodes of a function get an equation, and suggests names for them.
 
     Attributes:
-        nodes: what the outputs need, those with names as they were written.
-        stems: what a node is called, with a number, that has no name of its own.
-        called: the names of axes, those of others that run along them included.
-        lone: the nodes that are written where they are read: those that `is_apart` tells, with their readers, are not.
+        nodes: the nodes that the outputs need; named ones are in the order in which they were written.
+        stems: the stems of numbered names, for nodes without a name of their own.
+        called: the names of axes; an axis may take the name of a reader's axis that runs along it.
+        lone: the nodes that are written inside their readers; `is_apart`, given a node and its readers, excludes some.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Written:
         return (each for each in self.nodes if not (each in self.lone or each.is_scalar or each.op in MADE))
 
     def _ask(self, each: Node) -> None:
-        """Has what a node reads go by the names of the node and of its axes, where it has none of its own."""
+        """Passes the names of a node and of its axes to the nodes that it reads, where these have none."""
         stem = self.names.tensors.get(each) or self.stems.get(each, "v")
         self.stems |= dict.fromkeys(each.children, stem)
         self.called |= {(each, n): name for n, name in enumerate(self.names.axes.get(each, ()))}
@@ -90,7 +90,7 @@ class Written:
                     self.called.setdefault((child, axes[0]), name)
 
     def _written_where_read(self, is_apart: Callable[[Node, Iterable[Node]], bool]) -> set[Node]:
-        """The nodes without a name that are read along axes alone: once, or as positions that kernels are told."""
+        """The unnamed nodes that are read along plain axes: either once, or as positions of kernels."""
         counts = Counter(each for node in self.nodes for each in node.children)
         reading: dict[Node, list[Operand]] = defaultdict(list)
         for node in self.nodes:
@@ -112,9 +112,9 @@ class Written:
         """A name for the tensor of a node: its own, if no other node has it.
 
         Args:
-            each: the node; nothing for one that nobody reads.
-            taken: the names that a new one may not be.
-            given: those that nodes have by now.
+            each: the node; None for a tensor that no node reads.
+            taken: the names that a new name must differ from.
+            given: the names that nodes have already.
         """
         own = self.names.tensors.get(each, "") if each is not None else ""
         stem = own or (self.stems.get(each, "v") if each is not None else "v")

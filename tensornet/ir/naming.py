@@ -1,10 +1,10 @@
-"""Naming: a function as a graph of equations, which prints.
+"""Naming: a function as a graph of equations, which can be printed.
 
     add(contract(x[0,2], W[1,2]) [0,1], c[1])        z[b,o] = x[b,i] * W[o,i] + c[o]
 
-A node that is read once, along axes alone, is written where it is read; every other one gets an equation. Names of
-tensors come from a side table. Those of axes are found while an equation is written (`axis_names`): a name that tells a
-size is one size throughout a graph.
+A node that is read once, along plain axes, is written inside its reader. Every other node gets an equation. Names of
+tensors come from a side table. Names of axes are chosen while an equation is written (`axis_names`): a name that
+determines a size has one size throughout a graph.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ __all__ = ["graph_of", "told"]
 
 
 def told(function: Function, names: Names) -> Sizes:
-    """The names that tell sizes in a function."""
+    """The names that determine sizes in a function."""
     formulas = {name: value for name, value in names.sizes if not isinstance(value, int)}
     whole = (name for name, value in names.sizes if isinstance(value, int))
     return Sizes({name: symbol(name) for name in (*function.sizes, *whole)} | formulas)
 
 
 def graph_of(function: Function, names: Names, sizes: Sizes | None = None) -> Graph:
-    """The graph of a function: what `frontend.elaborate_ir` reads.
+    """The graph of a function, which `frontend.elaborate_ir` can read.
 
     Args:
         function: the function.
-        names: what its parts are called.
-        sizes: the names that tell sizes, which graphs that are joined have in common.
+        names: the names of its parts.
+        sizes: the names that determine sizes, which graphs that are joined share.
     """
     return _Naming(function, names, sizes or told(function, names)).graph()
 
 
 class _Naming:
-    """The equations and calls of a graph, while they are written.
+    """The equations of a graph under construction.
 
     Attributes:
         tensors: the names of nodes.
         dims: the dimensions of tensors, by name.
         bound: the sizes that have a value.
-        sizes: the names that tell sizes.
-        lone: the nodes that are written where they are read.
+        sizes: the names that determine sizes.
+        lone: the nodes that are written inside their readers.
     """
 
     def __init__(self, function: Function, names: Names, sizes: Sizes) -> None:
@@ -72,7 +72,7 @@ class _Naming:
         self.lone = self.written.lone
 
     def _lacks_sizes(self, each: Node, readers: Iterable[Node]) -> bool:
-        """Whether a node speaks of sizes, or neither what it reads nor their names tell those of its dimensions."""
+        """Whether a node mentions sizes, or has an axis whose size neither its operands nor its name determines."""
         own = self.axes.get(each, ())
         return bool(spoken_by(each)) or not all(
             axis < len(own) and self.same(self.sizes.known.get(own[axis]), each.sizes[axis])
@@ -110,11 +110,11 @@ class _Naming:
         return name
 
     def dimension(self, each: Node, d: int) -> str:
-        """What a dimension of a node is called, which has an equation then."""
+        """The name of a dimension of a node, which gets an equation if it has none."""
         return "_".join(name for name, _ in self.dims[self.tensor(each)][d])
 
     def same(self, one: Size, two: Size) -> bool:
-        """Whether two sizes are equal, as far as sizes have a value."""
+        """Whether two sizes are equal, given the known values of sizes."""
         return bool(one == two or put_in(one, self.values) == put_in(two, self.values))
 
     def _define(self, each: Node, name: str) -> None:

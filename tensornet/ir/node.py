@@ -4,13 +4,13 @@
     entry = Affine: offset + Σ step · axis      an axis, a position, a composite, a window
           | Gather: positions that a node holds
 
-A read has an entry for each dimension of what is read, a write one for each dimension of the result: both are maps
-from the axes of the node to positions. What the op is decides the rest:
+A read has an entry for each dimension of the operand, a write has one for each dimension of the result. Both are maps
+from the axes of the node to positions. The op decides the rest:
 
     contract    the product of the operands, summed where axes write to the same position
-    copy        its operand; what nothing writes is the option `fill`
+    copy        its operand; positions that are not written hold the option `fill`
     input, constant, number, size, index        leaves
-    any other   a function of the language: of elements, or along the axes in `over`
+    any other   a function of the language: elementwise, or along the axes in `over`
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Size: TypeAlias = Any
 """A whole number, or a formula in open sizes; see `sizes`."""
 
 Axis: TypeAlias = Any
-"""An axis of a node is its number; while a node is built, an axis may be called anything that hashes."""
+"""An axis of a node is a number; while a node is built, an axis may be any hashable object."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Affine:
 
     Attributes:
         terms: axes and their steps, in the order of the text; each axis once.
-        offset: the position where all axes are at their first.
+        offset: the position at which all axes are 0.
     """
 
     terms: tuple[tuple[Axis, Size], ...] = ()
@@ -67,27 +67,27 @@ class Affine:
 
     @functools.cached_property
     def axis(self) -> Axis | None:
-        """The axis, where the position is no more than that."""
+        """The axis, if the position is exactly one axis."""
         return (
             self.terms[0][0] if len(self.terms) == 1 and self.offset == 0 and self.terms[0][1] == 1 else None
         )
 
     @property
     def steps(self) -> tuple[Size, ...]:
-        """By how many positions each axis moves on."""
+        """The number of positions that each axis advances by."""
         return tuple(step for _, step in self.terms)
 
 
 @dataclass(frozen=True)
 class Gather:
-    """A position that a node holds: its element at some reads."""
+    """A position that is an element of a node, read at the given positions."""
 
     node: Node
     reads: Entries
 
     @property
     def axis(self) -> Axis | None:
-        """None: what is held is no axis."""
+        """None: a position that a node holds is not an axis."""
         return None
 
 
@@ -95,28 +95,28 @@ Entries: TypeAlias = "tuple[Affine | Gather, ...]"
 
 
 class Operand(NamedTuple):
-    """A node, and where it is read."""
+    """A node and the positions at which it is read."""
 
     node: Node
     reads: Entries = ()
 
 
 class Node:
-    """A tensor; made by `build.node`, the same object for the same value (`common_subexpressions.py`).
+    """A tensor, built by `build.node`: equal nodes are the same object (`common_subexpressions.py`).
 
     Attributes:
-        op: what is done; see above.
-        sizes: of its axes, which are numbered as they are met: in the result, in `over`, in the operands.
-        operands: what is read.
-        result: where the result is written, for each of its dimensions.
+        op: the operation; see above.
+        sizes: the sizes of its axes, numbered in order of first use: in the result, in `over`, in the operands.
+        operands: the nodes that it reads, and where.
+        result: the positions at which the result is written, for each of its dimensions.
         shape: the sizes of these dimensions.
         over: the axes along which a function runs.
         options: its attributes as names and values: numbers, sizes, nodes without axes, functions.
-        element: what the elements are.
-        dims: the axes of each dimension that is an axis or a composite; nothing where it is written otherwise.
+        element: the element type.
+        dims: the axes of each dimension that is an axis or a composite; None for any other dimension.
         attributes: the options by name.
-        children: what it reads, each as often as it does: operands, positions, and options that are nodes.
-        is_scalar: whether it is a number made of numbers and sizes alone, the same wherever it is read.
+        children: the nodes that it reads, with repetitions: operands, positions, and options that are nodes.
+        is_scalar: whether it is a number computed from numbers and sizes alone, the same wherever it is read.
     """
 
     __slots__ = (
@@ -164,7 +164,7 @@ class Node:
 def plain_dims(
     result: Entries, sizes: tuple[Size, ...], shape: tuple[Size, ...]
 ) -> tuple[tuple[int, ...] | None, ...]:
-    """The axes of each dimension of a result that is an axis or a composite, of axes that no other one has."""
+    """The axes of each dimension that is an axis or a composite of axes that no earlier dimension has; else None."""
     found: list[tuple[int, ...] | None] = []
     before: set[Axis] = set()
     for entry, length in zip(result, shape, strict=True):
@@ -178,7 +178,7 @@ def plain_dims(
 def fills(
     entry: Affine, sizes: Sequence[Size] | Mapping[Axis, Size], length: Size, same: Any = operator.eq
 ) -> bool:
-    """Whether a position is that in a composite which fills a dimension; one axis alone is one."""
+    """Whether a position is that in a composite which fills a dimension; a single axis counts as one."""
     axes = tuple(axis for axis, _ in entry.terms)
     if entry.offset != 0 or not axes:
         return False
@@ -196,13 +196,13 @@ def along(axis: Axis) -> Affine:
 
 
 def row_major(axes: tuple[Axis, ...], sizes: Mapping[Axis, Size]) -> Affine:
-    """The position in a composite: of (h, d) that is h · |d| + d."""
+    """The position in a composite: h · |d| + d for (h, d)."""
     steps = (product(sizes[after] for after in axes[n + 1 :]) for n in range(len(axes)))
     return Affine(tuple(zip(axes, steps, strict=True)))
 
 
 def gathered(entries: Entries) -> Iterator[Node]:
-    """The nodes that hold positions, of some entries."""
+    """The nodes that hold positions in some entries."""
     for entry in entries:
         if isinstance(entry, Gather):
             yield entry.node
@@ -219,7 +219,7 @@ def axes_of(entries: Entries) -> Iterator[Axis]:
 
 
 def substitute(entries: Entries, table: Mapping[Axis, Affine]) -> Entries:
-    """Entries with other positions in the place of axes: the composition of maps."""
+    """Entries with axes replaced by positions: the composition of maps."""
     return tuple(_substituted(entry, table) for entry in entries)
 
 
@@ -230,7 +230,7 @@ def _substituted(entry: Affine | Gather, table: Mapping[Axis, Affine]) -> Affine
 
 
 def composed(entry: Affine, table: Mapping[Axis, Affine]) -> Affine:
-    """A position with others in the place of axes."""
+    """A position with its axes replaced by positions."""
     if entry.axis is not None:
         return table[entry.axis]
     steps: dict[Axis, Size] = {}

@@ -1,4 +1,4 @@
-"""Positions in the place of axes, and positions as what a node holds."""
+"""Positions: substituting them for axes, and converting them to nodes that hold them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def stand_alone(entries: Iterable[Affine | Gather], axes: Container[Axis]) -> bool:
-    """Whether some axes stand in entries by themselves alone, those of gathers included."""
+    """Whether some axes occur in entries only as plain axes, also inside gathers."""
     return all(
         stand_alone(entry.reads, axes)
         if isinstance(entry, Gather)
@@ -29,7 +29,7 @@ def stand_alone(entries: Iterable[Affine | Gather], axes: Container[Axis]) -> bo
 
 
 def put_in(entries: Entries, table: Mapping[Axis, Affine | Gather]) -> Entries:
-    """Entries with others in the place of axes that stand alone in them."""
+    """Entries with their plain axes replaced by other entries."""
     return tuple(
         Gather(entry.node, put_in(entry.reads, table))
         if isinstance(entry, Gather)
@@ -39,20 +39,20 @@ def put_in(entries: Entries, table: Mapping[Axis, Affine | Gather]) -> Entries:
 
 
 def apart(operand: Operand, sizes: Mapping[Axis, Size]) -> Operand:
-    """An operand with a dimension for each axis that it is read along."""
+    """A copy of an operand, with a dimension for each axis that it is read along."""
     left = tuple(map(along, dict.fromkeys(axes_of(operand.reads))))
     return Operand(node("copy", sizes, [operand], left), left)
 
 
 def applied(op: str, operands: Iterable[Operand], sizes: Mapping[Axis, Size]) -> Operand:
-    """A function of elements, along all axes of its operands."""
+    """An elementwise function, along all axes of its operands."""
     given = [*operands]
     left = tuple(map(along, axes_in(given)))
     return Operand(node(op, sizes, given, left), left)
 
 
 def held(entry: Affine | Gather, sizes: Mapping[Axis, Size]) -> Operand:
-    """Positions as what a node holds, along the axes that they move with."""
+    """A node that holds positions, along the axes that they depend on."""
     if isinstance(entry, Gather):
         return Operand(entry.node, entry.reads)
     terms = [
@@ -65,12 +65,12 @@ def held(entry: Affine | Gather, sizes: Mapping[Axis, Size]) -> Operand:
 
 
 def counted(amount: Size) -> Operand:
-    """A number of positions."""
+    """A number of positions as an operand."""
     return Operand(number(amount) if isinstance(amount, int) else size(amount))
 
 
 def position_of(told: Operand) -> Affine | None:
-    """The sum of axes that a node holds; nothing where it holds another number. What `held` makes is told."""
+    """The sum of axes that a node holds, or None; every sum that `held` builds is recognised."""
     each, reads = told
     if each.op == "index":
         (entry,) = reads
@@ -97,12 +97,12 @@ def position_of(told: Operand) -> Affine | None:
 
 @dataclass(frozen=True)
 class Ones:
-    """A factor that is 1 at told positions of an axis.
+    """A factor that is 1 at given positions of an axis.
 
     Attributes:
         axis: the axis.
-        told: what tells the positions.
-        function: the function that makes ones.
+        told: the operand that holds the positions.
+        function: the function that computes the ones.
         options: its options.
     """
 
@@ -113,13 +113,13 @@ class Ones:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the positions must be those of the axis, and the ones choose."""
+        """Whether the positions must be inside the axis, so that the ones select."""
         inside = dict(self.options).get(INSIDE)
         return inside is not None and bool(inside.attributes.get("value"))
 
 
 def ones_of(factor: Operand) -> Ones | None:
-    """The ones that a factor is, if it is that."""
+    """A factor as ones, or None if it has another form."""
     child, function = factor.node, FUNCTIONS.get(factor.node.op)
     if function is None or not function.selects:
         return None
@@ -133,13 +133,13 @@ def ones_of(factor: Operand) -> Ones | None:
 
 
 def chooses(factor: Operand) -> bool:
-    """Whether a factor is ones that choose."""
+    """Whether a factor consists of ones that select."""
     ones = ones_of(factor)
     return ones is not None and ones.is_inside
 
 
 def with_ones(each: Node) -> Node:
-    """A product with a factor of ones for each dimension that it is written at positions of."""
+    """A product with a one-hot factor for each dimension that it writes at positions."""
     if None not in each.dims:
         return each
     sizes: dict[Axis, Size] = dict(enumerate(each.sizes))

@@ -1,4 +1,4 @@
-"""Products of factors: parts of one, and kernels that compute some of its factors."""
+"""Products of factors: partial products, and kernels that compute some of the factors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def summed_axes(each: Node) -> set[Axis]:
 
 
 def part(factors: Sequence[Operand], summed: Container[Axis], sizes: Mapping[Axis, Size]) -> Operand:
-    """The product of some factors as it is read: a factor alone that nothing sums, or a node of its own.
+    """The product of some factors as an operand: a new node, or the factor if it is single and not summed.
 
     Args:
-        factors: what is multiplied.
-        summed: the axes that it sums over, and others that are of no concern.
-        sizes: of the axes.
+        factors: the factors.
+        summed: the axes that it sums over; other axes are ignored.
+        sizes: the sizes of the axes.
     """
     axes = axes_in(factors)
     kept = tuple(along(axis) for axis in axes if axis not in summed)
@@ -40,7 +40,7 @@ def part(factors: Sequence[Operand], summed: Container[Axis], sizes: Mapping[Axi
 
 
 def multiplied(each: Node, factors: Sequence[Operand], sizes: Mapping[Axis, Size]) -> Node:
-    """A product with other factors, which is written where it is; a copy of a factor alone that nothing sums."""
+    """A product with other factors and the same result; a copy if it is a single factor that is not summed."""
     plain = len(factors) == 1 and None not in each.dims and not each.over
     is_copy = plain and {*axes_in(factors)} == {*axes_of(each.result)}
     op = "copy" if is_copy else "contract"
@@ -48,14 +48,14 @@ def multiplied(each: Node, factors: Sequence[Operand], sizes: Mapping[Axis, Size
 
 
 def called(kernel: Kernel, sizes: Mapping[Axis, Size]) -> Operand:
-    """What a kernel makes, along the axes that its operands have and that it does not run over."""
+    """The result of a kernel, along those axes of its operands that it does not run over."""
     op, operands, over, options = kernel
     left = tuple(along(axis) for axis in axes_in(operands) if axis not in over)
     return Operand(node(op, sizes, operands, left, None, over, options), left)
 
 
 def computed(each: Node, kernel: Kernel, beside: Sequence[Operand], sizes: Mapping[Axis, Size]) -> Node:
-    """A product in which a kernel computes all factors but some that are beside."""
+    """A product in which a kernel computes all factors except those in `beside`."""
     made = called(kernel, sizes)
     alone = not beside and not each.over and None not in each.dims
     if alone and {*axes_in([made])} == {*axes_of(each.result)}:

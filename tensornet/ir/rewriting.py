@@ -1,4 +1,4 @@
-"""Rewriting of programs: nodes in the place of others, in any case or where a cost says that it pays."""
+"""Rewriting of programs: replaces nodes by others, either always or only where a cost says that it pays."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Cost: TypeAlias = "Callable[[Program], float]"
 
 
 class Facts(NamedTuple):
-    """What rules ask about a program.
+    """The facts about a program that rules use.
 
     Attributes:
         readers: how often each node is read; a result is read once more.
-        same: whether two sizes are equal, as far as sizes have a value.
+        same: whether two sizes are equal, given the known values of sizes.
     """
 
     readers: Mapping[Node, int]
@@ -41,21 +41,21 @@ class Facts(NamedTuple):
 
 
 LEAST = 0.1
-"""The share of the time of some nodes that others in their place must save: seconds are expected ones, and what
-libraries have a function for they have in the form that people write."""
+"""The share of the time of the replaced nodes that a change must save: the seconds are estimates, and the functions of
+libraries match the form that people write."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Nodes that may stand in the place of others of the same value.
+    """A possible replacement of nodes by others of the same value.
 
     Attributes:
         made: the proposed node for each present one.
-        is_due: whether the present ones cannot stay, however long others take.
-        least: the share of their time that others must save.
-        with_readers: whether what reads them is priced with them, which decides how they had best lie.
-        with_operands: whether what makes their operands is, where they alone read these.
-        axes: the names of the axes of new nodes, where these have some.
+        is_due: whether the present ones must be replaced, however long the new ones take.
+        least: the share of their time that the change must save.
+        with_readers: whether their readers, which decide their best layout, are priced with them.
+        with_operands: whether the nodes that compute their operands are priced too, if only they read these.
+        axes: the names of the axes of new nodes, where these have names.
     """
 
     made: Mapping[Node, Node]
@@ -78,17 +78,17 @@ class Program:
 
     @functools.cached_property
     def graph(self) -> Graph:
-        """Its equations."""
+        """Its graph of equations."""
         return graph_of(self.function, self.names)
 
     @functools.cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """What its results need, each after what it reads."""
+        """The nodes that its results need, each after those that it reads."""
         return tuple(order(self.function.outputs))
 
     @functools.cached_property
     def present(self) -> frozenset[Node]:
-        """The same, to ask."""
+        """The same nodes as a set."""
         return frozenset(self.nodes)
 
     @functools.cached_property
@@ -98,21 +98,21 @@ class Program:
 
     @property
     def facts(self) -> Facts:
-        """What rules ask about it."""
+        """The facts about it that rules use."""
         return Facts(self.readers, self.same)
 
     @functools.cached_property
     def numbers(self) -> Mapping[str, int]:
-        """The sizes that are whole numbers, by name."""
+        """The sizes with an integer value, by name."""
         return {name: value for name, value in self.names.sizes if isinstance(value, int)}
 
     def same(self, one: Size, two: Size) -> bool:
-        """Whether two sizes are equal, as far as sizes have a value."""
+        """Whether two sizes are equal, given the known values of sizes."""
         return bool(one == two or put_in(one, self.numbers) == put_in(two, self.numbers))
 
     @functools.cached_property
     def leaves(self) -> Mapping[Node, Leaf]:
-        """The inputs and constants, as the graph has them."""
+        """The inputs and constants, as leaves of the graph."""
         free = (each for each in self.names.leaves if each.value is None)
         found = dict(zip(self.function.inputs, free, strict=True))
         named = {each.name: each for each in self.names.leaves}
@@ -121,7 +121,7 @@ class Program:
         }
 
     def over(self, new: dict[Node, Node], axes: Mapping[Node, tuple[str, ...]] = {}) -> Program:
-        """The program with other nodes in the place of some, and names of axes; `new` gets all that are rebuilt."""
+        """The program with some nodes replaced, and names for new axes; all rebuilt nodes are added to `new`."""
         outputs = tuple(rebuilt(self.function.outputs, new))
         if all(map(operator.is_, outputs, self.function.outputs)):
             return self
@@ -131,7 +131,7 @@ class Program:
         return Program(replace(self.function, outputs=outputs), names)
 
     def rewritten(self, rule: Callable[[Node, Facts], Node]) -> Program:
-        """The program after a rewrite of each of its nodes, from the inputs on."""
+        """The program after a rewrite of each of its nodes, from the inputs to the outputs."""
         new, count = dict[Node, Node](), Counter[Node]()
         facts = Facts(count, self.same)
         for old in self.nodes:
@@ -141,19 +141,19 @@ class Program:
 
     @property
     def draws(self) -> int:
-        """The highest number of something random in it, or less."""
+        """The highest number of a random draw in it, or -1."""
         return max((each.attributes.get("draw", -1) for each in self.nodes), default=-1)
 
     @functools.cached_property
     def _told(self) -> frozenset[str]:
-        """The open sizes that the shapes of what is given tell."""
+        """The open sizes that the shapes of the leaves determine."""
         sizes = (size for each in self.names.leaves for size in each.shape)
         bound = dict(self.names.sizes)
         return frozenset(name for size in sizes for name in size_names(evaluate(size, bound)))
 
     @functools.cached_property
     def constants(self) -> Container[Node]:
-        """The nodes that are made of constants and positions alone, along axes as long as what is given tells."""
+        """The nodes computed from constants and positions alone, along axes whose sizes the leaves determine."""
         found, bound = set[Node](), dict(self.names.sizes)
         for each in self.nodes:
             given = self.leaves.get(each)
@@ -168,17 +168,17 @@ class Program:
                 found.add(each)
         return found
 
-    # ---- prices
+    # ---- costs
 
     def parts(self, change: Change) -> tuple[Program, Program]:
-        """What a change replaces and what it makes, as programs by themselves: what both read is given."""
+        """The replaced and the new nodes of a change as two programs; the tensors that they read are leaves."""
         made = order(change.made.values())
         replaced, shared, both = {*change.made}, {*made}, set[Node]()
         for each in reversed(self.nodes):
             if self._is_only_read_by(replaced, each) and each not in shared:
                 replaced.add(each)
             elif self._is_only_read_by(replaced | both, each) and (
-                each not in self.names.tensors  # it stands in one equation with them
+                each not in self.names.tensors  # it is written in one equation with them
                 or (change.with_operands and not replaced.isdisjoint(self.reading[each]))
             ):
                 both.add(each)
@@ -198,7 +198,7 @@ class Program:
         return self._part(old, before), self._part(new, after)
 
     def _is_only_read_by(self, nodes: Container[Node], each: Node) -> bool:
-        """Whether some nodes alone read a node that is computed, and no caller wants it."""
+        """Whether only the given nodes read `each`, which is computed and is not a result."""
         return (
             each not in self.leaves
             and each not in self.function.outputs
@@ -207,7 +207,7 @@ class Program:
 
     @functools.cached_property
     def reading(self) -> Mapping[Node, Sequence[Node]]:
-        """Who reads each node."""
+        """The readers of each node."""
         found: dict[Node, list[Node]] = {each: [] for each in self.nodes}
         for reader in self.nodes:
             for each in reader.children:
@@ -215,9 +215,9 @@ class Program:
         return found
 
     def _part(self, nodes: Sequence[Node], outputs: Sequence[Node]) -> Program:
-        """Some nodes as a program: what they read is a parameter, the same at every call, or given.
+        """Some nodes as a program; the tensors that they read are parameters, constants or inputs.
 
-        Positions that kernels are told are written where they are read.
+        Positions for kernels are written where they are read.
         """
         slots, leaves, new = list[Node](), list[Leaf](), dict[Node, Node]()
         given, made = (self._unlike_sizes(stem) for stem in "xy")
@@ -238,7 +238,7 @@ class Program:
                     give(child)
             new[each] = over_others(each, new)
         for each in outputs:
-            if each not in new:  # what is there already takes no time
+            if each not in new:  # an existing node takes no time
                 give(each)
         results = {new[each]: next(made) for each in outputs}
         names = Names(tuple(leaves), tuple(results.values()), self.names.sizes, {**results}, {})
@@ -251,7 +251,7 @@ class Program:
         return (name for name in names if name not in sizes)
 
     def _leaf(self, each: Node, name: str) -> Leaf:
-        """A node that is given, of the kind that it is in the program."""
+        """A node as a leaf, of the kind that it has in the program."""
         given = self.leaves.get(each)
         kind = given.kind if given is not None else "constant" if each in self.constants else "input"
         dims = tuple((NamedAxis(f"{name}_{d}", size),) for d, size in enumerate(each.shape))
@@ -259,7 +259,7 @@ class Program:
 
 
 def _is_repeatable(each: Node) -> bool:
-    """Whether a node gives the same each time."""
+    """Whether a node gives the same result each time."""
     function = FUNCTIONS.get(each.op)
     return function is None or function.is_repeatable
 
@@ -271,14 +271,14 @@ def improved(
     cost: Cost,
     first: bool = False,
 ) -> Program:
-    """The program after all changes to some nodes, one after another, that save time.
+    """Applies those changes to some nodes that save time, one after another.
 
     Args:
         program: the program.
-        nodes: which of its nodes, in which order.
-        changes: the ways to change a node as it stands.
-        cost: the expected seconds of a program; it is asked about a few nodes at a time.
-        first: whether the first change that saves time is made, not the one that saves most.
+        nodes: the nodes to improve, in this order.
+        changes: the possible changes of a node in the current program.
+        cost: the expected seconds of a program; it is called with a few nodes at a time.
+        first: whether to take the first change that saves time, not the one that saves most.
     """
     waiting = [*nodes][::-1]
     while waiting:
@@ -296,7 +296,7 @@ def improved(
 
 
 def _best(program: Program, changes: Iterable[Change], cost: Cost, first: bool) -> Change | None:
-    """That of some changes which saves most time, if one saves enough, or is due."""
+    """The change that saves most time, among those that save enough or are due."""
     best: tuple[float, Change] | None = None
     for change in changes:
         before, after = map(cost, program.parts(change))

@@ -1,4 +1,4 @@
-"""Tensors that are read in windows, `x[b,2*p+u]`: what is made of them before the windows open."""
+"""Tensors that are read in windows, `x[b,2*p+u]`: computations on them before the windows open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Windowed:
     Attributes:
         node: the tensor.
         reads: where it is to be read.
-        around: how many zeros are still to be put around it, for some of the windows.
+        around: the zeros still to be added before and after it, for some of the windows.
     """
 
     node: Node
@@ -26,18 +26,18 @@ class Windowed:
     around: Mapping[Affine | Gather, tuple[int, int]]
 
     def plainly(self, windows: Container[Affine | Gather]) -> Operand:
-        """The tensor, read along an axis in the place of some windows."""
+        """The tensor, read along plain axes instead of some windows."""
         reads = (along(("at", each)) if each in windows else each for each in self.reads)
         return Operand(self.node, tuple(reads))
 
     def followed(self, made: Operand) -> Windowed:
-        """What was made of the tensor, to be read in the windows in whose place it has axes."""
+        """A tensor computed from this one, to be read in the windows that its axes replace."""
         axes = (entry.axis for entry in made.reads)
         reads = (axis[1] if isinstance(axis, tuple) else along(axis) for axis in axes)
         return replace(self, node=made.node, reads=tuple(reads))
 
     def padded(self, windows: Container[Affine | Gather]) -> Windowed:
-        """The tensor with the zeros for some windows around it."""
+        """The tensor, padded with the zeros for some windows."""
         amounts = [self.around.get(each, (0, 0)) if each in windows else (0, 0) for each in self.reads]
         if not any(map(any, amounts)):
             return self
@@ -50,7 +50,7 @@ class Windowed:
 
 
 def opened(readers: Mapping[Node, int], operand: Operand, windows: Container[Affine | Gather]) -> Windowed:
-    """What is read in windows, without the zeros that are put around it for one product alone."""
+    """A tensor that is read in windows, without zero padding that only this reader uses."""
     child, reads = operand
     whole = Windowed(child, reads, {})
     if child.attributes.get("fill") is not number(0) or readers[child] > 1:
