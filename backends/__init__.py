@@ -1,4 +1,4 @@
-"""Backends: array libraries, each registered by name and imported when first asked for."""
+"""Backends: array libraries, each registered by name and imported at its first use."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ offer_any(_of)
 
 
 def __dir__() -> list[str]:
-    """The backends that are loaded."""
+    """The names of the loaded backends and the special attributes of the module."""
     return sorted(name for name in globals() if name in _NAMES or name.startswith("__"))

@@ -1,8 +1,7 @@
 """The array API backend: what NumPy, CuPy and other array libraries share.
 
-`templates` uses the standard's functions alone; a library's own module overrides the few rows
-for which it has something better. `of(namespace)` makes a backend of any library that follows
-the standard.
+`templates` uses only functions of the standard and of this folder. A library's own module overrides the rows
+for which it has something better. `of(namespace)` creates a backend for any library that follows the standard.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class ArrayBackend(Plain):
         return helpers(self.xp, self._erf)
 
     def _erf(self, x: Any) -> Any:
-        """By way of NumPy and SciPy; a library with its own overrides this."""
+        """The error function by NumPy and SciPy; libraries with their own override this."""
         import scipy.special
 
         return self.xp.asarray(scipy.special.erf(self.numpy(x)), dtype=x.dtype)
@@ -127,7 +126,7 @@ class ArrayBackend(Plain):
 
         try:
             return numpy.from_dlpack(array).copy()
-        except BufferError:  # NumPy 2.0 exports no array that cannot be written
+        except BufferError:  # NumPy 2.0 does not export read-only arrays
             return numpy.from_dlpack(self.xp.asarray(array, copy=True))
 
     def dtype(self, array: Any) -> str:
@@ -141,5 +140,5 @@ def _named(library: str) -> ArrayBackend:
 
 @functools.cache
 def of(library: Any) -> ArrayBackend:
-    """A backend for the array library whose namespace this is."""
+    """A backend for an array library, given its namespace."""
     return ArrayBackend(library.__name__.split(".")[0], library)

@@ -1,4 +1,4 @@
-"""Functions that the array API standard lacks, for all of its libraries."""
+"""Functions that the array API standard lacks, for all libraries that follow it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["helpers"]
 
 
 def helpers(xp: Any, erf: Callable[[Any], Any], expit: Callable[[Any], Any] | None = None) -> dict[str, Any]:
-    """The functions of a library, and itself, by the names that templates call.
+    """The functions for a library, and the library itself, by the names that templates use.
 
     Args:
         xp: the library.
@@ -38,7 +38,7 @@ def helpers(xp: Any, erf: Callable[[Any], Any], expit: Callable[[Any], Any] | No
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Half precision is too short for squares and long sums: they are taken in float32, rounded once."""
+    """Computes a function of half-precision arrays in float32 and rounds once: half is too short for long sums."""
 
     @functools.wraps(function)
     def wider(self: Functions, x: Any, *options: Any) -> Any:
@@ -52,15 +52,15 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _astype(xp: Any, x: Any, dtype: Any) -> Any:
-    """An array of another type; of one number too, which `astype` of NumPy 2.0 does not take."""
+    """An array converted to another type. A single number is allowed, which `astype` of NumPy 2.0 does not take."""
     return xp.astype(xp.asarray(x), dtype, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Functions:
-    """They are methods: each may ask for the others.
+    """The functions as methods, so that each can call the others.
 
-    What one of them makes on the way it changes in place, which saves a pass through fresh memory.
+    They change their own intermediates in place, which saves a pass through new memory.
     """
 
     xp: Any
@@ -68,13 +68,13 @@ class Functions:
     expit: Callable[[Any], Any] | None = None
 
     def device(self, x: Any) -> Any:
-        """Where an array lies."""
+        """The device of an array."""
         import array_api_compat
 
         return array_api_compat.device(x)
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        """The product of rows with each row of a matrix, and what is added to all of them."""
+        """The product of each row of `x` with each row of the weight, plus a bias."""
         xp = self.xp
         *rows, summed = x.shape
         flat = x if len(rows) == 1 else xp.reshape(x, (math.prod(rows), summed))
@@ -84,7 +84,7 @@ class Functions:
         return y if len(rows) == 1 else xp.reshape(y, (*rows, weight.shape[0]))
 
     def wide(self, dtype: Any) -> Any:
-        """The type of reals beside the working type: at least float32."""
+        """The type of real numbers for a working type: at least float32."""
         xp = self.xp
         return xp.float64 if dtype in (xp.float64, xp.complex128) else xp.float32
 
@@ -108,7 +108,7 @@ class Functions:
     def gelu(self, x: Any) -> Any:
         y = self.erf(x * math.sqrt(0.5))
         y += 1.0
-        y *= 0.5  # before it meets x, which may be near the largest number
+        y *= 0.5  # before the product with x, which may be near the largest number
         y *= x
         return y
 
@@ -172,9 +172,9 @@ class Functions:
             return xp.full(rest, -math.inf, dtype=x.dtype, device=self.device(x))
         top = xp.max(x, axis=axes, keepdims=True)
         base = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
-        shifted = xp.minimum(x - base, xp.zeros_like(x))  # of an infinite row: nothing beside it overflows
+        shifted = xp.minimum(x - base, xp.zeros_like(x))  # no overflow in exp where `top` is infinite
         total = xp.sum(xp.exp(shifted), axis=axes, keepdims=True)
-        total = xp.where(total == 0, xp.ones_like(total), total)  # all -inf, as the largest then is
+        total = xp.where(total == 0, xp.ones_like(total), total)  # all are -inf, and so is `top`
         return xp.squeeze(xp.log(total) + top, axis=axes)
 
     @in_float32
@@ -278,7 +278,7 @@ class Functions:
         return array_api_extra.pad(x, pairs, constant_values=value, xp=self.xp)
 
     def piece(self, x: Any, at: int, length: int, axis: int) -> Any:
-        """A slice with bounds inside of the array: the standard leaves open what others give."""
+        """A slice with bounds inside the array; the standard leaves other bounds undefined."""
         return x[(slice(None),) * axis + (slice(at, min(at + length, x.shape[axis])), ...)]
 
     def in_pieces(self, function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
@@ -318,7 +318,7 @@ class Functions:
         xp = self.xp
         if back:
             return xp.flip(self.cumprod(xp.flip(x, axis=axis), axis, 0), axis=axis)
-        older = getattr(xp, "cumprod", None)  # as NumPy 2.0 calls it
+        older = getattr(xp, "cumprod", None)  # its name in NumPy 2.0
         multiplied = getattr(xp, "cumulative_prod", older)
         if multiplied is not None:
             return multiplied(x, axis=axis)

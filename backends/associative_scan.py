@@ -20,16 +20,16 @@ def recurrence(
 ) -> Any:
     """y with y[0] = start and y[j] = a[j-1]·y[j-1] + b[j-1], along the last axis.
 
-    Two steps are one: a'·(a·y + b) + b' = (a'·a)·y + (a'·b + b'). So each round doubles how many lie behind.
-    (G. Blelloch, Prefix Sums and Their Applications, 1990.)
+    Two steps compose to one: a'·(a·y + b) + b' = (a'·a)·y + (a'·b + b'). So each round doubles the number of steps that
+    an element combines. (G. Blelloch, Prefix Sums and Their Applications, 1990.)
 
     Args:
-        a, b: what the value before is multiplied by, and what is added; of one shape, or one of them a number.
+        a, b: the factor of the previous value and the addend; of the same shape, or one of them a number.
         start: the first value.
-        back: whether it goes from the last position to the first, and not 0.
-        joined, flipped, full: what the library does: arrays one after another along an axis, one turned round along
-            some, one of a number in the shape of another.
-        multiplied: and the products up to each position along an axis, if it has that.
+        back: nonzero to run from the last position to the first.
+        joined, flipped, full: functions of the library: concatenation along an axis, reversal along axes, and an array
+            filled with a number in the shape of another.
+        multiplied: its cumulative product along an axis, if it has one.
     """
     if isinstance(a, int | float):
         a = full(b, a)
@@ -49,7 +49,7 @@ def recurrence(
 
 
 def _doubled(total: Any, factor: Any, joined: Callable[[list[Any], int], Any]) -> Any:
-    """Steps `y -> factor·y + total`, each after all before it: twice as many in each round."""
+    """Composes each step `y -> factor·y + total` with all steps before it, twice as many in each round."""
     behind = 1
     while behind < total.shape[-1]:
         reached = total[..., behind:] + factor[..., behind:] * total[..., :-behind]

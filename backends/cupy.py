@@ -36,9 +36,9 @@ def _library() -> Any:
 
 
 def scatter_add(positions: Any, x: Any, size: int) -> Any:
-    """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+    """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
-    Batch and channels may be missing. What is told outside of the `size` positions goes nowhere.
+    Batch and channels may be missing. Rows at positions outside of `size` are dropped.
     """
     import cupy
 
@@ -52,7 +52,7 @@ def scatter_add(positions: Any, x: Any, size: int) -> Any:
 
 
 def scatter_count(positions: Any, size: int) -> Any:
-    """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
+    """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
     import cupy
 
     rows, count = rows_told(cupy, positions.astype(cupy.int64), size)
@@ -60,7 +60,7 @@ def scatter_count(positions: Any, size: int) -> Any:
 
 
 class CupyBackend(Plain):
-    """Arrays of CuPy; the generated code is the generic one that every array library runs."""
+    """Arrays of CuPy; the generated code is the generic code for all array libraries."""
 
     name = "cupy"
     templates = templates
@@ -79,7 +79,7 @@ class CupyBackend(Plain):
         return {**helpers(xp, special.erf, special.expit), **own}
 
     def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        # a device has no hash
+        # a device is not hashable
         return lambda arrays: tuple([(type(x), x.shape, x.dtype, x.device.id) for x in arrays])
 
     def device(self, array: Any = None) -> str:

@@ -1,6 +1,6 @@
 """Grouped GEMM for array API libraries.
 
-Rows are brought into the order of their positions, so that those of each matrix lie together.
+Rows are sorted by their positions, so that the rows of each matrix are contiguous.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ __all__ = ["grouped_matmul", "grouped_outer"]
 
 
 def grouped_matmul(xp: Any, x: Any, positions: Any, matrices: Any) -> Any:
-    """y[n,m,r,f] = Σ_c x[n,r,c]·W[p[n,m],f,c], row by row with those of the same matrix.
+    """y[n,m,r,f] = Σ_c x[n,r,c]·W[p[n,m],f,c], with one product for all rows of a matrix.
 
     Args:
         xp: the library.
         x: the rows.
-        positions: which matrix each is multiplied with.
-        matrices: all of them.
+        positions: the matrix that each row is multiplied by.
+        matrices: all matrices.
     """
     count, alone = positions.shape
     order, bounds = _groups(xp, positions, matrices.shape[0])
@@ -35,13 +35,13 @@ def grouped_matmul(xp: Any, x: Any, positions: Any, matrices: Any) -> Any:
 
 
 def grouped_outer(xp: Any, positions: Any, a: Any, b: Any, size: int) -> Any:
-    """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v; what is told outside goes nowhere.
+    """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v; rows at positions outside are dropped.
 
     Args:
         xp: the library.
-        positions: of each row.
-        a, b: what is multiplied; one of them may be the same for all m.
-        size: how many positions there are.
+        positions: the position of each row.
+        a, b: the factors; one of them may be the same for all m.
+        size: the number of positions.
     """
     order, bounds = _groups(xp, positions, size)
     empty = xp.zeros((a.shape[-1], b.shape[-1]), dtype=a.dtype)
@@ -53,7 +53,7 @@ def grouped_outer(xp: Any, positions: Any, a: Any, b: Any, size: int) -> Any:
 
 
 def _groups(xp: Any, positions: Any, size: int) -> tuple[Any, list[int]]:
-    """Rows in the order of their positions, and where those of each begin, up to where the last end."""
+    """The order that sorts rows by position, where the rows of each position begin, and where the last ones end."""
     flat = xp.reshape(positions, (-1,))
     order = xp.argsort(flat, stable=True)
     bounds = xp.searchsorted(xp.take(flat, order, axis=0), xp.arange(size + 1, dtype=flat.dtype))
@@ -61,14 +61,14 @@ def _groups(xp: Any, positions: Any, size: int) -> tuple[Any, list[int]]:
 
 
 def _each(bounds: list[int]) -> Iterator[tuple[int, int, int]]:
-    """The positions that rows tell, and where these rows begin and end."""
+    """Each position that occurs, with the start and the end of its rows."""
     for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
         if start < stop:
             yield number, start, stop
 
 
 def _rows(xp: Any, x: Any, order: Any, alone: int) -> Any:
-    """Some rows of what is multiplied, as a matrix."""
+    """The rows of a factor in some order, as a matrix."""
     count, each, _, columns = x.shape
     flat = xp.reshape(x, (count * each, -1, columns))
     return xp.reshape(xp.take(flat, order if each == alone else order // alone, axis=0), (-1, columns))

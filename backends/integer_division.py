@@ -1,6 +1,6 @@
 """Integer division and remainder, with 0 as the result of dividing by 0.
 
-Libraries say 0, −1, an error, or end the process, of which the last also where the least integer meets −1.
+Libraries return 0 or −1, raise an error, or end the process. Some also end it when the least integer is divided by −1.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Divide = Callable[[Any, Any], Any]
 
 
 def floor_divide(xp: Any, divide: Divide, a: Any, b: Any) -> Any:
-    """⌊a / b⌋; of integers 0 where b is 0.
+    """⌊a / b⌋; for integers 0 where b is 0.
 
     Args:
         xp: NumPy, CuPy, PyTorch, JAX or a library that follows the array API standard.
-        divide: how it divides.
+        divide: its floor division.
         a, b: arrays, or one of them a number.
     """
     if not _is_whole(a) or not _is_whole(b) or _is_safe(b):
@@ -29,7 +29,7 @@ def floor_divide(xp: Any, divide: Divide, a: Any, b: Any) -> Any:
 
 
 def remainder(xp: Any, divide: Divide, a: Any, b: Any) -> Any:
-    """a − b·⌊a / b⌋; of integers 0 where b is 0. The arguments are those of `floor_divide`."""
+    """a − b·⌊a / b⌋; for integers 0 where b is 0. Arguments as in `floor_divide`, but `divide` is the remainder."""
     whole = _is_whole(a) and _is_whole(b) and not _is_safe(b)
     return divide(a, _safe(xp, xp.asarray(b)) if whole else b)
 
@@ -39,10 +39,10 @@ def _is_whole(each: Any) -> bool:
 
 
 def _is_safe(b: Any) -> bool:
-    """Whether it is a number by which every library divides alike."""
+    """Whether a divisor is an integer by which all libraries divide alike: not 0 or −1."""
     return isinstance(b, int) and b not in (0, -1)
 
 
 def _safe(xp: Any, b: Any) -> Any:
-    """A divisor that is 1 where it is 0 or −1: the remainder is 0 then, and a quotient the number itself."""
+    """The divisor with 0 and −1 replaced by 1: the remainder is then 0, and the quotient the dividend."""
     return xp.where((b == 0) | (b == -1), xp.ones_like(b), b)

@@ -61,7 +61,7 @@ templates: Mapping[str, str] = {
 
 
 def special(name: str) -> Callable[[Any], Any]:
-    """A function of `scipy.special`, which loads when it is first called, in the type of its argument."""
+    """A function of `scipy.special` that returns the type of its argument and imports SciPy at its first call."""
 
     def function(x: Any) -> Any:
         import scipy.special
@@ -72,11 +72,11 @@ def special(name: str) -> Callable[[Any], Any]:
 
 
 def scatter_add(positions: Any, x: Any, size: int) -> Any:
-    """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+    """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
-    Batch and channels may be missing. What is told outside of the `size` positions goes nowhere. It is the
-    product with a sparse matrix of ones, which takes a tenth of the time of `np.add.at`, or that where rows are
-    numbers, for which it is quicker.
+    Batch and channels may be missing. Rows at positions outside of `size` are dropped. The sum is a product with a
+    sparse matrix of ones, which takes a tenth of the time of `np.add.at`. If rows are single numbers, `np.add.at` is
+    faster and used instead.
     """
     import numpy
     import scipy.sparse
@@ -95,7 +95,7 @@ def scatter_add(positions: Any, x: Any, size: int) -> Any:
 
 
 def scatter_count(positions: Any, size: int) -> Any:
-    """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
+    """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
     import numpy
 
     rows, count = rows_told(numpy, positions.astype(numpy.int64), size)
@@ -103,21 +103,21 @@ def scatter_count(positions: Any, size: int) -> Any:
 
 
 def added(made: Any, other: Any) -> Any:
-    """made + other, written where `made` lies if that is of the type of the sum."""
+    """made + other, written into `made` if both have the same type."""
     import numpy
 
     return numpy.add(made, other, out=made if made.dtype == other.dtype else None)
 
 
 def subtracted(made: Any, other: Any) -> Any:
-    """made − other, written where `made` lies if that is of the type of the difference."""
+    """made − other, written into `made` if both have the same type."""
     import numpy
 
     return numpy.subtract(made, other, out=made if made.dtype == other.dtype else None)
 
 
 class NumpyBackend(Plain):
-    """Arrays of NumPy, on the processor."""
+    """Arrays of NumPy, on the CPU."""
 
     name = "numpy"
     templates = templates

@@ -1,4 +1,4 @@
-"""Scan loops: a function called along an axis with the state it left."""
+"""Scan loops: a function called at each position of an axis with the state of the previous call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["along", "gone_along"]
 
 
 def along(*call: Any, **library: Any) -> Any:
-    """The results of `gone_along`, with the last states or without: several, or the only one."""
+    """The results of `gone_along`, with the last states if the last argument is true; one result is not in a tuple."""
     *repeated, last = call
     wholes, states = gone_along(*repeated, **library)
     found = [*wholes, *(states if last else ())]
@@ -32,21 +32,21 @@ def gone_along(
     empty: Callable[[Any, int], Any],
     stacked: Callable[[Sequence[Any]], Any],
 ) -> tuple[list[Any], Sequence[Any]]:
-    """The first results of a function of each position, each put together along a new first axis, and the last states.
+    """The first `results` results of a function at all positions, stacked along a new first axis, and the last states.
 
     Args:
-        function: of what comes in at a position, the states, and the rest; its results, or its one result.
-        cut, axes: what comes in, and along which axis position by position.
-        states, following: what the states are first, and which of the results takes the place of each.
-        rest: what is the same at all positions.
-        size: the positions there are.
-        results: how many of the results are put together.
-        back: whether it goes from the last position to the first.
-        parts: the positions of an array along an axis.
-        blank: an array without an axis, of whatever values, where that has no positions.
-        empty: an array of so many of another, of its type and on its device; nothing where results must not be
-            written into another.
-        stacked: results that are kept until all are there, one after another along a new first axis; for those.
+        function: takes the inputs at a position, the states and the rest; returns its results as a tuple, or the one.
+        cut, axes: the inputs, and the axis of each that is cut into positions.
+        states, following: the initial states, and the index of the result that becomes the next value of each.
+        rest: operands that are the same at all positions.
+        size: the number of positions.
+        results: the number of results to stack.
+        back: whether it runs from the last position to the first.
+        parts: returns the slices of an array at the positions along an axis.
+        blank: returns an array of any values in the shape of such a slice, for an axis without positions.
+        empty: returns an array for `size` results like the given one, of its type and on its device; None if results
+            must not be written into another array.
+        stacked: stacks results along a new first axis, if `empty` returns None or there are no positions.
     """
 
     def called(pieces: Sequence[Any], now: Sequence[Any]) -> tuple[Any, ...]:

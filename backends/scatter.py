@@ -1,4 +1,4 @@
-"""Scatter positions: where added rows go."""
+"""Scatter positions: the flat index of each added row."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["rows_told"]
 
 
 def rows_told(xp: Any, positions: Any, size: int) -> tuple[Any, int]:
-    """The row for each position told, of a batch one after another, and how many there are; that after the last
-    for what is told outside.
+    """The flat row index of each position, with batches one after another, and the number of rows. Positions
+    outside get the index after the last row.
 
     Args:
         xp: NumPy, CuPy, PyTorch or JAX.
-        positions: integers of 64 bits, with a batch or none before them.
-        size: how many positions there are.
+        positions: integers, along one axis or along a batch and an axis; of 64 bits where the library has them.
+        size: the number of positions.
     """
     inside, count = (positions >= 0) & (positions < size), size
     if positions.ndim == 2:

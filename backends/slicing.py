@@ -16,17 +16,17 @@ def in_pieces(
     empty: Callable[[Any, tuple[int, ...]], Any],
     joined: Callable[[Sequence[Any], int], Any] | None = None,
 ) -> Any:
-    """The results of a function of where a piece begins, each put together along an axis of its own.
+    """The results of a function that computes a piece from its start, each assembled along its own axis.
 
-    Pieces are written where they belong, so that no more than the wholes and one of them are alive at once.
+    Pieces are written to their place at once, so only the whole results and one piece are alive at a time.
 
     Args:
-        function: computes a piece; its results, or its one result.
-        size, length: the positions there are, and those of each piece but the last.
+        function: computes the piece that starts at a position; returns its results as a tuple, or the one.
+        size, length: the number of positions, and that of each piece but the last.
         axes: the axis of each result.
-        empty: an array of a shape, of the type and on the device of another; nothing where that must not be
-            written into another.
-        joined: pieces that are kept until all are there, one after another along an axis; for those.
+        empty: returns an array of a shape, with the type and device of another; None if pieces must not be written
+            into it.
+        joined: concatenates all pieces along an axis, if `empty` returns None.
     """
 
     def pieces(at: int) -> Sequence[Any]:
@@ -43,13 +43,13 @@ def in_pieces(
         wholes = list(map(joined, zip(first, *map(pieces, later), strict=True), axes))
     else:
         _put(wholes, first, axes, 0)
-        del first  # it is gone before the next is made
+        del first  # frees it before the next piece is computed
         for at in later:
             _put(wholes, pieces(at), axes, at)
     return wholes[0] if len(axes) == 1 else tuple(wholes)
 
 
 def _put(wholes: Sequence[Any], made: Sequence[Any], axes: Sequence[int], at: int) -> None:
-    """Writes a piece of each result where it begins along the axis."""
+    """Writes a piece of each result at its start along the axis."""
     for whole, piece, axis in zip(wholes, made, axes, strict=True):
         whole[(slice(None),) * axis + (slice(at, at + piece.shape[axis]), ...)] = piece

@@ -33,7 +33,7 @@ OWN: Mapping[str, str] = {
     "floor_divide": "floor_divide({0}, {1})",
     "remainder": "remainder({0}, {1})",
 }
-"""What every backend spells alike: arithmetic, and functions that it brings itself."""
+"""Templates that are the same for every backend: arithmetic, and functions in the backend's namespace."""
 
 KERNELS: Mapping[str, str] = {
     "scatter_add": "scatter_add({0}, {1}, {size})",
@@ -43,11 +43,11 @@ KERNELS: Mapping[str, str] = {
     "spaced": "spaced({0}, {axis}, {first}, {by}, {size})",
     "windows": "windows({0}, {axis}, {first}, {by}, {apart}, {outer}, {inner})",
 }
-"""Functions that the backends of some libraries bring themselves: the array API standard does not reach so far."""
+"""Functions that some backends have in their namespaces; the array API standard does not suffice for them."""
 
 
 def functions(library: str) -> dict[str, str]:
-    """The templates of what a library, named so in the code, calls as the language does.
+    """The templates of functions that a library, given by its name in the code, calls by the language's names.
 
     Example:
         >>> functions("np")["tanh"]
@@ -57,7 +57,7 @@ def functions(library: str) -> dict[str, str]:
 
 
 class Plain:
-    """A backend of a library without a tape: arrays are of one type, and what is computed keeps nothing behind."""
+    """A backend of a library without autograd: arrays have one type, and no intermediates are kept for gradients."""
 
     def dtype(self, array: Any) -> str:
         return str(array.dtype)

@@ -17,20 +17,20 @@ def largest(
     argsort: Callable[[Any, int], Any],
     flip: Callable[[Any, int], Any],
 ) -> Any:
-    """The positions of the largest elements along an axis, the largest first; of equal ones those that stand first.
+    """The positions of the largest elements along an axis, the largest first; equal elements keep their order.
 
     Args:
         x: the elements.
         axis: the dimension, counted from the first.
-        size: how many.
-        argsort: positions in rising order, equal elements as they stand.
-        flip: the elements the other way round.
+        size: the number of elements.
+        argsort: returns positions in ascending order; equal elements keep their order.
+        flip: reverses an array along an axis.
     """
     count = x.shape[axis]
     if size > count:
         raise ShapeError(
             f"the {size} largest elements are asked for of {count}", fix=f"ask for no more than {count}"
         )
-    rising = argsort(flip(x, axis), axis)  # of what is turned round, the last of equal ones come first
+    rising = argsort(flip(x, axis), axis)  # reversed: of equal elements, the last in `x` come first
     last = rising[(slice(None),) * axis + (slice(count - size, count), ...)]
     return count - 1 - flip(last, axis)

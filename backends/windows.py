@@ -1,7 +1,8 @@
 """Windows and im2col: padding, strided views, pooling and convolution without library kernels.
 
-Arrays have a dimension for the batch, one for channels, and one for each window, which is told by how far it goes
-from result to result, how far from element to element of the kernel, where it begins, and the size of what is made.
+Arrays have a dimension for the batch, one for channels, and one for each window. A window is described by its stride
+from result to result, its dilation from element to element of the kernel, its first position, and the size of the
+computed dimension.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from typing import Any
 __all__ = ["Pools", "Unfolding", "Windows", "convolutions", "elements", "margins", "pools", "reach"]
 
 Windows = tuple[tuple[int, int, int, int], ...]
-"""By, apart, first and size, for each dimension."""
+"""By (stride), apart (dilation), first and size, for each dimension."""
 Convolution = Callable[[Any, Any, int, Windows], Any]
-"""Of two operands, the number of groups and the windows."""
+"""Takes two operands, the number of groups and the windows."""
 
 
 def reach(by: int, apart: int, outer: int, inner: int) -> int:
-    """How many positions so many windows of so many elements span."""
+    """The number of positions that `outer` windows of `inner` elements span."""
     return (outer - 1) * by + (inner - 1) * apart + 1
 
 
 def margins(
     extents: Sequence[int], windows: Windows, outer: Sequence[int], inner: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """What is missing before and after each dimension of an operand for all windows; below 0, what is not reached."""
+    """The padding before and after each dimension of an operand that all windows need; negative if they read less."""
     return tuple(
         (-first, first + reach(by, apart, *counts) - size)
         for size, (by, apart, first, _), *counts in zip(extents, windows, outer, inner, strict=True)
@@ -41,13 +42,13 @@ def convolutions(
     kernel: Convolution,
     zeros: Callable[[Any, tuple[int, ...]], Any],
 ) -> dict[str, Convolution]:
-    """A library's convolution and its vjps by name, which give zeros where an operand has no elements.
+    """A library's convolution and its vjps by name; they return zeros if an operand has no elements.
 
-    Libraries refuse such operands, give another shape, or divide by the number of groups, which is 0.
+    Libraries raise an error for such operands, return another shape, or divide by the number of groups, which is 0.
 
     Args:
-        result, operand, kernel: of x and k; of y and k; of x and y.
-        zeros: makes an array of a shape, of the type of another.
+        result, operand, kernel: the convolution of x and k, the vjp from y and k, and that from x and y.
+        zeros: creates an array of zeros of a shape, of the type of another.
     """
 
     def whole(function: Convolution, shape: Callable[[Any, Any, int], tuple[int, ...]]) -> Convolution:
@@ -67,18 +68,18 @@ def convolutions(
 
 @dataclass(frozen=True)
 class Unfolding:
-    """Convolutions of a library.
+    """Convolutions for a library.
 
     Attributes:
         xp: the library.
-        strided: looks at an array with other sizes and strides.
+        strided: returns a view of an array with other sizes and strides.
     """
 
     xp: Any
     strided: Any
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """What the backend brings, by the name it is called."""
+        """The functions for the namespace of a backend, by name."""
         return {
             **convolutions(self.result, self.operand, self.kernel, self.zeros),
             "windows": self.windows,
@@ -86,7 +87,7 @@ class Unfolding:
         }
 
     def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
-        """Zeros of a type."""
+        """Zeros of a shape, in the type of an array."""
         return self.xp.zeros(shape, dtype=like.dtype)
 
     def result(self, x: Any, k: Any, groups: int, windows: Windows) -> Any:
@@ -128,7 +129,7 @@ class Unfolding:
         return made.reshape(y.shape[1], x.shape[1] // groups, *inner)
 
     def windows(self, x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
-        """y[…,p,u,…] = x[…,first + by·p + apart·u,…], another look at the same memory."""
+        """y[…,p,u,…] = x[…,first + by·p + apart·u,…], as a view of the same memory."""
         last = first + reach(by, apart, outer, inner)
         assert not outer * inner or last <= x.shape[axis], (x.shape, axis, last)
         x = x[(slice(None),) * axis + (slice(first, None),)]
@@ -137,7 +138,7 @@ class Unfolding:
         return self.strided(x, shape, (*x.strides[:axis], step * by, step * apart, *x.strides[axis + 1 :]))
 
     def spaced(self, x: Any, axis: int, first: int, by: int, size: int) -> Any:
-        """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of some size."""
+        """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of the given size."""
         made = self.xp.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), dtype=x.dtype)
         made[(slice(None),) * axis + (slice(first, first + by * x.shape[axis], by),)] = x
         return made
@@ -145,7 +146,7 @@ class Unfolding:
     def _columns(
         self, x: Any, groups: int, windows: Windows, outer: Sequence[int], inner: Sequence[int]
     ) -> Any:
-        """What each element of the kernel meets, a row for each: batch, groups, channels · inner, outer."""
+        """The im2col matrix, with one row per element of the kernel: batch, groups, channels · inner, outer."""
         x = self._within(x, margins(x.shape[2:], windows, outer, inner))
         steps = x.strides[2:]
         strides = (
@@ -158,7 +159,7 @@ class Unfolding:
         return seen.reshape(x.shape[0], groups, rows, math.prod(outer))
 
     def _within(self, x: Any, amounts: tuple[tuple[int, int], ...]) -> Any:
-        """An array with so many zeros more before and after its last dimensions, or fewer elements."""
+        """An array padded with zeros before and after its last dimensions; a negative amount removes elements."""
         cut = tuple(
             slice(max(0, -before), size - max(0, -after))
             for size, (before, after) in zip(x.shape[2:], amounts, strict=True)
@@ -174,7 +175,7 @@ Pools = tuple[tuple[int, int, int, int, int], ...]
 
 
 def elements(x: Any, windows: Pools) -> Iterator[Any]:
-    """What each element of a window meets."""
+    """For each element of a window, the slice of the array that it reads at all results."""
     for at in itertools.product(*(range(inner) for *_, inner in windows)):
         places = tuple(
             slice(start := first + u * apart, start + (size - 1) * by + 1, by)
@@ -185,10 +186,10 @@ def elements(x: Any, windows: Pools) -> Iterator[Any]:
 
 
 def pools(maximum: Callable[[Any, Any], Any]) -> dict[str, Callable[[Any, Pools], Any]]:
-    """The two pools of a library.
+    """The max pool and the mean pool of a library.
 
     Args:
-        maximum: its larger of two.
+        maximum: its pointwise maximum of two arrays.
     """
 
     def max_pool(x: Any, windows: Pools) -> Any:

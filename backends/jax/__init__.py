@@ -1,18 +1,17 @@
 """The JAX backend: pure functions for `jax.jit`, `jax.grad`, `jax.vmap` and `jax.shard_map`.
 
-What `tensornet.compile` makes is compiled as a whole, by `jax.jit`, or traced with what calls it. Some things are as
-JAX has them:
+`jax.jit` compiles the result of `tensornet.compile` as a whole, or a caller traces it. Some behaviour is that of JAX:
 
-- Without `jax_enable_x64` there are no elements of 64 bits: arrays of float64 come as float32, and positions and
-  counts are int32, exact below 2³¹. It is to be switched on for the process, by `jax.config.update` or
-  `JAX_ENABLE_X64=1`: what is computed once is made in a thread of its own, where a `with` block does not reach.
-- Positions are looked at where they have values. While a transform traces, and in a loop, they have none: what is
-  read at a wrong one is NaN, or the least integer, and what is added at one goes nowhere.
-- Numbers so small that they are subnormal count as 0.
-- A pure function has no random numbers of its own, so dropout does not drop: give its mask as an input.
-- XLA divides by a number in that it multiplies with its reciprocal, which may differ in the last bit. Integers are
-  divided exactly.
-- Arrays lie where JAX puts them, sharded or not; a device is named by its kind, `cpu` or `gpu`.
+- Without `jax_enable_x64` there are no 64-bit elements: arrays of float64 become float32, and positions and counts
+  are int32, exact below 2³¹. Set it for the process, by `jax.config.update` or `JAX_ENABLE_X64=1`: constants are
+  computed in a separate thread, where a `with` block has no effect.
+- Positions are checked if they have values. While a transform traces, and in a loop, they have none. A read at a
+  wrong position then gives NaN or the least integer, and an addition at one is dropped.
+- Subnormal numbers count as 0.
+- A pure function has no random numbers of its own, so dropout raises an error in training: give its mask as an input.
+- XLA divides by a number by multiplying with its reciprocal, which may differ in the last bit. Integers are divided
+  exactly.
+- Arrays stay on the devices where JAX puts them, sharded or not. A device is named by its kind, `cpu` or `gpu`.
 """
 
 from __future__ import annotations
@@ -115,31 +114,31 @@ def _library() -> Any:
 
 @functools.cache
 def _groups() -> Any:
-    """The file of products of rows with matrices that positions tell, which JAX loads with."""
+    """The module of grouped products, imported late because it imports JAX."""
     return importlib.import_module("tensornet.backends.jax.grouped_gemm")
 
 
 def _element(name: str) -> Any:
-    """The element type of a name, or where JAX has none of 64 bits that of 32."""
+    """The element type of a name; the 32-bit one if 64-bit types are off."""
     return _library().dtypes.canonicalize_dtype(name)
 
 
 def _is(array: Any, kind: str) -> bool:
-    """Whether the elements are `integer`, `floating`, `complexfloating` or the like."""
+    """Whether the elements are of a kind: `integer`, `floating`, `complexfloating` or another NumPy kind."""
     jnp = _library().numpy
     return bool(jnp.issubdtype(array.dtype, getattr(jnp, kind)))
 
 
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """The product of rows with each row of a matrix, and what is added to all of them."""
+    """The product of each row of `x` with each row of the weight, plus a bias."""
     y = _library().numpy.matmul(x, weight.T)
     return y if bias is None else y + bias
 
 
 def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
-    """(x − mean) / √(variance + eps) along one axis; half precision is too short for squares and long sums.
+    """(x − mean) / √(variance + eps) along one axis, in at least float32: half is too short for squares and long sums.
 
-    A gain and a bias, one number for each position along the axis, may follow.
+    An optional gain and bias have one number for each position along the axis.
     """
     jax = _library()
     wide = _widen(x, x.dtype)
@@ -154,8 +153,8 @@ def _normalize(x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None
 def _average_hardmax(x: Any, axis: int, positions: Any, element: Any) -> Any:
     """1/k at each of the k largest elements along an axis.
 
-    XLA may compute `x` once for the largest and once more for what is compared with it, and round it in two ways; so
-    the position of the largest, which is found where it is computed, counts as well.
+    XLA may compute `x` twice, for the maximum and for the comparison with it, and round differently. So the position
+    of the maximum, from `argmax`, always counts as well.
     """
     jnp = _library().numpy
     y = x.max(axis=axis, keepdims=True)
@@ -165,7 +164,7 @@ def _average_hardmax(x: Any, axis: int, positions: Any, element: Any) -> Any:
 
 
 def _dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
-    """What is left of an array where some is dropped, on the scale of the whole."""
+    """An array with the elements that are not kept set to 0 in training, and the others scaled by 1 / (1 − rate)."""
     jnp = _library().numpy
     if training:
         return jnp.where(kept, x / (1.0 - rate), 0.0)
@@ -181,7 +180,7 @@ def _recur(a: Any, b: Any, start: float, back: float) -> Any:
 
 
 def _top(x: Any, axis: int, size: int) -> Any:
-    """The positions of the largest elements, the largest first, and of equal ones the first."""
+    """The positions of the largest elements, the largest first; equal elements keep their order."""
     jnp = _library().numpy
     return largest(x, axis, size, lambda x, axis: jnp.argsort(x, axis=axis, stable=True), jnp.flip)
 
@@ -206,7 +205,7 @@ def _along(
     back: bool,
     last: bool,
 ) -> Any:
-    """The first results of a function of each position, with the states that the last one left: one loop of XLA."""
+    """The stacked first results of a function at all positions, and the last states with `last`: one loop of XLA."""
     jax = _library()
 
     def step(now: Any, pieces: Any) -> Any:
@@ -222,7 +221,7 @@ def _along(
 
 
 def _finite(value: float, like: Any) -> float:
-    """A finite number, or the nearest that the type of an array has."""
+    """A number clipped to the finite range of an array's type."""
     if not _is(like, "floating"):
         return value
     info = _library().numpy.finfo(like.dtype)
@@ -230,7 +229,7 @@ def _finite(value: float, like: Any) -> float:
 
 
 def _whole(x: Any) -> Any:
-    """Numbers as integers; of NaN and what no integer holds the least one, where JAX would say 0 or the largest."""
+    """Numbers as integers; NaN and numbers out of range give the least integer, where JAX gives 0 or the largest."""
     jnp = _library().numpy
     if not _is(x, "floating"):
         return x.astype(int)
@@ -241,10 +240,10 @@ def _whole(x: Any) -> Any:
 
 
 def _within(index: Any, size: int, name: str, past: int) -> Any:
-    """Positions, once they are seen to be whole numbers from 0 below `size`.
+    """Positions, after a check that they are integers from 0 to below `size`.
 
-    While they are traced they have no values to be looked at: a wrong one becomes one that lies past all that is
-    read, so that NaN is taken there instead of a neighbour.
+    Traced positions have no values to check. A wrong one is replaced by `past`, which is beyond all that is read, so
+    that the read gives NaN instead of a neighbour.
     """
     jax = _library()
     if not _is(index, "integer"):
@@ -254,14 +253,14 @@ def _within(index: Any, size: int, name: str, past: int) -> Any:
         index = index.astype(int)
         return jax.numpy.where((index >= 0) & (index < size), index, past)
     if index.size:
-        with jax.ensure_compile_time_eval():  # it has values, whatever is traced here
+        with jax.ensure_compile_time_eval():  # the index has values, even inside a trace
             low, high = int(index.min()), int(index.max())
         check(low, high, size, name)
     return index.astype(int)
 
 
 def _floor_divide(a: Any, b: Any) -> Any:
-    """`a // b`; of floats by 0 it is a / b, where JAX before 0.7 says NaN."""
+    """`a // b`; for floats divided by 0 it is a / b, where JAX before 0.7 gives NaN."""
     import jax
 
     quotient = a // b
@@ -271,9 +270,9 @@ def _floor_divide(a: Any, b: Any) -> Any:
 
 
 def _scatter_add(positions: Any, x: Any, size: int) -> Any:
-    """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+    """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
-    Batch and channels may be missing. What is told outside of the `size` positions goes nowhere.
+    Batch and channels may be missing. Rows at positions outside of `size` are dropped.
     """
     jax = _library()
     rows, count = rows_told(jax.numpy, positions.astype(int), size)
@@ -285,11 +284,11 @@ def _scatter_add(positions: Any, x: Any, size: int) -> Any:
 
 
 SLICES = 32
-"""So many slices of an array are put beside each other rather than elements looked up."""
+"""The most slices of an array that are stacked; for more, elements are gathered."""
 
 
 def _windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
-    """y[…,p,u,…] = x[…,first + by·p + apart·u,…], slices beside each other where these are few."""
+    """y[…,p,u,…] = x[…,first + by·p + apart·u,…], by stacking slices if these are few, else by a gather."""
     jax = _library()
     if not 0 < min(outer, inner) <= SLICES:
         places = first + by * jax.numpy.arange(outer)[:, None] + apart * jax.numpy.arange(inner)
@@ -301,14 +300,14 @@ def _windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inn
 
 
 def _spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
-    """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of some size."""
+    """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of the given size."""
     jax, rest = _library(), size - first - max(0, (x.shape[axis] - 1) * by + 1)
     amounts = [(first, rest, by - 1) if n == axis else (0, 0, 0) for n in range(x.ndim)]
     return jax.lax.pad(x, jax.numpy.zeros((), dtype=x.dtype), amounts)
 
 
 def _scatter_count(positions: Any, size: int) -> Any:
-    """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
+    """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
     jax = _library()
     rows, count = rows_told(jax.numpy, positions.astype(int), size)
     made = jax.ops.segment_sum(jax.numpy.ones_like(rows), rows, num_segments=count)
@@ -355,7 +354,7 @@ def _floating(arrays: Any, otherwise: Any) -> Any:
 
 
 def _wide(dtype: Any) -> Any:
-    """The type of reals beside the working type: at least float32."""
+    """The type of real numbers for a working type: at least float32."""
     return _element("float64" if dtype in ("float64", "complex128") else "float32")
 
 
@@ -373,7 +372,7 @@ def _dropout(x: Any, rate: float, training: bool) -> Any:
 
 
 def _piece(x: Any, at: Any, length: int, axis: int) -> Any:
-    """The piece of an array that begins at a position; where that is traced, the array goes on so far."""
+    """The piece of an array that begins at a position; if that is traced, the whole piece must be in the array."""
     lax = _library().lax
     if isinstance(at, int):
         return lax.slice_in_dim(x, at, min(at + length, x.shape[axis]), axis=axis)
@@ -381,9 +380,9 @@ def _piece(x: Any, at: Any, length: int, axis: int) -> Any:
 
 
 def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
-    """What is computed piece by piece, in a loop where it is traced: XLA would compute all of them at once.
+    """Computes a result in pieces. A trace uses a loop, because XLA would otherwise compute all pieces at once.
 
-    Arrays are never written into, so all is put together at last.
+    Arrays are immutable, so the pieces are concatenated at the end.
     """
     jax = _library()
     whole = size // length
@@ -400,7 +399,7 @@ def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> 
 
 
 def _merged(pieces: Any, axis: int) -> Any:
-    """Pieces of one length, stacked, as one array along an axis of theirs."""
+    """Stacked pieces of equal length as one array along one of their axes."""
     shape = pieces.shape[1:]
     moved = _library().numpy.moveaxis(pieces, 0, axis)
     return moved.reshape(*shape[:axis], len(pieces) * shape[axis], *shape[axis + 1 :])
@@ -416,7 +415,7 @@ class JaxBackend(Plain):
     templates = templates
 
     def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        # an array that is traced is nowhere yet
+        # a traced array has no device yet
         return lambda arrays: tuple([(type(x), x.shape, x.dtype, getattr(x, "device", None)) for x in arrays])
 
     def namespace(self) -> Mapping[str, Any]:
@@ -487,7 +486,7 @@ class JaxBackend(Plain):
         import numpy
 
         held = numpy.array(backend_of(array).numpy(array), dtype=kind)  # jax.numpy.array compiles each shape
-        with jax.ensure_compile_time_eval():  # it has values, whatever is traced here
+        with jax.ensure_compile_time_eval():  # the array has values, even inside a trace
             return jax.device_put(held, put)
 
     def numpy(self, array: Any) -> Any:
@@ -504,7 +503,7 @@ class JaxBackend(Plain):
 
 
 def _asked(dtype: str) -> Any:
-    """The element type of a name, which must be there."""
+    """The element type of a name; raises a BackendError if JAX does not have it."""
     found = _element(dtype)
     if str(found) != dtype:
         raise BackendError(
@@ -515,7 +514,7 @@ def _asked(dtype: str) -> Any:
 
 
 def _device(name: str) -> Any:
-    """The device of a name."""
+    """The device of a name; raises a BackendError if it is not available."""
     kind, _, number = name.partition(":")
     try:
         return _library().devices(kind)[int(number or 0)]

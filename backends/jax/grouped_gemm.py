@@ -1,7 +1,7 @@
 """Grouped GEMM for JAX, where no shape may depend on values.
 
-The rows of each matrix fill blocks of one length, the last of them in part, and each block is multiplied with its
-matrix. Of N rows and E matrices there are at most N/length + E blocks.
+The rows of each matrix fill blocks of one length, the last of them partly. Each block is multiplied by its matrix.
+N rows and E matrices give at most N/length + E blocks.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import jax.numpy as jnp
 __all__ = ["grouped_matmul", "grouped_outer"]
 
 BLOCKS = 2
-"""So many blocks the rows of a matrix fill on average: more would be fuller, and read matrices more often."""
+"""The number of blocks per matrix on average: with more, blocks would be fuller but read matrices more often."""
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Where rows go.
+    """The assignment of rows to blocks.
 
     Attributes:
-        slots: the place of each row among those of all blocks; one past the last where a row has none.
+        slots: the index of each row among the rows of all blocks; an index past the last for a row without a matrix.
         matrices: the matrix of each block.
-        length: the rows of a block.
+        length: the number of rows in a block.
     """
 
     slots: Any
@@ -33,14 +33,14 @@ class _Blocks:
     length: int
 
     def filled(self, rows: Any) -> Any:
-        """Rows in blocks, zeros beside them."""
+        """Rows arranged in blocks, with zeros in empty slots."""
         whole = len(self.matrices) * self.length
         put = jnp.zeros((whole, *rows.shape[1:]), rows.dtype).at[self.slots].set(rows, mode="drop")
         return put.reshape(len(self.matrices), self.length, *rows.shape[1:])
 
     @staticmethod
     def of(positions: Any, size: int) -> _Blocks:
-        """The blocks of rows that tell so many positions."""
+        """The blocks for rows with these positions, from 0 to below `size`."""
         count = positions.size
         length = max(1, -(-count // max(1, BLOCKS * size)))
         told = positions.reshape(-1)
@@ -60,7 +60,7 @@ class _Blocks:
 
 
 def grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
-    """y[n,m,r,f] = Σ_c x[n,r,c]·W[p[n,m],f,c], the rows of each matrix together; not a number at a wrong position."""
+    """y[n,m,r,f] = Σ_c x[n,r,c]·W[p[n,m],f,c], in blocks of the rows of each matrix; NaN at a wrong position."""
     (count, alone), own, out = positions.shape, x.shape[1], matrices.shape[1]
     if not (count * alone and matrices.size):
         return jnp.zeros((count, alone, own, out), x.dtype)
@@ -71,7 +71,7 @@ def grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
 
 
 def grouped_outer(positions: Any, a: Any, b: Any, size: int) -> Any:
-    """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v; what is told outside goes nowhere."""
+    """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v; rows at positions outside are dropped."""
     if not (positions.size and size):
         return jnp.zeros((size, a.shape[-1], b.shape[-1]), a.dtype)
     blocks = _Blocks.of(positions, size)

@@ -1,7 +1,7 @@
 """Compilation of whole functions by `jax.jit`, with checks of positions after the call.
 
-What is compiled has no values while it is traced, so it hands out the least and the greatest of the positions that it
-reads at, and these are looked at when it has run.
+A traced function has no values to check. So the compiled function also returns the least and the greatest of the
+positions that it reads at, and these are checked after the call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ __all__ = ["as_one", "check", "looked", "unlooked"]
 
 
 class _Here(threading.local):
-    """What is traced in this thread: the positions met so far, or None; and whether they must be looked at."""
+    """The state of a trace in this thread.
+
+    Attributes:
+        met: the least and greatest of the positions met so far; None if none are collected.
+        told: the size and the name of the tensor for each of them.
+        must: whether positions must be checked, so that one inside a loop prevents compilation.
+    """
 
     met: list[tuple[Any, Any]] | None = None
     told: list[tuple[int, str]]
@@ -29,17 +35,17 @@ _here = _Here()
 
 
 class _UnseenError(Exception):
-    """Positions that must be looked at are in a loop, out of which no value comes."""
+    """Raised if positions that must be checked are in a loop, which cannot return them."""
 
 
 def check(low: int, high: int, size: int, name: str) -> None:
-    """Refuses positions of which one lies outside."""
+    """Raises a ShapeError if a position is negative or not below the size."""
     if low < 0 or high >= size:
         raise outside(name, low if low < 0 else high, size)
 
 
 def looked(index: Any, size: int, name: str) -> None:
-    """Takes note of positions that have no values yet."""
+    """Records traced positions for a check after the call."""
     if _here.must:
         raise _UnseenError
     if _here.met is not None and index.size:
@@ -49,7 +55,7 @@ def looked(index: Any, size: int, name: str) -> None:
 
 @contextlib.contextmanager
 def unlooked(must: bool = False) -> Iterator[None]:
-    """Inside, positions are in a loop: none is looked at, or if they must be the whole cannot be compiled."""
+    """A context for loops: positions inside are not checked; with `must`, one inside prevents compilation."""
     former = _here.met, _here.must
     _here.met, _here.must = None, must and former[0] is not None
     try:
@@ -59,14 +65,14 @@ def unlooked(must: bool = False) -> Iterator[None]:
 
 
 def _kinds(arrays: Any, options: Any) -> Any:
-    """Shapes, types and options: for each a function is compiled once."""
+    """Shapes, types and options; a function is compiled once for each combination."""
     return tuple((each.shape, each.dtype) for each in arrays), tuple(options.items())
 
 
 def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays, and of whether to train, compiled as a whole.
+    """A function of arrays and of `training`, compiled as a whole.
 
-    What is traced already goes through as it is, and so does what calls functions that cannot be traced.
+    Inside another trace the function runs uncompiled, and so does one that calls functions that cannot be traced.
     """
     import jax
 
@@ -96,7 +102,7 @@ def as_one(function: Callable[..., Any]) -> Callable[..., Any]:
         except untraced:
             plain = True
             return function(*arrays, **options)
-        if met and isinstance(met[0][0], jax.core.Tracer):  # around it something is traced
+        if met and isinstance(met[0][0], jax.core.Tracer):  # the call is inside another trace
             return function(*arrays, **options)
         for (low, high), (size, name) in zip(met, told[_kinds(arrays, options)] if met else (), strict=True):
             check(int(low), int(high), size, name)

@@ -1,7 +1,7 @@
-"""What a function of the language is: one record for each.
+"""The functions of the language: one record for each.
 
-In: nothing. Out: the table that all other folders ask.
+In: nothing. Out: the table of functions that all other folders read.
 
-`record` says what a record holds, `protocols` what its rules may ask of the folders above; the other files hold the
-rows by kind, the table is `table`; `pickling` takes rows to another process.
+`record` defines a record. `protocols` declares what its rules may call in the folders above. `table` is the table; the
+other files hold its rows by kind. `pickling` sends rows to another process.
 """

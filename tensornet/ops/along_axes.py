@@ -1,7 +1,7 @@
 """Axis functions that keep their axes: softmax, normalisation, linear recurrences.
 
-The passes are those of NumPy and PyTorch, in the mean, `normalize` being what the others are measured by;
-`benchmarks.passes` does.
+The values of `passes` are means of NumPy and PyTorch. They are measured relative to `normalize`, by
+`benchmarks.passes`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["NORMALIZE", "RECUR", "ROWS"]
 
 
 def _of_one_chosen(known: Known) -> Moments:
-    """As one element chosen, so that an average of like things is like them."""
+    """The moments as if one element were chosen, so that an average of similar elements is similar to them."""
     return Moments(1 / known.count, 1 / known.count)
 
 
@@ -27,12 +27,12 @@ def _of_norm(known: Known) -> Moments:
 
 
 def _is_given(expression: Expression) -> bool:
-    """Whether an operand is written out as a number."""
+    """Whether an operand is a literal number."""
     return isinstance(expression, Literal)
 
 
 def _lower_recur(lowering: Lowering, call: Call) -> Value:
-    """Both operands in the working type, the axis innermost in the result; a number is written as it is."""
+    """Lowers a recurrence: operands in one type of at least float32, its axis innermost; a literal stays as it is."""
     values = [None if _is_given(each) else lowering.lower(each) for each in call.arguments]
     element = max([Element.WIDE, *(each.element for each in values if each is not None)])
     values = [None if each is None else lowering.convert(each, element) for each in values]
@@ -45,7 +45,7 @@ def _lower_recur(lowering: Lowering, call: Call) -> Value:
 
 
 def _spell_recur(writer: Writer, call: Call, left: Left) -> str:
-    """Each operand with the axes of the result, of size 1 where it lacks one."""
+    """Each operand with the dimensions of the result, of size 1 where it lacks an axis."""
     groups = list(map(names_in, left))
     operands = [
         writer.scalar(each) if _is_given(each) else writer.broadcast(cast("Ref", each), groups)

@@ -17,21 +17,21 @@ __all__ = ["HIDDEN", "HIDDEN_IN_HALF", "ROWS"]
 Groups = tuple[tuple[str, ...], ...]
 
 HIDDEN = -1e20
-"""A score from here down leaves nothing of a weight, whatever is added to it."""
+"""A score of at most this value has a weight of 0, whatever is added to it."""
 
 
 HIDDEN_IN_HALF = -6e4
-"""The same in types of 16 bits."""
+"""The same bound in 16-bit types."""
 
 
 def _hidden(numbers: Mapping[str, Any]) -> bool:
-    """Whether a hidden score, if there is one, is as good as one that is added to: -1e30 + s is -1e30."""
+    """Whether adding a score to the hidden value, if there is one, leaves it as it is: -1e30 + s is -1e30."""
     value = numbers.get("hidden", HIDDEN)
     return isinstance(value, int | float) and HIDDEN * 1e15 <= value <= HIDDEN
 
 
 def _equations() -> Iterator[KernelEquation]:
-    """Attention whose scores are as they are, have something added, or are hidden in part; dropped out or not."""
+    """Attention with plain scores, with an additive mask, or with some scores hidden; with and without dropout."""
     score, hides = "scale * q[b,i,d] * k[b,j,d]", "where(max[j](see), hidden, 0)"
     of_scores = (
         KernelEquation(score, ("q", "k", "v")),
@@ -41,14 +41,14 @@ def _equations() -> Iterator[KernelEquation]:
             ("q", "k", "v"),
             options=(("causal", 1),),
         ),
-        # the same, of queries that share keys and values
+        # the same for groups of queries that share keys and values
         KernelEquation(
             "where(index(i) >= index(j), scale * q[b,h,i,d] * k[b,j,d], hidden)",
             ("q", "repeat[h](k)", "repeat[h](v)"),
             options=(("causal", 1),),
         ),
-        # a query that sees nothing weighs all alike whatever it is, and gets no gradient; its scores are 0, for the
-        # backward pass makes weights of sums of them, in which -1e30 leaves nothing of how many keys there are
+        # A query that sees no key weighs all keys equally, whatever it is, and gets no gradient. Its scores are 0: the
+        # backward pass computes the weights from sums of scores, and -1e30 would swallow the term of the key count.
         KernelEquation(
             f"where(see[b,i,j], {score}, hidden)",
             ("where(max[j](see), q, 0)", "k", "v", f"where(see, 0, {hides})"),
@@ -67,7 +67,7 @@ def _equations() -> Iterator[KernelEquation]:
 
 
 def _signed_equations() -> Iterator[KernelEquation]:
-    """Signed attention, of scores with or without a bias, all of them seen or some."""
+    """Signed attention: with or without a bias of the scores, and with all scores visible or only some."""
     for score, bias in (
         ("sum[d](scale * q[b,i,d] * k[b,j,d])", ()),
         ("(sum[d](scale * q[b,i,d] * k[b,j,d]) + bias[b,i,j])", ("bias",)),
@@ -93,8 +93,8 @@ def _signed_equations() -> Iterator[KernelEquation]:
 
 @dataclass(frozen=True)
 class _Axes:
-    """The axes of attention: `shared` by all operands, `grouped` ones of queries that share keys and values, of the
-    `queries` and the `keys`, `inner` ones that scores are summed over, and the `channels` of a value."""
+    """The axes of attention: `shared` by all operands, `grouped` axes of queries that share keys and values, those of
+    the `queries` and the `keys`, `inner` axes that scores are summed over, and the `channels` of a value."""
 
     shared: tuple[str, ...]
     grouped: tuple[str, ...]
@@ -105,7 +105,7 @@ class _Axes:
 
     @staticmethod
     def of(q: Sequence[str], k: Sequence[str], v: Sequence[str], *, grouped: Sequence[str] = ()) -> _Axes:
-        """Told by which of the operands have each."""
+        """Classifies each axis by the operands that have it."""
         return _Axes(
             tuple(axis for axis in q if axis in k and axis in v),
             tuple(axis for axis in q if axis in grouped),
@@ -116,7 +116,7 @@ class _Axes:
         )
 
     def operands(self, heads: int) -> tuple[Groups, Groups, Groups]:
-        """The four dimensions of each operand, the last of the shared axes as heads; queries have more of those."""
+        """The four dimensions of each operand. The last `heads` shared axes are the heads; queries add grouped axes."""
         batch, head = self.split(heads)
         return (
             (batch, (*head, *self.grouped), self.queries, self.inner),
@@ -125,22 +125,22 @@ class _Axes:
         )
 
     def split(self, heads: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Batch and heads."""
+        """The shared axes as batch axes and the last `heads` of them."""
         at = len(self.shared) - heads
         return self.shared[:at], self.shared[at:]
 
 
 @dataclass(frozen=True)
 class _Laid:
-    """Attention whose operands lie as it takes them.
+    """A call of attention whose operands have the layout that the kernel takes.
 
     Attributes:
-        call: the call, of them.
-        left: the order of the result.
+        call: the call of these operands.
+        left: the layout of the result.
         values: the operands.
         axes: the axes.
         sizes: their sizes.
-        element: what the numbers are.
+        element: the element type of the numeric operands.
     """
 
     call: Call
@@ -151,14 +151,14 @@ class _Laid:
     element: Element
 
     def counts(self, lowering: Lowering) -> tuple[int, int, int, int, int]:
-        """Positions at the sizes planned for: of what is shared, queries, keys, inner axes and channels."""
+        """The positions at the planned sizes along shared and grouped axes, queries, keys, inner axes and channels."""
         shared, grouped, queries, keys, inner, channels = (
             lowering.count(self.sizes, group) for group in astuple(self.axes)
         )
         return shared * grouped, queries, keys, inner, channels
 
     def emitted(self, lowering: Lowering, seconds: float) -> Value:
-        """The step."""
+        """Emits the step with its FLOPs and the given time."""
         axes, sizes = self.axes, self.sizes
         flops = 2 * extent(sizes, (*axes.shared, *axes.grouped, *axes.queries, *axes.keys))
         flops *= extent(sizes, axes.inner) + extent(sizes, axes.channels)
@@ -168,10 +168,10 @@ class _Laid:
 
 
 def _laid(lowering: Lowering, call: Call, numbers: int) -> _Laid:
-    """Each operand as four dimensions: batch, heads, positions and channels; what belongs to scores beside.
+    """Lowers the operands to four dimensions: batch, heads, positions and channels. Masks follow those of the scores.
 
     Args:
-        numbers: how many of the operands, the first, are numbers; the others are truth values.
+        numbers: the number of leading operands that are numeric; the others are truth values.
     """
     grouped, arguments = _unrepeated(call)
     three = [lowering.lower(each) for each in arguments[:3]]
@@ -209,7 +209,7 @@ def _laid(lowering: Lowering, call: Call, numbers: int) -> _Laid:
 
 
 def _unrepeated(call: Call) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
-    """The axes of queries along which keys and values are repeated, and the operands without that."""
+    """The query axes along which keys and values are repeated, and the operands without the repetition."""
     q, k, v, *mask = call.arguments
     match k, v:
         case Call(REPEAT.name, keys, axes), Call(REPEAT.name, values, others) if axes == others:
@@ -218,8 +218,8 @@ def _unrepeated(call: Call) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
-    """The step, which takes what two products do, and the time to go through the scores between them."""
-    if lowering.itemsize == 2:  # where -1e30 would be infinite, and a query that sees nothing weigh nothing
+    """Lowers attention to a step. Its time is that of two products and of the passes through the scores between."""
+    if lowering.itemsize == 2:  # -1e30 would be infinite, and a query that sees no key would have no weights
         hidden = (lowering.raised(each, HIDDEN_IN_HALF) for each in call.arguments[3:])
         call = replace(call, arguments=(*call.arguments[:3], *hidden))
     laid = _laid(lowering, call, len(call.arguments))
@@ -237,28 +237,29 @@ def _lower(lowering: Lowering, call: Call) -> Value:
 
 
 TILE = 32
-"""Queries that are computed together; each tile of the scores takes the time of a call."""
+"""Queries per tile of the scores; each tile adds the time of a call."""
 
 SCORES = 2**17
-"""So many scores are weighed at a time by signed attention."""
+"""The number of scores that signed attention processes at a time."""
 
 CALLS = 30
-"""So many operations on them, and looks at operands, cost what calling them costs."""
+"""Calls for each block of that many scores: operations on it and views of operands."""
 
 PASSES = 8.0
-"""So often are scores read and written to be weighed, in the mean of forward and backward; a mask adds 2."""
+"""Passes through the scores to compute weights, the mean of forward and backward; a mask adds 2."""
 
 NEAR, WHOLE = 0.4, 0.9
-"""What going through them in tiles takes, as a share of what it takes as a whole: more than a cache holds, or less."""
+"""Time of the passes in tiles relative to passes through whole tensors, if the cache does not hold these, or does."""
 
 AGAIN = 7 / 6
-"""Forward and backward take seven products of the size of the scores, one of them again, where six are written."""
+"""Forward and backward have six products of the size of the scores; computing one of them again makes seven."""
 
 
 def _lower_signed(lowering: Lowering, call: Call) -> Value:
-    """The step, which goes through the scores as often as the plain steps do, but where there are many, nearby.
+    """Lowers signed attention to a step with as many passes through the scores as plain steps.
 
-    Tiles of the operands and of the result are copied, so that matrices lie one after another.
+    Where there are many scores, the passes stay in the cache. Tiles of the operands and of the result are copied, so
+    that their matrices are contiguous.
     """
     options = dict(call.options)
     numbers = 4 if "biased" in options else 3
@@ -278,10 +279,10 @@ def _lower_signed(lowering: Lowering, call: Call) -> Value:
 
 
 def _seen(queries: int, keys: int, tile: float) -> float:
-    """The keys computed for a query that sees none after itself, in the mean: libraries leave out whole tiles.
+    """The mean number of keys computed for a query that sees none after itself: libraries skip whole tiles.
 
-    That is half of very many. On a processor, in tiles of 512, torch takes 0.64 of the time at 2,048 positions, and
-    as long as without a mask at 512.
+    For very many keys that is half of them. On a CPU, in tiles of 512, torch takes 0.64 of the time without a mask at
+    2,048 positions, and all of it at 512.
     """
     starts = range(0, keys, max(1, int(tile)))
     computed = sum(min(tile, keys - start) * max(0, queries - start) for start in starts)
@@ -289,7 +290,7 @@ def _seen(queries: int, keys: int, tile: float) -> float:
 
 
 def _repeated(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Masks that have some axes of the batch and not the others: libraries take them for the whole of it."""
+    """The axes of masks that have some batch axes but not all: libraries take them expanded to the whole batch."""
     _, k, *_ = layouts = [axes_in(cast("Ref", each).index) for each in call.arguments]
     batch = tuple(itertools.takewhile(lambda axis: axis in k, left))
     for mask in layouts[3:]:
@@ -298,7 +299,7 @@ def _repeated(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
-    """Batch, heads, positions and channels, as most libraries ask; the result with the heads behind the positions."""
+    """The call with operands as batch, heads, positions, channels, as most libraries require; permutes its result."""
     settings = writer.options(call)
 
     def more(masks: Sequence[str], axes: _Axes) -> Iterator[str]:
@@ -315,7 +316,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
 
 
 def _spell_signed(writer: Writer, call: Call, left: Left) -> str:
-    """The same, with a bias and what is seen behind the others."""
+    """The call with the same dimensions. The bias and the visibility mask are positional arguments after q, k and v."""
     settings = writer.options(call)
 
     def more(masks: Sequence[str], axes: _Axes) -> Iterator[str]:
@@ -329,9 +330,9 @@ def _spell_signed(writer: Writer, call: Call, left: Left) -> str:
 def _spelled(
     writer: Writer, call: Call, left: Left, more: Callable[[Sequence[str], _Axes], Iterator[str]]
 ) -> str:
-    """The call with its operands in four dimensions; `more` tells the arguments behind q, k and v, of the masks.
+    """The call with its operands in four dimensions; `more` gives the arguments after q, k and v from the masks.
 
-    A query that sees what is not after it is at one position, so that other axes of queries alone are grouped.
+    In causal attention one axis holds the positions of the queries, so all their other own axes are grouped.
     """
     q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
     layouts = [layout_of(each) for each in (q, k, v)]
@@ -356,10 +357,10 @@ def _spelled(
 
 
 def _operand(writer: Writer, ref: Ref, groups: Groups) -> str:
-    """An operand in four dimensions; if these are in another order, heads and positions change places last.
+    """An operand in four dimensions. If their order differs, the last operation swaps heads and positions.
 
-    That is how attention is mostly written, and PyTorch 2.13's compiler puts a kernel in the place of its products that
-    takes it for granted: other orders go wrong there.
+    Attention is mostly written that way. PyTorch 2.13's compiler replaces its products by a kernel that relies on it;
+    other orders go wrong there.
     """
     batch, head, positions, channels = groups
     number = {axis: n for n, group in enumerate(groups) for axis in group}

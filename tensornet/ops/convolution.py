@@ -1,7 +1,7 @@
 """Convolution and window kernels: products over affine indices `first + by·p + apart·u`.
 
-Of an operand with `i`, a kernel with `u` and a result with `p` it makes the one that is missing of the two others: the
-result going forward, the gradients of the operand and of the kernel going back.
+A convolution relates an operand with axis `i`, a kernel with `u` and a result with `p`. Each is computed from the other
+two: the result in the forward pass, the gradients of the operand and of the kernel in the backward pass.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from .record import Element, Function
 __all__ = ["Axes", "CONVOLUTION", "DIMENSIONS", "ROWS", "Window", "as_they_lie", "windows_of"]
 
 DIMENSIONS = 3
-"""So many dimensions libraries have convolutions and pools of."""
+"""The most dimensions of convolutions and pools in libraries."""
 
 Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Window:
-    """One dimension: the axes `at` of the operand, `outer` of the result, `inner` of the kernel, and how they meet.
+    """One dimension: the axes `at` of the operand, `outer` of the result, `inner` of the kernel, and their relation.
 
-    A kernel of one element along it has no axis there, and `inner` no name.
+    The operand is read at `first + by·outer + apart·inner`. A kernel of one element has no axis: `inner` is empty.
     """
 
     at: str
@@ -38,12 +38,12 @@ class Window:
 
     @property
     def turned(self) -> Window:
-        """The same positions, in which the two axes change places."""
+        """The same positions with the outer and the inner axis swapped."""
         return replace(self, outer=self.inner, inner=self.outer, by=self.apart, apart=self.by)
 
 
 def windows_of(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[Window, ...]:
-    """The dimensions that calls of ones say."""
+    """The dimensions that some one-hot calls describe."""
     found = []
     for each in cast("Sequence[Call]", ones):
         (outer, by), (inner, apart), first = asked.reached(each.arguments[0])
@@ -52,7 +52,7 @@ def windows_of(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[Wi
 
 
 def as_they_lie(ones: Sequence[Call], value: Value, asked: Lowering) -> tuple[Call, ...]:
-    """Calls of ones in the order in which the dimensions lie in memory."""
+    """One-hot calls in the order in memory of their dimensions."""
 
     def place(each: Call) -> int:
         ((outer, _), _, _), axes = asked.reached(each.arguments[0]), value.layout
@@ -63,10 +63,10 @@ def as_they_lie(ones: Sequence[Call], value: Value, asked: Lowering) -> tuple[Ca
 
 @dataclass(frozen=True)
 class _Form:
-    """What is made of two of the three tensors of a convolution.
+    """Which of the three tensors of a convolution is computed from the other two, and their axes.
 
     Attributes:
-        made: "" for the result, "x" for the operand, "k" for the kernel.
+        made: the tensor that is computed: "" for the result, "x" for the operand, "k" for the kernel.
         batch, groups, channels, out: the axes of operand and result, of all three, of operand and kernel, of kernel
             and result.
         windows: the dimensions.
@@ -81,7 +81,7 @@ class _Form:
 
     @staticmethod
     def of(one: Axes, other: Axes, windows: tuple[Window, ...], summed: Sequence[str]) -> _Form:
-        """Told by which axes the two have, whichever axis of a window the text names first."""
+        """Derives the form from the axes of two tensors, whichever axis of a window the text names first."""
         moving = {axis for each in windows for axis in (each.at, each.outer, each.inner)}
         shared = [axis for axis in one if axis in other]
         kept = tuple(axis for axis in shared if axis not in summed)
@@ -102,18 +102,18 @@ class _Form:
 
     @property
     def kernel(self) -> list[Axes]:
-        """Those of the kernel."""
+        """The dimensions of the kernel."""
         inner = ((each.inner,) if each.inner else () for each in self.windows)
         return [(*self.groups, *self.out), self.channels, *inner]
 
     @property
     def result(self) -> list[Axes]:
-        """Those of the result."""
+        """The dimensions of the result."""
         return [self.batch, (*self.groups, *self.out), *((each.outer,) for each in self.windows)]
 
     @property
     def given(self) -> tuple[list[Axes], list[Axes]]:
-        """The dimensions of the two that are given."""
+        """The dimensions of the two given tensors."""
         match self.made:
             case "x":
                 return self.result, self.kernel
@@ -123,12 +123,12 @@ class _Form:
 
     @property
     def wanted(self) -> list[Axes]:
-        """The dimensions of the one that is made."""
+        """The dimensions of the computed tensor."""
         return {"x": self.operand, "k": self.kernel}.get(self.made, self.result)
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
-    """Both with a dimension for the batch, for groups with what is summed or made, and for each window."""
+    """Lowers a convolution: each operand has a batch dimension, one of groups and channels, and one per window."""
     first, second, *told = call.arguments
     ones = cast("tuple[Call, ...]", told)
     if ones:
@@ -163,7 +163,7 @@ def _lower(lowering: Lowering, call: Call) -> Value:
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
-    """Of two tensors, how many groups, and for each dimension by, apart, first, and the size of what is made."""
+    """The call with two tensors, the number of groups, and by, apart, first and the computed size per dimension."""
     one, other, *ones = call.arguments
     refs = cast("tuple[Ref, Ref]", (one, other))
     form = _Form.of(layout_of(refs[0]), layout_of(refs[1]), windows_of(ones, writer), call.axes)

@@ -1,6 +1,6 @@
-"""Scatter-add and grouped GEMM kernels: rows added or multiplied by what their positions select.
+"""Scatter-add and grouped GEMM kernels: rows added at positions, or multiplied by matrices that positions select.
 
-Rows at even distances, `x[2*p+1] += y[p]`, are not added up: they are what lies there, with zeros between them.
+Rows at even distances, `x[2*p+1] += y[p]`, need no addition: they are copied, with zeros between them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from .structure import INSIDE, is_inside
 __all__ = ["GROUPED_MATMUL", "GROUPED_OUTER", "ROWS"]
 
 COUNT = "scatter_count"
-"""What backends call it where there are no rows to add up, and each position counts 1."""
+"""The template name of a scatter-add without rows, which counts positions."""
 
 
 SPACED = "spaced"
-"""Rows that come one by one at even distances, each to a place of its own."""
+"""The function that writes rows at even distances, each to its own position."""
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
-    """Positions by batch and what is summed; rows by these and the channels that each has, where there are rows."""
+    """Lowers a scatter-add: positions as batch and summed axes; rows, if any, as batch, summed axes and channels."""
     told, places, *added = call.arguments
     (axis,) = cast("Call", places).axes
     rows = [lowering.convert(lowering.lower(each), Element.NUMBER) for each in added]
@@ -64,7 +64,7 @@ def _lower(lowering: Lowering, call: Call) -> Value:
 
 
 def _spaced(lowering: Lowering, call: Call, rows: Value) -> Value:
-    """Rows in the order in which they lie, with the axis they are put along in the place of what tells where."""
+    """Rows in their own layout; the axis that they are written along replaces the axis of the positions."""
     told, places, _ = call.arguments
     (axis,), (outer,) = cast("Call", places).axes, call.axes
     left = tuple(axis if each == outer else each for each in rows.layout)
@@ -82,7 +82,7 @@ def _spaced(lowering: Lowering, call: Call, rows: Value) -> Value:
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
-    """Of positions and rows with a dimension each for batch, what is summed, and channels; those that are there."""
+    """The call with positions and rows, which have a dimension for each of batch, summed axes and channels, if any."""
     told, places, *added = call.arguments
     told = cast("Ref", told)
     (axis,) = cast("Call", places).axes
@@ -99,7 +99,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
 
 
 def _spell_spaced(writer: Writer, call: Call, left: Left) -> str:
-    """Of rows with a dimension for each axis."""
+    """The call with rows that have one dimension per axis."""
     told, places, rows = call.arguments
     (axis,) = cast("Call", places).axes
     (_, by), _, first = writer.reached(told)
@@ -133,15 +133,15 @@ _SCATTERING = (
 
 
 CALLS = 4
-"""So many small operations each group takes besides its product."""
+"""The number of small operations for each group besides its product."""
 
 Groups = tuple[tuple[str, ...], ...]
 
 
 def _matmul_groups(told: Sequence[str], x: Sequence[str], w: Sequence[str], summed: Sequence[str]) -> Groups:
-    """The axes of a product of rows and told matrices, by which of its operands have each.
+    """The axes of a product of rows and selected matrices, grouped by the operands that have them.
 
-    Those that tell and that rows have, that tell alone, that rows have alone, of the result alone, and summed.
+    In order: axes of positions and rows, of positions alone, of rows alone, of the columns of the result, and summed.
     """
     return (
         tuple(axis for axis in told if axis in x),
@@ -153,7 +153,7 @@ def _matmul_groups(told: Sequence[str], x: Sequence[str], w: Sequence[str], summ
 
 
 def _lower_matmul(lowering: Lowering, call: Call) -> Value:
-    """Rows with a dimension each for what tells, what is theirs alone and what is summed; matrices one by one."""
+    """Lowers a grouped product: rows with dimensions for axes of positions, own axes and summed axes; matrices."""
     rows, matrices = cast("tuple[Expression, Ref]", call.arguments)
     (entry,) = [cast("Expression", each) for each in matrices.index if not isinstance(each, str)]
     which = lowering.new_axis()
@@ -165,7 +165,7 @@ def _lower_matmul(lowering: Lowering, call: Call) -> Value:
     both, alone, own, out, summed = _matmul_groups(told.layout, x.layout, inner, call.axes)
     told = lowering.grouped(told, (both, alone))
     x = lowering.grouped(x, (both, own, summed))
-    if not lowering.offers(w, ((which,), summed, out)):  # matrices may lie transposed
+    if not lowering.offers(w, ((which,), summed, out)):  # matrices may be transposed in memory
         w = lowering.grouped(w, ((which,), out, summed))
     sizes = sizes_of((told, x, w))
     count, size = lowering.count, lowering.itemsize
@@ -182,7 +182,7 @@ def _lower_matmul(lowering: Lowering, call: Call) -> Value:
 def _seconds(
     lowering: Lowering, sizes: dict[str, object], which: str, rows: int, columns: int, summed: int
 ) -> float:
-    """A product for each group, of as many rows on average, and what telling the groups apart takes."""
+    """The time of one product per group, each of the average number of rows, and of sorting rows into groups."""
     groups, profile = max(1, min(lowering.count(sizes, (which,)), rows)), lowering.profile
     each = profile.matmul(1.0, max(1.0, rows / groups), columns, summed, lowering.itemsize)
     apart = profile.scatter(8.0 * rows, 8.0 * rows, float(rows))
@@ -190,7 +190,7 @@ def _seconds(
 
 
 def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
-    """Rows, positions and matrices with the dimensions that the backend's function asks for."""
+    """The call with rows, positions and matrices, in the dimensions that the backend's function requires."""
     x, told, w = cast("tuple[Ref, ...]", call.arguments)
     inner = [axis for axis in layout_of(w) if axis in call.axes or axis in axes_in(left)]
     (which,) = (axis for axis in layout_of(w) if axis not in inner)
@@ -201,18 +201,18 @@ def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
 
 
 def _in_matmul(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Rows in the order of their matrices, and what becomes of them in that order."""
+    """The axes of the working memory: rows sorted by their matrices, and their products in that order."""
     x, told, _ = call.arguments
     yield _axes_of(told, x)
     yield left
 
 
-# ---------------------------------------------------------------------------- of the rows of each group
+# ---------------------------------------------------------------------------- products within each group
 
 
 def _outer_groups(told: Sequence[str], a: Sequence[str], b: Sequence[str]) -> Groups:
-    """The axes of products summed over rows: that tell and that both have, that tell alone with one or the other,
-    that both have and none tells, and of each alone."""
+    """The axes of products summed over rows, in order: of positions and both factors, other axes of positions,
+    of both factors without positions, of the first factor alone, and of the second alone."""
     return (
         tuple(axis for axis in told if axis in a and axis in b),
         tuple(axis for axis in told if not (axis in a and axis in b)),
@@ -223,7 +223,7 @@ def _outer_groups(told: Sequence[str], a: Sequence[str], b: Sequence[str]) -> Gr
 
 
 def _lower_outer(lowering: Lowering, call: Call) -> Value:
-    """Positions, and what is multiplied, each with dimensions of its own."""
+    """Lowers a grouped outer product: positions and both factors, each with its own dimensions."""
     entry, places, *factors = call.arguments
     (which,) = cast("Call", places).axes
     told, a, b = (lowering.lower(each) for each in (entry, *factors))
@@ -267,14 +267,14 @@ def _spell_outer(writer: Writer, call: Call, left: Left) -> str:
 
 
 def _in_outer(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Both operands in the order of the positions."""
+    """The axes of the working memory: both factors sorted by their positions."""
     told, _, a, b = call.arguments
     yield _axes_of(told, a)
     yield _axes_of(told, b)
 
 
 def _axes_of(*operands: Expression) -> tuple[str, ...]:
-    """The axes of some tensors, each once."""
+    """The axes of some tensors without repetition."""
     return tuple(dict.fromkeys(axis for each in operands for axis in axes_in(cast("Ref", each).index)))
 
 

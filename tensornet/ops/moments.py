@@ -19,11 +19,11 @@ class Moments:
 
     @property
     def variance(self) -> float:
-        """What the mean leaves of the mean square."""
+        """The mean square less the square of the mean, at least 0."""
         return max(0.0, self.square - self.mean**2)
 
     def rounded(self) -> Moments:
-        """Those to four digits, so that what was integrated once need not be again."""
+        """The moments to four digits, so that equal ones share one numerical integration."""
         return Moments(float(f"{self.mean:.4g}"), float(f"{self.square:.4g}"))
 
 
@@ -33,12 +33,12 @@ UNKNOWN = Moments(math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Known:
-    """What a rule goes by.
+    """The arguments of a rule.
 
     Attributes:
         operands: the moments of each operand.
-        tensors: the numbers of those operands that are tensors.
-        count: the positions along the axes that the function names.
+        tensors: the indices of the operands that are tensors.
+        count: the number of positions along the axes that the function names.
     """
 
     operands: tuple[Moments, ...]
@@ -47,11 +47,11 @@ class Known:
 
 
 Rule: TypeAlias = Callable[[Known], "Moments | None"]
-"""The moments of what a function gives; nothing where its value on numbers tells them better."""
+"""The moments of the result of a function; None where its value on numbers gives a better estimate."""
 
 
 def average(found: Sequence[Moments]) -> Moments:
-    """Those of elements of which each operand gives the same share."""
+    """The moments of a mixture to which each operand contributes the same share of elements."""
     if not found:
         return STANDARD
     return Moments(
@@ -60,7 +60,10 @@ def average(found: Sequence[Moments]) -> Moments:
 
 
 def extreme(moments: Moments, count: float, sign: int) -> Moments:
-    """Those of the largest of `count` normal numbers: √(2 ln n) deviations above the mean, nearly."""
+    """The moments of the largest (`sign` 1) or smallest (−1) of `count` normal numbers.
+
+    It is about √(2 ln n) standard deviations from the mean.
+    """
     reach = math.sqrt(2 * math.log(count))
     mean = moments.mean + sign * reach * math.sqrt(moments.variance)
     return Moments(mean, mean**2 + moments.variance / (1 + reach**2))

@@ -1,4 +1,4 @@
-"""Pickling of registered functions: how a user's own functions travel to another process."""
+"""Pickling of registered functions: sending a user's own functions to another process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["pack", "unpack"]
 
 @dataclass(frozen=True)
 class Packed:
-    """A registered function on its way to another process; its implementations by name, as pickle has them."""
+    """A registered function to send to another process: its record, and its implementations by backend, pickled."""
 
     row: Function
     implementations: tuple[tuple[str, bytes], ...]
 
 
 def pack(names: Iterable[str]) -> tuple[Packed, ...]:
-    """Those of the functions that the user registered, to be pickled."""
+    """The functions among `names` that the user registered, ready for pickling."""
     rows = [FUNCTIONS[name] for name in dict.fromkeys(names)]
     return tuple(
         Packed(
@@ -36,7 +36,7 @@ def pack(names: Iterable[str]) -> tuple[Packed, ...]:
 
 
 def unpack(packed: Iterable[Packed]) -> None:
-    """Registers what was packed, where it is not registered already."""
+    """Registers packed functions whose names are not registered yet."""
     for each in packed:
         name = each.row.name
         found = tuple((backend, _found(name, data)) for backend, data in each.implementations)
@@ -44,7 +44,7 @@ def unpack(packed: Iterable[Packed]) -> None:
 
 
 def _by_name(function: Callable[..., Any]) -> bytes:
-    """A pickle of a function that can be imported; nothing for another, such as a lambda."""
+    """A pickle of a function that can be imported; no bytes for others, such as a lambda."""
     try:
         return pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -52,7 +52,7 @@ def _by_name(function: Callable[..., Any]) -> bytes:
 
 
 def _found(name: str, data: bytes) -> Callable[..., Any]:
-    """The function, where it can be imported here; else one that says so when it is called."""
+    """The function, if it can be imported here; otherwise one that raises a BackendError when it is called."""
     try:
         function: Callable[..., Any] = pickle.loads(data)
     except (ImportError, AttributeError, EOFError):

@@ -28,7 +28,7 @@ __all__ = [
 MANY = (2, 10**6)
 
 LARGEST_HALF = 65504.0
-"""What a half-precision type holds at most."""
+"""The largest finite number in half precision."""
 
 
 def _real(
@@ -39,7 +39,7 @@ def _real(
     passes: float = 1.0,
     **more: Any,
 ) -> Function:
-    """A function of one number that gives a real one."""
+    """The record of a function of one number whose result is real."""
     costs = (passes, passes)
     return Function(
         name, formula, yields="real", scalar=scalar, derivative=(derivative,), passes=costs, **more
@@ -47,12 +47,12 @@ def _real(
 
 
 def _same(name: str, formula: str, scalar: Callable[..., Any], *derivative: str, **more: Any) -> Function:
-    """A function that keeps integers."""
+    """The record of a function that keeps integers."""
     return Function(name, formula, yields="same", scalar=scalar, derivative=derivative, **more)
 
 
 def _truth(name: str, formula: str, infix: str, scalar: Callable[..., Any], **more: Any) -> Function:
-    """A function that gives a truth value, which nothing gets a gradient through."""
+    """The record of a function that returns a truth value, so no operand gets a gradient."""
     more = {"arity": (2, 2), **more}
     flat = ("0",) * more["arity"][0]
     return Function(name, formula, infix=infix, yields="truth", scalar=scalar, derivative=flat, **more)
@@ -74,7 +74,7 @@ def _gelu_tanh(a: float) -> float:
 
 
 def _power(a: float, b: float) -> float:
-    """Exact for integers, as long as 64 bits hold the result."""
+    """A power, exact for integers if 64 bits hold the result."""
     real: float = float(a) ** float(b)
     exact = isinstance(a, int) and isinstance(b, int) and b >= 0 and abs(real) < 2**63
     return a**b if exact else real
@@ -104,12 +104,12 @@ SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 def _small_power(base: Any, exponent: Any) -> bool:
-    """Whether a power of integers is one that 64 bits hold for any positions: up to the third."""
+    """Whether 64 bits hold this power of any positions: an integer exponent from 0 to 3."""
     return isinstance(exponent, int) and 0 <= exponent <= 3
 
 
 def _of_two(known: Known) -> Moments | None:
-    """Beside a number the value tells; of two tensors it is the one as often as the other."""
+    """The average moments of two tensors, each chosen equally often; None for a tensor and a number."""
     return average(known.operands) if len(known.tensors) > 1 else None
 
 
@@ -118,7 +118,7 @@ def _of_choices(known: Known) -> Moments:
 
 
 def _spell_where(writer: Writer, call: Call, left: Left) -> str:
-    """Of two numbers the first makes the tensor; one that masks stays finite in any type beside it."""
+    """The call of `where`. Of two numbers the first becomes a tensor; a large mask value is clipped to the type."""
     condition, a, b = call.arguments
     first, second = writer.render(a, left), writer.render(b, left)
     if writer.is_number(a) and writer.is_number(b):
@@ -129,14 +129,14 @@ def _spell_where(writer: Writer, call: Call, left: Left) -> str:
 
 
 def _spell_dropped(writer: Writer, call: Call, left: Left) -> str:
-    """What is dropped may be a number: the tensor is of the positions told."""
+    """The call of `dropped`. If the dropped operand is a number, it becomes a tensor."""
     kept, a, rate = call.arguments
     value = writer.number(a) if writer.is_number(a) else writer.render(a, left)
     return writer.op(call.function, writer.render(kept, left), value, writer.render(rate, left))
 
 
 def _lower_whole(lowering: Lowering, call: Call) -> Value:
-    """Integers are whole already."""
+    """Lowers a rounding function; integers are only converted."""
     value = lowering.lower(call.arguments[0])
     if value.element <= Element.WHOLE:
         return lowering.convert(value, Element.WHOLE)
@@ -442,7 +442,7 @@ LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", lambda a, b: a <= b, complex=
 GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", lambda a, b: a >= b, complex="refused")
 
 REFLEXIVE = (EQUAL.name, LESS_EQUAL.name, GREATER_EQUAL.name)
-"""What holds between equal numbers."""
+"""The comparisons that are true of equal numbers."""
 
 _TRUTHS = (
     EQUAL,

@@ -14,13 +14,13 @@ __all__ = ["ROWS"]
 
 
 def _groups(layout: Axes, windows: tuple[Window, ...]) -> list[Axes]:
-    """The dimensions of an operand: one for all that stays, and one for each window."""
+    """The dimensions of an operand: one for all axes without a window, and one for each window."""
     places = [each.at for each in windows]
     return [tuple(axis for axis in layout if axis not in places), *((axis,) for axis in places)]
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
-    """The operand with a dimension for each window, its other axes together."""
+    """Lowers a pool: the operand has one dimension for all axes without a window, and one for each window."""
     value, ones = lowering.in_windows(cast("Ref", call.arguments[0]), bare=False)
     value = lowering.convert(value, Element.NUMBER)
     ones = as_they_lie(ones, value, lowering)
@@ -37,7 +37,7 @@ def _lower(lowering: Lowering, call: Call) -> Value:
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
-    """Of a tensor, for each dimension by, apart, first, the size of the result, and the elements of a window."""
+    """The call with a tensor, and by, apart, first, result size and number of window elements per dimension."""
     ref, *ones = call.arguments
     windows = windows_of(ones, writer)
     groups = _groups(layout_of(cast("Ref", ref)), windows)

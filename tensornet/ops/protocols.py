@@ -1,6 +1,6 @@
-"""The seam between the records of functions and the folders above them: what one hands the other.
+"""The interface between the records of functions and the folders above them.
 
-Records stand below lowering and code generation, so these are protocols.
+Records may not import lowering or code generation, so these are protocols.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Left: TypeAlias = "tuple[Entry, ...]"
 """The order in memory of the result of a step."""
 
 Reached: TypeAlias = "tuple[tuple[str, int], tuple[str, int], int]"
-"""An axis and by how many positions it moves on, another or no name, and the first position."""
+"""An axis with its stride in positions, a second axis (or an empty name) with its stride, and the first position."""
 
 
 def names_in(entry: Entry) -> tuple[str, ...]:
@@ -46,23 +46,23 @@ def names_in(entry: Entry) -> tuple[str, ...]:
 
 
 def axes_in(entries: Iterable[Any]) -> list[str]:
-    """The axes in the brackets of a tensor that is read as it lies, those of composites included."""
+    """The axes in the brackets of a tensor that is read in its layout, with those of composites."""
     return [axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))]
 
 
 def layout_of(ref: Ref) -> tuple[str, ...]:
-    """The axes of a tensor that is read as it lies, in the order in memory."""
+    """The axes of a tensor that is read in its layout, in the order in memory."""
     return tuple(axes_in(ref.index))
 
 
 def left_of(groups: Iterable[tuple[str, ...]]) -> Left:
-    """The left side of a step whose result has a dimension for each group of axes; none for one that is empty."""
+    """The left side of a step whose result has one dimension for each group of axes that is not empty."""
     return tuple(group[0] if len(group) == 1 else group for group in groups if group)
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor during lowering: how it is read, the symbolic sizes of its axes, what its elements are."""
+    """A tensor during lowering: how it is read, the symbolic sizes of its axes, the kind of its elements."""
 
     ref: Ref
     sizes: Mapping[str, Any]
@@ -75,7 +75,7 @@ class Value:
 
     @property
     def left(self) -> Left:
-        """The left side of a step whose result lies in memory as this does."""
+        """The left side of a step whose result has the layout of this tensor."""
         return self.ref.index  # type: ignore[return-value]
 
 
@@ -85,7 +85,7 @@ def sizes_of(values: Iterable[Value]) -> dict[str, Any]:
 
 
 def extent(sizes: Mapping[str, Any], axes: Iterable[str]) -> Any:
-    """The number of positions along some axes, in open sizes."""
+    """The number of positions along some axes, symbolic in open sizes."""
     return product(sizes[axis] for axis in axes)
 
 
@@ -96,19 +96,19 @@ class Device(Protocol):
         """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
 
     def computed(self, moved: float, written: float, passes: float) -> float:
-        """The same where it takes so many passes to compute what is written."""
+        """The same for a step that needs this many passes to compute its result."""
 
     @property
     def tile(self) -> float:
-        """Keys that the library's attention computes together, or leaves out where all of them are hidden."""
+        """The number of keys that the library's attention computes together, or skips where all of them are hidden."""
 
     @property
     def cached(self) -> float:
-        """Bytes of a tensor from which going through it takes longer than through parts that stay near."""
+        """Bytes above which a pass through a whole tensor takes longer than passes through parts in the cache."""
 
     @property
     def scored(self) -> float:
-        """Seconds that a score of attention takes whose kernel keeps it on the chip; 0 if none does."""
+        """Seconds per score of attention in a kernel that keeps scores on the chip; 0 if there is no such kernel."""
 
     def attention(
         self,
@@ -120,22 +120,22 @@ class Device(Protocol):
         size: int,
         masked: bool,
     ) -> float:
-        """Seconds of attention by such a kernel."""
+        """Seconds of attention by a kernel that keeps scores on the chip."""
 
     def scatter(self, moved: float, written: float, rows: float) -> float:
-        """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
+        """Seconds to add rows at given positions: `moved` bytes in all, `written` of them as a result."""
 
     def convolution(
         self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
     ) -> float:
-        """Seconds of a convolution: groups, channels of the result, positions, channels, elements of the kernel."""
+        """Seconds of a convolution, given groups, result channels, positions, operand channels and kernel elements."""
 
     def matmul(self, batch: float, m: float, n: float, k: float, size: int) -> float:
         """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
 
 
 class Lowering(Protocol):
-    """Lowering, as a record that becomes steps of its own uses it; `lowering.lower`."""
+    """The part of lowering that records with their own `lowered` rule call; see `lowering.lower`."""
 
     @property
     def profile(self) -> Device:
@@ -149,20 +149,20 @@ class Lowering(Protocol):
         """The size of an axis of the call."""
 
     def new_axis(self) -> str:
-        """An axis that the call has not."""
+        """A new axis that does not occur in the call."""
 
     def lower(self, expression: Expression, wanted: tuple[str, ...] | None = None) -> Value:
-        """The value of an expression: its steps are there then; `wanted` is the order in memory that would suit."""
+        """The value of an expression, whose steps this emits; `wanted` is the preferred order in memory."""
 
     def applied(self, function: str, values: Sequence[Value]) -> Value:
-        """A pointwise function of tensors at hand, brought together as it asks."""
+        """A pointwise function of lowered tensors, converted to the element types that it requires."""
 
     def in_windows(self, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
-        """A tensor that is read in windows, as it lies, and ones where its positions are those of the windows;
-        bare of zeros that were put around it, if asked for."""
+        """A tensor that is read in windows, in its layout, and the one-hot calls that describe its windows; with
+        `bare`, without the zeros padded around it."""
 
     def convert(self, value: Value, element: Element) -> Value:
-        """The value with elements of another kind."""
+        """The value with its elements converted to another kind."""
 
     def offers(self, value: Value, groups: Sequence[tuple[str, ...]]) -> bool:
         """Whether a value has a dimension for each group, the last innermost, without a copy."""
@@ -171,16 +171,16 @@ class Lowering(Protocol):
         """The value, copied where it does not offer the groups."""
 
     def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
-        """The number of positions along some axes, at the sizes planned for."""
+        """The number of positions along some axes at the planned sizes."""
 
     def reached(self, expression: Expression) -> Reached:
-        """The positions that an expression tells, as a sum of two axes, or of one and none."""
+        """The positions that an expression gives, as a sum of two scaled axes, or of one."""
 
     def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
-        """Whether an expression tells positions at even distances, one for each position along an axis."""
+        """Whether an expression gives positions at even distances, one for each position along an axis."""
 
     def raised(self, expression: Expression, least: float) -> Expression:
-        """An expression whose numbers below a least one are that."""
+        """An expression in which numbers below `least` are replaced by it."""
 
     def emit(
         self,
@@ -193,53 +193,53 @@ class Lowering(Protocol):
         seconds: float | None = None,
         flops: Any = 0,
     ) -> Value:
-        """Adds a step; returns its result."""
+        """Adds a step and returns its result."""
 
 
 class Writer(Protocol):
-    """Code generation, as a record that spells its steps itself uses it; `codegen.steps`."""
+    """The part of code generation that records with their own `spelled` rule call; see `codegen.steps`."""
 
     def op(self, template: str, *operands: str, **details: str) -> str:
-        """One operation as the backend's template of that name spells it."""
+        """The source of one operation, from the backend's template of that name."""
 
     def render(self, expression: Expression, left: Left) -> str:
         """An operand, or a pointwise expression of operands, aligned to the result."""
 
     def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
-        """An operand with one dimension for each group; with `ones` of size 1 for one that is empty, or else none."""
+        """An operand with one dimension for each group; an empty group gets one of size 1 with `ones`, else none."""
 
     def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
-        """An operand with one dimension for each group: of size 1 where it has none of its axes, else whole."""
+        """An operand with one dimension for each group: of size 1 if it has none of the group's axes, else full."""
 
     def extent(self, axes: Sequence[str]) -> str:
         """The number of positions along some axes."""
 
     def reshaped(self, text: str, left: Left) -> str:
-        """A result with a dimension for each entry."""
+        """A result with one dimension for each entry of the left side."""
 
     def looked(self, text: str, name: str, axis: str) -> str:
-        """Positions of a tensor of some name, once they are seen to be those of an axis."""
+        """The positions in a tensor of some name, after a check that they are within an axis."""
 
     def atomic(self, ref: Ref) -> str:
-        """An operand with one dimension for each axis, in the order it lies in."""
+        """An operand with one dimension for each axis, in the order in memory."""
 
     def reached(self, expression: Expression) -> Reached:
-        """The positions that an expression tells, as a sum of two axes, or of one and none."""
+        """The positions that an expression gives, as a sum of two scaled axes, or of one."""
 
     def options(self, call: Call) -> dict[str, str]:
-        """The options of a function as a call gives them, or else as its record does."""
+        """The options of a function from its call, or their defaults from its record."""
 
     def scalar(self, expression: Expression) -> str:
-        """A number."""
+        """The source of a number."""
 
     def number(self, expression: Expression) -> str:
-        """A number as a tensor."""
+        """The source of a number as a tensor."""
 
     def integer(self, expression: Expression) -> int:
-        """The value of a whole number that is known; an error where it is not."""
+        """The value of a known whole number; raises an EquationError otherwise."""
 
     def is_number(self, expression: Expression) -> bool:
         """Whether an operand is a number."""
 
     def value(self, expression: Expression) -> Any:
-        """The value of a number, or nothing for a tensor or while a size in it is open."""
+        """The value of a number; None for a tensor, or while a size in it is open."""

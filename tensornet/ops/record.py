@@ -1,4 +1,4 @@
-"""The operation record: all that any part of the library knows of a function."""
+"""The operation record: everything that the library knows about a function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
 Yield: TypeAlias = Literal["truth", "position", "same", "real", "number", "own"]
 
 OPERANDS = "abcdefhiklmopqrstuvwxz"
-"""What derivatives call the operands of a function; `g`, `j`, `n` and `y` mean something else there."""
+"""The names of operands in derivatives; `g`, `j`, `n` and `y` have other meanings there."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class KernelEquation:
     """An equation that a kernel computes.
 
     Attributes:
-        text: the equation. Its tensors stand for any part of a program, names without axes for numbers, and
-            each axis for all axes that occur in the same tensors.
-        operands: what the kernel takes, of those names; the tensors in the order of the text if nothing is said.
+        text: the equation. Its tensors match any part of a program, names without axes match numbers, and each
+            axis matches all axes that occur in the same tensors.
+        operands: the operands of the kernel as expressions of those names; by default the tensors in textual order.
         partial: the tensors that may lack some of their axes.
-        options: the options that it is called with.
-        axes: the axes of the text that it is called with; those that the left side lacks if nothing is said.
-        holds: whether the numbers are such that the kernel computes the same.
+        options: the options of the call.
+        axes: the axes of the call, as named in the text; by default those that the left side lacks.
+        holds: whether the kernel computes the same with the matched numbers.
     """
 
     text: str
@@ -47,12 +47,11 @@ class KernelEquation:
 
 @dataclass(frozen=True)
 class Example:
-    """A layer that shows what a function does.
+    """A layer that demonstrates a function.
 
     Attributes:
         equation: its equations.
-        given: the tensors that go in, by name, as numbers in nested tuples, in the order of the call; and sizes,
-            as whole numbers.
+        given: the inputs by name, as numbers in nested tuples, in the order of the call; and sizes, as integers.
     """
 
     equation: str
@@ -60,112 +59,111 @@ class Example:
 
     @staticmethod
     def of(equation: str, **given: Any) -> Example:
-        """One with its tensors and sizes by name."""
+        """An example with its tensors and sizes as keywords."""
         return Example(equation, tuple(given.items()))
 
 
 SHOWN = ((-1.0, 0.5, 2.0), (2.0, 0.5, 1.0), (3.0, 0.0, 1.0))
-"""What goes into an example that nobody wrote, operand by operand; of what asks for positive numbers the second."""
+"""The operands of a generated example, in order; functions that require positive numbers start at the second."""
 
 
 @dataclass(frozen=True)
 class Function:
     """One function of the equation language.
 
-    How a backend spells it is in that backend's table of templates under the same name; a template
-    speaks of the operands as `{0}`, `{1}`, …, of the dimensions of the axes as `{axis}` and `{axes}`,
-    of the options and amounts by their names, of the working type as `{dtype}`, and as `{positions}` of
-    0, 1, 2, … along the axis.
+    Each backend has a table of templates with the source of the function under the same name. A template uses `{0}`,
+    `{1}`, … for the operands, `{axis}` and `{axes}` for the dimensions of the axes, the names of options and amounts,
+    `{dtype}` for the working type, and `{positions}` for 0, 1, 2, … along the axis.
 
     Attributes:
-        name: how an equation calls it.
-        formula: what it is, for the list of functions.
+        name: its name in equations.
+        formula: its definition in the list of functions.
 
-        axes: what it does to the axes.
+        axes: its effect on axes.
             "none": nothing, it maps elements (operands align by axis name), as `gelu(a)` does;
-            "kept": runs over those in brackets and keeps them, as `softmax[j](a)`;
-            "removed": runs over them and leaves none, as `mean[j](a)`;
-            "exchanged": runs over the first of the two in brackets and leaves none of it; the second it makes, as
-            long as its name says, as `top[j,k](a)`;
-            "made": adds the one it names, as long as its name says, as `onehot[j](a)`; where there is
-            no operand the axis stands in its place, as in `index(i)`;
-            "joined": makes the one in brackets anew, as long as those of all operands, as `concat[j](a, b)`;
-            an operand without it is 1 long;
-            "moved": moves elements along those that keywords name, as `roll(a, i=1)`.
+            "kept": runs over the axes in brackets and keeps them, as `softmax[j](a)`;
+            "removed": runs over the axes in brackets and removes them, as `mean[j](a)`;
+            "exchanged": runs over the first of two axes in brackets and removes it; adds the second, with the size
+            declared for its name, as `top[j,k](a)`;
+            "made": adds the axis in brackets, with the size declared for its name, as `onehot[j](a)`; without
+            operands the axis takes the place of the operand, as in `index(i)`;
+            "joined": gives the axis in brackets the sum of its sizes in all operands, as `concat[j](a, b)`;
+            an operand without the axis counts as size 1;
+            "moved": moves elements along the axes that keywords name, as `roll(a, i=1)`.
         arity: the fewest and the most operands.
-        options: keywords that take a number, and what they are if not given.
-        amounts: what the keyword of an axis takes, `("before", "after")` for `pad(a, i=(1, 2))`.
-        infix: the sign it is written with, `a + b` or `~a`.
-        latex: how LaTeX writes it around its argument, `{0}`, where that is no name with parentheses.
-        written: how an equation writes it, where axes and arity do not tell.
+        options: keywords that take a number, with their defaults.
+        amounts: the values in the keyword of an axis, `("before", "after")` for `pad(a, i=(1, 2))`.
+        infix: the operator sign it is written with, `a + b` or `~a`.
+        latex: its LaTeX form around the argument `{0}`, if that is not a name with parentheses.
+        written: its form in equations, if it does not follow from axes and arity.
         twin: the pointwise function that does to its operands what this does along an axis.
-        example: a layer that shows it, where its form does not tell one; see `shown`.
-        elsewhere: what other libraries call it, in small letters and without `_`.
+        example: a layer that demonstrates it, if none follows from its form; see `shown`.
+        elsewhere: its names in other libraries, in lower case and without `_`.
 
-        resized: the size of an axis that a keyword names, of its size before and the amounts.
-        in_sizes: what a size calls it, where the sizes of axes may be made with it.
-        needs_position: whether it takes one of the elements along its axes, so that there must be one.
+        resized: the size of an axis that a keyword names, computed from its previous size and the amounts.
+        in_sizes: its name in expressions for sizes, if these may use it.
+        needs_position: whether it selects elements along its axes, so that there must be at least one position.
         one_by_one: whether it runs over several axes one after another.
-        ordered: whether what it does hangs on the order of positions, so that it runs along one axis.
-        anew: whether no operand may have the axis that it joins them along.
+        ordered: whether its result depends on the order of positions; it runs along one axis then.
+        anew: whether it joins operands along a new axis, which no operand may have.
 
-        yields: what comes out of exact operands: truth values (`less`), positions, whatever goes in (`argmax`),
-            the same as went in (`maximum`: integers stay integers), reals (`exp`, which takes nothing else),
-            numbers of the working type (`onehot`), or what only the user knows who registered the function.
-        takes: what becomes of operands that are truth values: they are counted as "numbers"; all
-            operands become "truths"; or "any" are taken as they are.
-        conditions: how many of the operands, the first, are truth values whatever the others are.
-        keeps_whole: whether it keeps integers where it else yields reals, of the values of the operands that
-            are numbers, None for the others.
-        converts: the elements that it turns all others into, where it is no more than that; the one to
-            truth values takes a second operand, 0.
-        rounds: the sign that divides integers and rounds as it does; it leaves integers alone.
-        complex: whether complex operands are "taken", "refused" since it asks which is the larger or is
-            defined for real numbers only, or "measured", with real numbers as the result.
+        yields: the elements of the result for exact operands: "truth" values (`less`); a "position", whatever the
+            operands are (`argmax`); the "same" as the operands (`maximum`: integers stay integers); "real" numbers
+            (`exp`, which takes only these); a "number" of the working type (`onehot`); or its "own", which only the
+            user knows who registered the function.
+        takes: how it treats operands that are truth values: as "numbers"; "truths" converts all operands to truth
+            values; "any" leaves them as they are.
+        conditions: the number of leading operands that are truth values, whatever the others are.
+        keeps_whole: whether it keeps integers although it yields reals otherwise, given the values of the operands
+            that are numbers, None for the others.
+        converts: the kind of elements that it converts to, for a function that does nothing else; the conversion
+            to truth values takes a second operand, 0.
+        rounds: the operator that divides integers with the same rounding; the function leaves integers unchanged.
+        complex: whether complex operands are "taken"; "refused", because it compares elements or is defined for
+            real numbers only; or "measured", with real numbers as the result.
 
-        expansion: what it is in other functions, in the equation language: of the operands `a`, `b`, …, the options,
-            the axis `j` that it runs over and the number `n` of its positions. Programs that say either are alike to
-            who looks for kernels.
-        fused: whether it is one pass where its expansion takes several, and so takes its place like a kernel.
+        expansion: its definition by other functions, in the equation language, with the operands `a`, `b`, …, the
+            options, the axis `j` that it runs over and the number `n` of its positions. Kernel selection treats the
+            function and its expansion alike.
+        fused: whether it is one pass where its expansion takes several; it then replaces its expansion like a kernel.
 
         scalar: its value on Python numbers.
-        number: that value as Python source of `{0}`, `{1}`, …, for numbers that speak of open sizes.
-        derivative: for each operand, the gradient that it gets, in the equation language, of the operands
-            `a`, `b`, `c`, …, the result `y` and the gradient `g` that comes in; the last text serves all further
-            operands. Nothing where there is none to be written. Of real numbers; where a function has a
-            kink, what lies between its slopes there.
+        number: that value as Python source with `{0}`, `{1}`, …, for numbers that depend on open sizes.
+        derivative: the gradient of each operand in the equation language, with the operands `a`, `b`, `c`, …, the
+            result `y` and the cotangent `g` of the result; the last text serves all further operands. Empty if there
+            is none. It holds for real numbers; at a kink it is a value between the two slopes.
         sums_to_one: whether its value sums to 1 along its axes.
-        pools: the kernel that does it in windows.
-        averages: whether it is the sum along its axes, divided by how many positions these have.
-        at: what is at a position `p` along the axis that it makes, of the operand `a`, in the equation language.
-        selects: where it is 0 at all positions of that axis but one: this one, of the operand `a`, or where that
-            tells none of the `n` positions any of them.
-        scatters: and there, the kernel that sums products of it with other tensors over axes of `a`.
-        moments: its rule for the mean and the mean square, where no expansion and no value on numbers tells them.
-        positive: whether it is asked of positive numbers.
-        root: whether it is a root: of sizes and small constants, so that nobody trains a number alone under it.
-        carries: whether elements that go in come out on their scale, though nothing is moved.
-        random: whether it gives something else each time.
-        trains: whether it does something else in training.
-        drawn: for what is random, the function that does the same of where what it makes of ones is not 0, and of
-            its operands.
+        pools: the kernel that computes it over windows.
+        averages: whether it is the sum along its axes, divided by the number of their positions.
+        at: its value at position `p` along the axis that it adds, from the operand `a`, in the equation language.
+        selects: for a function that is 0 at all positions of that axis but one, that position, computed from the
+            operand `a`; any position if `a` gives none of the `n`.
+        scatters: for such a function, the kernel that sums products of it with other tensors over axes of `a`.
+        moments: its rule for the mean and mean square, if neither its expansion nor its value on numbers gives them.
+        positive: whether it requires positive numbers.
+        root: whether it is a root. Roots are taken of sizes and small constants, so a lone number under one is not
+            trained.
+        carries: whether its results have the scale of its operands; functions of structure need not declare it.
+        random: whether its result differs each time.
+        trains: whether it differs between training and evaluation.
+        drawn: for a random function, the function that computes the same from a mask and its operands; the mask is
+            where the random function of ones is not 0.
 
-        passes: how often the operand is read and the result written, as time goes, where its axes are the
-            innermost in memory, and where others are; of what has conditions, where these follow from positions, so
-            that processors foresee them, and where they do not.
-        workspace: how many times the bytes of its result it works in, in either case; of what moves elements, along
-            one axis and for each more.
-        works_in: the axes of each tensor that a step of it makes besides its result, of the call and of the axes of
-            that.
-        tile: in so many numbers it works at most, where it goes through what it makes piece by piece.
-        looks: whether a call of it is no more than another look at its operand, nothing moved.
-        computes: the equations that it computes, for a kernel: nobody writes it, the planner puts it in their place.
-        placed: whether a rewrite does so, for a kernel that computes what no pattern says.
-        through: the axes besides its own along which its positions hang together, told of those of its operands.
-        affine: whether `g[j] * f[j](a) + u[j]` is one step, spelled by the template `f_affine`.
-        lowered: how it becomes steps, where that takes more than one.
-        spelled: how a step of it becomes source, where no template says it all.
-        implementations: the user's own, by the name of the backend.
+        passes: its time in units of reading the operand and writing the result once: if its axes are the innermost
+            in memory, and if not. For a function with conditions: if these follow from positions, so that processors
+            predict them, and if not.
+        workspace: its working memory as a multiple of the bytes of its result, in the same two cases; for a function
+            that moves elements, along one axis and for each further axis.
+        works_in: the axes of each temporary tensor of a step, given the call and the axes of the result.
+        tile: the most numbers that it holds in working memory, if it computes its intermediates in pieces.
+        looks: whether a call of it is only a view of its operand, without a copy.
+        computes: for a kernel, the equations that it computes; nobody writes it, the planner replaces them by it.
+        placed: whether a rewrite inserts the kernel, because no pattern expresses what it computes.
+        through: the axes besides its own along which positions depend on one another, given the operands' axes.
+        affine: whether `g[j] * f[j](a) + u[j]` is one step, with the template `f_affine`.
+        lowered: its lowering to steps, if the default does not suffice.
+        spelled: the source of a step of it, if a template alone does not give it.
+        implementations: the user's own implementations, by the name of the backend.
     """
 
     name: str
@@ -236,7 +234,7 @@ class Function:
 
     @property
     def kind(self) -> Kind:
-        """What it does to axes in one word: `structure` moves elements, or makes places for them."""
+        """Its kind by its effect on axes; `structure` moves elements or adds axes."""
         match self.axes:
             case "none":
                 return "pointwise"
@@ -247,7 +245,7 @@ class Function:
         return "structure"
 
     def runs_over(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the axes in brackets that its operands have, and that it runs over."""
+        """The axes in brackets that its operands have and that it runs over."""
         match self.axes:
             case "kept" | "removed":
                 return axes
@@ -256,11 +254,11 @@ class Function:
         return ()
 
     def leaves_out(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the axes in brackets that its value has not."""
+        """The axes in brackets that its result lacks."""
         return () if self.axes == "kept" else self.runs_over(axes)
 
     def makes(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the axes in brackets that are as long as their names say."""
+        """The axes in brackets that it adds, with the sizes declared for their names."""
         match self.axes:
             case "made":
                 return axes
@@ -270,12 +268,12 @@ class Function:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether nobody writes it: it takes the place of equations."""
+        """Whether it replaces equations and is never written by users."""
         return bool(self.computes) or self.placed
 
     @property
     def recognised(self) -> tuple[KernelEquation, ...]:
-        """The equations in the place of which it may stand."""
+        """The equations that it may replace."""
         if not self.fused:
             return self.computes
         text = re.sub(r"\ba\b", "a[b,j]", self.expansion)
@@ -288,7 +286,7 @@ class Function:
 
     @property
     def takes_one_axis(self) -> bool:
-        """Whether it is written with one axis and no more."""
+        """Whether it is written with exactly one axis."""
         return self.axes in ("made", "joined") or (self.ordered and self.axes != "exchanged")
 
     @property
@@ -310,7 +308,7 @@ class Function:
 
     @property
     def shown(self) -> Example:
-        """A layer that shows what it does."""
+        """A layer that demonstrates the function."""
         if self.example is not None:
             return self.example
         axis = "i" if self.axes == "none" else "j"
@@ -327,11 +325,11 @@ class Function:
     # ---- elements
 
     def meeting(self, tensors: Sequence[Element], numbers: Sequence[Element] = ()) -> tuple[Element, Element]:
-        """What the operands become, and what the result is.
+        """The element types that the operands are converted to, and that of the result.
 
         Args:
-            tensors: the elements of the operands that are tensors.
-            numbers: those of the ones that are numbers, which give way to tensors of the working type.
+            tensors: the element types of the operands that are tensors.
+            numbers: those of the operands that are numbers, which adapt to tensors of the working type.
         """
         top = max((*tensors, *numbers), default=Element.TRUTH)
         whole = max(top, Element.WHOLE)
@@ -351,23 +349,23 @@ class Function:
         return top, Element.NUMBER if top is Element.NUMBER else Element.WIDE
 
     def gradient(self, operand: int) -> str:
-        """What one of the operands gets, in the equation language; see `derivative`."""
+        """The gradient of one operand, in the equation language; see `derivative`."""
         return self.derivative[min(operand, len(self.derivative) - 1)]
 
     def beside(self, values: Sequence[Any]) -> Function:
-        """The record where some operands are numbers, None for the others: a small power keeps integers."""
+        """The record for operands with these values, None for tensors: a small power keeps integers."""
         keeps = self.keeps_whole is not None and self.keeps_whole(*values)
         return replace(self, yields="same") if keeps else self
 
     def element(
         self, found: Sequence[Element], values: Callable[[], Sequence[Any]], filling: Sequence[Element] = ()
     ) -> Element:
-        """What the elements of the result are.
+        """The element type of the result.
 
         Args:
-            found: those of the operands.
-            values: gives the operands that are numbers, None for the others.
-            filling: those of the numbers that stand where no operand does.
+            found: the element types of the operands.
+            values: returns the values of the operands that are numbers, None for the others.
+            filling: the element types of the numbers that fill positions without an operand.
         """
         if self.rounds:
             return max(Element.WHOLE, *found)
@@ -380,11 +378,11 @@ class Function:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it gives the same each time: no draw, and none of the user's own, of which nobody knows."""
+        """Whether every call gives the same result: no random draw, and no function of the user, which may vary."""
         return not self.trains and not self.implementations
 
     def is_look(self, call: Call) -> bool:
-        """Whether a call of it is no more than another look at its operand."""
+        """Whether a call of it is only a view of its operand."""
         return self.looks is not None and self.looks(call)
 
     def seconds(self, device: Device, moved: float, written: float, inner: bool) -> float:
@@ -394,11 +392,11 @@ class Function:
             device: the constants of the device.
             moved: bytes read and written.
             written: bytes of the result.
-            inner: whether the axes it runs over are the innermost in memory, or its conditions follow from positions.
+            inner: whether its axes are the innermost in memory, or its conditions follow from positions.
         """
         return device.computed(moved, written, self.passes[0 if inner else 1])
 
 
 def _compared(tensors: Sequence[Element], whole: Element) -> Element:
-    """Positions are compared with numbers of the working type in a type that holds both."""
+    """The type of a comparison; positions and numbers of the working type are compared in a type that holds both."""
     return Element.WIDE if whole is Element.NUMBER and any(each.is_exact for each in tensors) else whole

@@ -16,11 +16,11 @@ def _of_product(known: Known) -> Moments:
 
 
 OF_OTHERS = "g * recur[j](a, 0, start=1) * recur[j](a, 0, start=1, back=1)"
-"""Of a product: that of all others, of those before and of those after; by division it could not be
-differentiated on where one is 0."""
+"""The derivative of a product: the product of the elements before times that of the elements after. A division
+would prevent higher derivatives where an element is 0."""
 
 SUM = Function("sum", "Σ a", "removed")
-"""Read as a contraction, so no row of the table; a user meets it as one function among others."""
+"""A sum is read as a contraction, so it is no row of the table; users see it as a function like others."""
 
 MAX = Function(
     "max",
@@ -115,11 +115,11 @@ _REDUCTIONS = (
 
 
 def _told(name: str, formula: str, axes: Axes, passes: float, *, least: bool = True) -> Function:
-    """A function that tells positions along one axis.
+    """The record of a function that returns positions along one axis.
 
     Args:
-        name, formula, axes, passes: those of the record, the passes for any axis.
-        least: whether there must be a position.
+        name, formula, axes, passes: those of the record; the passes hold for any axis.
+        least: whether there must be at least one position.
     """
     return Function(
         name,

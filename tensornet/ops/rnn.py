@@ -2,8 +2,9 @@
 
     lstm_along(x, W, U, h, c, b), gru_along(x, W, U, h, b, u), tanh_along(x, W, U, h, b)
 
-`W[n,i]` and `U[n,p]` hold the weights of the gates one after another, in the order of PyTorch; `b[n]` is added to
-their products, and `u[n]` to those of the state alone. Both may be missing. The states come first from `h` and `c`.
+`W[n,i]` and `U[n,p]` hold the weights of the gates one after another, in the order of PyTorch. `b[n]` is added to
+the sum of both products, and `u[n]` to the product of the state alone. Both may be missing. `h` and `c` are the
+initial states.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True)
 class _Form:
-    """The axes of a call: what comes in, the gates, the state that they read and the one that is made.
+    """The axes of a call: of the input, the gates, the state that they read and the state that they compute.
 
     Attributes:
-        along, batch: the axis of positions, and those of what has nothing to do with one another.
-        given, gates, read, made: the channels of the input, the rows of the weights, and the channels of a state as it
-            is read and as it is made.
+        along, batch: the axis of positions, and the axes of independent sequences.
+        given, gates, read, made: the channels of the input, the rows of the weights, and the channels of a state where
+            it is read and where it is computed.
     """
 
     along: Axes
@@ -40,7 +41,7 @@ class _Form:
 
     @staticmethod
     def of(layouts: Sequence[Axes]) -> _Form:
-        """Told by which of the operands have each."""
+        """Classifies each axis by the operands that have it."""
         x, w, u, state, *_ = layouts
         return _Form(
             tuple(axis for axis in x if axis not in w and axis not in state),
@@ -52,7 +53,7 @@ class _Form:
         )
 
     def operands(self, number: int, states: int) -> list[list[Axes]]:
-        """The dimensions of each of so many operands, so many of which are states."""
+        """The dimensions of each operand, given the number of operands and how many of them are states."""
         first = [[self.along, self.batch, self.given], [self.gates, self.given], [self.gates, self.read]]
         biases = number - len(first) - states
         return [*first, *[[self.batch, self.made]] * states, *[[self.gates]] * biases]
@@ -68,13 +69,13 @@ def _states(call: Call) -> int:
 
 
 def _through(layouts: Sequence[Axes]) -> Axes:
-    """All axes but those of the batch."""
+    """All axes except those of the batch."""
     form = _Form.of(layouts)
     return (*form.along, *form.given, *form.gates, *form.read, *form.made)
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
-    """The step: one product for all positions, one for each, and what is done element by element, nearby."""
+    """Lowers a cell to a step: one product for all positions, one for each, and pointwise work in the cache."""
     values = [lowering.convert(lowering.lower(each), Element.NUMBER) for each in call.arguments]
     form = _Form.of([each.layout for each in values])
     groups = form.operands(len(values), _states(call))
@@ -97,7 +98,7 @@ def _lower(lowering: Lowering, call: Call) -> Value:
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
-    """Each operand with the dimensions that the kernel asks for, one after another."""
+    """The call with its operands in order, in the dimensions that the kernel requires."""
     refs = cast("tuple[Ref, ...]", call.arguments)
     form = _Form.of([layout_of(each) for each in refs])
     texts = [
@@ -109,7 +110,7 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
 
 
 def _cell(name: str, formula: str, gates: int, states: int) -> Function:
-    """The record of one that has so many gates and states."""
+    """The record of a cell with the given numbers of gates and states."""
     return Function(
         name,
         formula,

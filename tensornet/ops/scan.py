@@ -40,7 +40,7 @@ FOLLOWING = Function(
 )
 
 STEPS = {-1: PREVIOUS.name, 1: FOLLOWING.name}
-"""The functions of a recurrence, by the step that they take."""
+"""The functions that form recurrences, by their offset in positions."""
 
 CUMSUM = Function(
     "cumsum",

@@ -1,4 +1,4 @@
-"""Structural functions: concat, pad, roll, repeat and others that move elements or make axes."""
+"""Structural functions: concat, pad, roll, repeat and others that move elements or add axes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .record import Element, Example, Function
 __all__ = ["CONCAT", "INDEX", "INSIDE", "ONEHOT", "PAD", "REPEAT", "ROWS", "is_inside"]
 
 INSIDE = "inside"
-"""The option of positions that must be those of an axis, where others have no one."""
+"""The option that makes a position outside of the axis an error; without it, such a position has no 1."""
 
 
 def is_inside(call: Call) -> bool:
-    """Whether the positions that a call tells must be those of its axis: others are an error."""
+    """Whether the positions of a call must be within its axis, so that others are an error."""
     told = dict(call.options).get(INSIDE, ())
     return any(isinstance(each, Literal) and bool(each.value) for each in told)
 
@@ -29,7 +29,7 @@ def _of_onehot(known: Known) -> Moments:
 
 
 def _lower_onehot(lowering: Lowering, call: Call) -> Value:
-    """1 where a position is the one told; what is no integer is compared with the positions."""
+    """Lowers a one-hot call; operands that are not integers are compared with the positions."""
     value = lowering.lower(call.arguments[0])
     if value.element.is_position or is_inside(call):
         return _made(lowering, call, [value], Element.NUMBER)
@@ -42,7 +42,7 @@ def _lower_index(lowering: Lowering, call: Call) -> Value:
 
 
 def _made(lowering: Lowering, call: Call, values: Sequence[Value], element: Element) -> Value:
-    """The step of a call that makes an axis, innermost in memory."""
+    """The step of a call that adds an axis, innermost in memory."""
     (axis,) = call.axes
     left = (*(entry for each in values for entry in each.layout), axis)
     right = replace(call, arguments=tuple(each.ref for each in values))
@@ -50,12 +50,12 @@ def _made(lowering: Lowering, call: Call, values: Sequence[Value], element: Elem
 
 
 def _cuts_off(call: Call) -> bool:
-    """Whether a call only leaves positions out, which is another look at what is there."""
+    """Whether a call only removes positions, so that its result is a view."""
     return all(_is_cut(each) for _, values in call.options if len(values) == 2 for each in values)
 
 
 def _is_cut(amount: Expression) -> bool:
-    """Whether an amount is at most 0, whatever open sizes are: a number, one below 0 times sizes, or their sum."""
+    """Whether an amount is at most 0 for all open sizes: a number, a negative multiple of sizes, or a sum of these."""
     match amount:
         case Call("add", terms):
             return all(map(_is_cut, terms))
@@ -65,9 +65,9 @@ def _is_cut(amount: Expression) -> bool:
 
 
 def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
-    """What is cut off is a slice, what is put on an operation of the backend.
+    """The source of padding: a slice removes positions, and an operation of the backend adds them.
 
-    A shift along an axis that may have no positions puts on first: of nothing, nothing can be cut off.
+    A shift along an axis that may be empty adds first, since nothing can be removed from an empty axis.
     """
     ref = cast("Ref", call.arguments[0])
     text, fill, layout = writer.atomic(ref), writer.options(call)["value"], layout_of(ref)
@@ -91,14 +91,14 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
 
 
 def _grown(writer: Writer, amount: Expression) -> str:
-    """How many positions are put on: a number that is known, or sizes that are open."""
+    """The number of added positions: a known number, or a sum of open sizes."""
     if _is_cut(amount):
         return "0"
     return writer.scalar(amount) if _is_of_sizes(amount) else str(writer.integer(amount))
 
 
 def _is_of_sizes(amount: Expression) -> bool:
-    """Whether an amount is a sum of sizes, each alone or so many times."""
+    """Whether an amount is a sum of sizes or of multiples of sizes."""
     match amount:
         case Call("add", terms):
             return all(map(_is_of_sizes, terms))
@@ -108,7 +108,7 @@ def _is_of_sizes(amount: Expression) -> bool:
 
 
 def _is_factor(each: Expression) -> bool:
-    """Whether it is a size, or how many times one is taken."""
+    """Whether a factor is a size or a non-negative integer."""
     match each:
         case Literal(int() as value):
             return value >= 0
@@ -116,7 +116,7 @@ def _is_factor(each: Expression) -> bool:
 
 
 def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
-    """What is left of an axis, where so many positions are cut off before and after."""
+    """The slice of an axis that removes the given amounts of positions before and after."""
     if not amounts:
         return ":"
     before, after = (writer.scalar(each) if _is_cut(each) else "0" for each in amounts)
@@ -127,7 +127,7 @@ def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
 
 
 def _without_sign(writer: Writer, amount: Expression) -> str:
-    """How many positions an amount below 0 cuts off."""
+    """The number of positions that a negative amount removes, without its sign."""
     if isinstance(amount, Call) and amount.function == "add" and writer.value(amount) is None:
         return " + ".join(_without_sign(writer, each) for each in amount.arguments)
     text = writer.scalar(amount)
@@ -135,13 +135,13 @@ def _without_sign(writer: Writer, amount: Expression) -> str:
 
 
 def _lower_repeat(lowering: Lowering, call: Call) -> Value:
-    """The operand, a number or a tensor, with an axis more."""
+    """The operand, a number or a tensor, with an additional axis."""
     value = lowering.lower(call.arguments[0])
     return _made(lowering, call, [value], value.element)
 
 
 def _spell_repeat(writer: Writer, call: Call, left: Left) -> str:
-    """A view without strides along the axis, made an array of its own, as each result is."""
+    """The source of a repetition: a broadcast view, copied to a contiguous array like every result."""
     operand = cast("Ref", call.arguments[0])
     groups = [(axis,) for axis in layout_of(operand)]
     text = writer.view(operand, [*groups, ()], ones=True)

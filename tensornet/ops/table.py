@@ -1,6 +1,7 @@
 """The table of operations: every function that an equation may call, by name.
 
-The rows stand by kind in the files beside; other folders take what they need of records from here.
+The rows are defined by kind in the other files of this folder. Other folders import the table from here, and single
+records from those files.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}
 """Every function by its name; `register` adds to it."""
 
 SIGNS = {row.infix: row.name for row in _ROWS if row.infix}
-"""The functions that are written with a sign."""
+"""The functions that are written with an operator sign, by this sign."""
 
 CONVERSIONS = {row.converts: row.name for row in _ROWS if row.converts is not None}
-"""The functions that change what the elements of a tensor are, by what they make of them."""
+"""The functions that convert the elements of a tensor, by the kind they convert to."""
 
 RESERVED = frozenset({"sum", "pi", "inf"})
 """Words of the language that are no row of the table."""
@@ -54,7 +55,7 @@ RESERVED = frozenset({"sum", "pi", "inf"})
 
 @refuses(Call)
 def _check_registered(call: Call, part: Part) -> None:
-    """Refuses a call, read from a document, of a function that is not registered here."""
+    """Raises an EquationError if a call read from a document names a function that is not registered here."""
     if call.function not in FUNCTIONS:
         fix = "tensornet.register adds one of your own"
         raise EquationError(f"{part.where} calls '{call.function}', which is no function here", fix=fix)
