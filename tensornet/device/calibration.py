@@ -1,10 +1,10 @@
 """Calibration: the constants of a device, measured once for each machine and element type.
 
-Each constant comes from a probe: an operation that it alone decides once those before it are known. The
-rounds are spread over time and the least time of each probe counts, so that a passing load does not become
-a constant; that the rounds differ says how much load there was. Other operations, timed in the last round,
-are held against what the constants say of them. Constants are kept for later processes; those measured while the
-device had other work are kept provisionally.
+Each constant comes from a probe: an operation whose time depends on that constant alone once earlier ones are known.
+The rounds are spread over time and the least time of each probe counts, so that a passing load does not become
+a constant. The difference between rounds shows how much load there was. Other operations, timed in the last round,
+are compared with the times that the constants predict. Constants are stored for later processes; those measured
+while the device had other work are provisional.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from .profiles import bounded, is_due, load_profile, save_profile
 __all__ = ["measure", "profile_of"]
 
 PATIENCE = 2.0
-"""Seconds of a first call after which no further round begins."""
+"""Seconds of calibration after which no further round begins."""
 
 ENOUGH = 0.01
-"""Seconds of the runs of a probe after which a round does not repeat it again."""
+"""Total seconds of a probe's runs after which a round stops repeating it."""
 
 TELLING = 1.0
-"""Seconds from which a person learns that a device was measured."""
+"""Seconds of calibration from which it is reported to the user."""
 
 LOOPED = 400
 """Multiply-adds below which torch multiplies the matrices of a batch in a plain loop on the processor."""
 
 PLAUSIBLE = 16.0
-"""What is measured is cut off where it lies further from the usual than this factor."""
+"""A measured constant is clipped if it differs from the usual one by more than this factor."""
 
 PIECES = "launch", "view", "batch", "plain", "along", "run", "scattered", "near_line", "line"
 RATES = "flops", "bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth", "pass_bandwidth"
-"""Constants of a call and of small pieces, and of what is large."""
+"""Constants of a call and of small pieces, and the rates of large steps."""
 
 SHALLOW, DEEP = 4, 64
-"""Positions summed in the products that tell what a row of the result takes."""
+"""Positions summed in the products that measure the time of a row of the result."""
 
 FAR, NEARER, JUMPING = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1)), ((8192, 4, 96), (1, 0, 2))
-"""Copies that lose lines from both caches, from the first alone, and that go through the last in runs."""
+"""Copies that lose lines from both caches, that lose them from L1 alone, and that move separate runs."""
 
 
 def profile_of(backend: Backend, device: str, dtype: str = "float32") -> DeviceProfile:
-    """The constants of a device: measured before, or measured now and kept.
+    """The constants of a device: measured before, or measured now and stored.
 
     Constants measured while the device had other work are provisional: once a day, if the machine is quiet, they
-    are measured again. With `TENSORNET_CALIBRATE=0` in the environment, or where the library or the device is
-    missing, the built-in constants.
+    are measured again. The built-in constants are used with `TENSORNET_CALIBRATE=0` in the environment, or if the
+    library or the device is missing.
     """
     if os.environ.get("TENSORNET_CALIBRATE", "1") == "0" or not is_offered(backend.name):
         return default_profile(device, dtype)
@@ -83,7 +83,7 @@ def _profile_of(backend: Backend, device: str, dtype: str) -> DeviceProfile:
 
 
 def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
-    """The constants, measured now, with a line for a person who waited."""
+    """The constants, measured now; a slow measurement is reported to the user."""
     start = time.monotonic()
     found = apart(lambda: measure(backend, device, dtype))
     seconds = time.monotonic() - start
@@ -106,25 +106,25 @@ def _key(backend: Backend, device: str, dtype: str) -> str:
 def measure(
     backend: Backend, device: str, dtype: str = "float32", rounds: int = 4, patience: float = PATIENCE
 ) -> DeviceProfile:
-    """Times a few operations on the device, in some seconds.
+    """The constants of a device, from the times of a few operations; takes some seconds.
 
     Args:
         backend: the library.
-        device: the device, as it names it.
+        device: the device, as the library names it.
         dtype: the element type.
-        rounds: how often each operation is looked at; the least time counts.
-        patience: seconds after which no further round begins, if what there is tells of other work.
+        rounds: how often each operation is timed; the least time counts.
+        patience: seconds after which no further round begins, if there are enough to detect other work.
 
     Raises:
         BackendError: the library or the device is missing.
     """
     backend.check_device(device)
-    key = _key(backend, device, dtype)  # before anything is timed: is it here?
+    key = _key(backend, device, dtype)  # raises if it is missing, before anything is timed
     probe, others = _Probe(backend, device, dtype), others_at_work()
     usual = default_profile(device, dtype)
     found = usual
     start = time.monotonic()
-    least = 1 if device.startswith("cpu") and tells_of_others() else 2  # else only two rounds tell of unrest
+    least = 1 if device.startswith("cpu") and tells_of_others() else 2  # else two rounds must show unrest
     for number in range(rounds):
         if number >= least and time.monotonic() - start > patience:
             break
@@ -137,13 +137,15 @@ def measure(
 
 
 def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
-    """The constants, those of a call and of small pieces not too far from the usual."""
+    """The constants, with those of a call and of small pieces clipped near the usual ones."""
     return replace(found, **_near(found, usual, PIECES))
 
 
 def _provisional(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
-    """The usual constants with those measured that differences of two probes do not decide, not too far from them:
-    what is left between two times that vary is chance."""
+    """The usual constants with the measured `PIECES` and `RATES`, clipped near the usual ones.
+
+    Other constants depend on the difference of two probes, which is chance where times vary.
+    """
     own = replace(usual, key=found.key, spread=found.spread, unrest=found.unrest, small=found.small)
     return replace(own, **_near(found, usual, (*PIECES, *RATES)))
 
@@ -157,14 +159,14 @@ def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> d
 
 
 def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
-    """The constants that the least times so far imply, each with the help of those before it."""
+    """The constants that follow from the least times so far, each computed with those before it."""
     on_cpu, size = probe.device.startswith("cpu"), probe.itemsize
     found = _bandwidths(probe, usual, on_cpu)
-    if on_cpu and probe.dtype == real_type(probe.dtype):  # norms are of real numbers
+    if on_cpu and probe.dtype == real_type(probe.dtype):  # norms take real numbers only
         found = replace(found, pass_bandwidth=_pass(probe, found))
     large = 768 if on_cpu else 4096
     seconds = probe.matmul((large, large), (large, large)) - found.launch
-    moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic, it is so large
+    moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic at this size
     found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
     if on_cpu:
         found = _products(probe, found, large)
@@ -177,14 +179,14 @@ def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
 
 
 def _bandwidths(probe: _Probe, usual: DeviceProfile, on_cpu: bool) -> DeviceProfile:
-    """What calling an operation takes, and how fast elements are read and written: held near, and from far."""
+    """Adds the time of a call, and the rates of reading and writing in near caches, the last cache and memory."""
     size = probe.itemsize
     found = replace(usual, launch=probe.seconds("{0} + {0}", (8,), repeats=100))
     found = replace(found, view=probe.reshaped((8, 8), (4, 16), repeats=100))
     held, elements = IN_CACHE // (4 * size), 2**19 if on_cpu else 2**26
     held_rate = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,)) if on_cpu else 0.0
     near = 2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
-    most = 3 * NEAR // (2 * size)  # the result not so large that it is touched for the first time
+    most = 3 * NEAR // (2 * size)  # a result small enough to need no first touch of pages
     away = 2.0 * size * most / probe.beyond(found.launch, "{0} + 1", (most,), repeats=2) if on_cpu else near
     return replace(
         found,
@@ -196,7 +198,7 @@ def _bandwidths(probe: _Probe, usual: DeviceProfile, on_cpu: bool) -> DeviceProf
 
 
 def _products(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
-    """What matrix products take on a processor besides their arithmetic."""
+    """Adds the constants of matrix products on a processor, other than their arithmetic."""
     found = replace(found, product=0.0, vector_bandwidth=1e18)
     found = replace(found, stored=_stored(probe, found), widths=(), starts=())
     found = _few(probe, found)
@@ -207,7 +209,7 @@ def _products(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
 
 
 def _walks(probe: _Probe, found: DeviceProfile, on_cpu: bool) -> DeviceProfile:
-    """What going through memory in another order than it lies takes: loops, lines fetched and lost, jumps."""
+    """Adds the constants of walks through memory in another order than the layout: loops, lost lines, jumps."""
     found = replace(
         found, cores=1.0, grain=0.0, run=0.0, even=0.0, scattered=0.0, blocked=0.0, near_line=0.0, line=0.0
     )
@@ -223,7 +225,7 @@ def _walks(probe: _Probe, found: DeviceProfile, on_cpu: bool) -> DeviceProfile:
 
 
 def _loops(probe: _Probe, found: DeviceProfile, inner: int) -> float:
-    """Seconds that an innermost loop of so many elements takes, where that is still left out of what is known."""
+    """Seconds of an innermost loop of `inner` elements, while the known constants leave that out."""
     sizes = {"a": 512, "b": 128, "c": inner}
     loops = memory_access("abc", ("ab", "ac"), sizes, probe.itemsize)
     seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, inner))
@@ -231,7 +233,7 @@ def _loops(probe: _Probe, found: DeviceProfile, inner: int) -> float:
 
 
 def _cores(probe: _Probe, found: DeviceProfile) -> float:
-    """How many times as long a small step takes as its share of a large one."""
+    """How many times as long a small step takes as the constants of large steps predict."""
     a, b, c = 48, 128, 4
     loops = memory_access("abc", ("ab", "ac"), {"a": a, "b": b, "c": c}, probe.itemsize)
     seconds = probe.beyond(found.launch, "{0} * {1}", (a, b, 1), (a, 1, c))
@@ -239,7 +241,7 @@ def _cores(probe: _Probe, found: DeviceProfile) -> float:
 
 
 def _blocked(probe: _Probe, found: DeviceProfile) -> float:
-    """Seconds that each row of a matrix takes that is turned, where the library does that in blocks."""
+    """Seconds for each row of a transposed matrix, if the library transposes in blocks; 0 otherwise."""
     rows, columns = 8192, 4
     seconds = probe.permuted((rows, columns), (1, 0)) - found.view
     left = seconds - found.access_seconds(_copy((rows, columns), (1, 0), probe.itemsize))
@@ -247,7 +249,7 @@ def _blocked(probe: _Probe, found: DeviceProfile) -> float:
 
 
 def _pass(probe: _Probe, found: DeviceProfile) -> float:
-    """The bytes per second of a pass of a function that computes, which one record tells."""
+    """The bytes per second of a pass of a function of several passes, measured with `NORMALIZE`."""
     rows, columns = 512, 256
     moved = 2.0 * probe.itemsize * rows * columns
     seconds = probe.beyond(found.pointwise(moved, 0.0), f"{NORMALIZE.name}({{0}}, 1, 1e-05)", (rows, columns))
@@ -255,7 +257,7 @@ def _pass(probe: _Probe, found: DeviceProfile) -> float:
 
 
 def _stored(probe: _Probe, found: DeviceProfile) -> float:
-    """Multiply-adds that an element of a product's result costs besides: a shallow product is slower than its share."""
+    """Additional multiply-adds for an element of a product's result: a shallow product is slower than its share."""
     m, n = 4000, 64
     least, most = (_arithmetic(probe, found, m, n, k) for k in (SHALLOW, DEEP))
     share = min(0.5, least / max(most, 1e-9))
@@ -263,10 +265,10 @@ def _stored(probe: _Probe, found: DeviceProfile) -> float:
 
 
 def _few(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
-    """With what rows of a large product take that have few columns, however its matrices lie.
+    """Adds the times of rows of a large product with few columns, for each layout of its matrices.
 
-    A library that cannot lay a view out has none, as far as is known: it lays matrices out as it likes, so that one
-    layout tells of all, and compiles each product for its shapes, so that every other of `COLUMNS` has to do.
+    A library without a template for contiguous copies chooses layouts itself, so one layout is measured for all. It
+    compiles each product for its shapes, so only every other entry of `COLUMNS` is measured.
     """
     layouts, columns = ((False, False), (False, True), (True, True)), list(COLUMNS)
     if probe.backend.templates["contiguous"] == "{0}":
@@ -279,7 +281,7 @@ def _few(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
 def _rows(
     probe: _Probe, found: DeviceProfile, columns: Sequence[int], crossed: bool, turned: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of one layout the widths and the starts at all `COLUMNS`, measured at some of them."""
+    """The widths and the starts for one layout at all `COLUMNS`, interpolated from some of them."""
     import numpy
 
     rows = [[_row(probe, found, n, k, turned, crossed) for n in columns] for k in (SHALLOW, DEEP)]
@@ -289,33 +291,33 @@ def _rows(
 
 
 def _row(probe: _Probe, found: DeviceProfile, n: int, k: int, turned: bool, crossed: bool) -> float:
-    """Multiply-adds in whose time a row of a large product is computed."""
+    """The time of a row of a large product, in multiply-adds."""
     m = 4000
     return _arithmetic(probe, found, m, n, k, turned, crossed) * found.flops / (2.0 * m)
 
 
 def _line(shallow: float, deep: float, columns: int) -> tuple[float, float]:
-    """What each position that is summed adds, at least what the columns take, and what is left of both depths."""
+    """The cost of each summed position, at least the number of columns, and the cost that is the same at any depth."""
     width = max(float(columns), (deep - shallow) / (DEEP - SHALLOW))
     return width, max(0.0, shallow - SHALLOW * width)
 
 
 def _packing(probe: _Probe, found: DeviceProfile) -> float:
-    """Rows that take the time in which the second matrix is laid out."""
+    """The number of rows that take as long as the library's packing of the second matrix."""
     m, n, k = 8, 4000, DEEP
     rows = _arithmetic(probe, found, m, n, k) * found.flops / (2.0 * (k + found.stored) * n)
     return max(0.0, rows - m)
 
 
 def _turned(probe: _Probe, found: DeviceProfile) -> float:
-    """Seconds that an element of the second matrix takes more where that lies transposed."""
+    """Additional seconds for an element of the second matrix if it is transposed."""
     m, n, k = 16, 4000, DEEP
     straight, turned = (_arithmetic(probe, found, m, n, k, each) for each in (False, True))
     return max(0.0, (turned - straight) / (n * k))
 
 
 def _aliased(probe: _Probe, found: DeviceProfile) -> float:
-    """Seconds that an element of the first matrix takes more where it lies transposed, its lines whole pages apart."""
+    """Additional seconds for an element of the first matrix if it is transposed, with lines whole pages apart."""
     (even, odd), n, k = (2048, 2064), 64, DEEP
     lost, usual = (_arithmetic(probe, found, m, n, k, crossed=True) / m for m in (even, odd))
     return max(0.0, (lost - usual) / k)
@@ -335,7 +337,7 @@ def _vector(probe: _Probe, found: DeviceProfile) -> float:
 
 
 def _packed(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
-    """With how fast the kernels are that lay both matrices out anew, where the library has them."""
+    """Adds the speed of the kernels that repack both matrices, if the library has them."""
     template = probe.backend.templates.get(PACKED)
     if template is None or probe.dtype != "float32":
         return found
@@ -357,14 +359,14 @@ def _arithmetic(
     turned: bool = False,
     crossed: bool = False,
 ) -> float:
-    """Seconds that a product computes, most of which memory is moved in."""
+    """Seconds of a product's arithmetic, most of which overlaps with moving memory."""
     seconds = max(0.0, probe.matmul((m, k), (k, n), turned=turned, crossed=crossed) - found.launch)
     moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
     return math.sqrt(max(0.0, seconds**2 - moved**2))
 
 
 def _scored(probe: _Probe, found: DeviceProfile) -> float:
-    """Seconds that a score of attention takes beside the products, on a device that keeps it on the chip."""
+    """Seconds for a score of attention besides the products, on a device that keeps it on the chip."""
     template = probe.backend.templates.get("scaled_dot_product_attention")
     if template is None or probe.dtype != real_type(probe.dtype):
         return found.scored
@@ -376,7 +378,7 @@ def _scored(probe: _Probe, found: DeviceProfile) -> float:
 
 
 def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
-    """With it from how few multiply-adds on the matrices of a batch go through a plain loop, and how fast it is."""
+    """Adds the multiply-adds below which the matrices of a batch go through a plain loop, and its speed."""
     seconds = probe.matmul((2048, 7, 8), (2048, 8, 7))
     if seconds < 1.5 * probe.matmul((2048, 7, 8), (2048, 8, 8)):
         return found
@@ -388,7 +390,7 @@ def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
 
 
 def _others(probe: _Probe, found: DeviceProfile) -> Iterator[tuple[float, float]]:
-    """Measured and expected seconds of operations that no constant was taken from."""
+    """Measured and expected seconds of operations from which no constant was derived."""
     size = probe.itemsize
     for m, n, k in (
         (2000, 64, 64),
@@ -413,13 +415,13 @@ def _others(probe: _Probe, found: DeviceProfile) -> Iterator[tuple[float, float]
 
 
 def _copy(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> MemoryAccess:
-    """What it takes to copy a tensor into another order of its axes."""
+    """The memory traffic to copy a tensor into another order of its axes."""
     names = "abcdef"[: len(shape)]
     return memory_access([names[n] for n in axes], [names], dict(zip(names, shape, strict=True)), itemsize)
 
 
 def _fresh(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
-    """With the threshold and the bandwidths of first touch, where it costs anything."""
+    """Adds the threshold and the bandwidths of first touch, if it costs anything."""
     size = 5 * MAPPED // 4
     found = replace(found, fresh_bytes=1e18, fresh_bandwidth=1e18, fresh_product=1e18)
     moved = found.stream(2.0 * size)
@@ -444,11 +446,11 @@ class _Probe:
         keep_freed()
 
     def unrest(self) -> float:
-        """By which part the rounds of a probe lie above the least of them, in the middle of all probes."""
+        """The median over all probes of the share by which their median round exceeds their least one."""
         return statistics.median(statistics.median(each) / min(each) - 1.0 for each in self.rounds.values())
 
     def matmul(self, *shapes: tuple[int, ...], turned: bool = False, crossed: bool = False) -> float:
-        """A product of matrices, of which the second or the first may lie transposed."""
+        """Seconds of a product of matrices, of which the second or the first may be transposed."""
         lying, places = list[tuple[int, ...]](), list[str]()
         for number, (shape, lies) in enumerate(zip(shapes, (crossed, turned), strict=True)):
             axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
@@ -467,17 +469,17 @@ class _Probe:
     def copied(
         self, shape: tuple[int, ...], axes: tuple[int, ...], known: DeviceProfile, counted: str
     ) -> float:
-        """What one of the things that are counted of a walk must take, so that this copy takes the time it does."""
+        """Seconds for each event of one count of `MemoryAccess` that explain the rest of a copy's time."""
         path = _copy(shape, axes, self.itemsize)
         left = self.permuted(shape, axes) - known.view - known.access_seconds(path)
         return left / float(getattr(path, counted))
 
     def beyond(self, fixed: float, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
-        """Seconds above those that the call takes."""
+        """Seconds beyond a fixed part, such as the time of a call."""
         return max(self.seconds(source, *shapes, repeats=repeats) - fixed, 1e-9)
 
     def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
-        """The least time of all rounds so far; of a round the least of its runs, the first not counted."""
+        """The least time of all rounds so far; a round takes its quickest run, without the first one."""
         arrays = [self._array(shape) for shape in shapes]
         names = [f"a{n}" for n in range(len(arrays))]
         run: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {source.format(*names)}", self.names)

@@ -7,18 +7,18 @@ import functools
 __all__ = ["MAPPED", "keep_freed"]
 
 MAPPED = 32 * 2**20
-"""Bytes from which the C library maps a new allocation afresh (glibc's largest threshold)."""
+"""Bytes from which the C library maps each allocation from the system (glibc's largest threshold)."""
 
 
 @functools.cache
 def keep_freed() -> None:
-    """From now on what is freed is used again, up to twice `MAPPED`, and not given back to the system.
+    """Makes the C library reuse freed memory, up to twice `MAPPED`, instead of returning it to the system.
 
-    glibc maps each allocation afresh that is larger than any which was ever freed, 128 KiB at first, and gives the
-    end of its heap back where twice as much is free there (malloc/malloc.c, `mp_.mmap_threshold`). Pages that come
-    anew are touched for the first time, which is slow: a call of a model that makes and drops tensors of some MB
-    then takes up to a third longer. So one that is as large as counts is made here, and dropped;
-    its pages are never touched. Where the environment sets these thresholds (`MALLOC_TRIM_THRESHOLD_`), and in
-    other C libraries, nothing changes.
+    glibc maps an allocation from the system if it is larger than any freed before, 128 KiB at first. It returns the
+    end of its heap if twice as much is free there (malloc/malloc.c, `mp_.mmap_threshold`). The first touch of new
+    pages is slow: a call of a model that allocates and frees tensors of some MB takes up to a third longer. This
+    function raises the thresholds: it allocates the largest block that counts and frees it. The pages of that block
+    are never touched. Nothing changes in other C libraries, or if the environment sets the thresholds
+    (`MALLOC_TRIM_THRESHOLD_`).
     """
     bytearray(MAPPED - 2**16)

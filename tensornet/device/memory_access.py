@@ -1,9 +1,9 @@
 """Memory access analysis: bytes, strides, loops and cache lines of an elementwise step or a copy.
 
-The step goes along its result, innermost axis first. Here bytes and lines are counted; `DeviceProfile.access_seconds`
-(`model.py`) makes them seconds, and `transpose_cost.py` asks for both:
-neighbouring axes that lie together in every tensor are one loop; an operand whose elements do not lie one
-after another is read here and there, and what a line of memory holds besides may be gone before it is read.
+The step walks along its result, innermost axis first. This file counts bytes and lines; `DeviceProfile.access_seconds`
+(`model.py`) converts them to seconds, and `transpose_cost.py` calls both. Neighbouring axes that are contiguous in
+every tensor are one loop. An operand that is not contiguous is read at strides, and a cache line may be evicted before
+its other elements are read.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ MOST = 10**60
 """More elements than any tensor has; four such numbers still multiply to a finite one."""
 
 LINE = 64
-"""Bytes that memory gives at once."""
+"""Bytes of a cache line."""
 
 PAGE = 4096
-"""Lines this far apart share one place of a processor's first cache, which has as many places as a page has lines."""
+"""Lines this far apart share one set of the L1 cache, which has as many sets as a page has lines."""
 
 WAYS, LOST_AT = 8, 8.0
-"""The associativity of the first cache. A line is certainly lost where between two reads of it this many times as many
-others were read as the cache holds."""
+"""The associativity of the L1 cache. A line is certainly evicted if this many times the cache's capacity is read
+between two reads of it."""
 
 HELD, GONE_AT = 256, 16.0
-"""The same of the cache after it, of which a place for each line of a page holds so many, wherever pages lie."""
+"""The same for the L2 cache, which holds this many lines for each line of a page, wherever pages are mapped."""
 
 STREAMED = 256
-"""Bytes between reads from which the processor does not see them come."""
+"""Bytes between reads from which the processor does not prefetch them."""
 
 PREFETCHED = (1.0, 0.66, 0.15)
-"""What a line lost from the first cache costs where reads take turns at 1, 2 or 4 places; at more, none is lost."""
+"""The relative cost of a line evicted from L1 if reads use 1, 2 or 4 sets; with more sets, none is evicted."""
 
 
 class MemoryAccess(NamedTuple):
-    """What a step does in memory.
+    """The memory traffic of a step.
 
     Attributes:
         moved: bytes read and written.
         written: bytes written.
         runs: how often the innermost loop runs.
-        chunks: how often the two innermost loops together do.
-        scattered: elements read that do not lie beside the one before.
+        chunks: how often the two innermost loops together run.
+        scattered: elements read that are not next to the one before.
         jumped: bytes moved in runs that do not follow one another in memory.
-        lost: lines fetched again from the second cache, because they were gone from the first.
-        fetched: lines fetched again from beyond it.
+        lost: lines fetched again from the L2 cache, because they were evicted from L1.
+        fetched: lines fetched again from beyond L2.
     """
 
     moved: float
@@ -64,11 +64,11 @@ class MemoryAccess(NamedTuple):
 def memory_access(
     order: Sequence[str], operands: Sequence[Sequence[str]], sizes: Mapping[str, int], itemsize: int
 ) -> MemoryAccess:
-    """What it takes to make a result in some order of operands that lie in theirs.
+    """The memory traffic to compute a result in one layout from operands in their own layouts.
 
     Args:
-        order: the axes of the result as it lies in memory.
-        operands: the axes of each operand as it lies; one without an axis is the same along it.
+        order: the axes of the result, in memory order.
+        operands: the axes of each operand, in memory order; an operand that lacks an axis is broadcast along it.
         sizes: axis to number of positions.
         itemsize: bytes of one element.
     """
@@ -95,10 +95,10 @@ def memory_access(
 def _loops(
     order: Sequence[str], strides: Sequence[Mapping[str, int]], sizes: Mapping[str, int]
 ) -> tuple[list[int], list[list[int]]]:
-    """The loops of a walk, innermost first: how often each goes, and by how many elements each operand moves on."""
+    """The loops of a walk, innermost first: the size of each, and the stride of each operand in elements."""
     loops: list[int] = []
     steps: list[list[int]] = []
-    following: list[int] = []  # the steps of a loop that would go on where the last one ends
+    following: list[int] = []  # the strides of a loop that would continue where the last one ends
     for axis in reversed(order):
         size = sizes[axis]
         if size == 1:
@@ -117,7 +117,7 @@ def _loops(
 def _loops_of_copy(
     order: Sequence[str], strides: Sequence[Mapping[str, int]], sizes: Mapping[str, int]
 ) -> tuple[list[int], list[list[int]]]:
-    """The same of one operand: a search prices more copies than all else together."""
+    """The same for one operand, but faster: a search prices more copies than all other steps together."""
     loops: list[int] = []
     steps: list[int] = []
     following, (only,) = -1, strides
@@ -136,7 +136,7 @@ def _loops_of_copy(
 
 
 def _strides(layout: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
-    """By how many elements each axis moves on."""
+    """The stride of each axis, in elements."""
     found, step = dict[str, int](), 1
     for axis in reversed(layout):
         found[axis] = step
@@ -148,9 +148,9 @@ class _Between(NamedTuple):
     """The reuse distance of a cache line: what is read between two reads of it.
 
     Attributes:
-        lines: how many other lines.
-        step: bytes from one to the next.
-        places: how many sets of the cache they fall into.
+        lines: the number of other lines.
+        step: elements from one to the next.
+        places: the number of cache sets that they fall into.
         repeated: how often an element is read before the next one is.
     """
 
@@ -161,18 +161,18 @@ class _Between(NamedTuple):
 
 
 def _between(loops: Sequence[int], steps: Sequence[int], itemsize: int) -> _Between | None:
-    """What lies between two reads of a line of an operand; nothing where it is read as it lies, or line by line.
+    """The reuse distance of a line of an operand; None if it is read in memory order, or line by line.
 
     Args:
-        loops, steps: how often each loop goes, and by how many elements the operand moves on; innermost first.
+        loops, steps: the size of each loop, and the stride of the operand in elements; innermost first.
         itemsize: bytes of one element.
     """
     piece, at, repeated, count = 1, 0, 1, len(loops)
-    while at < count and (steps[at] == piece or not steps[at]):  # what lies together, or is the same
+    while at < count and (steps[at] == piece or not steps[at]):  # contiguous or repeated
         piece, repeated = piece * loops[at] if steps[at] else piece, repeated * loops[at]
         at += 1
     lines, step, common, places, beside = 1, 0, 0, 1, max(piece, LINE // itemsize)
-    while at < count and not 0 < steps[at] <= beside:  # there the walk is back beside where it was
+    while at < count and not 0 < steps[at] <= beside:  # there the walk returns next to where it was
         if steps[at]:
             lines, step, common = lines * loops[at], step or steps[at], math.gcd(common, steps[at])
             places *= min(loops[at], _places(steps[at] * itemsize))
@@ -183,10 +183,10 @@ def _between(loops: Sequence[int], steps: Sequence[int], itemsize: int) -> _Betw
 
 
 def _lost(between: _Between, itemsize: int) -> tuple[float, float]:
-    """The lines fetched again for an element of the result: from the second cache, and from beyond.
+    """The lines fetched again for an element of the result: from the L2 cache, and from beyond.
 
-    Lines at an even step take turns at few places of a cache, and others at all of them. Fitted to transposed copies at
-    steps of 64 bytes to 256 KiB, on a processor with 8 ways.
+    Lines at strides with many factors of two fall into few sets of a cache, others into all of them. Fitted to
+    transposed copies at strides of 64 bytes to 256 KiB, on a processor with 8 ways.
     """
     step = between.step * itemsize
     places, turn = between.places, _places(step).bit_length() - 1
@@ -197,10 +197,10 @@ def _lost(between: _Between, itemsize: int) -> tuple[float, float]:
 
 
 def _places(step: int) -> int:
-    """At how many places of a cache lines at such steps take turns."""
+    """The number of cache sets that lines at this stride fall into."""
     return PAGE // max(math.gcd(step, PAGE), LINE)
 
 
 def _share(times: float, most: float) -> float:
-    """The part that is lost of what is so many times as much as a cache holds; all of it from `most` times on."""
+    """The share of lines that is lost if they exceed a cache's capacity `times` times; all from `most` times on."""
     return min(1.0, math.log(times) / math.log(most)) ** 1.5 if times > 1.0 else 0.0

@@ -1,13 +1,12 @@
 """The device model: expected seconds from a few measured constants.
 
-The model: what a step takes adds up. A product pays for its arithmetic, of whole vectors or of as many columns as
-were measured, for storing its result, and for every byte of its matrices once, most of which goes on while it computes;
-for each matrix where there are many, and where these lie in pieces for the lines that caches lose between them. A step
-that goes through memory element by element pays for the bytes, for each innermost loop or each element that it reads
-out of order, and for the lines that caches lose meanwhile; every operation pays for being called. Bytes come at rates
-of their own from the first caches, the last of them and memory. Where several cores work, constants are those of all
-of them together; small steps and products with a vector stay with one. Constants belong to one element type: a profile
-is measured for each.
+The costs of a step add up. A product pays for its arithmetic, in whole vectors or as measured for few columns, and for
+storing its result. It pays once for every byte of its matrices, which mostly overlaps with the arithmetic. Many
+products also pay for each matrix, and transposed matrices for lost cache lines. A step that walks through memory
+element by element pays for its bytes, for each innermost loop or each element read out of order, and for the cache
+lines lost meanwhile. Every operation pays for its call. Bytes have their own rates from the first caches, the last
+cache and memory. If several cores work, the constants are those of all of them together; small steps and products with
+a vector stay on one core. Constants belong to one element type: a profile is measured for each.
 """
 
 from __future__ import annotations
@@ -24,100 +23,99 @@ from .memory_access import LINE, MemoryAccess
 __all__ = ["CONSTANTS", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
 
 PACKED = "packed_linear"
-"""What a backend has a spelling for whose library has a kernel that lays both matrices of a product out anew."""
+"""The template of a backend whose library has a kernel that repacks both matrices of a product."""
 
 
 def packed_with(function: str) -> str:
-    """What a backend has a spelling for where that kernel takes a function of each element of the product as well."""
+    """The template of a backend where that kernel also applies a function to each element of the product."""
     return f"{PACKED}_{function}"
 
 
 IN_CACHE = 2**20
-"""Bytes that a step may move for all of them to be thought to lie in the caches of a processor's core."""
+"""Bytes that a step may move while all of them are assumed to be in the caches of a processor's core."""
 
 NEAR = 2**24
-"""The same for the last of the caches."""
+"""The same for the last-level cache."""
 
 LANES = 16
-"""Elements that are computed together: a row of a product's result takes the time of whole vectors of them."""
+"""Elements of a vector: a row of a product's result takes the time of whole vectors."""
 
 COLUMNS = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-"""Columns of a product's result for which it is measured how many of a large product take the same time."""
+"""Numbers of columns of a result for which the time of a row is measured, in columns of a large product."""
 
 GRAIN = 32_768
-"""Elements below which a step is left to one core: what torch shares out has at least so many."""
+"""Elements below which a step runs on one core: torch splits only steps of at least this many."""
 
 SHORT = 0.5
-"""A row times a column that lies together costs as much as so many innermost loops."""
+"""The cost of a row times a contiguous column, in innermost loops."""
 
 RESULT = 6.0
-"""In a plain loop over small matrices an element of the result costs as much as so many multiplications."""
+"""The cost of an element of the result in a plain loop over small matrices, in multiplications."""
 
 CHUNK = 8.0
-"""Two innermost loops together cost as much to set up as so many innermost ones."""
+"""The cost of setting up the two innermost loops together, in innermost loops."""
 
 NARROW = 4
-"""Fewer rows than this are multiplied one by one, and go through a second matrix that lies transposed line by line;
-where the first one does as well, element by element."""
+"""Fewer rows than this are multiplied one by one. They read a transposed second matrix line by line, or element by
+element if the first matrix is transposed too."""
 
 WIDE = 64
-"""Matrices of fewer columns than this, or that are summed over fewer positions, are not worth being laid out anew."""
+"""Matrices with fewer columns than this, or with fewer summed positions, are not repacked."""
 
 GAIN = 0.98
-"""Matrices are laid out anew where that takes less than this part of the usual time: what is gained must be seen."""
+"""Matrices are repacked if that takes less than this share of the usual time: the gain must be noticeable."""
 
 PAGE = 4096
-"""Bytes from one line to the next at which all share one place of the first of the caches; at other steps as many
-fewer as these have in common with it."""
+"""The stride in bytes at which all lines share one set of the L1 cache. At other strides the share of the cost is
+their greatest common divisor with this, divided by this."""
 
 UNPACKED, AGAIN = 10, 4.0
-"""A first matrix that lies transposed is not laid out anew for fewer columns than this: it is gone through this
-many times."""
+"""A transposed first matrix is not repacked for fewer columns than `UNPACKED`. It is then read `AGAIN` times."""
 
 BLOCK, FEW = 8, 3
-"""Convolutions work on so many channels together; with fewer than so few they are a plain loop, but for one of each."""
+"""The channels that convolutions process together, and the fewest that need no plain loop, except for one of each."""
 
 BLOCKS = 264
 """Blocks of queries that a GPU computes at once: two on each multiprocessor of an H200."""
 
 SPLIT = 512
-"""Keys that one multiprocessor goes through at least where there are few blocks, in types of 16 bits."""
+"""The fewest keys that one multiprocessor processes if there are few blocks, in types of 16 bits."""
 
 DEEPEST, EVEN = 256, 8
-"""Channels up to which attention in 16 bits stays on the chip, and what their number is a multiple of with a mask."""
+"""Most channels for which attention in 16 bits stays on the chip, and the factor of their number if there is a mask."""
 
 FALLBACK, MASKED = 10.0, 2.0
-"""How many times as long it takes otherwise, and with a mask: 7 to 27, 1.8 to 2.7 (H200, bfloat16, PyTorch 2.11)."""
+"""Slowdown of attention otherwise, and with a mask: 7 to 27, 1.8 to 2.7 (H200, bfloat16, PyTorch 2.11)."""
 
 STEPS = 9
-"""Rows to be added up at told positions take so many small operations besides: to look at these, to make room."""
+"""Additional small operations to add up rows at given positions: to read the positions, to allocate the result."""
 
 UNREST = 0.25
-"""Where measuring again gives times that differ by more than this part, or others had more than this part of the
-processors, the device had other work."""
+"""The device had other work if repeated measurements differ by more than this share, or if others used more than this
+share of the processors."""
 
 SPREAD = 1.7
-"""What is assumed of the built-in constants: that measured and expected time differ by no more than this."""
+"""The assumed spread of the built-in constants: measured and expected time differ by no more than this factor."""
 
 
 BUILT_IN = "default-"
-"""How the keys of the built-in constants begin."""
+"""The prefix of the keys of the built-in constants."""
 
 CONSTANTS = {
     "built in": "as is assumed of the built-in constants",
     "measured": "by constants measured on the device",
     "measured while busy": "by constants measured while the device had other work",
 }
-"""Where constants come from, and what is said of that."""
+"""The origins of constants, and the words that report them."""
 
 
 @document()
 @dataclass(frozen=True)
 class Certainty:
-    """How sure expected times are.
+    """How reliable expected times are.
 
     Attributes:
-        spread: four of five lie between 1/spread and spread of what is measured.
+        spread: four of five are between 1/spread and spread times the measured time.
         constants: where the constants come from, a key of `CONSTANTS`.
     """
 
@@ -134,55 +132,54 @@ class DeviceProfile:
     """The constants of a device for one element type.
 
     Attributes:
-        key: tells device, library, version and element type.
+        key: names device, library, version and element type.
         flops: FLOP/s of a large matrix product.
         bandwidth: bytes/s, read plus written, in order.
-        near_bandwidth: the same of what the last of the caches holds.
-        held_bandwidth: the same of what those before it hold.
-        jump_bandwidth: the same of runs that do not follow one another, from the last of the caches or memory.
-        pass_bandwidth: the same of a function that computes, for each pass but one.
+        near_bandwidth: the same from the last-level cache.
+        held_bandwidth: the same from the caches before it.
+        jump_bandwidth: the same for runs that do not follow one another, from the last-level cache or memory.
+        pass_bandwidth: the same for each pass but one of a function of several passes.
         launch: seconds that an operation costs whatever its size.
-        view: seconds to look at a tensor in another way, nothing moved.
+        view: seconds to create a view, with nothing moved.
         batch: seconds that each matrix of a batched product costs.
         small: multiply-adds below which the matrices of a batched product go through a plain loop; 0 if never.
         plain: seconds of a multiply-add there.
-        along: the same where both matrices lie along what is summed.
-        run: seconds that each innermost loop of a step element by element costs.
-        even: the same of loops that go through whole lines of memory.
-        scattered: seconds for an element that does not lie beside the one before it.
-        blocked: seconds that each row of a matrix costs, where the library turns it in blocks and no lines are lost;
-            0 where it goes element by element.
-        near_line: seconds to fetch a line that is gone from the first of the caches.
-        line: seconds to fetch one that is gone from the second, too.
-        fresh_bytes: bytes of a result from which it is touched for the first time.
+        along: the same where both matrices are contiguous along the summed axis.
+        run: seconds that each innermost loop of an elementwise step costs.
+        even: the same for loops over whole lines of memory.
+        scattered: seconds for an element that is not next to the one before it.
+        blocked: seconds that each row of a matrix costs if the library transposes it in blocks and no lines are lost;
+            0 if it goes element by element.
+        near_line: seconds to fetch a line that was evicted from the L1 cache.
+        line: seconds to fetch one that was evicted from the L2 cache, too.
+        fresh_bytes: bytes of a result from which its memory is touched for the first time.
         fresh_bandwidth: bytes/s at first touch.
-        fresh_product: the same of what products write, which may lie in large pages.
-        tile: keys that the library's attention computes together, or leaves out where all of them are hidden; on a
-            GPU, queries too.
-        scored: seconds that a score of attention takes whose kernel keeps it on the chip; 0 where scores go
-            through the caches.
-        cached: bytes of a tensor from which steps that go through it take twice as long as in parts that stay in
-            the cache.
-        spread: four of five products measured with the constants took between 1/spread and spread of what they
-            say; how sure a plan is.
-        turned: seconds that an element of the second of two matrices takes more where that lies transposed.
-        packed_flops: FLOP/s of a large product of two matrices by kernels that lay both out anew; 0 if there are none.
-        packed_launch: seconds that such a product costs besides, whatever its size.
-        product: seconds that a product of matrices costs besides, whatever its size: cores agree on their parts.
+        fresh_product: the same for results of products, which may be in large pages.
+        tile: keys that the library's attention computes together, or skips where all of them are hidden; on a GPU,
+            queries too.
+        scored: seconds for a score of attention in a kernel that keeps it on the chip; 0 where scores go through
+            the caches.
+        cached: bytes of a tensor from which steps over it take twice as long as in parts that stay in the cache.
+        spread: four of five operations measured with the constants took between 1/spread and spread times the
+            expected time; this shows how reliable a plan is.
+        turned: additional seconds for an element of the second of two matrices if it is transposed.
+        packed_flops: FLOP/s of a large product of two matrices by kernels that repack both; 0 if there are none.
+        packed_launch: additional seconds that such a product costs whatever its size.
+        product: additional seconds that a product of matrices costs whatever its size: cores agree on their parts.
         vector_bandwidth: bytes/s of a product of a vector and a matrix.
-        cores: how many times as fast steps element by element are that all cores share.
-        grain: bytes of a result, or half of what is moved, below which one core does them; as many bytes of
-            elements as a plain loop has multiply-adds.
-        aliased: seconds that an element of the first of two matrices takes more that lies transposed, its lines
-            whole pages apart, so that they share one place of a cache.
-        widths: multiply-adds in whose time each of a row of a large product goes on, of as few columns as `COLUMNS`
-            says: where its matrices lie as they are read, where the second lies transposed, and where both do;
-            empty where whole vectors of `LANES` tell it.
-        starts: multiply-adds in whose time such a row begins and ends.
-        packing: rows of a product that take the time in which its second matrix is laid out for it.
-        stored: multiply-adds that an element of a product's result costs besides its own.
-        unrest: the part by which measuring again gave other times, or that others had of the processors,
-            whichever is more; 0 of the built-in constants.
+        cores: how many times as fast elementwise steps are if all cores share them.
+        grain: bytes of a result, or half of the bytes moved, below which one core runs a step; a plain loop counts
+            its multiply-adds as elements.
+        aliased: additional seconds for an element of the first of two matrices if it is transposed and its lines are
+            whole pages apart, so that they share one set of a cache.
+        widths: cost of each summed position of a row of a large product, in multiply-adds, for each number in
+            `COLUMNS`. Its tables are for matrices in reading order, for a transposed second one, and for both
+            transposed. Empty if whole vectors of `LANES` give the cost.
+        starts: cost of the begin and the end of such a row, in multiply-adds.
+        packing: rows of a product that take as long as the library's packing of its second matrix.
+        stored: additional multiply-adds for an element of a product's result.
+        unrest: the share by which repeated measurements differed, or that others had of the processors, whichever
+            is more; 0 for the built-in constants.
     """
 
     key: Text
@@ -227,7 +224,7 @@ class DeviceProfile:
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the times are that these constants say."""
+        """How reliable the times from these constants are."""
         if self.key.startswith(BUILT_IN):
             return Certainty(self.spread, "built in")
         return Certainty(self.spread, "measured" if self.is_steady else "measured while busy")
@@ -247,21 +244,21 @@ class DeviceProfile:
         turned: bool = False,
         crossed: bool = False,
     ) -> float:
-        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes, by the kernel that is quicker.
+        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes, by the quicker kernel.
 
         Args:
-            turned: whether the second matrix lies transposed.
-            crossed: whether the first one does.
+            turned: whether the second matrix is transposed.
+            crossed: whether the first one is.
         """
         usual = self._matmul(batch, m, n, k, size, turned, crossed)
         return usual if batch > 1 or crossed else min(usual, self.packed(m, n, k, size))
 
     def is_packed(self, m: float, n: float, k: float, size: int) -> bool:
-        """Whether a product of two matrices is quicker by a kernel that lays both out anew."""
+        """Whether a product of two matrices is quicker by a kernel that repacks both."""
         return self.packed(m, n, k, size) < self._matmul(1.0, m, n, k, size)
 
     def packed(self, m: float, n: float, k: float, size: int) -> float:
-        """Seconds of a product of two matrices by such a kernel; it does not write into large pages."""
+        """Seconds of a product by such a kernel, which does not write into large pages; infinite if it cannot run."""
         if not self.packed_flops or m < NARROW or min(n, k) < WIDE or size * m * n >= self.fresh_bytes:
             return math.inf
         arithmetic = 2.0 * m * LANES * math.ceil(n / LANES) * (k + self.stored) / self.packed_flops
@@ -269,7 +266,7 @@ class DeviceProfile:
         return (fixed + math.hypot(arithmetic, self.stream(size * (m * k + k * n + m * n)))) / GAIN
 
     def laid_out(self, m: float, n: float, k: float, size: int) -> float:
-        """Seconds to lay two matrices out anew."""
+        """Seconds to repack two matrices."""
         return self.stream(2.0 * size * (m * k + k * n))
 
     def _matmul(
@@ -309,18 +306,18 @@ class DeviceProfile:
         return fixed + seconds + each
 
     def at_least(self, work: float, moved: float) -> float:
-        """Seconds that no product of so many multiply-adds and bytes stays below."""
+        """A lower bound on the seconds of a product, from its multiply-adds and bytes."""
         return self.launch + math.hypot(2.0 * work / max(self.flops, self.packed_flops), self.stream(moved))
 
     def row(self, columns: float, k: float, lies: int = 0) -> float:
-        """Multiply-adds in whose time a row of a product is computed: of whole vectors, or as measured for a few.
+        """Cost of a row of a product in multiply-adds: of whole vectors, or as measured for few columns.
 
-        How libraries compute few columns differs: one takes 8 of them as long as 16, another as long as 57.
+        Libraries differ in how they compute few columns: in one, 8 take as long as 16, in another as long as 57.
 
         Args:
-            columns: those of the result.
-            k: the positions that are summed.
-            lies: which of `widths` tells it.
+            columns: the columns of the result.
+            k: the number of summed positions.
+            lies: the index of the layout in `widths`.
         """
         if not self.widths:
             return LANES * math.ceil(columns / LANES) * (k + self.stored)
@@ -338,12 +335,12 @@ class DeviceProfile:
     def convolution(
         self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
     ) -> float:
-        """Seconds of a convolution, as of the product that it is, of whole blocks of channels.
+        """Seconds of a convolution, computed as a product with whole blocks of channels.
 
         Args:
-            groups: how many there are side by side.
-            out: channels of the result, in each.
-            positions: those of the result.
+            groups: the number of groups.
+            out: channels of the result, in each group.
+            positions: positions of the result.
             channels: channels of the operand, in each group.
             inner: elements of the kernel for each pair of channels.
             size: bytes of an element.
@@ -364,17 +361,17 @@ class DeviceProfile:
         size: int,
         masked: bool,
     ) -> float:
-        """Seconds of attention that keeps scores on the chip: products, and what is done to each score, side by side.
+        """Seconds of attention that keeps scores on the chip: its products overlap with the work on each score.
 
-        A block of queries stays with one multiprocessor, so that few of them leave others idle. In types of 16 bits
-        many keys are shared out too, and kernels ask for few channels, with a mask for whole groups of them.
+        A block of queries stays on one multiprocessor, so few blocks leave others idle. In types of 16 bits, many
+        keys are split too. Kernels for these require few channels, and with a mask a multiple of `EVEN`.
 
         Args:
-            shared: of how many attentions side by side: of a batch, and of heads.
-            queries, keys: positions, of keys those that are not left out.
-            inner, channels: of a query, and of a value.
+            shared: the number of attentions computed together: batch times heads.
+            queries, keys: the number of positions; skipped keys do not count.
+            inner, channels: channels of a query, and of a value.
             size: bytes of an element.
-            masked: whether a mask or something to be added is read for each score.
+            masked: whether a mask or an added bias is read for each score.
         """
         blocks = shared * math.ceil(queries / self.tile)
         scores = blocks * self.tile * keys
@@ -396,12 +393,12 @@ class DeviceProfile:
         return moved * rates
 
     def access_seconds(self, access: MemoryAccess) -> float:
-        """Seconds of a step that goes through memory element by element."""
+        """Seconds of a step that walks through memory element by element."""
         beyond = self._alone(access.moved, access.written) * self._beyond_bytes(access)
         return self.pointwise(access.moved, access.written) + beyond
 
     def _beyond_bytes(self, access: MemoryAccess) -> float:
-        """Seconds that all cores take for the loops of such a step, and for what it reads out of order."""
+        """Seconds that all cores take for the loops of such a step, and for its reads out of order."""
         scattered = self.scattered * access.scattered
         if (
             self.blocked
@@ -416,34 +413,34 @@ class DeviceProfile:
         return scattered + self.reached(access) + loops
 
     def reached(self, access: MemoryAccess) -> float:
-        """Seconds that going through memory takes beyond those of its bytes in order, where lines are lost or far."""
+        """Seconds of a walk through memory beyond those of its bytes in order, if lines are lost or far."""
         far = _beyond(access.moved, NEAR / 2, 2.0)
         jumps = far * access.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
         return jumps + self.near_line * access.lost + self.line * access.fetched
 
     def pointwise(self, moved: float, written: float) -> float:
-        """Seconds of a step element by element, of tensors that all lie as the result does."""
+        """Seconds of an elementwise step whose tensors all have the layout of the result."""
         return self._alone(moved, written) * self.stream(moved) + self.fresh(written) + self.launch
 
     def _alone(self, moved: float, written: float = 0.0) -> float:
-        """How many times as long as for all cores a step takes, for the one that does it where it is small."""
+        """How many times as long a step takes as on all cores: one core runs a small step alone."""
         return self.cores if max(written, moved / 2.0) < self.grain else 1.0
 
     def computed(self, moved: float, written: float, passes: float) -> float:
-        """The same of a function, which takes the time of so many passes: all but one of them in the caches."""
+        """The same for a function that takes the time of several passes, all but one of them in the caches."""
         return self.pointwise(moved, written) + (passes - 1.0) * moved / self.pass_bandwidth
 
     def scatter(self, moved: float, written: float, rows: float) -> float:
-        """Seconds to add rows up at told positions, `moved` bytes in all, `written` of them as a result."""
+        """Seconds to add up rows at given positions: `moved` bytes in all, `written` of them for the result."""
         return self.pointwise(moved, written) + STEPS * self.launch + self.run * rows
 
     def fresh(self, written: float) -> float:
-        """Seconds that first touch adds to a result of so many bytes."""
+        """Seconds that first touch adds to a result of this many bytes."""
         return written / self.fresh_bandwidth if written >= self.fresh_bytes else 0.0
 
 
 def _beyond(moved: float, held: float, times: float) -> float:
-    """The part of what is moved that a cache does not hold: all of it from so many times on as much as it does."""
+    """The share of moved bytes that a cache does not hold: all of them from `times` its capacity on."""
     return min(1.0, (1.0 - held / moved) * times / (times - 1.0)) if moved > held else 0.0
 
 
@@ -502,16 +499,16 @@ _GPU = DeviceProfile(
 )
 
 _RATES = {"cpu": {"bfloat16": 4.0, "float16": 1.3}, "gpu": {"bfloat16": 8.0, "float16": 8.0}}
-"""How many times as fast as float32 the built-in constants take products of other types to be; others go by
-their bytes."""
+"""Speed of products in other types relative to float32, as the built-in constants assume; further types go by their
+bytes."""
 
 
 SHORTER = 11.0
-"""How many times as fast as float32 a GPU weighs scores of types of 16 bits (H200, PyTorch 2.11)."""
+"""How many times as fast as float32 a GPU computes scores in types of 16 bits (H200, PyTorch 2.11)."""
 
 
 def default_profile(device: str, dtype: str = "float32") -> DeviceProfile:
-    """Built-in constants: those of a two-core server of which one core works, or of a data-centre GPU."""
+    """Built-in constants: those of a two-core server with one core at work, or of a data-centre GPU."""
     name, usual = ("cpu", _CPU) if device.startswith("cpu") else ("gpu", _GPU)
     if dtype == "float32":
         return usual

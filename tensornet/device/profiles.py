@@ -16,7 +16,7 @@ DAY = 86_400.0
 """Seconds after which provisional constants may be measured again."""
 
 PROVISIONAL = "provisional"
-"""What marks an entry of constants measured while the device had other work: since when it is kept, in seconds."""
+"""The key that marks constants measured while the device had other work; its value is when they were stored."""
 
 _PLAUSIBLE = {
     "flops": (1e7, 1e18),
@@ -56,10 +56,10 @@ _PLAUSIBLE = {
     "spread": (1.0, 1e3),
     "unrest": (0.0, 1e3),
 }
-"""The least and the largest that each constant of any device, slow or to come, may be."""
+"""The least and the largest plausible value of each constant, for slow and for future devices."""
 
 WIDEST, LATEST = 1e4, 1e6
-"""The most that the widths and the starts of rows may be."""
+"""The largest plausible widths and starts of rows."""
 
 _NAMES = {field.name for field in fields(DeviceProfile)}
 
@@ -97,11 +97,11 @@ UNITS = {
     "fresh_product": "bytes/s",
     "scored": "s",
 }
-"""In what the constants of a device are measured."""
+"""The units of the constants."""
 
 
 def bounded(profile: DeviceProfile) -> DeviceProfile:
-    """The constants, each cut off where no device has it, so that what is kept will be believed."""
+    """The constants, each clipped to its plausible range, so that `load_profile` accepts them."""
     constants = {
         name: min(most, max(least, getattr(profile, name))) for name, (least, most) in _PLAUSIBLE.items()
     }
@@ -114,25 +114,27 @@ def bounded(profile: DeviceProfile) -> DeviceProfile:
 
 
 def load_profile(key: str) -> DeviceProfile | None:
-    """The constants measured under `key`, if they are there, as they were written, and plausible."""
+    """The constants stored under `key`; None if they are missing, not as written, or implausible."""
     try:
         found = {name: value for name, value in _store().read(key).items() if name != PROVISIONAL}
         tables = {name: tuple(map(tuple, found[name])) for name in ("widths", "starts")}
         profile = DeviceProfile(**{**found, **tables})
         return profile if profile.key == key and found.keys() == _NAMES and _plausible(profile) else None
-    except (AttributeError, TypeError, KeyError):  # nothing, or constants of another version
+    except (AttributeError, TypeError, KeyError):  # none stored, or constants of another version
         return None
 
 
 def save_profile(profile: DeviceProfile) -> Path | None:
-    """Keeps the constants, with the time if they are provisional; returns where, or nothing if the folder cannot
-    be written."""
+    """Stores the constants, with the time if they are provisional.
+
+    Returns the path, or None if the folder cannot be written.
+    """
     mark = {} if profile.is_steady else {PROVISIONAL: time.time()}
     return _store().write(profile.key, {**asdict(profile), **mark})
 
 
 def is_due(profile: DeviceProfile) -> bool:
-    """Whether the constants kept are provisional, and have been for a day."""
+    """Whether the stored constants are provisional, and have been for a day."""
     if profile.is_steady:
         return False
     since = (_store().read(profile.key) or {}).get(PROVISIONAL)

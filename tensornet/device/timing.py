@@ -10,12 +10,12 @@ from dataclasses import dataclass
 __all__ = ["Clock", "Timing", "timings"]
 
 SHORTEST = 2e-3
-"""Seconds that a sample takes at least: a quicker run is repeated within it."""
+"""The least seconds of a sample: a quicker run is repeated within it."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a run: the median, and between which half of the samples lie."""
+    """Seconds of a run: the median, and the lower and upper quartiles."""
 
     median: float
     low: float
@@ -27,15 +27,15 @@ class Clock:
     """How the time of a run is read.
 
     Attributes:
-        now: seconds since any moment.
-        wait: returns when what was started is done, as on a GPU; it is given what a run made, if one was.
+        now: seconds since a fixed moment.
+        wait: returns once all started work is done, as on a GPU; takes the result of a run, if there is one.
     """
 
     now: Callable[[], float] = time.perf_counter
     wait: Callable[..., object] = lambda *made: None
 
     def sample(self, run: Callable[[], object], repeats: int) -> float:
-        """Seconds of one of so many runs."""
+        """Seconds of a run, averaged over `repeats` runs."""
         self.wait()
         start = self.now()
         for _ in range(repeats - 1):
@@ -44,7 +44,7 @@ class Clock:
         return (self.now() - start) / repeats
 
     def turn(self, run: Callable[[], object], seconds: float) -> float:
-        """Seconds of one of as many runs as begin within so many seconds, one at least."""
+        """Seconds of a run, averaged over the runs that begin within `seconds`, at least one."""
         self.wait()
         start, count = self.now(), 0
         while True:
@@ -53,7 +53,7 @@ class Clock:
             if self.now() - start >= seconds:
                 self.wait(made)
                 return (self.now() - start) / count
-            del made  # its memory is there for the next
+            del made  # frees its memory for the next run
 
 
 def timings(
@@ -63,14 +63,14 @@ def timings(
     clock: Clock = Clock(),
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Timing]:
-    """The time of each contestant; they take turns, so that drift of the machine hits all alike.
+    """The time of each contestant; they take turns, so that drift of the machine affects all alike.
 
     Args:
-        contestants: what is run, by name.
+        contestants: the functions to run, by name.
         rounds: samples of each.
-        warmup: runs of each before them; the last says how often a sample has to repeat it.
+        warmup: runs of each before the samples; the last one decides how often a sample repeats it.
         clock: how time is read.
-        told: is told how many samples there are, of how many, before each.
+        told: called before each sample with the number of samples taken and their total.
     """
     repeats = {}
     for name, run in contestants.items():

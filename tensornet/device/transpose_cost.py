@@ -13,17 +13,17 @@ __all__ = ["HELD", "access_seconds", "transpose_seconds"]
 Layout = tuple[str, ...]
 
 HELD = 1e15
-"""Elements that no memory holds: the layout of such a tensor is not looked at."""
+"""More elements than any memory holds: the layout of such a tensor is ignored."""
 
 
 def transpose_seconds(
     profile: DeviceProfile, layout: Layout, order: Layout, sizes: Mapping[str, int], itemsize: int
 ) -> float:
-    """Seconds to copy a tensor from one layout into another, and to make the view that is copied.
+    """Seconds to copy a tensor from one layout into another, and to create the view that is copied.
 
     Args:
         profile: the device.
-        layout, order: the axes as they lie, and as they are to lie.
+        layout, order: the axes in memory order, before and after the copy.
         sizes: axis to number of positions.
         itemsize: bytes of one element.
     """
@@ -37,7 +37,7 @@ def access_seconds(
     sizes: Mapping[str, int],
     itemsize: int,
 ) -> float:
-    """Seconds to go through memory in the order of a result, reading operands as they lie."""
+    """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
     elements = min(math.prod([sizes[axis] for axis in result]), MOST)
     if elements > HELD:
         return profile.pointwise(itemsize * elements, 0.0)

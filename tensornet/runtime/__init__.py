@@ -1,4 +1,4 @@
-"""Source to results.
+"""Execution of graphs on arrays.
 
-In: a graph and arrays. Out: arrays; planned when first seen, and kept.
+In: a graph and arrays. Out: arrays. Sizes are planned when they are first seen, and the plans are kept.
 """

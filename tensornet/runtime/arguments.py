@@ -1,4 +1,4 @@
-"""Argument checking: names, shapes, sizes and dtypes of what a caller gives."""
+"""Argument checking: names, shapes, sizes and dtypes of a caller's arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["check_backward", "check_choices", "check_dtypes", "wrong_names"]
 
 
 def check_backward(backward: str) -> None:
-    """Refuses a way of computing gradients that there is not."""
+    """Raises an error if a way of computing gradients is unknown."""
     if backward not in ("planned", "autograd"):
         raise BackendError(f"there is no backward={backward!r}", fix="use 'planned' or 'autograd'")
 
@@ -52,7 +52,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
-    """Refuses the largest or the smallest of nothing."""
+    """Raises an error if a function such as the maximum runs over an axis without positions."""
     known = {**graph.bound, **sizes}
     for part in graph.parts():
         for equation in part.own:
@@ -73,7 +73,7 @@ def _check_choice(graph: Graph, call: Call, known: Mapping[str, Any]) -> None:
 
 
 def check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:
-    """All numbers are of one precision; integers and truth values may stand beside them."""
+    """Raises an error unless all floating types are of one precision; integers and truth values may be mixed in."""
     for name, dtype in dtypes.items():
         if not dtype.startswith(("float", "bfloat", "int", "uint", "bool", "complex")):  # qint8 is quantized
             raise DtypeError(f"'{name}' holds {dtype}", fix="give numbers or truth values")

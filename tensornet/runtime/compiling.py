@@ -23,7 +23,7 @@ def fitting(
     """The parameters of a graph as arrays of a backend, in order.
 
     Raises:
-        ShapeError: one is missing or unknown, or has another shape than the graph says.
+        ShapeError: one is missing or unknown, or has another shape than in the graph.
     """
     names = [leaf.name for leaf in graph.parameters]
     if not hasattr(params, "keys") or set(params.keys()) != set(names):
@@ -49,33 +49,32 @@ def compile(
     jit: bool = True,
     **sizes: int,
 ) -> Executable:
-    """Makes a function of a graph, called as `f(parameters, *inputs)`.
+    """Compiles a graph to a function, called as `f(parameters, *inputs)`.
 
-    With `params` the function holds the parameters, and is called as `f(*inputs)`. Results may lie in any order in
-    memory, as those of the libraries' `einsum` do: on torch, `reshape` takes them where `view` does not.
+    With `params` the function holds the parameters, and is called as `f(*inputs)`. Results may have any memory
+    layout, like those of the libraries' `einsum`: on torch, `reshape` accepts them where `view` does not.
 
     Args:
         graph: a layer or a model.
         backend: "numpy", "torch", "cupy" or "jax"; the arrays must be of that library.
-        device: where to plan for; that of the arrays if not given.
+        device: the device to plan for; that of the arrays if not given.
         dtype: the element type to plan for; that of the arrays if not given.
-        memory_limit: bytes, or a text such as "512 MiB" or "1GB", that may be alive at once; what needs more is
-            computed piece by piece, along an
-            axis that allows it. On torch, where gradients are asked for, bytes that are kept for these; calls of
-            blocks, and segments of recurrences, are computed again in the backward pass where more would be. A graph
-            without these is computed piece by piece all the same, and what is kept comes on top.
-        params: name to array of any library, moved to the backend, to `dtype` and `device` where given.
+        memory_limit: bytes that may be alive at once, or a text such as "512 MiB" or "1GB". Tensors that need more
+            are computed piece by piece, along an axis that allows it. On torch with gradients, it limits the bytes
+            saved for the backward pass: beyond it, calls of blocks and segments of recurrences are computed again
+            there. A graph without these is computed piece by piece all the same, and its saved bytes come on top.
+        params: name to array of any library, moved to the backend, and to `dtype` and `device` if given.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.
         tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
-            the fastest; it is kept where plans are.
-        backward: on torch, "planned" to have autograd compute the gradients of products of three factors and more
-            as they were planned together with them, where no transform or compiler is at work and nothing is
-            tuned; "autograd" to leave all to it.
-        jit: on JAX, whether what is called outside of its transforms is compiled as a whole, by `jax.jit`, once for
-            each kind of arrays; else it runs one operation after another.
-        **sizes: values for open sizes, and no others are taken then; one left out is read from the
-            arrays at each call.
+            the fastest; its choice is stored with the plans.
+        backward: on torch, "planned" to plan products of three factors and more together with their gradients.
+            Autograd then computes these as planned, unless a transform or compiler is active or the plan is tuned.
+            "autograd" to leave all gradients to autograd.
+        jit: on JAX, whether calls outside of its transforms are compiled as a whole, by `jax.jit`, once for each
+            kind of arrays; otherwise operations run one after another.
+        **sizes: values for open sizes, the only ones accepted then; a size left out is read from the arrays at
+            each call.
 
     Raises:
         BackendError: there is no such backend.
@@ -130,29 +129,29 @@ def module(
     backward: str = "planned",
     **sizes: int,
 ) -> Any:
-    """Makes a `torch.nn.Module` of a graph; its parameters have the names of the graph's.
+    """Builds a `torch.nn.Module` from a graph; its parameters have the names of the graph's.
 
     Args:
         graph: a layer or a model whose parameters have known sizes.
-        seed: for the initial values; fresh ones from torch's generator if not given.
-        device: where the parameters live.
+        seed: the seed of the initial values; they come from torch's generator if not given.
+        device: the device of the parameters.
         dtype: the element type of the parameters; that of `params`, else float32, if not given.
-        memory_limit: bytes, or a text, that may be alive at once, or kept for gradients where these are asked for,
-            as for `tensornet.compile`.
+        memory_limit: bytes, or a text, that may be alive at once, or saved for gradients, as for
+            `tensornet.compile`.
         params: name to array of any library, to start from copies of these.
         outputs: what to compute instead of the graph's own outputs; see `Graph.select`. Several come
             as a tuple.
-        plan_at: values of sizes left open to plan at, as `{"b": 3200}`. The module takes any, and plans
-            anew for sizes far away; compiled by `torch.compile` it keeps the order planned for these.
+        plan_at: values of open sizes to plan at, as `{"b": 3200}`. The module takes any sizes, and plans again
+            for sizes far away; compiled by `torch.compile` it keeps the order planned for these.
         tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
-            the fastest; it is kept where plans are.
+            the fastest; its choice is stored with the plans.
         backward: "planned" or "autograd", as for `tensornet.compile`.
-        **sizes: values for open sizes, and no others are taken then, as for `tensornet.compile`.
+        **sizes: values for open sizes, the only ones accepted then, as for `tensornet.compile`.
 
     Raises:
         BackendError: PyTorch is missing.
-        ShapeError: the size of a parameter is open, a size is given that is not, or `params` do not fit.
-        DtypeError: `params` hold whole numbers, which cannot be trained.
+        ShapeError: the size of a parameter is open, a size is given that is not open, or `params` do not fit.
+        DtypeError: `params` hold integers, which cannot be trained.
         EquationError: `outputs` names what the graph does not compute.
 
     Example:
@@ -184,13 +183,13 @@ def to_backend(
     Args:
         arrays: name to array of any library.
         backend: "numpy", "torch", "cupy" or "jax".
-        dtype: the element type to convert to; kept if not given, but where the library has none of
-            the kind: bfloat16 becomes float32 on NumPy and CuPy.
-        device: where to put them.
+        dtype: the element type to convert to. If not given, types are kept, unless the library lacks them:
+            bfloat16 becomes float32 on NumPy and CuPy.
+        device: the device to move them to.
 
     Raises:
         BackendError: there is no such backend, device or element type.
-        DtypeError: the arrays have no names, one is none of numbers, or holds some that are infinite in `dtype`.
+        DtypeError: the arrays have no names, one does not hold numbers, or one holds numbers that overflow `dtype`.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -208,10 +207,10 @@ def to_backend(
 
 
 def _moved(name: str, array: Any, backend: Backend, dtype: str | None, device: str | None) -> Any:
-    """What is an array, or may become one, brought to a backend.
+    """An array, or a value that can become one, moved to a backend.
 
     Raises:
-        DtypeError: it is no array of numbers, or holds one that the element type does not.
+        DtypeError: it is no array of numbers, or holds one that overflows the element type.
     """
     import numpy
 
@@ -231,7 +230,7 @@ def _moved(name: str, array: Any, backend: Backend, dtype: str | None, device: s
 
 
 def _is_shorter(array: Any, dtype: str | None) -> bool:
-    """Whether an element type holds less than that of an array, which has values."""
+    """Whether an element type may hold less than that of an array; never if the array has no values."""
     if str(getattr(array, "device", "")) == "meta":
         return False
     given = str(getattr(array, "dtype", "")).removeprefix("torch.")
@@ -241,6 +240,6 @@ def _is_shorter(array: Any, dtype: str | None) -> bool:
 
 
 def _overflows(given: Any, dtype: str) -> bool:
-    """Whether finite numbers are infinite in a shorter type; bfloat16 holds about what float32 does."""
+    """Whether finite numbers are infinite in a shorter type; bfloat16 has about the range of float32."""
     found = given.astype("float32" if dtype == "bfloat16" else dtype)
     return bool((abs(found) == float("inf")).sum() > (abs(given) == float("inf")).sum())

@@ -1,4 +1,4 @@
-"""Eager einsum: a drop-in for `numpy.einsum`, planned once for each equation and shapes."""
+"""Eager einsum: a drop-in for `numpy.einsum`, planned once for each pair of an equation and shapes."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ __all__ = ["einsum"]
 def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None) -> Any:
     """Contracts arrays by an equation, in the order that is fastest on their device.
 
-    The equation has compact letters, `"bij,pi->bpj"`, or names apart by spaces with factors apart
+    The equation has compact letters, `"bij,pi->bpj"`, or names separated by spaces and factors separated
     by commas, `"b i j, p i -> b p j"`, where `(h d)` splits or joins an axis. `...` stands for
-    leading axes and broadcasts; without `->` the result has the axes that occur once, sorted.
+    leading axes and broadcasts. Without `->` the result has the axes that occur once, sorted.
     NumPy's other form, `einsum(a, [0, 1], b, [1, 2], [0, 2])`, works as well.
 
     Args:
         equation: the equation.
-        *operands: arrays of one library, and numbers, as many as the equation has factors.
+        *operands: arrays of one library, or numbers, one for each factor of the equation.
         memory_limit: bytes that may be alive at once.
 
     Returns:
         An array of the operands' library.
 
     Raises:
-        EquationError: the equation cannot be read.
-        ShapeError: operands do not fit it.
+        EquationError: the equation cannot be parsed.
+        ShapeError: operands do not fit the equation.
         BackendError: the operands are of no known library.
 
     Example:
@@ -60,16 +60,16 @@ def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None) ->
     shapes, limit = tuple(tuple(array.shape) for array in arrays), in_bytes(memory_limit)
     try:
         executable = _executable(equation, shapes, backend, limit)
-    except TypeError:  # sizes that cannot be hashed, as while a compiler traces
+    except TypeError:  # sizes that cannot be hashed, as in a compiler's trace
         executable = _executable.__wrapped__(equation, shapes, backend, limit)
     return executable.run(arrays)
 
 
 def _arrays(operands: Sequence[Any]) -> tuple[Backend, list[Any]]:
-    """The library of the arrays, and all operands in it: a number takes the floating type of the arrays.
+    """The library of the arrays, and all operands as arrays of it; a float takes the floating type of the arrays.
 
     Raises:
-        ShapeError: a list is no array.
+        ShapeError: a list does not form an array.
     """
     given = [each for each in operands if not isinstance(each, int | float | complex | list | tuple)]
     backend = backend_of((given or operands)[0])
@@ -95,7 +95,7 @@ def _executable(
 
 
 def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """NumPy's form with lists of axis numbers, as text and operands."""
+    """Converts NumPy's form with lists of axis numbers to a text and operands."""
     lists = [*arguments[1::2], *(arguments[-1:] if len(arguments) % 2 else ())]
     try:
         for axis in (axis for axes in lists for axis in axes if axis is not Ellipsis):
@@ -112,12 +112,12 @@ def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
 
 _COMPACT = re.compile(r"(?P<axes>\.\.\.|[a-zA-Z]|[^\x00-\x7f\s])|(?P<wrong>\S+)")
 _SPACED = re.compile(r"(?P<axes>\.\.\.|\((?:\s*[^\W\d]\w*\b)+\s*\)|[^\W\d]\w*)|(?P<wrong>\S+)")
-"""What a term is made of. A compact one has any symbol that opt_einsum puts for a number."""
+"""The parts of a term. A compact term may have any symbol that opt_einsum substitutes for a number."""
 
 
 @dataclass(frozen=True)
 class _Dim:
-    """One dimension of a factor or of the result: the axis that it is, `...`, or the parts of `(h d)`."""
+    """One dimension of a factor or of the result: its axis, `...`, or the parts of `(h d)`."""
 
     axes: tuple[str, ...]
     place: Place
@@ -130,7 +130,7 @@ _Term = tuple[_Dim, ...]
 
 
 def _terms(equation: str) -> tuple[list[_Term], _Term | None]:
-    """The factors, and the result where it is written; white space between two axes makes them names."""
+    """The factors, and the result if it is written; with white space between two axes, all axes are names."""
     pattern = _SPACED if re.search(r"\(|[\w.]\s+[\w.]", equation) else _COMPACT
     left, arrow, _ = equation.partition("->")
     spans = (match.span(1) for match in re.finditer("(?:^|,)([^,]*)", left))
@@ -139,7 +139,7 @@ def _terms(equation: str) -> tuple[list[_Term], _Term | None]:
 
 
 def _term(equation: str, pattern: re.Pattern[str], start: int, end: int) -> _Term:
-    """The dimensions that are written between two columns."""
+    """The dimensions that are written between two columns of the text."""
     dims: list[_Dim] = []
     for match in pattern.finditer(equation, start, end):
         dim = _Dim(tuple(match[0].strip("()").split()), Place(equation, 1, match.start(), len(match[0])))
@@ -153,7 +153,7 @@ def _term(equation: str, pattern: re.Pattern[str], start: int, end: int) -> _Ter
 
 
 def _expanded(term: _Term, lead: Sequence[str]) -> _Term:
-    """The dimensions, with the names that `...` stands for."""
+    """The dimensions, with `...` replaced by the names that it stands for."""
     return tuple(
         _Dim(axes, dim.place)
         for dim in term
@@ -162,7 +162,7 @@ def _expanded(term: _Term, lead: Sequence[str]) -> _Term:
 
 
 def _check_result(result: _Term, known: Container[str]) -> None:
-    """Refuses axes that no factor has, and axes named twice."""
+    """Raises an error for axes that no factor has, and for axes named twice."""
     seen: set[str] = set()
     for axis, place in ((axis, dim.place) for dim in result for axis in dim.axes):
         if axis not in known:
@@ -204,7 +204,7 @@ def graph_of(equation: str, shapes: Sequence[tuple[int, ...]]) -> Graph:
 
 
 def _operand(name: str, factor: Sequence[_Sized], sizes: Mapping[str, int]) -> tuple[Leaf, Ref]:
-    """A factor as it is given, and as it is read: at 0 along an axis that broadcasts."""
+    """A factor as an input, and as a reference that reads position 0 of an axis that broadcasts."""
     dims, index = [], []
     for dim, size in factor:
         whole = size == math.prod(sizes[axis] for axis in dim.axes)
@@ -221,7 +221,7 @@ _Sized = tuple[_Dim, int]
 
 
 def _sized(term: _Term, shape: Sequence[int], lead: Sequence[str], equation: str) -> list[_Sized]:
-    """The dimensions of a factor with their sizes; `...` stands for as many of the last names as it needs."""
+    """The dimensions of a factor with their sizes; `...` takes as many of the last names as it needs."""
     named = [str(dim) for dim in term if dim.axes != (ELLIPSIS,)]
     spare = len(shape) - len(named)
     if spare < 0 or (spare > 0 and len(named) == len(term)):
@@ -231,7 +231,7 @@ def _sized(term: _Term, shape: Sequence[int], lead: Sequence[str], equation: str
 
 
 def _sizes(dims: Sequence[_Sized], lead: Sequence[str]) -> dict[str, int]:
-    """The size of every axis: one of `...` that is 1 gives way, and a part of `(h d)` follows from the others."""
+    """The size of every axis: a size of 1 in `...` is broadcast, and a part of `(h d)` follows from the others."""
     alone = {dim.axes[0]: 1 for dim, size in dims if size == 1 and dim.axes[0] in lead}
     waiting = [each for each in dims if each[1] != 1 or each[0].axes[0] not in lead]
     waiting.sort(key=lambda each: len(each[0].axes))

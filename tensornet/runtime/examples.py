@@ -1,4 +1,4 @@
-"""Example evaluation: what the examples of the reference give."""
+"""Example evaluation: the results of the examples in the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .compiling import compile
 __all__ = ["result_of"]
 
 DIGITS = 4
-"""So many digits behind the point are shown."""
+"""Digits shown after the decimal point."""
 
 
 def result_of(example: Example) -> str:

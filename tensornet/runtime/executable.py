@@ -32,16 +32,16 @@ from .arguments import check_backward, check_choices, check_dtypes, wrong_names
 __all__ = ["PLANS", "SHAPES", "Executable", "about_as_long"]
 
 SHAPES, PLANS = 4096, 256
-"""How many kinds of arguments, and how many plans, are remembered before all are forgotten."""
+"""The number of kinds of arguments, and of plans, that are remembered before all are forgotten."""
 
 LENGTHS = 8
-"""At how many sizes tables are kept; those asked for longest ago go."""
+"""The number of sizes at which tables are kept; the least recently used are dropped."""
 
 
 class _Ready(NamedTuple):
-    """What runs arrays of one kind.
+    """The program for arrays of one kind, with its constants and tables.
 
-    The tables are not here where they depend on open sizes: of these the last few are kept.
+    The tables are None if they depend on open sizes: the last few of these are kept elsewhere.
     """
 
     program: LoadedProgram
@@ -52,7 +52,7 @@ class _Ready(NamedTuple):
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What a function is asked for: for sizes of about these lengths, in powers of two.
+    """A request for a program, at sizes of about these lengths, in powers of two.
 
     It is planned at `hints`, the sizes that were seen first.
     """
@@ -65,9 +65,9 @@ class _Wanted:
 
 @functools.lru_cache(maxsize=PLANS)
 def _made(wanted: _Wanted) -> LoadedProgram:
-    """The plan and its function, made once for all modules and compiled functions that ask for the same.
+    """The plan and its function, built once for all modules and compiled functions with the same request.
 
-    A plan that another process kept is believed, and its code written anew.
+    A plan that another process stored is used unchanged, and its code is generated again.
     """
     occasion, backend = wanted.occasion, wanted.backend
     found = occasion.recall()
@@ -92,9 +92,9 @@ def _made(wanted: _Wanted) -> LoadedProgram:
 
 
 def _registered(backend: str) -> Iterator[tuple[str, int]]:
-    """The functions of the user's own on a backend, as they are now.
+    """The user's own functions on a backend at present, by identity.
 
-    By identity, for a callable need not hash; what was made with one keeps it, so that no other takes its place.
+    A callable need not be hashable. A program keeps its functions alive, so no other takes the same identity.
     """
     for row in FUNCTIONS.values():
         for name, function in row.implementations:
@@ -103,18 +103,18 @@ def _registered(backend: str) -> Iterator[tuple[str, int]]:
 
 
 def about_as_long(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Sizes in powers of two: those that are alike are planned for together."""
+    """Sizes rounded to powers of two: those that round to the same share a plan."""
     return tuple((name, round(math.log2(max(1, size)))) for name, size in sorted(sizes.items()))
 
 
 class Executable:
-    """A graph on a backend, called as `f(parameters, *inputs)`; made by `tensornet.compile`.
+    """A graph on a backend, called as `f(parameters, *inputs)`; created by `tensornet.compile`.
 
-    One that holds its parameters is called as `f(*inputs)`. The first call plans at the sizes it
-    sees. A call at sizes within a factor of two or so runs the same function; one far away plans
-    again, so that a plan for a large batch does not serve a small one. Every call looks at what it
-    is given: arrays of a kind not seen before, by shape, element type, library and device, are
-    checked. It can be pickled, and then plans anew.
+    An executable that holds its parameters is called as `f(*inputs)`. The first call plans at the
+    sizes it sees. A call at sizes within a factor of about two runs the same function. A call at
+    other sizes plans again, so that a plan for a large batch does not serve a small one. Every call
+    looks at its arguments: arrays of a new kind, by shape, element type, library and device, are
+    checked. An executable can be pickled; after loading, it plans again.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Executable:
         return f"<Executable of {self.graph!r} on {self.backend.name}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What it was made of; the plans and their functions are made again."""
+        """The arguments of the constructor; the plans and their functions are built again."""
         return {
             "graph": self.graph,
             "backend": self.backend.name if is_offered(self.backend.name) else self.backend,
@@ -180,7 +180,7 @@ class Executable:
 
     @property
     def plan(self) -> Plan:
-        """The plan last made, or one for any sizes where none is made yet."""
+        """The last plan, or one for any sizes if there is none yet."""
         return self.last().plan
 
     def last(
@@ -190,12 +190,12 @@ class Executable:
         closed: bool = False,
         shapes: Sequence[tuple[int, ...]] | None = None,
     ) -> LoadedProgram:
-        """The plan last made, and its function; where none is made yet, one for any sizes, there and so.
+        """The last plan and its function; if there is none yet, one for any sizes on this device, in this type.
 
         Args:
-            device, dtype: where and of which type the arrays are.
-            closed: whether what depends on open sizes is to be made anew at each call.
-            shapes: those of the inputs, where another plan than the last one may be made for them.
+            device, dtype: the device and the element type of the arrays.
+            closed: whether tensors that depend on open sizes are computed again at each call.
+            shapes: the shapes of the inputs, to get the plan for them instead of the last one.
         """
         device, dtype = device or self._device or self.backend.device(), dtype or self._dtype or "float32"
         if shapes is not None:
@@ -213,11 +213,11 @@ class Executable:
         Args:
             *arguments: the parameters, name to array as `tensornet.init` returns them, unless they
                 are held; then the inputs, in order.
-            training: whether dropout drops.
+            training: whether dropout is active.
 
         Raises:
-            ShapeError: an array has the wrong shape; one is missing, or there is one too many.
-            DtypeError: the arrays are of two floating types.
+            ShapeError: an array has the wrong shape, one is missing, or there is one too many.
+            DtypeError: the arrays have two floating types.
             BackendError: an array belongs to another library or device.
         """
         held = self._held
@@ -254,7 +254,7 @@ class Executable:
         return function(*arrays, *ready.constants, *tables.arrays)
 
     def ready(self, arrays: list[Any]) -> _Ready:
-        """What runs arrays of this kind: the program, and the constants and tables on their device."""
+        """The program for arrays of this kind, with the constants and tables on their device."""
         try:
             kind = self._signature(arrays)
         except (AttributeError, RuntimeError):  # a nested tensor raises the latter
@@ -277,7 +277,7 @@ class Executable:
         closed: bool = False,
         changing: frozenset[str] = frozenset(),
     ) -> LoadedProgram:
-        """The program planned for about these sizes, and for leaves that were seen to hold this."""
+        """The program planned for about these sizes, and for leaves with elements of the seen kinds."""
         hints = {name: max(1, size) for name, size in sorted(sizes.items())}
         lengths = about_as_long(hints)
         about = device, dtype, tuple(seen.values()), lengths, closed, changing
@@ -308,7 +308,7 @@ class Executable:
         return found
 
     def tables(self, program: LoadedProgram, place: Place) -> Tables:
-        """The tables of a program; those of the sizes asked for last are kept."""
+        """The tables of a program; those of the last used sizes are kept."""
         found = self._tables.pop((program, place), None)
         if found is None:
             found = program.tables(place, lambda leaf: self._constant(leaf, place))
@@ -318,21 +318,21 @@ class Executable:
         return found
 
     def _constant(self, leaf: Leaf, place: Place) -> Any:
-        """The array of a constant, the one at hand if it is read at each call as well."""
+        """The array of a constant; the existing one if it is also read at each call."""
         found = self._constants.get((leaf.name, place.device, place.dtype))
         return constant_array(leaf, self.backend, place.dtype, place.device) if found is None else found
 
     def _constants_on(self, program: LoadedProgram, place: Place) -> tuple[Any, ...]:
-        """The constants that a program reads at each call, which stay where they are."""
+        """The constants that a program reads at each call, which stay on their device."""
         if self._around is not None:
-            return ()  # given by who gives the blocks
+            return ()  # passed by the caller of the blocks
         for leaf in program.plan.constants:
             key = leaf.name, place.device, place.dtype
             self._constants[key] = self._constant(leaf, place)
         return tuple(self._constants[leaf.name, place.device, place.dtype] for leaf in program.plan.constants)
 
     def _prepare(self, arrays: Sequence[Any], autocasts: bool, changing: tuple[int, ...]) -> _Ready:
-        """Checks arrays of a new kind and finds what runs them."""
+        """Checks arrays of a new kind and finds the program for them."""
         self._check_library(arrays)
         self._check_device(arrays)
         sizes = self.sizes(arrays)
@@ -348,7 +348,7 @@ class Executable:
         names = frozenset(self.leaves[n].name for n in changing)
         asked = sizes, self._device or device, self._dtype or working, seen
         program = self.planned(*asked, changing=names)
-        if not set(program.plan.sizes_once) <= set(sizes):  # no array tells one of them
+        if not set(program.plan.sizes_once) <= set(sizes):  # no array gives one of them
             program = self.planned(*asked, closed=True, changing=names)
         place = Place(device, working, tuple(sizes[name] for name in program.plan.sizes_once))
         constants = self._constants_on(program, place)
@@ -359,20 +359,22 @@ class Executable:
         return bool(arrays) and self.backend.autocasts(arrays[0])
 
     def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Which arrays get gradients that are planned: none where a plan is measured as it stands, or bounded and
-        without blocks that could be computed again."""
+        """The indices of the arrays with planned gradients.
+
+        Empty if plans are tuned, or limited in memory without blocks that can be computed again.
+        """
         bounded = self._memory_limit is not None and not can_rematerialize(self.graph)
         asked = self._backward == "planned" and self._tune is None and not bounded
         return self.backend.changing(arrays) if asked else ()
 
     def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
-        """The element type of each array given, by name."""
+        """The element type of each given array, by name."""
         return {
             leaf.name: self.backend.dtype(array) for leaf, array in zip(self.leaves, arrays, strict=False)
         }
 
     def _working_dtype(self, arrays: Sequence[Any]) -> str:
-        """The one floating type of the arrays, of the parameters where these differ; complex beside real is complex."""
+        """The floating type of the arrays, or of the parameters if they differ; a complex type takes precedence."""
         dtypes = [self.backend.dtype(array) for array in arrays]
         ranked = dtypes[len(self._inputs) :] + dtypes[: len(self._inputs)]
         found = [dtype for kind in ("complex", "float") for dtype in ranked if kind in dtype]
@@ -399,14 +401,14 @@ class Executable:
                 )
             if (
                 found.name == "numpy" and getattr(array, "__array_priority__", 0) > 0
-            ):  # a matrix, a masked one
+            ):  # a matrix, a masked array
                 raise BackendError(
                     f"'{leaf.name}' is a {type(array).__name__}, with an arithmetic of its own",
                     fix="pass numpy.asarray(…) of it",
                 )
 
     def _check_device(self, arrays: Sequence[Any]) -> None:
-        """Refuses arrays on two devices; a lone number on the processor goes with any."""
+        """Raises an error for arrays on two devices; a scalar on the processor goes with any."""
         places = [
             (leaf.name, device)
             for leaf, array in zip(self.leaves, arrays, strict=False)
@@ -420,12 +422,12 @@ class Executable:
                 )
 
     def sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
-        """The open sizes that the shapes imply; checks every dimension on the way."""
+        """The open sizes that follow from the shapes; checks every dimension as well."""
         return sizes_from_shapes(self.graph, self.leaves, [tuple(array.shape) for array in arrays])
 
 
 def _has_shape(array: Any) -> bool:
     try:
         return hasattr(array, "shape")
-    except RuntimeError:  # as a nested tensor says
+    except RuntimeError:  # from a nested tensor
         return False

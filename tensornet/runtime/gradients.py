@@ -24,11 +24,11 @@ __all__ = ["ValueAndGrad", "value_and_grad"]
 
 
 class ValueAndGrad:
-    """A loss with its gradients, called as `f(parameters, *inputs)`; made by `tensornet.value_and_grad`.
+    """A loss with its gradients, called as `f(parameters, *inputs)`; created by `tensornet.value_and_grad`.
 
     Attributes:
         wrt: the leaves whose gradients are computed, in order.
-        backend: whose arrays it takes.
+        backend: the library whose arrays it takes.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class ValueAndGrad:
 
     @property
     def graph(self) -> Graph:
-        """What was computed last: the loss, then the gradients."""
+        """The graph that ran last: the loss, then the gradients."""
         return self._executable.graph
 
     @property
     def plan(self) -> Plan:
-        """The plan last made: both ways in one."""
+        """The last plan, of the forward and the backward pass in one."""
         return self._executable.plan
 
     def _at(self, sizes: Mapping[str, int], dtype: str = "float32") -> Executable:
-        """The function for about these sizes; its products are split into pairs for them, where some are told."""
+        """The function for about these sizes; if any are given, products are split into pairs for them."""
         lengths = self._lengths(sizes), dtype
         found = self._by_size.get(lengths)
         if found is None:
@@ -66,7 +66,7 @@ class ValueAndGrad:
         return found
 
     def _lengths(self, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-        """The sizes, as exactly as it takes: recurrences in segments are of one length."""
+        """The sizes, exact where recurrences may run in segments of a fixed length, else rounded."""
         bounded = self._options["memory_limit"] is not None
         recurs = bounded and any(part.recurrences for part in self._whole.parts())
         return tuple(sorted(sizes.items())) if recurs else about_as_long(sizes)
@@ -92,7 +92,7 @@ class ValueAndGrad:
         return rematerialized_to_fit(limit, whole, self.wrt, pairs, peak)
 
     def _for(self, arrays: Mapping[str, Any]) -> Executable:
-        """The function for arrays of this kind; of one that was not seen before, it is seen that it has gradients."""
+        """The function for arrays of this kind; a new kind is checked to have gradients."""
         key = tuple(
             (name, getattr(a, "shape", None), getattr(a, "dtype", None)) for name, a in arrays.items()
         )
@@ -116,7 +116,7 @@ class ValueAndGrad:
         Args:
             parameters: name to array, as `tensornet.init` returns them.
             *inputs: the inputs, in order: those of the graph, then those of the loss.
-            training: whether dropout drops.
+            training: whether dropout is active.
 
         Returns:
             The loss, and name to gradient.
@@ -133,7 +133,7 @@ class ValueAndGrad:
         return value, dict(zip(self.wrt, gradients, strict=True))
 
     def _check_real(self, arrays: Mapping[str, Any]) -> None:
-        """Refuses gradients by integers and truth values, and of complex numbers."""
+        """Raises an error for gradients by integers or truth values, and for complex numbers."""
         for name, array in arrays.items():
             dtype = _dtype(array)
             if "complex" in dtype or (name in self.wrt and ("int" in dtype or "bool" in dtype)):
@@ -149,12 +149,12 @@ def _dtype(array: Any) -> str:
 
 
 def _working(arrays: Mapping[str, Any]) -> str:
-    """The floating type of the arrays, of the parameters where these differ."""
+    """The floating type of the arrays; that of the parameters if these differ."""
     return next((dtype for dtype in map(_dtype, arrays.values()) if "float" in dtype), "float32")
 
 
 def _apart(array: Any) -> Any:
-    """The array, of torch without what autograd would record."""
+    """The array; on torch, detached from autograd."""
     return array.detach() if getattr(array, "requires_grad", False) else array
 
 
@@ -173,25 +173,25 @@ def value_and_grad(
     jit: bool = True,
     **sizes: int,
 ) -> ValueAndGrad:
-    """Makes a function of a loss that also gives its gradients: `f(parameters, *inputs) -> (value, gradients)`.
+    """Compiles a loss and its gradients to a function, `f(parameters, *inputs) -> (value, gradients)`.
 
-    Both ways are one program of equations, planned together; no autograd is needed, so that a model trains on
-    NumPy and on CuPy as on torch.
+    The forward and the backward pass are one program of equations, planned together. No autograd is needed, so a
+    model trains on NumPy and on CuPy as on torch.
 
     Args:
         graph: a layer or a model.
         loss: a graph of the results of `graph` and of further inputs, such as the labels, which then follow the
-            inputs of `graph`; or the name of a number that `graph` computes; or nothing where that is its
-            only result.
-        wrt: the parameters and inputs whose gradients are asked for, as in `tensornet.gradient`; all parameters
+            inputs of `graph`; or the name of a scalar that `graph` computes; not needed if that is its only
+            result.
+        wrt: the parameters and inputs whose gradients are required, as in `tensornet.gradient`; all parameters
             if not given.
         backend, device, dtype, tune, jit, **sizes: as for `tensornet.compile`.
-        memory_limit: bytes that may be alive at once, as for `tensornet.plan`. Calls of blocks are recomputed on
-            the backward pass where it takes that, so that nothing is kept of them but what they are given, and
-            recurrences in segments, of each of which its first state is kept; what dropout draws in is not.
+        memory_limit: bytes that may be alive at once, as for `tensornet.plan`. If needed, calls of blocks are
+            recomputed in the backward pass, and only their operands are saved. Recurrences are recomputed in
+            segments, and the first state of each is saved. Blocks and recurrences with dropout are not recomputed.
 
     Raises:
-        EquationError: the loss is no number, a name fits nothing, or a function has no derivative.
+        EquationError: the loss is no scalar, a name is unknown, or a function has no derivative.
         ShapeError: the loss does not fit the results.
         BackendError: there is no such backend.
 

@@ -40,12 +40,12 @@ def init(
         seed: the same seed gives the same numbers, on every backend.
         backend: the library of the arrays.
         dtype: their element type.
-        device: where they are put.
-        init: how parameters start that are to start otherwise: by name, or by a pattern of `fnmatch`, a standard
+        device: the device that holds them.
+        init: other initial values for some parameters: by name, or by a pattern of `fnmatch`, a standard
             deviation, `"zeros"`, `"ones"`, `"identity"`, `"near_identity"`, `"orthogonal"`, `"kaiming"`,
             `"xavier"` or an array; or one of these for every weight, which leaves biases and gains as they are.
-            Inputs, of which `"kaiming"` and the like speak, are the axes that are summed where the parameter is
-            read, and come with data or with a factor before it.
+            The fan-in that `"kaiming"` and others use counts the axes that are summed where the parameter is read,
+            and that come with data or with a factor before it.
         **sizes: values for open sizes.
 
     Returns:
@@ -54,10 +54,10 @@ def init(
     Raises:
         ShapeError: the size of a parameter is open.
         DtypeError: a parameter starts at complex numbers, and the element type is real.
-        EquationError: `init` is no start, or one that a parameter cannot have, or names none.
+        EquationError: `init` is no valid start, one that a parameter cannot have, or names no parameter.
 
     Warns:
-        TensornetWarning: no values keep the deviation of a product, within a factor of 2.
+        TensornetWarning: no values keep the deviation of a product within a factor of 2.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -84,7 +84,7 @@ def init(
 
 
 def _told(graph: Graph, init: Any) -> Graph:
-    """The graph whose parameters start as is said; one start for all of them is for those that would be drawn."""
+    """The graph with the given starts of parameters; a single start applies to those that would be drawn."""
     if isinstance(init, Mapping):
         told = {}
         for pattern, value in init.items():
@@ -106,7 +106,7 @@ def _told(graph: Graph, init: Any) -> Graph:
 
 
 def starts(graph: Graph) -> dict[str, tuple[str, float]]:
-    """How each parameter starts: `("std", s)` or `("value", v)`, as the equations imply."""
+    """The start of each parameter, `("std", s)` or `("value", v)`, derived from the equations."""
     found = _derived(graph.flat, tuple(row for row in FUNCTIONS.values() if row.implementations))
     for doubt in found.doubts:
         warnings.warn(doubt, stacklevel=3)
@@ -115,6 +115,6 @@ def starts(graph: Graph) -> dict[str, tuple[str, float]]:
 
 @functools.lru_cache(maxsize=64)
 def _derived(graph: Graph, own: tuple[Function, ...]) -> Derived:
-    """What is found once for a graph and the functions of the user's own, which may be other ones by the next time."""
+    """The derived starts, cached for a graph and the user's own functions, which may change between calls."""
     sample = Sample.of(graph)
     return derived(graph, None if sample is None else sample.seen)

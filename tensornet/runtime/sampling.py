@@ -1,4 +1,4 @@
-"""Sampling of activations: what a graph gives on noise, at several initial values."""
+"""Sampling of activations: the results of a graph on noise, at several initial values."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from ..sizes import evaluate
 __all__ = ["Sample"]
 
 COUNTS = 15, 61, 241
-"""So many starts are measured, the more where the fewer leave in doubt whether what comes out is alive."""
+"""The numbers of starts to measure: more if fewer leave it unclear whether the result is alive."""
 
 NOISE = 61
 """The seed of the inputs."""
 
 MOST_LINES, MOST_ELEMENTS = 64, 2**16
-"""Larger graphs are not measured: there are so many equations and parameters, and elements of tensors at most."""
+"""The most equations or parameters, and elements of all tensors; larger graphs are not measured."""
 
 DIGITS = 3
-"""So many are told, so that rounding, of which machines have their own, changes no start."""
+"""Significant digits of the results, so that rounding, which differs between machines, changes no start."""
 
 
 class Sample:
-    """Runs a graph on NumPy, in float64, planned alike on every machine.
+    """Runs a graph on NumPy, in float64, with the same plan on every machine.
 
     Args:
-        graph: with its calls inlined, and all sizes bound.
+        graph: the graph, with its calls inlined and all sizes bound.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -51,11 +51,11 @@ class Sample:
 
     @classmethod
     def of(cls, graph: Graph) -> Sample | None:
-        """That of a graph with its calls inlined, at typical sizes where they are open.
+        """The sample of a graph with its calls inlined, at typical values of open sizes.
 
         Returns:
-            Nothing if it is too large to be measured in some milliseconds, reads other than real numbers, or
-            functions of the user's own.
+            None if the graph is too large to be measured in some milliseconds, has inputs other than real numbers,
+            or uses the user's own functions.
         """
         if max(len(graph.equations), len(graph.parameters)) > MOST_LINES or not _is_known(graph):
             return None
@@ -70,7 +70,7 @@ class Sample:
         return None
 
     def seen(self, name: str, starts: Mapping[str, tuple[str, float]]) -> Seen | None:
-        """A tensor as it comes out where parameters start so; nothing where it is no number."""
+        """The moments of a tensor for given starts of parameters; None if it is not finite or cannot be computed."""
         import numpy
 
         def at(seed: int) -> tuple[float, float]:
@@ -101,7 +101,7 @@ class Sample:
         return lambda *given: program.function(*given, *constants, *tables.arrays)
 
     def _drawn(self, starts: Mapping[str, tuple[str, float]], seed: int) -> list[Any]:
-        """Inputs and parameters; one of which the start is still to be chosen is zero, and not read."""
+        """Inputs and parameters; a parameter whose start is not chosen yet is zero, and is not read."""
         zero = ("value", 0.0)
         parameters = (
             self._parameter(n, starts.get(leaf.name, zero), seed)
@@ -121,7 +121,7 @@ class Sample:
 
 
 def _is_known(graph: Graph) -> bool:
-    """Whether what goes in is real numbers, and what is done with it the library's."""
+    """Whether all inputs are real numbers, and no function is the user's own."""
     parts = (part for equation in graph.equations for part in subexpressions(equation.right))
     if any(FUNCTIONS[part.function].implementations for part in parts if isinstance(part, Call)):
         return False

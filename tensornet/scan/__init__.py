@@ -1,4 +1,4 @@
 """Recurrences: scans, recurrent cells, associative scans and checkpointing.
 
-In: a graph with recurrences. Out: calls of blocks along an axis, in the place of these.
+In: a graph with recurrences. Out: calls of blocks along an axis in place of these.
 """

@@ -2,8 +2,8 @@
 
     h[b,t,n] = a[b,t,n] * previous[t](h[b,t,n]) + u[b,t,n]
 
-What the position before left is `recur[t](a, u)`, and where `a` is 1 a running sum; all else follows from it.
-What is infinite may become NaN: the products of several `a` stand for the steps.
+The state before each position is `recur[t](a, u)`, or a running sum where `a` is 1. All other tensors follow from it.
+Infinite values may become NaN, because products of several `a` replace the single steps.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .states import moved, with_states
 __all__ = ["Pays", "select_associative_scans"]
 
 Pays: TypeAlias = "Callable[[Any, Sequence[Any]], bool]"
-"""Whether it is quicker so, told of the positions along the axis, and of the sizes of the other dimensions."""
+"""Whether it is quicker than a loop, given the number of positions along the axis and the sizes of other dimensions."""
 
 ONE, ZERO = Operand(number(1)), Literal(0)
 
 
 def select_associative_scans(graph: Graph, pays: Pays) -> Graph:
-    """The graph, some of whose recurrences go round no more: those of one state that is linear, each element by itself.
+    """The graph without the recurrences that have one state, linear in each element, where `pays` allows that.
 
     Args:
         graph: the graph.
-        pays: whether that is quicker than a loop.
+        pays: whether an associative scan is quicker than a loop.
     """
     if not graph.recurrences:
         return graph
@@ -58,11 +58,11 @@ def select_associative_scans(graph: Graph, pays: Pays) -> Graph:
 
 @dataclass(frozen=True)
 class _Linear:
-    """`factor * m + rest`, of a state m; what is 0 is nothing.
+    """`factor * m + rest`, with a state m; None stands for 0.
 
     Attributes:
-        factor, rest: read along the dimensions of the node that is made of them.
-        index: of the dimensions of the state those that they are.
+        factor, rest: the operands, read along the dimensions of the node that they compute.
+        index: for each dimension of the state, the dimension of the node that it becomes.
     """
 
     factor: Operand | None
@@ -79,7 +79,7 @@ class _Linear:
 
 
 def _linear_state(component: Component, pays: Pays) -> _Linear | None:
-    """How the next state is made of this one, if that is linear, and quicker without a loop."""
+    """The next state as a linear function of this one; None if it is not linear, or a loop is quicker."""
     (each, state), *others = component.states.items()
     at, shape = component.labels[each], component.components.opened(each.shape)
     plain = all(isinstance(entry, str) for entry in state.state.equation.left)
@@ -95,7 +95,7 @@ def _linear_state(component: Component, pays: Pays) -> _Linear | None:
         return None
     told = {axis for operand in (found.factor, found.rest) if operand for axis in axes_of(operand.reads)}
     told |= {*dims} if len(state.state.step.arguments) > 1 else set()
-    return found if told.issuperset(dims) else None  # else nothing is as long as it is
+    return found if told.issuperset(dims) else None  # else no operand gives the size of a dimension
 
 
 def _linear(component: Component, each: Node) -> _Linear | None:
@@ -129,20 +129,20 @@ def _linear(component: Component, each: Node) -> _Linear | None:
 
 
 def _applied(op: str, operands: list[Operand], sizes: dict[Any, Any]) -> Operand | None:
-    """A function of some operands; nothing of none, and no product with 1."""
+    """A function of some operands, without factors of 1; None for no operands."""
     if op == "contract" and len(operands) > 1:
         operands = [each for each in operands if each != ONE]
     return applied(op, operands, sizes) if len(operands) > 1 else next(iter(operands), None)
 
 
 def _without_component(component: Component, linear: _Linear) -> Node:
-    """A state as it follows from what it was made of all along."""
+    """A state at all positions, computed from its factor and its rest without a loop."""
     ((each, state),) = component.states.items()
     left, step, graph = state.state.equation.left, state.state.step, component.components.graph
     expressions, sizes = Expressions(graph), dict(enumerate(each.shape))
 
     def ref(name: str, operand: Operand | None) -> Expression:
-        """What an operand is called in expressions; a number as it is."""
+        """A reference to an operand in expressions; a number becomes a literal, None becomes 0."""
         if operand is None or operand.node.op == "number":
             return ZERO if operand is None else Literal(operand.node.attributes["value"])
         node, reads = apart(operand, sizes)

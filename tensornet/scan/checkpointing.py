@@ -2,8 +2,8 @@
 
     h.segments[s,b,t,o] = block(x[b,(s,t),i], h0[b,o], U[o,p])
 
-Of a call that is rematerialised no more is kept than what it starts from: of each segment its first state, instead of
-all that is made at each position. What is left over of the positions is a call of its own.
+A rematerialised call saves only its operands: the first state of each segment instead of all tensors at each position.
+The positions that do not fill a segment become a call of their own.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["checkpoint_recurrences"]
 
 
 def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
-    """The graph, whose recurrences go over their axes in about so many segments, each a call.
+    """The graph with each recurrence split into about `count` segments along its axis, each a call.
 
-    Those that draw numbers, or whose axis has no size yet, are left as they are.
+    Recurrences that draw random numbers, or whose axis has no size yet, are left as they are.
     """
     graph = inlined(graph, lambda call: any(part.recurrences for part in call.graph.parts()))
     if not graph.recurrences:
@@ -42,7 +42,7 @@ def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
     components.rule = functools.partial(_ending, ends, graph)
     for component in components.all:
         size = evaluate(component.length, graph.bound)
-        component.take_sources(functools.partial(_is_source, component))  # what is made for it alone
+        component.take_sources(functools.partial(_is_source, component))  # what is computed for it alone
         if isinstance(size, int) and size > 1 and not any(map(_is_told, component.nodes)):
             _part(component, size, math.ceil(size / count), ends)
         else:
@@ -51,13 +51,13 @@ def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
 
 
 def _is_told(each: Node) -> bool:
-    """Whether a node draws numbers, or sizes tell how its function is meant."""
+    """Whether a node draws random numbers, or has an option that is computed from sizes."""
     values = (value for _, value in each.options if isinstance(value, Node))
     return "draw" in each.attributes or any(map(is_sized, values))
 
 
 def _is_source(component: Component, each: Node, axis: int) -> bool:
-    """Whether a node is made position by position, and nobody asks for it."""
+    """Whether a node can be computed position by position, and is no result."""
     components = component.components
     given = each in components.new or each.op in MADE or each.is_scalar or each in components.results
     return not (given or _is_told(each) or "fill" in each.attributes or axis in each.over)
@@ -67,7 +67,7 @@ def _is_source(component: Component, each: Node, axis: int) -> bool:
 
 
 def _part(component: Component, size: int, length: int, ends_of: dict[Node, tuple[int, int, Node]]) -> None:
-    """Puts calls of segments in the place of a component."""
+    """Replaces a component by calls of segments."""
     components, labels, (count, rest) = component.components, component.labels, divmod(size, length)
     back = component.state.step.function != PREVIOUS.name
     segment, other = _Segment.of(component, length), _Segment.of(component, rest) if rest else None
@@ -108,17 +108,17 @@ def _part(component: Component, size: int, length: int, ends_of: dict[Node, tupl
 
 
 def _is_read(component: Component, each: Node, others: Mapping[Node, Node]) -> bool:
-    """Whether a node is read outside at other positions than the last one of a state, or asked for."""
+    """Whether a node is a result, or is read outside at other positions than the last one of a state."""
     asked = each in component.components.results
     return asked or any(each in others.get(reader, reader).children for reader in component.outside(each))
 
 
 def _ending(ends: Mapping[Node, tuple[int, int, Node]], graph: Graph, each: Node) -> Node:
-    """A node, which reads what the last segment left where it reads the last position of a state.
+    """A node that reads the result of the last segment instead of the last position of a state.
 
     Args:
-        ends: of states at all positions, the dimension, the last position, and what the last segment left.
-        graph: the graph, which tells sizes.
+        ends: for each state at all positions, the dimension, the last position, and the last segment's result.
+        graph: the graph, which has the values of sizes.
         each: the node.
     """
     operands = list(each.operands)
@@ -132,14 +132,14 @@ def _ending(ends: Mapping[Node, tuple[int, int, Node]], graph: Graph, each: Node
 
 
 def _result(component: Component, each: Node, length: int, *count: int) -> Node:
-    """What calls give of a node: some positions of it, of so many segments."""
+    """The result of a call for a node: `length` positions of it, for each of `count` segments."""
     at = component.labels[each]
     shape = (*count, *each.shape[:at], length, *each.shape[at + 1 :])
     return leaf("input", shape, each.element, n=next(component.components.numbers))
 
 
 def _last(component: Component, each: Node) -> Node:
-    """The last of a state that a call gives."""
+    """The result of a call for the last value of a state."""
     at = component.labels[each]
     shape = each.shape[:at] + each.shape[at + 1 :]
     return leaf("input", shape, each.element, n=next(component.components.numbers))
@@ -147,14 +147,14 @@ def _last(component: Component, each: Node) -> Node:
 
 @dataclass(frozen=True)
 class _Segment:
-    """A block of several positions, and what it calls the first of each state."""
+    """A block of several positions, and the name and the input of the first value of each state."""
 
     block: Block
     firsts: dict[Node, tuple[str, Node]]
 
     @staticmethod
     def of(component: Component, length: int) -> _Segment:
-        """The block of a component at so many positions."""
+        """The block of a component at `length` positions."""
         components = component.components
         block = Block(component, NamedAxis(components.fresh(numbered(component.state.step.axes[0])), length))
         firsts = {}
@@ -166,7 +166,7 @@ class _Segment:
         return _Segment(block, firsts)
 
     def given(self, part: Callable[[Node, int], Node], stem: str) -> Iterator[str]:
-        """The names of what is given position by position, of which each call gets a part."""
+        """The names of the operands with the axis, of which each call gets a part."""
         components = self.block.components
         return (
             components.asked(part(each, at), f"{components.names[each]}.{stem}")
@@ -184,11 +184,11 @@ class _Segment:
         """Adds the call of the block.
 
         Args:
-            given: what it is given but for what is the same in all calls.
-            joined: the nodes that it gives all positions of.
-            results: what stands for these, and for the last states, around it.
-            stem: what the former are called.
-            along: how it goes along an axis.
+            given: the operands, without those that are the same in all calls.
+            joined: the nodes that it returns at all positions.
+            results: the caller's nodes for these, and for the last states.
+            stem: the suffix of the names of the former.
+            along: how it is called along an axis.
         """
         block, components = self.block, self.block.components
         outputs = {block.named(each): block.made[each] for each in joined}
@@ -207,7 +207,7 @@ class _Segment:
             components.given(each, name, dims)
 
     def _end(self, each: Node) -> Node:
-        """The next state behind the last position of the block."""
+        """The state after the last position of the block."""
         component = self.block.component
         made, at = self.block.made[component.states[each].behind], component.labels[each]
         last = 0 if component.state.step.function != PREVIOUS.name else made.shape[at] - 1
@@ -220,7 +220,7 @@ class _Segment:
 
 
 def _parted(each: Node, at: int, count: int, length: int) -> Node:
-    """A tensor with an axis of segments before that of the positions of each."""
+    """A tensor whose dimension `at` is split into an axis of segments and an axis of positions in each."""
     sizes = dict[Axis, Size](enumerate(each.shape)) | {"s": count, "l": length}
     reads = tuple(row_major(("s", "l"), sizes) if n == at else along(n) for n in range(len(each.shape)))
     axes: list[Axis] = [*range(len(each.shape))]
@@ -229,7 +229,7 @@ def _parted(each: Node, at: int, count: int, length: int) -> Node:
 
 
 def _joined(each: Node, at: int) -> Node:
-    """Segments, of the first axis, one after another."""
+    """A tensor whose first axis, the segments, is merged into the positions of each."""
     count, *shape = each.shape
     sizes = dict[Axis, Size](enumerate(shape)) | {"s": count, "l": shape[at]}
     axes = range(len(shape))
@@ -239,7 +239,7 @@ def _joined(each: Node, at: int) -> Node:
 
 
 def _cropped(each: Node, at: int, kept: int, others: int, first: bool) -> Node:
-    """A tensor at so many positions, before or behind others."""
+    """A tensor at `kept` positions of a dimension: the first ones, or those after `others` positions."""
     if not others:
         return each
     axes = range(len(each.shape))

@@ -1,8 +1,8 @@
-"""Strongly connected components of nodes: what hangs on a state of a recurrence, and its next value on that.
+"""Strongly connected components of nodes: those between a state of a recurrence and its next value.
 
-A graph is cut at its states into basic blocks (`cut.py`). A component is what goes round along an axis, with all that
-it needs; what is given to it and what others read of it are no part of it. It may be made anew as a block, of one
-position of the axis or of several.
+A graph is cut at its states into basic blocks (`cut.py`). A component holds the nodes that recur along an axis. Its
+operands and the readers of its results are no part of it. It can be rebuilt as a block, for one position of the axis
+or for several.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = ["Block", "Component", "Components", "is_sized", "numbered"]
 
 @dataclass(frozen=True)
 class _Tied:
-    """A state, and the nodes that it is made of.
+    """A state, and the nodes that it is computed from.
 
     Attributes:
         state: the state.
-        behind: what it holds at another position.
-        begin: what it starts from, without its axis.
-        whole: what it is at all positions, once these are all known.
+        behind: the node that it holds at another position.
+        begin: its first value, without its axis.
+        whole: its values at all positions, once `behind` is known at all of them.
     """
 
     state: State
@@ -59,7 +59,7 @@ class _Tied:
 
 @functools.lru_cache(maxsize=64)
 def _tied(found: Cut) -> tuple[dict[Node, _Tied], Mapping[Node, tuple[str, ...]]]:
-    """The states of a graph, by the nodes that stand for them, and the names of axes of what they are made of."""
+    """The states of a graph by their nodes, and the names of the axes of the nodes that they are computed from."""
     graph, nodes, states = found.graph, found.nodes, dict[Node, _Tied]()
     expressions = Expressions(graph, found.program.draws + 1)
     expressions.tensors.update(nodes)
@@ -83,15 +83,15 @@ class Components:
 
     Attributes:
         graph: the graph.
-        states: those of recurrences, by the nodes that stand for them.
-        outputs: the nodes that are asked for, by name.
-        names, axes: what nodes and their axes are called.
-        leaves, calls: what is given to the program, and the calls that give some of it.
-        new: what stands in the place of nodes, those that were rebuilt since among them.
+        states: the states of recurrences, by their nodes.
+        outputs: the required nodes, by name.
+        names, axes: the names of nodes and of their axes.
+        leaves, calls: the inputs of the program, and the calls that compute some of them.
+        new: the node that replaces each old one, rebuilt nodes included.
         rule: a rewrite of each node that is rebuilt.
-        results: the nodes that are asked for from outside.
-        rank, readers: the place of each node among all, which are behind what they read, and who reads it.
-        all: the components, each behind those that it reads.
+        results: the nodes that are required from outside.
+        rank, readers: the place of each node in a topological order, and its readers.
+        all: the components, each after those that it reads.
     """
 
     def __init__(self, found: Cut) -> None:
@@ -110,7 +110,7 @@ class Components:
         self._find()
 
     def _find(self) -> None:
-        """Finds the components, and who reads what."""
+        """Finds the components and the readers of each node."""
         tied = [each for state in self.states.values() for each in (state.behind, state.begin)]
         around = order([*self.outputs.values(), *tied])
         reading = {each: each.children for each in around}
@@ -135,13 +135,13 @@ class Components:
     # ---- names
 
     def fresh(self, names: Iterable[str]) -> str:
-        """The first of some names that nothing has."""
+        """The first of some names that is not taken."""
         found = next(name for name in names if name not in self.taken)
         self.taken.add(found)
         return found
 
     def asked(self, each: Node, stem: str) -> str:
-        """The name of a node, which is asked for from here on; a number behind a stem if it has none."""
+        """The name of a node, which is required from here on; if it has none, the stem with a number."""
         if each not in self.names:
             self.names[each] = self.fresh(f"{stem}_{n}" for n in itertools.count(1))
         if each not in self.leaves:
@@ -149,11 +149,11 @@ class Components:
         return self.names[each]
 
     def given(self, each: Node, name: str, dims: tuple[Dim, ...]) -> None:
-        """Notes that a call gives a node."""
+        """Registers a node as the result of a call."""
         self.leaves[each], self.names[each] = Leaf(name, "input", dims, holds=each.element), name
 
     def dims(self, each: Node) -> tuple[Dim, ...]:
-        """The dimensions of a tensor, under names."""
+        """The dimensions of a tensor, with names of axes."""
         called = self.axes.get(each, ())
 
         def axis(at: int) -> NamedAxis:
@@ -165,25 +165,25 @@ class Components:
         return self.graph.named.get(self.names.get(each, ""), tuple(own))
 
     def opened(self, sizes: Iterable[Any]) -> list[Any]:
-        """Sizes as far as they have no value."""
+        """Sizes, with known values put in."""
         return [evaluate(size, self.graph.bound) for size in sizes]
 
-    # ---- what stands in the place of nodes
+    # ---- replacing nodes
 
     def moved(self, each: Node) -> Node:
-        """A node over what stands in the place of others."""
+        """A node, rebuilt over the nodes that replace its operands."""
         for old in order([each], self.new):
             self.new[old] = self.rule(over_others(old, self.new))
         return self.new[each]
 
     def replace(self, new: Mapping[Node, Node]) -> None:
-        """Puts nodes in the place of others, of states among them."""
+        """Replaces nodes, states included."""
         for old, each in new.items():
             self.new[old] = self.moved(each)
             self.leaves.pop(old, None)
 
     def changed(self, kept: Container[Node] = ()) -> Graph:
-        """The graph, with its calls; states that are not kept are looked up at other positions.
+        """The graph with its calls; states that are not kept become crops of the tensors behind them.
 
         Args:
             kept: states of recurrences that are left as they are.
@@ -196,7 +196,7 @@ class Components:
         return eliminate_dead_code(replace(self.graph, body=tuple(items), sizes=sizes))
 
     def part(self, name: str, each: Node, given: Iterable[Node], states: Iterable[Node] = ()) -> Graph:
-        """A node by itself, of some that are given, and of states."""
+        """The graph of one node, with some nodes as inputs, and some states left as they are."""
         other = copy.copy(self)
         other.names, other.taken, other.outputs, other.new = dict(self.names), {*self.taken}, {name: each}, {}
         other.leaves = dict(self.leaves)
@@ -211,7 +211,7 @@ class Components:
         return Graph(tuple(leaves), body, (name,), found.sizes)
 
     def _equations(self, states: Iterable[Node]) -> tuple[Graph, list[Equation]]:
-        """The equations of what is asked for, and of some states of recurrences that are left as they are."""
+        """The equations of the required nodes, and of some states of recurrences that are left as they are."""
         steps = [self._step(each) for each in states]
         outputs = {name: self.moved(each) for name, each in self.outputs.items()}
         names, axes = dict(self.names), dict(self.axes)
@@ -238,7 +238,7 @@ class Components:
         names: Mapping[Node, str],
         axes: Mapping[Node, tuple[str, ...]],
     ) -> Graph:
-        """Nodes as equations."""
+        """Nodes as a graph of equations."""
         tensors = {each: name for each, name in names.items() if each not in leaves or each.op == "constant"}
         told = Names(tuple(leaves.values()), tuple(outputs), self.graph.sizes, tensors, dict(axes))
         free = tuple(each for each, known in leaves.items() if known.value is None)
@@ -246,15 +246,15 @@ class Components:
 
 
 class Component:
-    """What goes round along an axis, and at what places.
+    """The nodes that recur along an axis, and where each has the axis.
 
     Attributes:
-        components: whose component it is.
-        nodes: those that are made at each position; more can be taken.
-        states: those of the recurrence, and of others that go round at each position.
-        outer: those of the recurrence alone.
-        labels: the dimension of each node and state that is along the axis.
-        axes: the axis of each node that is it.
+        components: all components of the program.
+        nodes: the nodes that are computed at each position; more can be taken.
+        states: the states of the recurrence, and of others that recur at each position.
+        outer: the states of the recurrence alone.
+        labels: for each node and state, the dimension along the axis.
+        axes: for each node, its number of the axis.
     """
 
     def __init__(self, components: Components, nodes: set[Node]) -> None:
@@ -281,7 +281,7 @@ class Component:
 
     @property
     def length(self) -> Any:
-        """The positions along the axis."""
+        """The number of positions along the axis."""
         first = next(iter(self.outer))
         return first.shape[self.labels[first]]
 
@@ -291,15 +291,15 @@ class Component:
         return sorted(self.nodes, key=self.components.rank.__getitem__)
 
     def outside(self, each: Node) -> list[Node]:
-        """Who reads a node, or a state, and is no part of the component."""
+        """The readers of a node or state that are no part of the component."""
         return [reader for reader in self.readers[each] if reader not in self.nodes]
 
     def is_read(self, each: Node) -> bool:
-        """Whether a node, or a state, is read outside of the component, or asked for."""
+        """Whether a node or state is read outside of the component, or is a result."""
         return each in self.components.results or bool(self.outside(each))
 
     def _label_as_read(self, each: Node) -> None:
-        """Notes which axis of a node is that of the component, if what it reads tells that."""
+        """Labels a node with the axis of the component, if one of its operands is labelled."""
         found = (reads[self.labels[child]].axis for child, reads in reads_of(each) if child in self.labels)
         axis = next(found, None)
         if axis is not None:
@@ -310,12 +310,12 @@ class Component:
         self.labels[each] = next(d for d, entry in enumerate(each.result) if entry.axis == axis)
 
     def take(self, each: Node, axis: Axis) -> None:
-        """Makes a node position by position too, along an axis of it."""
+        """Adds a node, to be computed position by position along one of its axes."""
         self.nodes.add(each)
         self._label(each, axis)
 
     def take_sources(self, is_source: Callable[[Node, Axis], bool]) -> None:
-        """Takes what is read at the component's own position by it alone, and is a source along an axis."""
+        """Takes the sources that only the component reads, and at its own position alone."""
         for reader in (waiting := self.in_order[::-1]):
             for child in dict.fromkeys(reader.children):
                 if child in self.labels or not self.nodes.issuperset(self.readers[child]):
@@ -327,7 +327,7 @@ class Component:
                     waiting.append(child)
 
     def _read_along(self, reader: Node, child: Node) -> Axis | None:
-        """The axis of what a node reads at its own position alone; nothing where it reads it at others too."""
+        """The axis of an operand that is read at the reader's own position; None if other positions are read too."""
         axes = set[Axis | None]()
         for other, entries in reads_of(reader):
             if other is child:
@@ -339,14 +339,14 @@ class Component:
 
 
 class Block:
-    """What a component is at one position, or at several that follow one another.
+    """A component at one position, or at several consecutive ones.
 
     Attributes:
         component: the component.
-        positions: the axis of several positions; nothing for one.
-        made: what its nodes and states are there.
-        cuts, wholes: what is given of a dimension of a node, and as it is.
-        leaves, names, axes: what it calls these, other nodes and their axes.
+        positions: the axis of several positions; None for one.
+        made: the block's node for each node and state of the component.
+        cuts, wholes: the inputs that are cut along a dimension, and those that are whole tensors.
+        leaves, names, axes: the declarations of these inputs, and the names of the block's nodes and axes.
     """
 
     def __init__(self, component: Component, positions: NamedAxis | None = None) -> None:
@@ -367,35 +367,35 @@ class Block:
             if each in names:
                 self.names.setdefault(self.made[each], names[each])
 
-    # ---- what is given
+    # ---- inputs
 
     def given(self, name: str, each: Node, dims: tuple[Dim, ...], shape: Sequence[Any], kind: Any) -> Node:
-        """A tensor that the block is given."""
+        """A new input of the block."""
         made = leaf("input", shape, each.element, n=next(self.numbers))
         self.leaves[made], self.names[made] = Leaf(name, kind, dims, holds=each.element), name
         return made
 
     def _part(self, name: str, each: Node, at: int) -> Node:
-        """A tensor at the positions of the block."""
+        """A new input: a tensor at the positions of the block."""
         own: tuple[Dim, ...] = () if self.positions is None else ((self.positions,),)
         dims = self.components.dims(each)
         dims = (*dims[:at], *own, *dims[at + 1 :])
         return self.given(name, each, dims, self._shape(each.shape, at), "input")
 
     def _shape(self, shape: Sequence[Any], at: int) -> tuple[Any, ...]:
-        """Sizes at the positions of the block, of one dimension of all positions."""
+        """A shape with the block's positions in one dimension, which is dropped for a single position."""
         own = () if self.positions is None else (self.positions.size,)
         return (*shape[:at], *own, *shape[at + 1 :])
 
     def _cut(self, each: Node, at: int, stem: str) -> Node:
-        """What is given of a tensor at the positions of the block."""
+        """The input for a tensor at the positions of the block."""
         if (each, at) not in self.cuts:
             name = self.components.asked(each, stem)
             self.cuts[each, at] = self._part(self.components.fresh(numbered(f"{name}.at")), each, at)
         return self.cuts[each, at]
 
     def _whole(self, each: Node, stem: str) -> Node:
-        """What is given of a tensor that has nothing to do with the axis."""
+        """The input for a tensor that does not depend on the axis."""
         if each.op in LEAVES and not is_sized(each):
             return each
         if each not in self.wholes:
@@ -407,7 +407,7 @@ class Block:
     # ---- one node
 
     def _made(self, each: Node) -> Node:
-        """What a node is at the positions of the block."""
+        """A node at the positions of the block."""
         at, axis = self.component.labels[each], self.component.axes[each]
         sizes = dict[Axis, Any](enumerate(each.sizes))
         if self.positions is not None:
@@ -422,7 +422,7 @@ class Block:
         return made
 
     def _together(self, each: Node) -> Sequence[Operand]:
-        """The operands of a node; of a sum those that do not recur are added before the loop."""
+        """The operands of a node; those of a sum that do not recur are added before the loop."""
         labels, axis = self.component.labels, self.component.axes[each]
         others = [operand for operand in each.operands if operand.node not in labels]
         if each.op != "add" or len(others) < 2 or all(operand.node.is_scalar for operand in others):
@@ -450,7 +450,7 @@ class Block:
         return Operand(self._cut(child, inner[0], stem), self._entries(each, reads, inner[0]))
 
     def _picked(self, each: Node, operand: Operand, inner: Sequence[int]) -> Operand:
-        """An operand, of which is picked before the loop what is read along its axis and others together."""
+        """An operand with the dimensions read along the loop's axis and others together gathered before the loop."""
         (child, reads), axis = operand, self.component.axes[each]
         axes = dict.fromkeys(axes_of(tuple(reads[d] for d in inner)))
         own = (axis, *(other for other in axes if other != axis))
@@ -462,11 +462,11 @@ class Block:
         return Operand(made, (*map(along, own), *(reads[d] for d in others)))
 
     def _recurs(self, entry: Affine | Gather) -> bool:
-        """Whether a position is held by what recurs."""
+        """Whether a position is read from a node that recurs."""
         return any(each in self.made for each in gathered((entry,)))
 
     def _entries(self, each: Node, entries: Entries, at: int | None = None) -> Entries:
-        """Positions as the block has them, of which one is that of the block; others along its axis are given."""
+        """Positions in the block: dimension `at` is the block's own; others along its axis are read from inputs."""
         rest = ((d, entry) for d, entry in enumerate(entries) if d != at or self.positions is not None)
         return tuple(entry if d == at else self._entry(each, entry) for d, entry in rest)
 
@@ -481,15 +481,15 @@ class Block:
 
     @property
     def held(self) -> list[Node]:
-        """What is given as it is, and is no constant."""
+        """The whole tensors that are inputs, but not constants."""
         return [each for each, made in self.wholes.items() if self.leaves[made].kind == "input"]
 
     def graph(self, outputs: Mapping[str, Node], begins: Mapping[Node, tuple[str, Node]] = {}) -> Graph:
-        """The block: given what comes in at its positions, states, and what is as it is, constants last.
+        """The block as a graph, whose inputs are cut tensors, states and whole tensors, with constants last.
 
         Args:
-            outputs: what it gives, by name.
-            begins: what states start from in it that are its own; those of others that go round in it are found.
+            outputs: its results, by name.
+            begins: the first values of the states that recur inside it; those of inner recurrences are found.
         """
         component = self.component
         inner = (each for each in component.states if each in begins or each not in component.outer)
@@ -504,18 +504,18 @@ class Block:
         return Graph(tuple(leaves), tuple(body), tuple(outputs), sizes)
 
     def named(self, each: Node) -> str:
-        """What the block calls one of its nodes."""
+        """The block's name of a node of the component."""
         made = self.made[each]
         if made not in self.names:
             self.names[made] = self.components.fresh(f"{self.stems[each]}_{n}" for n in itertools.count(1))
         return self.names[made]
 
     def _step(self, each: Node, begin: tuple[str, Node] | None) -> tuple[Equation, dict[str, Node]]:
-        """The equation of a state, and the nodes that it speaks of by name.
+        """The equation of a state, and the nodes that it refers to, by name.
 
         Args:
-            each: what stands for the state.
-            begin: what it starts from; if nothing is said, what it starts from at the positions of the block.
+            each: the node of the state.
+            begin: its first value; None for the first value at the positions of the block.
         """
         state = self.component.states[each]
         step, at = state.state.step, self.component.labels[each]
@@ -533,7 +533,7 @@ class Block:
         return written, told
 
     def _begin(self, state: _Tied, at: int) -> tuple[str, Node]:
-        """What a state that goes round at each position starts from there."""
+        """The first value, at the block's positions, of a state that recurs at each position."""
         if state.begin in self.made:
             return self.named(state.begin), self.made[state.begin]
         begin = self._cut(state.begin, at, f"{state.state.equation.name}.start")
@@ -541,10 +541,10 @@ class Block:
 
 
 def numbered(name: str) -> Iterator[str]:
-    """A name, and then with numbers."""
+    """A name, followed by the same name with the numbers 1, 2, …"""
     return itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1)))
 
 
 def is_sized(number: Node) -> bool:
-    """Whether a number is made of sizes."""
+    """Whether a number is computed from sizes."""
     return any(each.op == "size" for each in order([number]))

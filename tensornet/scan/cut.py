@@ -1,9 +1,9 @@
-"""Basic blocks: a graph cut where it does not go straight on, at its calls and at the states of its recurrences.
+"""Basic blocks: a graph cut at its calls and at the states of its recurrences.
 
     h[t] = tanh(x[t] + h_1[t]),   h_1[t] = previous[t](h[t], h0)
 
-What calls give and states hold is given to the program that is left, which has no circle; what calls are given, and
-states hold of the position before, it makes.
+The remaining program has no cycle. Its inputs are the results of calls and the states. Its outputs are the operands
+of calls, and the tensors that states hold at another position.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class State:
 
     Attributes:
         equation: its equation, a step.
-        behind: the tensor whose other position it is.
-        begin: what it starts from, as a tensor without its axis; "" if that is a number, or nothing.
-        level: 0 in a recurrence, 1 in one that goes round at each position of another, and so on.
+        behind: the tensor that it holds at another position.
+        begin: the name of its first value, a tensor without the axis; "" if that is a number or missing.
+        level: 0 in a recurrence, 1 in one that recurs at each position of another, and so on.
     """
 
     equation: Equation
@@ -55,18 +55,18 @@ class State:
 
     @property
     def at(self) -> int:
-        """The dimension along which it goes."""
+        """The dimension along which it recurs."""
         return self.equation.left.index(self.step.axes[0])
 
     def written(
         self, name: str, left: tuple[Any, ...], over: tuple[str, ...], behind: str, begin: str
     ) -> Equation:
-        """The equation of it under other names and axes.
+        """The equation of the state under other names and axes.
 
         Args:
-            name, behind: what it and the tensor behind are called.
-            left, over: its axes, and that along which it goes.
-            begin: what it starts from; "" for nothing.
+            name, behind: the names of the state and of the tensor behind it.
+            left, over: its axes, and the axis along which it recurs.
+            begin: the name of its first value; "" for none.
         """
         own = tuple(entry for entry in left if entry not in over)
         arguments = (Ref(behind, left), *([Ref(begin, own)] if begin else []))
@@ -75,11 +75,11 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """The program that is left of a graph, and what is cut out.
+    """The program that remains of a graph, and the states that are cut out.
 
     Attributes:
         graph: the graph.
-        program: its equations; what calls give and states hold is given.
+        program: its equations; the results of calls and the states are inputs.
         states: by name.
     """
 
@@ -89,7 +89,7 @@ class Cut:
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """The nodes of what is given to the program and of its results, by name."""
+        """The nodes of the program's inputs and results, by name."""
         function, names = self.program.function, self.program.names
         found = {leaf.name: each for each, leaf in self.program.leaves.items()}
         return found | dict(zip(names.outputs, function.outputs, strict=True))
@@ -97,14 +97,14 @@ class Cut:
 
 @functools.lru_cache(maxsize=64)
 def cut(graph: Graph) -> Cut:
-    """A graph, in whose recurrences each tensor of another position has an equation, cut there and at its calls."""
+    """Cuts a graph at its calls and states; each tensor of another position must have an equation of its own."""
     elements, states = of_tensors(graph), dict[str, State]()
     rest = replace(graph, leaves=tuple(replace(leaf, holds=elements[leaf.name]) for leaf in graph.leaves))
 
     def given(names: Iterable[str]) -> tuple[Leaf, ...]:
         return tuple(Leaf(name, "input", graph.named[name], holds=elements[name]) for name in names)
 
-    for level in itertools.count():  # of recurrences in recurrences too
+    for level in itertools.count():  # also of recurrences inside recurrences
         found = {each.equation.name: each for each in _states(rest, level)}
         if not found:
             break
@@ -140,7 +140,7 @@ def _states(graph: Graph, level: int) -> Iterator[State]:
 
 
 def _begin(state: State) -> Equation:
-    """The equation of what a state starts from."""
+    """The equation of the first value of a state."""
     left = state.equation.left
     return Equation(state.begin, left[: state.at] + left[state.at + 1 :], state.step.arguments[1])
 
@@ -151,12 +151,11 @@ Item: TypeAlias = "Equation | Apply"
 
 
 def put_together(items: Sequence[Item], told: bool = True) -> Iterator[Item]:
-    """Equations and calls, each after what it reads, and calls as late as can be; but steps read what is made after
-    them.
+    """Equations and calls in topological order, except that a step may precede the tensor that it shifts.
 
     Args:
         items: the equations and calls.
-        told: whether calls stay in their order.
+        told: whether calls stay in their order, and come as late as possible.
     """
     makers = {name: item for item in items for name in item.defines}
     return calls_late(
@@ -165,7 +164,7 @@ def put_together(items: Sequence[Item], told: bool = True) -> Iterator[Item]:
 
 
 def _before(item: Item, makers: Mapping[str, Item]) -> list[Item]:
-    """What an item must stand below: of a step that is what its start reads, and other steps."""
+    """The items that an item must follow; for a step, those that its start reads and other steps."""
     found = [makers[name] for name, _ in reads(item) if name in makers]
     if isinstance(item, Apply) or not isinstance(item.right, Call) or not is_step(item.right):
         return found

@@ -3,10 +3,10 @@
     f[b,t,o] = sigmoid(x[b,t,i] * W[o,i] + previous[t](h[b,t,p]) * U[o,p])
     h[b,t,o] = f * …
 
-The block makes what a component is at one position, of what comes in there and of the states that the one before left.
-What does not recur is loop-invariant, and leaves the loop by construction: it is made for all positions at once. What
-has nothing to do with the axis, `U`, is a constant of the block, and what is made of constants alone is made before
-the loop.
+The block computes one position of a component from the inputs at that position and the previous states. Tensors that
+do not recur are loop-invariant and leave the loop by construction: they are computed for all positions at once.
+Tensors without the axis, such as `U`, are constants of the block. Tensors that depend on constants alone are computed
+before the loop.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ from .states import with_states
 __all__ = ["lower_recurrences"]
 
 Large: TypeAlias = "Callable[[Sequence[Any]], bool]"
-"""Whether a tensor of some sizes had better not be there as a whole."""
+"""Whether a tensor of these sizes is too large to be held whole."""
 
 
 def lower_recurrences(graph: Graph, large: Large = lambda sizes: False, alone: bool = False) -> Graph:
-    """The graph with a call along its axis in the place of each recurrence, and without steps otherwise.
+    """The graph with each recurrence replaced by a call along its axis, and with no steps left.
 
     Args:
         graph: the graph.
-        large: whether a tensor of some sizes is too large to be held for all positions at once. Where all that read
-            such a state make smaller tensors of it, they move into the loop.
-        alone: whether products of what comes in are made position by position too, so that they are never there as
-            a whole.
+        large: whether a tensor of these sizes is too large to hold for all positions at once. The readers of such a
+            tensor move into the loop if all of them compute smaller tensors from it.
+        alone: whether products of inputs are computed position by position too, so that they are never held whole.
     """
     if not any(map(is_step, (part for equation in graph.own for part in equation.parts))):
         return graph
@@ -58,7 +57,7 @@ def lower_recurrences(graph: Graph, large: Large = lambda sizes: False, alone: b
 
 
 def _call(component: Component) -> None:
-    """Puts the call of a block along an axis in the place of a component."""
+    """Replaces a component by the call of a block along an axis."""
     components, block = component.components, Block(component)
     behind = {state.behind for state in component.states.values()}
     stacked = {each: _stacked(component, each) for each in block.made if each in component.nodes | behind}
@@ -73,14 +72,14 @@ def _call(component: Component) -> None:
 
 
 def _stacked(component: Component, each: Node) -> Node:
-    """What a call gives of a node: the axis of the loop is the first."""
+    """The result of a call for a node, with the axis of the loop first."""
     at = component.labels[each]
     shape = (each.shape[at], *each.shape[:at], *each.shape[at + 1 :])
     return leaf("input", shape, each.element, n=next(component.components.numbers))
 
 
 def _unstacked(component: Component, each: Node, whole: Node) -> Node:
-    """A node as a look at what a call gives of it."""
+    """A node as a copy of the call's result for it, with the axes in the node's order."""
     axes, at, names = range(len(each.shape)), component.labels[each], component.components.axes
     reads = tuple(map(along, (at, *(n for n in axes if n != at))))
     made = node("copy", dict(enumerate(each.shape)), [Operand(whole, reads)], tuple(map(along, axes)))
@@ -91,7 +90,7 @@ def _unstacked(component: Component, each: Node, whole: Node) -> Node:
 
 
 def _called(block: Block, joined: Sequence[Node]) -> Apply:
-    """The call of a block along the axis, which puts some nodes together."""
+    """The call of a block along the axis, which stacks some nodes."""
     component, components = block.component, block.components
     results = {block.named(each): block.made[each] for each in joined}
     following = {block.named(state.behind): block.made[state.behind] for state in component.outer.values()}
@@ -116,11 +115,11 @@ def _called(block: Block, joined: Sequence[Node]) -> Apply:
     return Apply(graph, operands, stacked, "", True, way)
 
 
-# ---------------------------------------------------------------------------- what else is made at each position
+# ---------------------------------------------------------------------------- other nodes computed at each position
 
 
 def _take_what_comes_in(component: Component, large: Large, alone: bool) -> None:
-    """Takes products of what comes in that are not to be there as a whole, and what is made of them alone."""
+    """Takes products among the inputs that must not be held whole, and elementwise functions of them."""
     names = component.components.names
 
     def comes_in(each: Node, axis: int) -> bool:
@@ -131,7 +130,7 @@ def _take_what_comes_in(component: Component, large: Large, alone: bool) -> None
 
 
 def _is_alone(component: Component, each: Node, axis: int) -> bool:
-    """Whether what comes in is a product that is made position by position, or of such ones element by element."""
+    """Whether an input is a contraction, or an elementwise function of one at the same position."""
     if each in component.components.names:
         return False
     if each.op == "contract" and len(each.sizes) > len(each.shape):
@@ -149,7 +148,7 @@ def _is_alone(component: Component, each: Node, axis: int) -> bool:
 
 
 def _grows(component: Component, each: Node, large: Large) -> bool:
-    """Whether a node is a large product of smaller factors, which is made position by position."""
+    """Whether a node is a large product of smaller factors, with no axis summed."""
     if each.op != "contract" or len(each.sizes) > len(each.shape) or None in each.dims:
         return False
     outer = all(len({*axes_of(reads)}) < len(each.sizes) for _, reads in each.operands)
@@ -157,7 +156,7 @@ def _grows(component: Component, each: Node, large: Large) -> bool:
 
 
 def _take_readers_of_large(component: Component, large: Large) -> None:
-    """Takes what makes smaller tensors of large ones, where nothing else reads these."""
+    """Takes the readers of a large node if all of them compute smaller tensors from it."""
     kept, after = component.components.results, set[Node]()
     for each in component.in_order:
         outside = component.outside(each)
@@ -169,7 +168,7 @@ def _take_readers_of_large(component: Component, large: Large) -> None:
 
 
 def _after(component: Component) -> set[Node]:
-    """What hangs on a component, and is no part of it."""
+    """The nodes that depend on a component and are no part of it."""
     hanging = {*component.labels}
     for each in component.components.rank:
         if not hanging.isdisjoint(each.children):
@@ -178,7 +177,7 @@ def _after(component: Component) -> set[Node]:
 
 
 def _is_less(component: Component, each: Node, large: Node, after: set[Node]) -> int | None:
-    """The axis of a node that makes something smaller of a large one at each position; nothing where it does not."""
+    """The axis along which a node computes something smaller than a large one at each position; None if it does not."""
     inner = component.states.keys() - component.outer.keys()
     if not (after | inner).isdisjoint(each.children):
         return None

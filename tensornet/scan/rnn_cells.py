@@ -1,10 +1,10 @@
-"""Kernel selection of recurrent cells: LSTM, GRU and plain RNN, however written.
+"""Kernel selection of recurrent cells: LSTM, GRU and plain RNN, however they are written.
 
     h_1[t,b,o] = lstm_along(x[b,t,i], W[n,i], U[n,p], h0[b,o], c0[b,o], b[n])
 
-A component is read from what it leaves, `h = o·tanh(c)`: its gates by the functions that these are, and what goes into
-each as one product of an input, one of the state before, and the rest. The weights of the gates, whatever they are
-made of, become matrices one above another.
+A component is matched from its result, `h = o·tanh(c)`. Gates are recognised by their functions. The argument of each
+is one product with an input, one product with the previous state, and biases. The weights of the gates may be any
+tensors; they are stacked into matrices.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ KERNELS = (LSTM_ALONG, GRU_ALONG, TANH_ALONG, RELU_ALONG)
 
 
 def select_rnn_kernels(graph: Graph, pays: Pays, supported: Container[str]) -> Graph:
-    """The graph, some of whose recurrences are kernels.
+    """The graph with some of its recurrences replaced by kernels.
 
     Args:
         graph: the graph.
-        pays: whether a kernel is quicker than a recurrence, told of both with what serves them alone.
-        supported: the kernels that there are.
+        pays: whether a kernel is quicker than a recurrence, given the graphs of both with the nodes they alone need.
+        supported: the names of the available kernels.
     """
     if not graph.recurrences or not any(row.name in supported for row in KERNELS):
         return graph
@@ -56,29 +56,29 @@ def select_rnn_kernels(graph: Graph, pays: Pays, supported: Container[str]) -> G
 
 
 def _pays(component: Component, cell: _Cell, pays: Pays) -> bool:
-    """Whether a kernel is quicker than what it stands for: both with what serves them alone."""
+    """Whether a kernel is quicker than the recurrence that it replaces, each with the nodes it alone needs."""
     components, given = component.components, (*cell.given, *cell.starts)
     name = components.names.get(cell.result, "h")
     loop = components.part(name, cell.result, given, component.states)
     return pays(loop, components.part(name, _kernel(component, cell), given))
 
 
-# ---------------------------------------------------------------------------- what a component says
+# ---------------------------------------------------------------------------- matching a component
 
 
 class _Other(Exception):  # noqa: N818
-    """A component is something else than what it is read as."""
+    """A component does not match the cell that is tried."""
 
 
 @dataclass(frozen=True)
 class _Gate:
-    """What goes into the function of a gate: `weight · given + state_weight · state + biases`.
+    """The argument of the function of a gate: `weight · given + state_weight · state + biases`.
 
     Attributes:
         given: the input: the axes around a cell, and then those of its channels.
-        weight, state_weight: matrices that it and the state are multiplied with.
-        bias: what is added, if something is.
-        inner: what is added to the product of the state alone.
+        weight, state_weight: the matrices that multiply the input and the state.
+        bias: the vector that is added, if any.
+        inner: the vector that is added to the product of the state alone.
     """
 
     given: Node
@@ -90,16 +90,16 @@ class _Gate:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A component, read.
+    """A component that matches a cell.
 
     Attributes:
         kind: the kernel.
-        gates: in the order of the kernel.
-        result: what it leaves.
-        starts: what its states start from.
-        given: what the input of it is made of.
-        left: where the result is, in the axes of the cell.
-        made: those of its channels.
+        gates: the gates, in the order of the kernel.
+        result: its only node that is read outside.
+        starts: the first values of its states.
+        given: the nodes that its input is computed from.
+        left: the positions of the result, in the axes of the cell.
+        made: the axes of its channels.
         sizes: the sizes of all axes.
     """
 
@@ -114,9 +114,9 @@ class _Cell:
 
 
 class _Reading:
-    """Reads a component as one of the cells that have kernels.
+    """Matches a component with the cells that have kernels.
 
-    A part is an operand, read along the axes of what the component leaves and others that are summed.
+    A part is an operand, read along the axes of the component's result and others that are summed.
     """
 
     def __init__(self, component: Component) -> None:
@@ -127,7 +127,7 @@ class _Reading:
         self.given, self.channels, self.products = dict[Node, None](), frozenset[int](), set[Node]()
 
     def cell(self) -> _Cell | None:
-        """The component as a cell, if it is one."""
+        """The component as a cell; None if it matches none."""
         states = self.component.states
         kinds = {1: (self._gru, self._plain), 2: (self._lstm,)}.get(len(states), ())
         behind = [state.behind for state in states.values()]
@@ -199,7 +199,7 @@ class _Reading:
         raise _Other
 
     def _kept_and_new(self, made: Operand, state: Node) -> tuple[Operand, Operand]:
-        """Of what is made of a state times a gate, and something new: that gate, and the new."""
+        """The gate and the new term in a sum of the state times a gate and a new term."""
         before = Operand(state, self.left)
 
         def keeps(term: Operand) -> bool:
@@ -210,7 +210,7 @@ class _Reading:
         return self._pair(kept, lambda each: self._look(each) == before)[1], new
 
     def _reset(self, held: Operand) -> tuple[Operand, list[Operand]]:
-        """A gate, and the terms that it is multiplied with: what is summed of them, if it is one product."""
+        """A gate, and the terms that it multiplies; a product of several factors is one term."""
         factors, summed = self._factors(held)
         gates = [each for each in factors if self._is(each, SIGMOID)]
         if len(gates) != 1 or {*axes_in(gates)} & summed:
@@ -221,7 +221,7 @@ class _Reading:
         return gates[0], [self._product(rest, summed)]
 
     def _product(self, factors: Sequence[Operand], summed: frozenset[Axis]) -> Operand:
-        """A product as a part that is opened to its factors."""
+        """A product as a part whose factors are known."""
         axes = [axis for axis in dict.fromkeys(axes_in(factors)) if axis not in summed]
         left = tuple(map(along, axes))
         made = Operand(node("contract", self.sizes, factors, left), left)
@@ -231,7 +231,7 @@ class _Reading:
         return made
 
     def _check_rest(self, rest: Operand, gate: Operand) -> None:
-        """Sees that one factor is 1 less another."""
+        """Raises `_Other` unless `rest` is 1 minus the gate."""
         _, less = _one(self._terms(rest), lambda each: _is_number(each, 1))
         _, other = _one(self._factors(less)[0], lambda each: _is_number(each, -1))
         if self._look(other) != self._look(gate):
@@ -240,7 +240,7 @@ class _Reading:
     # ---- parts
 
     def _look(self, part: Operand) -> Operand:
-        """A part, or what it is no more than a look at."""
+        """A part, or the part that it is a mere copy of."""
         while (
             part.node.op == "copy"
             and "fill" not in part.node.attributes
@@ -252,7 +252,7 @@ class _Reading:
         return part
 
     def _inside(self, part: Operand) -> tuple[list[Operand], frozenset[Axis]]:
-        """What a part is made of, and the axes that are summed in it."""
+        """The operands of a part, and the axes that it sums."""
         if part not in self.opened:
             each, table = part.node, dict[Axis, Affine]()
             for axes, entry, length in zip(each.dims, part.reads, each.shape, strict=True):
@@ -269,7 +269,7 @@ class _Reading:
     def _table(
         self, each: Node, axes: tuple[int, ...] | None, entry: Any, length: Size
     ) -> dict[Axis, Affine]:
-        """The positions along the axes of a dimension that is read at one."""
+        """The position along each axis of a dimension, given the position in the dimension."""
         if axes is None or not isinstance(entry, Affine):
             raise _Other
         if len(axes) == 1:
@@ -289,13 +289,13 @@ class _Reading:
         return found
 
     def _at(self, each: Node, axis: int, position: Size) -> Affine:
-        """An axis that stands for a fixed position of another one."""
+        """A new axis for a fixed position of an axis."""
         found = ("at", each, axis, position)
         self.fixed[found], self.sizes[found] = position, each.sizes[axis]
         return along(found)
 
     def _terms(self, part: Operand) -> list[Operand]:
-        """The terms of a sum, of what is made for all positions too."""
+        """The terms of a sum, also of a sum that is computed for all positions before the loop."""
         part = self._look(part)
         if part.node.op == "add" and (self._recurs(part) or self.label in axes_of(part.reads)):
             return [term for each in self._inside(part)[0] for term in self._terms(each)]
@@ -309,7 +309,7 @@ class _Reading:
         return self._inside(part)
 
     def _pair(self, part: Operand, chosen: Callable[[Operand], bool]) -> tuple[Operand, Operand]:
-        """Two factors, the first of them told."""
+        """The two factors of a product, the chosen one first."""
         factors, summed = self._factors(part)
         if summed:
             raise _Other
@@ -324,30 +324,30 @@ class _Reading:
         return self._inside(self._look(part))[0][0]
 
     def _apart(self, terms: Sequence[Operand]) -> tuple[Operand, list[Operand]]:
-        """The one term that hangs on a state, and all others."""
+        """The one term that depends on a state, and all others."""
         recurring = [each for each in terms if self._recurs(each)]
         if len(recurring) != 1:
             raise _Other
         return recurring[0], [each for each in terms if each is not recurring[0]]
 
     def _recurs(self, part: Operand) -> bool:
-        """Whether a part hangs on a state: what does, and the component reads, is one of its nodes."""
+        """Whether a part depends on a state: it is a node or state of the component, or a product of these."""
         return part.node in self.component.labels or part.node in self.products
 
     # ---- gates
 
     @property
     def _made(self) -> tuple[Axis, ...]:
-        """The axes of the channels of what is made."""
+        """The axes of the result's channels."""
         return tuple(axis for d in sorted(self.channels) for axis in axes_of((self.left[d],)))
 
     def _gate(self, argument: Operand, state: Node, sign: int = 1) -> _Gate:
-        """What goes into the function of a gate, of which a kernel may have 1 less in its place."""
+        """The gate of an argument of its function; with sign -1, of 1 minus the gate."""
         hangs, others = self._apart(self._terms(argument))
         return self._gate_of(others, self._of_state(hangs, state), sign)
 
     def _of_state(self, part: Operand, state: Node) -> _Product:
-        """What a state is multiplied with, and its channels there."""
+        """The weights that multiply a state, and the axes of the state's channels there."""
         factors, summed = self._factors(part)
         found = [each for each in map(self._look, factors) if each.node is state]
         weights = [each for each in factors if self._look(each).node is not state]
@@ -365,7 +365,7 @@ class _Reading:
     def _gate_of(
         self, others: Sequence[Operand], state: _Product, sign: int = 1, inner: Sequence[Operand] = ()
     ) -> _Gate:
-        """A gate of a state's weight and of terms beside it: one product of an input, and what is added."""
+        """A gate from a state's weight and the other terms: one product with an input, and biases."""
         around = tuple(axis for axis in axes_of(self.left) if axis not in self._made)
         moving = [each for each in others if not {*around}.isdisjoint(axes_of(each.reads))]
         if len(moving) != 1:
@@ -388,28 +388,28 @@ class _Reading:
         )
 
     def _check_axes(self, parts: Sequence[Operand], more: set[Axis]) -> None:
-        """Sees that parts have the channels of what is made and some more."""
+        """Raises `_Other` unless parts have the axes of the result's channels, and no others than `more`."""
         axes = {*axes_in(parts)} - self.fixed.keys()
         if axes - {*self._made} - more or not axes.issuperset(self._made):
             raise _Other
 
     def _matrix(self, read: Sequence[Axis]) -> Entries:
-        """The channels of what is made as one dimension, and those that are read as another."""
+        """The result's channels as one dimension, and the channels that are read as another."""
         return _position(self._made, self.sizes), _position(read, self.sizes)
 
     def _multiplied(self, factors: Sequence[Operand], left: Entries, sign: int = 1) -> Node:
-        """A product of some parts, or what is that much less than 0."""
+        """The product of some parts, negated if the sign is -1."""
         given = [*([Operand(number(-1))] if sign < 0 else []), *factors]
         left = (*map(along, self._fixed(given)), *left)
         plain = len(given) == 1 and {*axes_in(given)} <= {*axes_of(left)}
         return self._at_fixed(node("copy" if plain else "contract", self.sizes, given, left), given)
 
     def _fixed(self, parts: Iterable[Operand]) -> list[Axis]:
-        """The axes of some parts of which there is one position."""
+        """The axes of some parts that are fixed at one position."""
         return [axis for axis in dict.fromkeys(axes_in(parts)) if axis in self.fixed]
 
     def _at_fixed(self, made: Node, parts: Iterable[Operand]) -> Node:
-        """What is made of some parts, at the positions of the axes that are fixed, which come first."""
+        """A node computed from some parts, read at the positions of the fixed axes, which come first."""
         positions = tuple(Affine((), self.fixed[axis]) for axis in self._fixed(parts))
         axes = range(len(made.shape) - len(positions))
         rest = tuple(map(along, axes))
@@ -417,7 +417,7 @@ class _Reading:
         return node("copy", sizes, [Operand(made, (*positions, *rest))], rest) if positions else made
 
     def _added(self, terms: Sequence[Operand], sign: int) -> Node | None:
-        """The sum of some parts, along the channels of what is made."""
+        """The sum of some parts along the result's channels, negated if the sign is -1; None for no parts."""
         if not {*axes_in(terms)} - self.fixed.keys() <= {*self._made}:
             raise _Other
         if not terms:
@@ -431,7 +431,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Product:
-    """What a state is multiplied with, and the axes of its channels there."""
+    """The weights that multiply a state, and the axes of the state's channels there."""
 
     weights: tuple[Operand, ...]
     read: tuple[Axis, ...]
@@ -447,7 +447,7 @@ def _is_number(part: Operand, value: int) -> bool:
 
 
 def _one(parts: Sequence[Operand], chosen: Callable[[Operand], bool]) -> tuple[Operand, Operand]:
-    """Of two, the one that is chosen, and the other."""
+    """The chosen one of two parts, and the other; raises `_Other` if not exactly one of two is chosen."""
     found = [each for each in parts if chosen(each)]
     if len(parts) != 2 or len(found) != 1:
         raise _Other
@@ -458,7 +458,7 @@ def _one(parts: Sequence[Operand], chosen: Callable[[Operand], bool]) -> tuple[O
 
 
 def _kernel(component: Component, cell: _Cell) -> Node:
-    """What a cell leaves, as its kernel computes it."""
+    """The result of a cell, computed by its kernel."""
     gates, first = cell.gates, cell.gates[0]
     at = component.labels[cell.result]
     around = [axis for axis in axes_of(cell.left) if axis not in cell.made]

@@ -1,6 +1,6 @@
-"""States of recurrences: each tensor of another position as an equation of its own, `h_1 = previous[t](h, h0)`.
+"""States of recurrences: each tensor read at another position as its own equation, `h_1 = previous[t](h, h0)`.
 
-A step outside of a recurrence is a crop beside what it starts from.
+A step outside of a recurrence becomes a crop, concatenated with its start.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = ["moved", "states_of", "with_states"]
 
 @functools.lru_cache(maxsize=256)
 def with_states(graph: Graph) -> Graph:
-    """The graph, in whose recurrences each tensor of another position has an equation: `h_1 = previous[t](h, h0)`.
+    """The graph, with an equation for each recurrent tensor of another position: `h_1 = previous[t](h, h0)`.
 
-    What goes round alone is read before it is defined; all else stands below what it reads.
+    Only recurrent tensors are read before they are defined; each other equation follows those that it reads.
     """
     if next(read_later(graph.body, (leaf.name for leaf in graph.leaves)), None) is None:
         return graph
@@ -50,7 +50,7 @@ def with_states(graph: Graph) -> Graph:
 
 
 class _States(Written):
-    """Puts the equation of a state before what reads it first."""
+    """Puts the equation of a state before the equation that reads it first."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
@@ -58,7 +58,7 @@ class _States(Written):
         self.round = {name for each in graph.recurrences for name in each.names}
 
     def changed(self) -> Graph:
-        """The graph."""
+        """The changed graph."""
         for item in self.graph.body:
             if isinstance(item, Equation) and item.name in self.round:
                 item = self._told(item)
@@ -81,7 +81,7 @@ class _States(Written):
         return any(ref.name in self.round for ref in references(expression))
 
     def _state(self, step: Call, equation: Equation) -> Ref:
-        """The tensor that a step reads, under the axes it reads it with."""
+        """The state that a step reads, under the axes of the reader."""
         operand, *starts = step.arguments
         if not isinstance(operand, Ref) or _hangs_on(operand.index, step.axes[0]):
             left, name = free_axes(operand), self.numbered(equation.name)
@@ -112,7 +112,7 @@ class _States(Written):
         state: Ref,
         equation: Equation,
     ) -> Expression:
-        """The start of a state that is read in other parts than it has: a tensor, read in those."""
+        """The start of a state whose reader groups its axes differently: a new tensor, read in the state's groups."""
         if is_scalar(start):
             return start
         flat = _flat(left)
@@ -124,7 +124,7 @@ class _States(Written):
         return Ref(name, index)
 
     def _canonical(self, ref: Ref) -> tuple[dict[str, str], tuple[str | tuple[str, ...], ...], bool]:
-        """Axes for a tensor, whoever reads it: what a reader's are called, the index, and whether each has one."""
+        """Axes of a tensor for all readers: the new names of a reader's axes, the index, whether it has each once."""
         names, entries, is_whole = dict[str, str](), list[str | tuple[str, ...]](), True
         taken: set[str] = set()
 
@@ -149,7 +149,7 @@ class _States(Written):
 
 
 def states_of(group: Recurrence) -> tuple[Equation, ...]:
-    """The equations of what the position before left."""
+    """The equations of the states of a recurrence."""
     return tuple(
         each
         for each in group.equations
@@ -158,7 +158,7 @@ def states_of(group: Recurrence) -> tuple[Equation, ...]:
 
 
 def _is_state(equation: Equation) -> bool:
-    """Whether an equation is no more than a tensor at another position."""
+    """Whether an equation is only a tensor at another position."""
     match equation.right:
         case Call(_, (Ref(_, index), *_), (_,)) as step if is_step(step):
             plain = all(isinstance(entry, str | tuple) for entry in index)
@@ -167,7 +167,7 @@ def _is_state(equation: Equation) -> bool:
 
 
 def _hangs_on(index: tuple[Index, ...], axis: str) -> bool:
-    """Whether a tensor is read along an axis, and at positions that hang on that besides."""
+    """Whether an index uses an axis other than as one plain entry."""
     return axis in axes_of_index(tuple(entry for entry in index if entry != axis)) or index.count(axis) > 1
 
 
@@ -179,7 +179,7 @@ def _flat(index: tuple[Index, ...]) -> list[Any]:
 
 
 def moved(step: Call) -> Expression:
-    """What a step reads, all positions at once: cropped on one side, with the start on the other."""
+    """A step at all positions at once: its operand, cropped on one side, with the start on the other."""
     operand, *starts = step.arguments
     ahead = 1 if step.function == PREVIOUS.name else -1
     (axis,) = step.axes

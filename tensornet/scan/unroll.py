@@ -1,6 +1,6 @@
 """Unrolling along an axis: a block's equations with the axis as one more dimension.
 
-z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])          of the block
+z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])          in the block
 h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h.before[b,t,p] * U[o,p])
 """
 
@@ -32,12 +32,12 @@ Left = tuple[str | tuple[str, ...], ...]
 
 @dataclass
 class Repeated:
-    """A block along an axis, while it is written out.
+    """A block along an axis, while it is unrolled.
 
     Attributes:
-        axis: what the axis is called.
-        names: what tensors of the block are called by the caller.
-        varying: which of these have the axis, and where.
+        axis: the name of the axis.
+        names: the caller's names of the block's tensors.
+        varying: the block's tensors that have the axis, and its dimension.
     """
 
     axis: str
@@ -53,13 +53,13 @@ class Repeated:
         Args:
             line: the call.
             block: the equations of the block.
-            outputs: those of its tensors that are the results.
+            outputs: the names of its results.
         """
         results = dict(zip(outputs, line.lefts, strict=True))
         for equation in block:
             result = results.pop(equation.name, None)
             yield self._equation(equation, result, line)
-        for name, result in results.items():  # handed through
+        for name, result in results.items():  # passed through
             yield replace(result, right=self._read(Ref(name, self._without(result.left))))
 
     def _without(self, left: Left) -> Left:
@@ -67,7 +67,7 @@ class Repeated:
         return left[:at] + left[at + 1 :]
 
     def _equation(self, equation: Equation, result: Equation | None, line: Calling) -> Equation:
-        """One equation, under the axes of the result if it gives that."""
+        """One equation, under the axes of the result if it defines one."""
         if self.axis in {*occurring(equation.right), *axes_of_index(equation.left)}:
             taken = {self.axis, *occurring(equation.right), *axes_of_index(equation.left)}
             equation = renamed_axes(equation, {self.axis: fresh(self.axis, taken)})
@@ -91,7 +91,7 @@ class Repeated:
         return any(ref.name in self.varying for ref in references(right))
 
     def _read(self, part: Expression) -> Expression:
-        """An expression of the block, of the caller's tensors at a position."""
+        """An expression of the block over the caller's tensors, which have the axis."""
         part = transform(part, self._read)
         if not isinstance(part, Ref):
             return part
@@ -103,7 +103,7 @@ class Repeated:
 
 
 def _under(equation: Equation, left: Left, axis: str) -> Equation:
-    """The equation with other axes on its left; those in it that are called so give way."""
+    """The equation with other axes on its left; its own axes of the same names are renamed."""
     names: Mapping[str, str] = {
         ours: theirs
         for one, other in zip(equation.left, left, strict=True)
