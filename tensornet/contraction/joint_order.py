@@ -1,8 +1,9 @@
 """Joint forward and backward order of a contraction.
 
-A product of pairs (a·b)·c has as many products back as it has factors: of each pair, the gradient of the one is
-that of the result times the other. They take the same FLOPs, but not the same time: what is quickest forward may
-leave long thin products, or copies, for the backward pass. So a few trees are priced both ways.
+The backward pass of a product of pairs (a·b)·c has up to two products for each pair: the gradient of one tensor is the
+gradient of the result times the other tensor. Each takes the same FLOPs as its pair, but not the same time. The order
+that is fastest forward may leave long thin products, or copies, for the backward pass. So a few trees are priced
+forward and backward.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from .pairs import Layout, Strategy, flatten
 __all__ = ["Factor", "joint_order", "joint_product", "names_of"]
 
 EVERY, PRICED = 4, 5
-"""Of so many factors every tree is looked at; and so many trees are priced, orders in memory and all."""
+"""The most factors for which every tree is considered, and the number of trees that are priced with layouts."""
 
 GRADIENTS = 2
-"""In so many orders each gradient may lie, besides that of what it is the gradient of."""
+"""The number of layouts considered for each gradient, besides the layout of the tensor it is the gradient of."""
 
 LEAST = 0.15
-"""The share of the time that another tree than the one quickest forward must save: seconds are expected ones."""
+"""The share of the time that another tree must save over the one fastest forward, because times are only estimates."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Factor:
 
     Attributes:
         left: its dimensions: axes, or composites of them.
-        sizes: those of the axes; one that is no integer goes by the name of its axis.
+        sizes: the sizes of the axes. One that is not an integer is represented by the name of its axis.
         changes: whether it gets a gradient.
     """
 
@@ -56,9 +57,9 @@ class Factor:
 
 @searched_once
 def joint_order(problem: Problem, changing: frozenset[int]) -> Order:
-    """The order that is expected to be quickest, forward and back.
+    """The order that is expected to be fastest, forward and backward together.
 
-    The gradient of the result comes in the order that would suit, so that another one is copied in the backward pass.
+    The gradient of the result is assumed to be in the wanted layout. The backward pass copies one in another layout.
 
     Args:
         problem: the product.
@@ -74,7 +75,7 @@ def joint_order(problem: Problem, changing: frozenset[int]) -> Order:
 
 
 def _seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
-    """What an order takes forward and back; whoever reads a result that does not suit has it copied."""
+    """The seconds of an order, forward and backward. A result that is not in the wanted layout is copied."""
     return sum(pair.way.seconds for pair in order) + _Backward(problem, order, changing).found().seconds
 
 
@@ -89,7 +90,7 @@ def _trees(problem: Problem) -> Iterator[Tree]:
 
 
 def _every_tree(waiting: tuple[int, ...], following: int) -> Iterator[Tree]:
-    """All ways to make one of some tensors, two by two."""
+    """All trees that contract some tensors to one, pair by pair."""
     if len(waiting) == 1:
         yield ()
         return
@@ -100,7 +101,7 @@ def _every_tree(waiting: tuple[int, ...], following: int) -> Iterator[Tree]:
 
 
 def _largest_last(problem: Problem) -> Tree:
-    """The small factors, as weights are, multiplied together in the fewest FLOPs before the largest."""
+    """The tree that first multiplies all factors but the largest, as weights are, in the fewest FLOPs."""
     extents = [math.prod(problem.sizes[axis] for axis in layout) for layout in problem.layouts]
     largest, count = extents.index(max(extents)), len(extents)
     others = [number for number in range(count) if number != largest]
@@ -115,40 +116,40 @@ def _largest_last(problem: Problem) -> Tree:
 
 @dataclass(frozen=True)
 class _Back:
-    """A backward pass from the gradient of a tensor as that lies: what it takes, and how the next gradients lie."""
+    """A backward pass from the gradient of a tensor in a given layout: its seconds, and layouts of later gradients."""
 
     seconds: float = 0.0
     lying: tuple[tuple[int, Layout], ...] = ()
 
     def after(self, way: Strategy, number: int) -> _Back:
-        """With the product before it, which makes the gradient of an intermediate of some number."""
+        """This pass preceded by the product `way`, which computes the gradient of the tensor with the given number."""
         return _Back(way.seconds + self.seconds, ((number, flatten(way.result)), *self.lying))
 
     def beside(self, other: _Back) -> _Back:
-        """Two ways, both gone."""
+        """Both passes together."""
         return _Back(self.seconds + other.seconds, (*self.lying, *other.lying))
 
 
 class _Backward:
-    """The products back of an order: how the gradient of each intermediate lies best, all that follows included."""
+    """The backward products of an order: the best layout of each intermediate's gradient, with all that follows."""
 
     def __init__(self, problem: Problem, order: Order, changing: frozenset[int]) -> None:
         self.problem, self.order, self.count = problem, order, len(problem.layouts)
         self.pricing = problem.pricing
         self.layouts, self.changes = _along(problem, order, changing)
-        self.forms = [{layout: None} for layout in self.layouts]  # in which orders each tensor is there
+        self.forms = [{layout: None} for layout in self.layouts]  # the layouts in which each tensor exists
         for pair in order:
             for number, is_first in ((pair.first, True), (pair.second, False)):
-                if number < self.count:  # a factor that is copied is read so in both passes
+                if number < self.count:  # the copy of a factor serves both passes
                     self.forms[number][pair.way.read(self.layouts[number], is_first)] = None
         self.below, self.ways = functools.cache(self._below), functools.cache(self._ways)
 
     def found(self) -> _Back:
-        """The backward pass from the gradient of the result, which lies as that is wanted."""
+        """The backward pass from the gradient of the result, in the layout wanted for the result."""
         return self.below(len(self.layouts) - 1, self.problem.wanted or self.layouts[-1])
 
     def _below(self, number: int, lying: Layout) -> _Back:
-        """The backward pass from the gradient of a tensor that lies in some order."""
+        """The backward pass from the gradient of a tensor, in the given layout."""
         if number < self.count:
             return _Back()
         pair = self.order[number - self.count]
@@ -158,7 +159,7 @@ class _Backward:
         return min(both, key=lambda each: each.seconds)
 
     def _through(self, lying: Layout, waiting: Sequence[tuple[int, int]]) -> _Back:
-        """The gradients of both tensors of a pair, one after another: what the first reads copied, the other may."""
+        """The gradients of both tensors of a pair, in order. The second product may reuse a copy made for the first."""
         incoming, total = {lying: None}, _Back()
         for one, other in waiting:
             ways = (
@@ -172,7 +173,7 @@ class _Backward:
         return total
 
     def _ways(self, a: Layout, b: Layout, one: int) -> Sequence[Strategy]:
-        """The products of a gradient and the other tensor of a pair that are worth looking at, the quickest first."""
+        """The strategies worth trying for a gradient times the other tensor of a pair, the fastest first."""
         result, given = self.layouts[one], one < self.count
         ways = self.pricing.ways(a, b, frozenset(result), result if given else None, ())
         if given:
@@ -182,7 +183,7 @@ class _Backward:
 
 
 def _along(problem: Problem, order: Order, changing: frozenset[int]) -> tuple[list[Layout], list[bool]]:
-    """How the factors and the results of the pairs lie, and which get gradients."""
+    """The layouts of the factors and of the results of pairs, and whether each gets a gradient."""
     changes = [number in changing for number in range(len(problem.layouts))]
     for pair in order:
         changes.append(changes[pair.first] or changes[pair.second])
@@ -193,13 +194,13 @@ def _along(problem: Problem, order: Order, changing: frozenset[int]) -> tuple[li
 
 
 def joint_product(factors: Sequence[Factor], problem: Problem, order: Order, left: Layout) -> JointGraph:
-    """A product, pair by pair, as a graph with its backward pass, in which everything is written as it is to lie.
+    """A product, pair by pair, as a graph with its backward pass. The order of axes of each tensor is its layout.
 
     Args:
         factors: the factors.
-        problem: the product of these, as they lie.
+        problem: their product, with the layouts of the factors.
         order: the pairs.
-        left: the axes of the result, in the order in which its gradient is expected to lie.
+        left: the axes of the result, in the expected layout of its gradient.
     """
     axes = dict.fromkeys(axis for each in factors for axis in each.sizes)
     names = dict(zip(axes, names_of(axes), strict=True))
@@ -235,7 +236,7 @@ def joint_product(factors: Sequence[Factor], problem: Problem, order: Order, lef
 
 
 def _laid(graph: Graph, orders: Mapping[str, Layout]) -> Graph:
-    """The same graph, some of whose tensors have their dimensions in other orders."""
+    """The same graph, with the dimensions of some tensors in other orders."""
     places = dict[str, list[int]]()
 
     def read(expression: Expression) -> Expression:
@@ -256,7 +257,7 @@ def _laid(graph: Graph, orders: Mapping[str, Layout]) -> Graph:
 
 
 def names_of(axes: Iterable[str]) -> list[str]:
-    """What the graph of a product calls its axes: as they are called, all leading ones together by a name."""
+    """The names of the axes in the graph of a product. They are unchanged, except that `...` becomes a single name."""
     known = list(axes)
     return [fresh("lead", set(known)) if axis == ELLIPSIS else axis for axis in known]
 
@@ -270,5 +271,5 @@ def _dim(
 
 
 def _as_it_is(axes: Any, kept: Any, sizes: Any) -> tuple[tuple[int, int], ...]:
-    """No product is of more than two."""
+    """No pairs, because no product has more than two factors."""
     return ()

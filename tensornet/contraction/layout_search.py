@@ -1,7 +1,7 @@
-"""Layout assignment: in which order in memory each intermediate of a contraction lies, by dynamic programming.
+"""Layout assignment: the order in memory of each intermediate of a contraction, by dynamic programming.
 
-It goes over sets of operands and the layouts of each, along one tree of pairs or along all. `order_search.py` says
-which trees, and is the entry.
+The search goes over sets of operands and the layouts of each, along one tree of pairs or along all trees.
+`order_search.py` chooses the trees, and is the entry.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from .pairs import EXPANDED, Layout, Pricing, Strategy, flatten
 __all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_right", "path_of", "tree_of"]
 
 FORMS, LARGE = (8, 5), 7
-"""Of each intermediate so many orders in memory are followed, in products of fewer than so many tensors and of others.
-With 5 in all, two of 1,000 random products of 3 to 9 tensors take more than 1.01 times as long as with 16, the worst
-1.05 times, and attention over the modes of a tensor 1.03 times; with 4, one of 300 takes 1.25 times as long."""
+"""The number of layouts kept for each intermediate: `FORMS[0]` in products of fewer than `LARGE` tensors, else
+`FORMS[1]`. With 5 everywhere, two of 1,000 random products of 3 to 9 tensors take more than 1.01 times as long as with
+16, the worst 1.05 times. Attention over the modes of a tensor takes 1.03 times as long. With 4, one of 300 takes 1.25
+times as long."""
 
 READERS = 5
-"""The order of an elementwise product is fitted to so many of the operands that are still to come."""
+"""The number of waiting operands that the layout of an elementwise product is fitted to."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class Problem:
     """An n-ary contraction to be ordered.
 
     Attributes:
-        layouts: the axes of each operand, as they lie.
+        layouts: the axes of each operand, in their order in memory.
         kept: the axes of the result.
-        wanted: the order in memory that would suit the result.
+        wanted: the layout that is preferred for the result.
         sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
-        invariant: the operands that depend on nothing that a call gives.
+        invariant: the operands that depend on no argument of a call.
         expanded: bytes up to which an operand may be repeated along the batch axes of another.
-        asked: the part of those who read the result that have it copied into the order that would suit.
-        composite: the axes that stand for several that go together.
+        asked: the share of the readers of the result that copy it into the wanted layout.
+        composite: the axes that represent several axes that always occur together.
     """
 
     layouts: tuple[Layout, ...]
@@ -57,12 +58,12 @@ class Problem:
 
     @functools.cached_property
     def pricing(self) -> Pricing:
-        """What its pairs take."""
+        """The pricing of its pairs."""
         rest = self.expanded, self.asked, self.composite
         return Pricing(self.sizes, self.profile, self.itemsize, *rest)
 
     def holders(self) -> dict[str, int]:
-        """The operands that have each axis, as a set of bits."""
+        """For each axis, the set of operands that have it, as bits."""
         found: dict[str, int] = dict.fromkeys(itertools.chain(*self.layouts), 0)
         for number, layout in enumerate(self.layouts):
             for axis in layout:
@@ -72,9 +73,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two tensors and the way to contract them.
+    """Two tensors and the strategy to contract them.
 
-    A number below that of the operands is one of these; the ones above are the results of pairs, in order.
+    Numbers below the count of operands are operands. Those from there on are the results of pairs, in order.
     """
 
     first: int
@@ -83,17 +84,17 @@ class Pair:
 
 
 Order: TypeAlias = "tuple[Pair, ...]"
-"""An n-ary contraction decided: which pairs, and each in which way. Empty for a single operand."""
+"""A decided n-ary contraction: its pairs, each with its strategy. Empty for a single operand."""
 
 Choose: TypeAlias = "Callable[[Problem], Order]"
 
 Tree: TypeAlias = "tuple[tuple[int, int], ...]"
-"""Which tensors to contract with which, numbered as in `Pair`."""
+"""The pairs of tensors to contract, numbered as in `Pair`."""
 
 
 @dataclass(frozen=True)
 class _Made:
-    """An intermediate on the way to an order: what it was made of, how, and the operands in it."""
+    """An intermediate during the search: its two parts, the strategy, and the operands in it."""
 
     first: _Made | int
     second: _Made | int
@@ -102,13 +103,13 @@ class _Made:
 
 
 _Layouts: TypeAlias = dict[Layout, tuple[float, "_Made | int"]]
-"""For every order in memory that an intermediate may come out in, its form, the fastest way to it."""
+"""For every layout that an intermediate may have, called its form, the fastest way to compute it, with the seconds."""
 
 
 class Search:
-    """Ways to make the intermediates of one contraction, by dynamic programming over their forms.
+    """Dynamic programming over the forms of the intermediates of one contraction.
 
-    A set of operands is a number, with a bit for each of them.
+    A set of operands is a number, with a bit for each operand.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -131,22 +132,22 @@ class Search:
         known: Mapping[int, _Layouts],
         bound: float,
     ) -> _Layouts:
-        """The forms worth following of what some operands become, if they take at most `bound` seconds.
+        """The forms worth keeping of the intermediate of some operands, if they take at most `bound` seconds.
 
-        Pairs of halves, each in one of its layouts, are tried by increasing lower bound, until none that is left can
-        be among the layouts that are kept.
+        Pairs of halves, each in one of its layouts, are tried by increasing lower bound. The search ends when no
+        remaining pair can give one of the layouts that are kept.
 
         Args:
             subset: the operands.
-            halves: the ways to cut them in two, each half with its forms in `known`.
+            halves: the ways to divide them in two, each half with its forms in `known`.
             known: the forms of sets of operands.
-            bound: seconds.
+            bound: the limit in seconds.
         """
         problem, found, kept = self.problem, _Layouts(), self.axes_of(subset)
         wanted = problem.wanted if subset == self.everything else None
         readers = self._readers(subset, kept)
         enough = self.forms if subset != self.everything else 1
-        is_copied = not kept <= problem.kept  # by products of matrices; elementwise ones take it as it lies
+        is_copied = not kept <= problem.kept  # for matrix products; elementwise ones take any layout
         farthest = self.pricing.copied_at_most(kept) if is_copied else math.inf
         pairs = sorted(self._pairs(halves, known), key=lambda each: each[0])
         for lowest, before, (a, made_a), (b, made_b) in pairs:
@@ -166,7 +167,7 @@ class Search:
     def _pairs(
         self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts]
     ) -> Iterator[tuple[float, float, tuple[Layout, _Made | int], tuple[Layout, _Made | int]]]:
-        """Two parts in their forms, with the seconds that what they become takes at least, and those before."""
+        """Each pair of forms of two halves: a lower bound for their result, the seconds before it, and the forms."""
         for one, other in halves:
             least = self.floor(one, other)
             for a, (time_a, made_a) in known[one].items():
@@ -174,21 +175,21 @@ class Search:
                     yield time_a + time_b + least, time_a + time_b, (a, made_a), (b, made_b)
 
     def _floor(self, one: int, other: int) -> float:
-        """A lower bound: seconds that contracting two intermediates takes, however they lie."""
+        """A lower bound of the seconds to contract two intermediates, in any layouts."""
         return self.pricing.least(self.axes_of(one), self.axes_of(other), self.axes_of(one | other))
 
     def _after(self, subset: int) -> float:
-        """A lower bound of what remains to be done once there is an intermediate, in any order."""
+        """A lower bound of the seconds that remain once an intermediate is computed, in any order."""
         waiting = [axes for number, axes in enumerate(self.axes) if not subset >> number & 1]
         return self.pricing.least_of([self.axes_of(subset), *waiting]) if waiting else 0.0
 
     def _after_each(self, parts: Mapping[int, float]) -> dict[int, float]:
-        """The same for every union of some intermediates that all become one, in any order.
+        """The same lower bound for every union of some intermediates, all of which are contracted in any order.
 
-        Dynamic programming twice over: what making each union takes at least, and then what the whole takes beside it.
+        Dynamic programming runs twice: first for the least seconds to compute each union, then for those of the rest.
 
         Args:
-            parts: the intermediates, each with the seconds that it takes at least.
+            parts: the intermediates, each with the least seconds that it takes.
         """
         unions = [sum(each) for n in range(1, len(parts) + 1) for each in itertools.combinations(parts, n)]
         inside, whole = dict(parts), unions[-1]
@@ -204,7 +205,7 @@ class Search:
         return after
 
     def _axes_of(self, subset: int) -> frozenset[str]:
-        """The axes of what some operands become; those of one alone are all its own."""
+        """The axes of the intermediate of some operands. A single operand has all of its own axes."""
         if subset & (subset - 1) == 0:
             return self.axes[subset.bit_length() - 1]
         kept, outside = self.problem.kept, ~subset
@@ -213,7 +214,7 @@ class Search:
         )
 
     def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
-        """Of the axes of an intermediate those that each of a few other operands has, where not all."""
+        """For each of a few other operands, the axes that it shares with an intermediate, unless these are all."""
         others = {axis: self.holders[axis] & ~subset for axis in kept}
         waiting = functools.reduce(operator.or_, others.values(), 0)
         found: dict[frozenset[str], None] = {}
@@ -223,7 +224,7 @@ class Search:
         return tuple(axes for axes in found if axes and axes != kept)
 
     def pruned(self, forms: _Layouts, is_copied: bool) -> _Layouts:
-        """The forms that nothing beats: not the fastest and a copy, if one is made, and the quickest ones."""
+        """The fastest forms. If readers may copy them, without those slower than the fastest form and a copy of it."""
         least, layout = min((seconds, layout) for layout, (seconds, _) in forms.items())
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
         near = (
@@ -234,11 +235,11 @@ class Search:
         return dict(itertools.islice(near, self.forms))
 
     def along(self, tree: Tree, bound: float = math.inf) -> tuple[float, Order]:
-        """The fastest forms along a given tree; of a pair, the tensor with the first operand goes first.
+        """The seconds and the order of the fastest forms along a tree. In a pair, the lowest operand's tensor is first.
 
         Args:
-            tree: which tensors to contract with which.
-            bound: seconds; where every order along the tree takes longer, that is infinitely long.
+            tree: the pairs of tensors to contract.
+            bound: the limit in seconds. If every order along the tree takes longer, the seconds are infinite.
         """
         known, made = self._operands(), self._subsets(tree)
         within = [0.0] * len(known)
@@ -253,12 +254,12 @@ class Search:
         return self._fastest(known[self.everything])
 
     def refined(self, tree: Tree, breadth: int, bound: float = math.inf) -> tuple[float, Order]:
-        """The fastest forms along a tree in which each intermediate may be made of its parts in any order.
+        """The fastest seconds and order along a tree, where the parts of each intermediate may come in any order.
 
         Args:
-            tree: which tensors to contract with which.
-            breadth: into so many parts an intermediate is cut.
-            bound: seconds; where every such order takes longer, that is infinitely long.
+            tree: the pairs of tensors to contract.
+            breadth: the number of parts that an intermediate is cut into.
+            bound: the limit in seconds. If every such order takes longer, the seconds are infinite.
         """
         known, made = self._operands(), self._subsets(tree)
         for one, other in tree:
@@ -268,19 +269,19 @@ class Search:
         return self._fastest(known[self.everything])
 
     def _subsets(self, tree: Tree) -> list[int]:
-        """The operands in each tensor of a tree. In whatever order its pairs are told, they tell the tree."""
+        """The operands in each tensor of a tree. As a set they identify the tree, whatever the order of its pairs."""
         made = [1 << number for number in range(len(self.problem.layouts))]
         for one, other in tree:
             made.append(made[one] | made[other])
         return made
 
     def least(self, tree: Tree) -> float:
-        """A lower bound of the seconds of a tree, however its tensors lie."""
+        """A lower bound of the seconds of a tree, in any layouts."""
         made = self._subsets(tree)
         return sum(self.floor(made[one], made[other]) for one, other in tree)
 
     def best_along(self, trees: Iterable[Tree]) -> tuple[float, Order, Tree]:
-        """The fastest of some trees as they are, and which one it is."""
+        """The seconds, the order and the tree of the fastest of some trees."""
         best: tuple[float, Order, Tree] = (math.inf, (), ())
         different = {frozenset(self._subsets(tree)): tree for tree in trees}
         for tree in sorted(different.values(), key=self.least):  # a good one first: bad ones end early
@@ -290,10 +291,10 @@ class Search:
         return best
 
     def exhaustive(self, trees: Iterable[Tree]) -> tuple[float, Order]:
-        """The fastest of all trees.
+        """The seconds and the order of the fastest of all trees.
 
         Args:
-            trees: good ones; an intermediate that takes longer than the fastest of them is not looked at.
+            trees: good trees. Intermediates that take longer than the fastest of these are not considered.
         """
         known = self._operands()
         least, order, _ = self.best_along(trees)
@@ -302,7 +303,7 @@ class Search:
         return found if found[0] < least else (least, order)
 
     def _cut(self, one: int, other: int, known: Mapping[int, _Layouts], breadth: int) -> list[int]:
-        """The two parts of an intermediate cut finer, the slowest first, as they were made."""
+        """The two parts of an intermediate, cut into smaller ones. The slowest is cut first, into its own two parts."""
         parts = {subset: self._least(known[subset]) for subset in (one, other)}
         while len(parts) < breadth and any(isinstance(made, _Made) for _, made in parts.values()):
             subset, (_, made) = max(parts.items(), key=lambda each: each[1][0])
@@ -313,7 +314,7 @@ class Search:
         return sorted(parts, key=lambda subset: subset & -subset)
 
     def _least(self, forms: _Layouts) -> tuple[float, _Made | int]:
-        """The seconds an intermediate takes at least, and how it is made then."""
+        """The seconds of the fastest form of an intermediate, and how that is computed."""
         return min(forms.values(), key=lambda each: each[0])
 
     def _over_subsets(
@@ -342,7 +343,7 @@ class Search:
 
 
 def _in_order(made: _Made | int, count: int) -> Order:
-    """The pairs of an intermediate of `count` operands, each after those it is made of."""
+    """The pairs of an intermediate of `count` operands, each after the pairs that it reads."""
     numbers: dict[int, int] = {}
     pairs: list[Pair] = []
     waiting: list[_Made | int] = [made]
@@ -362,14 +363,14 @@ def _in_order(made: _Made | int, count: int) -> Order:
 
 
 def _made(one: _Made | int, other: _Made | int, way: Strategy, subset: int) -> _Made:
-    """An intermediate; of an elementwise product the tensor that gives the order stands first."""
+    """An intermediate. In an elementwise product, the tensor that determines the layout is put first."""
     if way.kind == "multiply" and way.swapped:
         one, other, way = other, one, replace(way, swapped=False)
     return _Made(one, other, way, subset)
 
 
 def _halves(parts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The ways to cut some sets of operands in two, each once, the first of them in the first half."""
+    """The ways to divide some sets of operands in two, each once. The first set is always in the first half."""
     for chosen in _choices(len(parts)):
         half = sum(part for place, part in enumerate(parts) if chosen >> place & 1)
         yield half, sum(parts) ^ half
@@ -377,7 +378,7 @@ def _halves(parts: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 @functools.cache
 def _choices(count: int) -> tuple[int, ...]:
-    """The ways to cut `count` things in two, each once, as the set of bits that holds the first."""
+    """The ways to divide `count` items in two, each once. Each is the set of bits that holds the first item."""
     return tuple(half for half in range((1 << count) - 2, 0, -1) if half & 1)
 
 
@@ -385,12 +386,12 @@ def _choices(count: int) -> tuple[int, ...]:
 
 
 def left_to_right(count: int) -> Tree:
-    """Each operand onto what came of those before it."""
+    """The tree that contracts each operand with the result of those before it."""
     return tuple((number if number == 0 else count + number - 1, number + 1) for number in range(count - 1))
 
 
 def tree_of(path: Iterable[Sequence[int]], count: int) -> Tree:
-    """opt_einsum's path (positions in a shrinking list) as pairs; a step of more than two goes from the left."""
+    """opt_einsum's path (positions in a shrinking list) as pairs. A step of more than two is taken from the left."""
     present, tree = list(range(count)), list[tuple[int, int]]()
 
     def join(one: int, other: int) -> int:
@@ -420,11 +421,11 @@ def path_of(order: Order, count: int) -> list[tuple[int, ...]]:
 
 
 def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..., Order]:
-    """The choice, made once for all problems that differ in the names of their axes alone, or in how many axes go
-    together through all operands and the result.
+    """The choice, cached for all problems that differ only in the names of their axes, or in the number of axes that
+    occur together in all operands and the result.
 
-    It may be told more than the problem, which then is the same as well. The names that stand in for the axes
-    sort as they do, so that nothing decided by order changes.
+    Further arguments are part of the cache key. The stand-in names sort like the axes they replace. So nothing that is
+    decided by their order changes.
     """
 
     @functools.lru_cache(maxsize=most)
@@ -442,7 +443,7 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
 
 
 def _together(problem: Problem) -> list[Layout]:
-    """The axes of a problem, those in one run that lie beside each other wherever one of them is."""
+    """The axes of a problem in runs. Axes of a run are adjacent in this order in every layout that has one of them."""
     layouts = [*problem.layouts, *([] if problem.wanted is None else [problem.wanted])]
     before, after = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for layout in layouts:
@@ -459,7 +460,7 @@ def _together(problem: Problem) -> list[Layout]:
 
 
 class _Nameless(NamedTuple):
-    """A problem whose axes have the names that stand in for them; the sizes are in the order of these."""
+    """A problem with stand-in names for its axes. The sizes are in the order of these names."""
 
     layouts: tuple[Layout, ...]
     kept: frozenset[str]
@@ -473,7 +474,7 @@ class _Nameless(NamedTuple):
 
     @staticmethod
     def of(problem: Problem, stand_in: Mapping[str, str], together: Iterable[Layout]) -> _Nameless:
-        """A problem under the names that stand in for the first axes of those that go together."""
+        """A problem with a stand-in name for each run of axes. The key of `stand_in` is the first axis of the run."""
 
         def moved(layout: Iterable[str]) -> Layout:
             return tuple(stand_in[axis] for axis in layout if axis in stand_in)
@@ -498,7 +499,7 @@ class _Nameless(NamedTuple):
 
 
 def _expanded(way: Strategy, own: Mapping[str, Layout]) -> Strategy:
-    """An arrangement under the axes that its names stand in for."""
+    """A strategy with each stand-in name replaced by the axes of its run."""
 
     def expanded(layout: Layout) -> Layout:
         return tuple(axis for name in layout for axis in own[name])

@@ -1,9 +1,9 @@
 """Contraction order search: trees of pairs that opt_einsum proposes, or all, each priced with its best layouts.
 
-`fastest` is the entry; `layout_search.py` assigns layouts along a tree.
+`fastest` is the entry. `layout_search.py` assigns layouts along a tree.
 
-Few operands are searched exhaustively. For more, several searches each propose a tree of pairs, and
-the tree that the time model finds fastest, orders in memory included, is taken.
+With few operands every tree is considered. With more, several searches each propose a tree of pairs. The time model,
+which includes layouts, chooses the fastest of them.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ __all__ = [
 ]
 
 EXHAUSTIVE = 5
-"""Up to so many operands every order is considered, whatever comes out on the way."""
+"""The most operands for which every tree is considered."""
 
 OUTER, EXACT = 10, 12
-"""Up to so many dynamic programming also multiplies what shares no axis; and finds the fewest FLOPs."""
+"""The most operands for which dynamic programming considers outer products (`OUTER`), and for which it finds the fewest
+FLOPs (`EXACT`)."""
 
 MANY = 80
-"""Up to so many operands several searches are tried, and their best tree is bettered part by part."""
+"""The most operands for which several searches are tried, and their best tree is improved part by part."""
 
 BREADTH = 4
-"""Into so many parts an intermediate is cut for that."""
+"""The number of parts that an intermediate is cut into for that."""
 
 PATIENCE = 20_000
-"""So many pairs of intermediates dynamic programming may look at: about a second."""
+"""The most pairs of intermediates that dynamic programming may consider: about a second."""
 
 TRIALS, JITTER = 16, 0.25
-"""How many greedy searches stray, and how far a cost does: one standard deviation, as a share of it."""
+"""The number of randomised greedy searches, and the standard deviation of their costs, as a share of the cost."""
 
 
 BEFOREHAND = 1e-4
-"""The weight of a second that is spent once, beforehand, beside one that is spent at each call."""
+"""The weight of a second spent once, beforehand, relative to a second spent at each call."""
 
 
 class FastestOrder(PathOptimizer):  # type: ignore[misc]
@@ -77,14 +78,14 @@ class FastestOrder(PathOptimizer):  # type: ignore[misc]
         size_dict: Mapping[str, int],
         memory_limit: int | None = None,
     ) -> list[tuple[int, ...]]:
-        """A path in opt_einsum's form; axes lie in memory in sorted order."""
+        """A path in opt_einsum's form. Operands are assumed to have their axes in memory in sorted order."""
         layouts = tuple(tuple(sorted(each)) for each in inputs)
         problem = Problem(layouts, frozenset(output), None, dict(size_dict), self.profile, self.itemsize)
         return path_of(fastest(problem), len(inputs))
 
 
 def fastest(problem: Problem) -> Order:
-    """The order expected to be fastest, at a call: what is invariant may be multiplied beforehand."""
+    """The order that is expected to be fastest at a call. Invariant operands may be multiplied beforehand."""
     count = len(problem.layouts)
     if count > MANY or not 0 < len(problem.invariant) < count:
         return _fastest(problem)
@@ -94,13 +95,16 @@ def fastest(problem: Problem) -> Order:
 
 
 def fastest_with_vjp(problem: Problem) -> Order:
-    """The order expected to be fastest of a product whose derivative is planned as well, and not a library's."""
+    """The order that is expected to be fastest, without a limit on operands repeated along batch axes.
+
+    For products with a backward pass that is planned as well, instead of left to the library's autograd.
+    """
     return fastest(replace(problem, expanded=math.inf))
 
 
 @searched_once
 def _fastest(problem: Problem) -> Order:
-    """The order expected to be fastest, of what is all done at each call."""
+    """The order that is expected to be fastest, if everything is computed at each call."""
     search, count = Search(problem), len(problem.layouts)
     if count <= 2:
         return search.along(left_to_right(count))[1]
@@ -126,12 +130,12 @@ def fewest_flops(problem: Problem) -> Order:
 
 @searched_once
 def as_written(problem: Problem) -> Order:
-    """From left to right."""
+    """The order from left to right."""
     return Search(problem).along(left_to_right(len(problem.layouts)))[1]
 
 
 def proposals(problem: Problem) -> Iterator[Tree]:
-    """Trees worth pricing, different ones only."""
+    """Trees worth pricing, without duplicates."""
     network, count = _Network(problem), len(problem.layouts)
     found: list[Tree | None] = [left_to_right(count), network.swept()]
     if max((bits.bit_count() for bits in network.holders.values()), default=0) <= MANY:
@@ -144,16 +148,16 @@ def proposals(problem: Problem) -> Iterator[Tree]:
 
 
 def quickest(problem: Problem, trees: Iterable[Tree], most: int) -> list[Tree]:
-    """So many of some trees, those that take least where orders in memory are left out."""
+    """The `most` fastest of some trees, if layouts are ignored."""
     return sorted(dict.fromkeys(trees), key=_Network(problem).seconds)[:most]
 
 
 class _Network:
-    """A problem as opt_einsum takes it, and what its trees cost where orders in memory are left out.
+    """A problem in opt_einsum's form, and the costs of its trees without layouts.
 
-    Axes go under numbers, as they come, operand by operand: opt_einsum's dynamic programming numbers them
-    so, and sets of numbers are walked in the same order in every process, where sets of letters are not
-    and equal costs would be decided by chance. A set of operands is a number, with a bit for each.
+    Axes are numbered in order of appearance, operand by operand. opt_einsum's dynamic programming numbers them
+    so. Sets of numbers are iterated in the same order in every process. Sets of letters are not, so that
+    ties between equal costs would be broken at random. A set of operands is a number, with a bit for each.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -176,10 +180,10 @@ class _Network:
         return tree_of(optimizer(self.inputs, self.output, self.sizes), len(self.inputs))
 
     def swept(self) -> Tree:
-        """From the first operand on, always the neighbour next that leaves the least.
+        """The tree that starts at the first operand and always adds the neighbour with the smallest result.
 
-        Neighbours share an axis; of their axes only those that fewest operands have are looked at, so
-        that a batch axis, which makes all of them neighbours, counts where nothing else is left.
+        Neighbours share an axis. Only the shared axes that the fewest waiting operands have are considered. So
+        a batch axis, which makes all operands neighbours, counts only where no other axis is left.
         """
         count = len(self.inputs)
         done, waiting, tree, last = 1, (1 << count) - 2, list[tuple[int, int]](), 0
@@ -194,7 +198,7 @@ class _Network:
         return tuple(tree)
 
     def gathered(self) -> Tree:
-        """What is invariant is contracted first, all of it, and then with the others."""
+        """The tree that contracts all invariant operands first, and the result with the others."""
         count = len(self.inputs)
         bits = _bits(self.invariant)
         others = [number for number in range(count) if number not in self.problem.invariant]
@@ -205,9 +209,9 @@ class _Network:
         return tuple(tree)
 
     def straying(self) -> Tree:
-        """The tree of fewest FLOPs of several greedy ones, each led astray a little by chance.
+        """The tree of fewest FLOPs among those of several greedy searches with slightly random costs.
 
-        opt_einsum's own random search seeds the generator that is everybody's; this one has its own.
+        opt_einsum's own random search seeds the global random generator. This one has its own.
         """
         drawn = random.Random(0)
 
@@ -230,7 +234,7 @@ class _Network:
         return self.tree(optimizer)
 
     def programmed(self, least: float) -> Tree | None:
-        """The tree of least time by dynamic programming, if one of at most `least` is found with patience."""
+        """The fastest tree, by dynamic programming. None if it takes longer than `least` or the search is cut off."""
         left = itertools.count(PATIENCE, -1)
 
         def compare(
@@ -266,7 +270,7 @@ class _Network:
     # ---- costs
 
     def _legs(self, subset: int) -> frozenset[int]:
-        """The axes of what a set of operands becomes: those that another operand or the result reads."""
+        """The axes of the contraction of a set of operands: those that another operand or the result has."""
         return frozenset(
             axis
             for axis, bits in self.holders.items()
@@ -274,8 +278,8 @@ class _Network:
         )
 
     def pair(self, one: int, other: int) -> float:
-        """Seconds to contract what two sets of operands become, however they lie in memory; next to none where
-        that is done beforehand."""
+        """The seconds to contract the results of two sets of operands, ignoring layouts. Contractions that can be done
+        beforehand are weighted by `BEFOREHAND`."""
         return self._pair(one, other) * (BEFOREHAND if not (one | other) & ~self.invariant else 1.0)
 
     def _pair(self, one: int, other: int) -> float:
@@ -290,7 +294,7 @@ class _Network:
         return profile.pointwise(moved, itemsize * self._count(joined))
 
     def flops(self, tree: Tree) -> float:
-        """Multiplications of a tree: the axes of each pair, all together."""
+        """The multiplications of a tree: the sum over its pairs of the product of the sizes of all axes."""
         sets, total = [1 << number for number in range(len(self.inputs))], 0.0
         for one, other in tree:
             total += self._count(self.legs(sets[one]) | self.legs(sets[other]))
@@ -298,7 +302,7 @@ class _Network:
         return total
 
     def seconds(self, tree: Tree) -> float:
-        """Seconds of a tree, however its tensors lie in memory."""
+        """The seconds of a tree, ignoring layouts."""
         sets, total = [1 << number for number in range(len(self.inputs))], 0.0
         for one, other in tree:
             total += self.pair(sets[one], sets[other])
@@ -315,11 +319,11 @@ def _bits(subset: int) -> list[int]:
 
 
 class _OutOfPatienceError(Exception):
-    """Dynamic programming has looked at as many pairs as it may."""
+    """Dynamic programming has considered as many pairs as it may."""
 
 
 def _in_pairs(path: Sequence[Sequence[int]], count: int) -> Tree:
-    """A path over numbered results as pairs; an outer product of several goes from the left."""
+    """A path over numbered results as pairs. An outer product of several tensors is taken from the left."""
     numbers, tree = dict(enumerate(range(count))), list[tuple[int, int]]()
 
     def join(one: int, other: int) -> int:

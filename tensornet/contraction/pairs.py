@@ -1,10 +1,10 @@
 """Pairwise contraction: matrix product, dot product or elementwise product, with layouts and costs.
 
-A tensor lies in memory in some order of its axes, its layout. For a pair, the axes fall into
+The layout of a tensor is the order of its axes in memory. The axes of a pair fall into
 four groups: batch (in both and in the result), rows (of the left only), columns (of the right
-only) and summed (in both, not in the result). A matrix product wants each group in one piece:
-`view_order` says whether a layout offers that for free, by a transposition, or only by a copy.
-What is priced is the code that `codegen` writes for a pair: every view, every copy, the kernel.
+only) and summed (in both, not in the result). A matrix product needs the axes of each group to be adjacent.
+`view_order` says whether a layout offers that for free, by a transposed view, or only by a copy.
+The cost of a pair is that of the code that `codegen` generates for it: every view, every copy, the kernel.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ..device.transpose_cost import HELD, access_seconds, transpose_seconds
 __all__ = ["Strategy", "Pricing", "extent", "flatten", "ordered", "view_order"]
 
 EXPANDED = 2**20
-"""A tensor is repeated along the batch axes of the other one up to so many bytes. None are copied, but its
-derivative is made in that size."""
+"""The most bytes to which a tensor may be repeated along the batch axes of the other one. Nothing is copied, but its
+derivative has that size."""
 
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
 _Counts = tuple[float, float, float, float]
 _Fields = tuple[str, bool, Layout, Layout, Layout, Layout, Groups]
 _Way = tuple[Layout, float, _Fields]
-"""How the result lies, the seconds, and the other fields of a strategy; few of those priced become one."""
+"""The layout of the result, the seconds, and the other fields of a strategy. Few priced ways become a `Strategy`."""
 
 
 @document()
@@ -43,12 +43,12 @@ class Strategy:
     Attributes:
         kind: "matmul", "linear" (a matrix product whose rows keep their dimensions, and to which a bias may be
             added), "dot" (rows and columns empty) or "multiply" (nothing summed).
-        swapped: whether the second tensor stands on the left of the product.
-        batch, rows, columns, summed: the groups, each in the order used. Where the result has not the axes of
-            the batch, its products are added up.
-        result: the groups of the result as it comes out.
+        swapped: whether the second tensor is the left operand of the product.
+        batch, rows, columns, summed: the groups, each in the order used. If the result does not have the axes of
+            the batch, the products of the batch are added up.
+        result: the groups of the result, in its layout.
         seconds: expected time, copies of operands included.
-        packed: whether it is computed by a kernel that lays both matrices out anew.
+        packed: whether it is computed by a kernel that packs both matrices into a new layout.
     """
 
     kind: Annotated[str, Choice("matmul", "linear", "dot", "multiply")]
@@ -68,29 +68,29 @@ class Strategy:
 
     @property
     def added(self) -> Layout:
-        """The axes of the batch that its products are added up along: all of them, or none."""
+        """The batch axes along which the products are added up: all of them, or none."""
         return self.batch if self.batch and self.batch[0] not in flatten(self.result) else ()
 
     @property
     def contracted(self) -> Layout:
-        """All axes that the result has not."""
+        """All axes that the result does not have."""
         return (*self.added, *self.summed)
 
     def seen(self, layout: Layout, is_first: bool) -> Groups:
-        """The groups of an operand, in the order in which a product of matrices reads them."""
+        """The groups of an operand, in the order in which a matrix product reads them."""
         own = tuple(axis for axis in self.batch if axis in layout)
         outer = self.rows if is_first else self.columns
         return (own, outer, self.summed) if is_first != self.swapped else (own, self.summed, outer)
 
     def read(self, layout: Layout, is_first: bool) -> Layout:
-        """How an operand lies as the product reads it: as it does, or copied into another order."""
+        """The layout in which the product reads an operand: its own, or that of a copy."""
         if self.kind != "matmul":
             return layout
         groups = self.seen(layout, is_first)
         return layout if view_order(layout, groups) is not None else flatten(groups)
 
     def renamed(self, names: Mapping[str, str]) -> Strategy:
-        """The same of axes under other names."""
+        """The strategy with other names for its axes."""
         batch, rows, columns, summed, *result = (
             tuple(names.get(axis, axis) for axis in group) for group in (*self.groups, *self.result)
         )
@@ -98,19 +98,19 @@ class Strategy:
 
 
 def flatten(groups: Groups) -> Layout:
-    """The groups as one order."""
+    """The axes of the groups, concatenated."""
     return tuple(itertools.chain.from_iterable(groups))
 
 
 def ordered(axes: Collection[str], *orders: Sequence[str]) -> Layout:
-    """The axes in the order of the first layouts that mention them."""
+    """The axes in the order of the first layout that has them. Axes in none of the layouts come last, sorted."""
     found = dict.fromkeys([axis for order in orders for axis in order if axis in axes])
     return tuple(found) if len(found) == len(axes) else (*found, *sorted(set(axes).difference(found)))
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
-    """The order in which the groups lie in the layout, or nothing if only a copy brings them there."""
+    """The order of the groups in a layout. None if only a copy makes the axes of each group adjacent and in order."""
     starts = {group[0]: number for number, group in enumerate(groups) if group}
     order: list[int] = []
     at = 0
@@ -124,17 +124,17 @@ def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
 
 
 def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:
-    """The number of positions along some axes, cut off where only a hopeless order comes to."""
+    """The number of positions along some axes, at most `MOST`. Only hopeless orders reach this limit."""
     return min(math.prod([sizes[axis] for axis in axes]), MOST)
 
 
 class _Matrix(NamedTuple):
-    """A tensor as the operand of a product: what it takes to see it so, and how it lies then.
+    """A tensor as a matrix operand: the cost of bringing it into that form, and its layout in that form.
 
     Attributes:
-        seconds: views, and a copy where there must be one.
-        turned: whether its second group lies before its first.
-        inner: the positions along what lies innermost.
+        seconds: the time for views, and for a copy where one is needed.
+        turned: whether its second group is outside of its first in memory.
+        inner: the positions along the innermost group in memory.
     """
 
     seconds: float
@@ -143,15 +143,15 @@ class _Matrix(NamedTuple):
 
 
 class Pricing:
-    """The ways to contract pairs of tensors, and what they take on a device.
+    """The ways to contract pairs of tensors, and their seconds on a device.
 
     Args:
         sizes: axis to number of positions.
         profile: the device.
         itemsize: bytes of one element.
         expanded: bytes up to which a tensor may be repeated along the batch axes of another.
-        asked: the part of those who read a result that have it copied into the order that would suit.
-        composite: the axes that stand for several, which are dimensions of their own.
+        asked: the share of the readers of a result that copy it into the wanted layout.
+        composite: the axes that represent several axes, each a dimension of its own.
     """
 
     def __init__(
@@ -181,16 +181,16 @@ class Pricing:
         readers: Sequence[frozenset[str]],
         bound: float = math.inf,
     ) -> list[Strategy]:
-        """For each order that the result may come out in, the fastest way to contract two tensors, if one takes
-        at most `bound` seconds.
+        """For each layout that the result may have, the fastest way to contract two tensors, if one takes at most
+        `bound` seconds.
 
         Args:
             a: layout of the first tensor.
             b: layout of the second.
             kept: the axes of the result.
-            wanted: the order the result must end in, if this is the last step; its cost is included.
+            wanted: the preferred layout of the result, if this is the last step. The cost of a copy is included.
             readers: the axes of the tensors that the result will be contracted with.
-            bound: seconds; products of matrices that take longer are left out.
+            bound: the limit in seconds. Matrix products that take longer are left out.
         """
         both = set(a) & set(b)
         summed, rows, columns = both - kept, set(a) - both, set(b) - both
@@ -207,25 +207,25 @@ class Pricing:
         return [Strategy(*fields, seconds) for seconds, fields in best.values()]
 
     def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
-        """Seconds that no way to contract two tensors stays below, however they lie."""
+        """A lower bound of the seconds to contract two tensors, in any layouts."""
         work = self.extent(a | b) if (a | b) - kept else 0.0
         moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
         return self.profile.at_least(work, moved)
 
     def least_of(self, tensors: Sequence[frozenset[str]]) -> float:
-        """Seconds that no order of contracting some tensors stays below: each is read, in one step less."""
+        """A lower bound of the seconds to contract n tensors in any order: n - 1 steps that read each tensor once."""
         read = sum(self.profile.stream(self.itemsize * self.extent(axes)) for axes in tensors)
         return self.profile.launch * (len(tensors) - 1) + read
 
     def copied_at_most(self, axes: frozenset[str]) -> float:
-        """Seconds that no copy of a tensor into another order takes longer than."""
+        """An upper bound of the seconds to copy a tensor into another layout."""
         elements = self.extent(axes)
         size = self.itemsize * elements
         worst = MemoryAccess(2 * size, size, elements, elements, elements, 2 * size, elements, elements)
         return self.profile.access_seconds(worst) + self.profile.view
 
     def added_up(self, axes: frozenset[str]) -> float:
-        """Seconds to add tensors up along leading axes: each is read, and so is the sum so far, written again."""
+        """Seconds to add tensors up along leading axes: reading each and the sum so far, and writing the sum."""
         return self.profile.pointwise(3 * self.itemsize * self.extent(axes), 0.0)
 
     # ---- products of elements
@@ -233,8 +233,9 @@ class Pricing:
     def _products(
         self, a: Layout, b: Layout, wanted: Layout | None, readers: Sequence[frozenset[str]]
     ) -> Iterator[_Way]:
-        """Elementwise products. The result comes out in the order that the tensors lie in, the one written
-        first before the other; only between axes of one and axes of the other there is a choice."""
+        """Elementwise products. The result has the layout of the tensors; the one written first takes precedence.
+
+        There is a choice only between axes of one tensor and axes of the other."""
         for swapped in (False, True):
             one, other = (b, a) if swapped else (a, b)
             if swapped and _agree(a, b):
@@ -247,7 +248,7 @@ class Pricing:
                 yield result, seconds, ("multiply", swapped, result, (), (), (), groups)
 
     def _aligned(self, layout: Layout, result: Layout) -> float:
-        """Views that make an operand broadcast to a result."""
+        """Seconds for the views that make an operand broadcast to a result."""
         present = set(layout)
         own = tuple(axis for axis in result if axis in present)
         missing = len(own) < len(result) - (result.index(own[0]) if own else 0)
@@ -258,7 +259,7 @@ class Pricing:
     def _dots(
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
     ) -> Iterator[_Way]:
-        """Products of elements, summed: for each order of either tensor."""
+        """Dot products: elementwise products that are summed, for each order of axes of either tensor."""
         orders = [order for order in (a, b, wanted) if order]
         leads = dict.fromkeys(ordered(batch, order, a) for order in orders)
         tails = dict.fromkeys(ordered(summed, order) for order in (a, b))
@@ -279,7 +280,7 @@ class Pricing:
     def _matrix_products(
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
     ) -> Iterator[_Way]:
-        """Products with the tensors as they stand, and with the second before the first."""
+        """Matrix products with the tensors in the given order, and with the second on the left."""
         least = dict[Layout, float]()
         for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted):
             many, m, n, k = map(self.extent, (together, rows, columns, inner))
@@ -304,14 +305,14 @@ class Pricing:
                     yield lying, seconds + after, ("matmul", swapped, together, rows, columns, inner, kept)
 
     def _product(self, one: Layout, two: Layout, groups: Groups, counts: _Counts, spare: float) -> float:
-        """Seconds of a product of matrices; infinitely many once bringing these in order takes more than is to spare.
+        """Seconds of a matrix product. Infinite if bringing the left operand into form alone takes more than `spare`.
 
         Args:
-            one: the layout of the tensor on the left.
-            two: that of the one on the right.
+            one: the layout of the left operand.
+            two: the layout of the right operand.
             groups: batch, rows, columns and summed axes.
-            counts: the positions along each.
-            spare: seconds besides the product itself.
+            counts: the positions along each group.
+            spare: the limit in seconds for everything besides the product itself.
         """
         (batch, rows, columns, summed), (many, m, n, k) = groups, counts
         left = self.matrix(one, batch, rows, summed)
@@ -321,7 +322,7 @@ class Pricing:
         seconds = left.seconds + right.seconds + self.matmul(many, m, n, k, right.turned, left.turned)
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
-        if not (rows or right.turned):  # a vector times a matrix goes through it row by row
+        if not (rows or right.turned):  # a vector times a matrix reads it row by row
             seconds += self.profile.run * k * n / right.inner
         if not columns:
             seconds += self.profile.run * k * m / left.inner
@@ -330,7 +331,7 @@ class Pricing:
     def _candidates(
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
     ) -> Iterator[tuple[Layout, Layout, Layout, Layout]]:
-        """Orders of the groups worth pricing: those of either tensor, and those the result wants."""
+        """The orders of the groups worth pricing: those of either tensor, and those of the wanted layout."""
         own_a, own_b = _without(a, b), _without(b, a)
         inners = tuple(dict.fromkeys(ordered(summed, layout) for layout in (a, b)))
         outers = {(own_a, own_b): None}
@@ -353,8 +354,8 @@ class Pricing:
     def _leads(
         self, a: Layout, b: Layout, own_a: Layout, own_b: Layout, inners: Sequence[Layout]
     ) -> Iterator[Layout]:
-        """The leading axes of one tensor as batch axes, which the other is repeated along; a matrix remains. That may
-        take a copy with the first of them alone."""
+        """The leading axes of one tensor that become batch axes, along which the other is repeated. A matrix must
+        remain. Only with the first leading axis alone may the rest need a copy."""
         for layout, own, other in ((a, own_a, b), (b, own_b, a)):
             most = sum(axis == same for axis, same in zip(layout, own, strict=False))
             for count in range(1, min(most, len(own_a) + len(own_b) - 1) + 1):
@@ -385,7 +386,7 @@ class Pricing:
         return self.profile.matmul(many, m, n, k, self.itemsize, turned, crossed)
 
     def _least_of_product(self, many: float, m: float, n: float, k: float) -> float:
-        """Seconds that no product of so many matrices stays below, however they lie."""
+        """A lower bound of the seconds of a product of a batch of matrices, in any layouts."""
         return min(self.matmul(many, m, n, k, *lies) for lies in itertools.product((False, True), repeat=2))
 
     # ---- memory
@@ -394,7 +395,7 @@ class Pricing:
         return access_seconds(self.profile, result, operands, self.sizes, self.itemsize)
 
     def _reached(self, order: Layout, layout: Layout) -> float:
-        """Seconds that it takes longer to read a tensor in another order than as it lies."""
+        """The additional seconds to read a tensor in an order that differs from its layout."""
         if order == layout:
             return 0.0
         return self.profile.reached(memory_access(order, (layout,), self.sizes, self.itemsize))
@@ -403,14 +404,14 @@ class Pricing:
         return transpose_seconds(self.profile, layout, order, self.sizes, self.itemsize)
 
     def brought(self, result: Layout, wanted: Layout | None) -> float:
-        """Seconds in which those who read the last result bring it into the order that would suit, in the mean."""
+        """The mean seconds that readers of the last result take to bring it into the wanted layout."""
         if wanted is None or wanted == result:
             return 0.0
         return self.profile.view + self.asked * self.access_seconds(wanted, (result,))
 
 
 def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -> Iterator[Layout]:
-    """Leading axes of both tensors along which there may be products that are added up, where that spares a copy."""
+    """The leading axes of both tensors that may be summed by adding up products, where that avoids a copy."""
 
     def is_offered(lead: Layout) -> bool:
         inner = _without(summed, lead)
@@ -433,13 +434,13 @@ def _without(layout: Layout, axes: Collection[str]) -> Layout:
 
 
 def _agree(a: Layout, b: Layout) -> bool:
-    """Whether two layouts have what they share in the same order."""
+    """Whether two layouts have their shared axes in the same order."""
     shared = set(a) & set(b)
     return [axis for axis in a if axis in shared] == [axis for axis in b if axis in shared]
 
 
 def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator[frozenset[tuple[str, int]]]:
-    """Which axes of an elementwise product had better lie outside: by what is wanted, or read together."""
+    """Ranks of the axes of an elementwise product, the outermost least: by the wanted layout, or by its readers."""
     if wanted is not None:
         yield frozenset((axis, place) for place, axis in enumerate(wanted))
         return
@@ -450,17 +451,17 @@ def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator
 
 
 def _results(one: Layout, other: Layout, choices: Iterable[frozenset[tuple[str, int]]]) -> Iterable[Layout]:
-    """The orders that an elementwise product may come out in: those that it then lies in as well."""
+    """The orders to write an elementwise product in, preferably those that are also its layout in memory."""
     found = dict.fromkeys(_lying(_merged(one, other, ranks), one, other) for ranks in choices)
     return [each for each in found if _lying(each, one, other) == each] or found
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def _lying(order: Layout, one: Layout, other: Layout) -> Layout:
-    """How an elementwise product that is written in some order comes to lie in memory.
+    """The layout in memory of an elementwise product that is written in some order of axes.
 
-    Libraries sort the axes: of two, the first tensor that has both says which is the outer one, and where none
-    has both they stay as they are written.
+    Libraries sort the axes. For two axes, the first tensor that has both decides which is the outer one. If no tensor
+    has both, they stay as they are written.
     """
     places = [{axis: place for place, axis in enumerate(layout)} for layout in (one, other)]
     found = list(order)
@@ -478,8 +479,9 @@ def _lying(order: Layout, one: Layout, other: Layout) -> Layout:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _merged(one: Layout, other: Layout, ranks: frozenset[tuple[str, int]]) -> Layout:
-    """The axes of two tensors, each tensor's in its own order as far as the first allows; of the axes that may
-    come next the one of least rank comes, or else that of the first tensor."""
+    """The axes of two tensors merged. Each tensor's own order is kept, as far as the first tensor's order allows.
+
+    Of the axes that may come next, the one of least rank is taken. In a tie it is that of the first tensor."""
     shared, rank = set(one) & set(other), dict(ranks)
     order = iter([axis for axis in one if axis in shared])
     theirs = [next(order) if axis in shared else axis for axis in other]

@@ -1,7 +1,7 @@
 """Pre-multiplied weights: operands that no call changes are contracted beforehand.
 
-A frozen weight in factors may be gone through factor by factor, or be made of some or all of them once and
-kept. What is multiplied beforehand takes no time at a call, and lies in whatever order suits.
+A frozen weight may be given in factors. Each call can contract with one factor after another, or some or all factors
+are multiplied once and the product is kept. That takes no time at a call, and the product can have any layout.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .pairs import Layout, extent, ordered
 __all__ = ["beforehand"]
 
 Group = frozenset[int]
-"""Operands that are multiplied beforehand; an invariant one alone is a group as well."""
+"""Operands that are multiplied beforehand. A single invariant operand is a group as well."""
 
 
 def beforehand(problem: Problem, trees: Iterable[Tree], choose: Choose) -> Order:
     """The order that is fastest at a call, where groups of invariant operands may be multiplied beforehand.
 
     Args:
-        problem: the contraction; of its operands some are invariant.
-        trees: which tensors to contract with which; what they make of invariant operands alone are groups.
-        choose: orders a contraction that is done at each call.
+        problem: the contraction. Some of its operands are invariant.
+        trees: trees of pairs. Their intermediates of invariant operands alone are candidate groups.
+        choose: orders a contraction that is computed at each call.
     """
     alone = frozenset(frozenset((number,)) for number in problem.invariant)
     groupings = dict.fromkeys([alone, *(frozenset(_groups(problem, tree)) for tree in trees)])
@@ -38,7 +38,7 @@ def beforehand(problem: Problem, trees: Iterable[Tree], choose: Choose) -> Order
 
 
 def _groups(problem: Problem, tree: Tree) -> Iterator[Group]:
-    """The largest parts of a tree that are made of invariant operands alone and are worth keeping."""
+    """The largest parts of a tree that contain only invariant operands and whose products are worth keeping."""
     count = len(problem.layouts)
     members = [frozenset((number,)) for number in range(count)]
     for one, other in tree:
@@ -53,14 +53,14 @@ def _groups(problem: Problem, tree: Tree) -> Iterator[Group]:
 
 
 def _is_kept(problem: Problem, group: Group) -> bool:
-    """Whether what a group is made into is kept from call to call."""
+    """Whether the product of a group is kept from call to call."""
     made_of = sum(extent(problem.layouts[number], problem.sizes) for number in group)
     size = extent(_axes(problem, group), problem.sizes)
     return is_worth_keeping(problem.itemsize * size, problem.itemsize * made_of)
 
 
 def _axes(problem: Problem, group: Group) -> frozenset[str]:
-    """The axes of what a group is made into: those that the result or another operand has."""
+    """The axes of the product of a group: those that the result or another operand has."""
     own = {axis for number in group for axis in problem.layouts[number]}
     others = {axis for number, each in enumerate(problem.layouts) if number not in group for axis in each}
     return frozenset(own & (others | problem.kept))
@@ -70,19 +70,19 @@ def _axes(problem: Problem, group: Group) -> frozenset[str]:
 
 
 def _outside(problem: Problem, group: Group) -> Layout:
-    """What is multiplied beforehand, the axes that are summed with others innermost, as weights are kept."""
+    """The layout of a group's product with the axes that are summed later innermost, as weights are usually stored."""
     batch, outer, inner = _parts(problem, group)
     return batch + outer + inner
 
 
 def _inside(problem: Problem, group: Group) -> Layout:
-    """The same, with those outermost."""
+    """The layout of a group's product with the axes that are summed later outside of its own axes."""
     batch, outer, inner = _parts(problem, group)
     return batch + inner + outer
 
 
 def _parts(problem: Problem, group: Group) -> tuple[Layout, Layout, Layout]:
-    """The axes of a group that it shares and that stay, those that stay, and those that are summed."""
+    """The axes of a group's product: shared axes that the result keeps, axes of its own, and axes summed later."""
     axes = _axes(problem, group)
     moving = [each for number, each in enumerate(problem.layouts) if number not in problem.invariant]
     others = {axis for number, each in enumerate(problem.layouts) if number not in group for axis in each}
@@ -100,7 +100,7 @@ def _parts(problem: Problem, group: Group) -> tuple[Layout, Layout, Layout]:
 
 @dataclass(frozen=True)
 class _Way:
-    """Which operands are multiplied beforehand, and how the results lie."""
+    """Which operands are multiplied beforehand, and the layout of their products."""
 
     problem: Problem
     groups: Sequence[Group]
@@ -108,17 +108,17 @@ class _Way:
 
     @property
     def moving(self) -> list[int]:
-        """The operands that a call gives, or that it makes."""
+        """The operands that are not invariant."""
         return [number for number in range(len(self.problem.layouts)) if number not in self.problem.invariant]
 
     def decided(self, choose: Choose) -> Order:
-        """The order in which what a call gives is contracted with what the groups are made into."""
+        """The order in which the other operands are contracted with the products of the groups."""
         layouts = [self.problem.layouts[number] for number in self.moving]
         layouts += [self.lying(self.problem, group) for group in self.groups]
         return choose(replace(self.problem, layouts=tuple(layouts), invariant=frozenset()))
 
     def whole(self, decided: Order, choose: Choose) -> Order:
-        """The order with that in which the groups are multiplied before it."""
+        """The whole order: first the pairs that multiply each group, then the given order."""
         pairs: list[Pair] = []
         numbers = dict(enumerate(self.moving))
         for group in self.groups:
@@ -133,14 +133,14 @@ class _Way:
         return choose(replace(self.problem, layouts=layouts, kept=kept, wanted=wanted, invariant=frozenset()))
 
     def _add(self, pairs: list[Pair], order: Order, numbers: dict[int, int]) -> int:
-        """Adds the pairs of a part of the problem, whose operands have numbers in the whole; returns the last."""
+        """Adds the pairs of a part of the problem, given the numbers of its operands in the whole. The last number."""
         count, start = len(numbers), len(self.problem.layouts) + len(pairs)
         numbers = {**numbers, **{count + at: start + at for at in range(len(order))}}
         pairs += [replace(pair, first=numbers[pair.first], second=numbers[pair.second]) for pair in order]
         return numbers[count + len(order) - 1]
 
     def _facing(self, pair: Pair) -> Pair:
-        """The pair with what is multiplied beforehand second, as a weight stands."""
+        """The pair with the product of a group as its second tensor, as a weight usually is."""
         first, last = len(self.moving), len(self.moving) + len(self.groups)
         if not first <= pair.first < last or first <= pair.second < last or pair.way.kind != "matmul":
             return pair

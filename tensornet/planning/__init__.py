@@ -1,4 +1,4 @@
 """Equations to steps.
 
-In: a graph, sizes and the constants of a device. Out: a plan, as data: the order that is expected to be fastest.
+In: a graph, sizes and the constants of a device. Out: a plan, as data, in the order that is expected to be fastest.
 """

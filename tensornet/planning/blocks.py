@@ -20,20 +20,20 @@ from ..sizes import evaluate, name_of, symbol
 __all__ = ["bare", "between_calls", "in_numbers", "with_functions"]
 
 LEAST = 5
-"""With so many equations a block is called rather than written out again; a smaller one gains more by being
-planned together with what is around it."""
+"""The fewest equations of a block that becomes a function. A smaller block gains more by being planned together with
+the equations around it."""
 
 
 @functools.lru_cache(maxsize=256)
 def with_functions(graph: Graph, around: frozenset[str] | None = None) -> Graph:
     """The graph with its calls inlined, except for those that become functions of their own (outlining).
 
-    A call one of whose results nobody needs is inlined too.
+    A call is inlined too if one of its results is not needed.
 
     Args:
         graph: the graph.
-        around: where blocks run by themselves, each under a scope of its own, the scopes whose calls are left
-            in any case.
+        around: the scopes whose calls are always kept, where each block runs on its own, under its own scope.
+            None if no block does.
     """
     blocks = (call.graph for part in graph.parts() for call in part.calls)
     sites = Counter(in_numbers(block) for block in blocks if _is_function(block))
@@ -55,7 +55,7 @@ def with_functions(graph: Graph, around: frozenset[str] | None = None) -> Graph:
 
 
 def _held(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph]]:
-    """The scopes in a graph, those inside of blocks too, each with the blocks that are called under it."""
+    """Every scope in a graph and in its blocks, with each block that is called under it."""
     for call in graph.calls:
         scope = f"{prefix}{call.scope}"
         yield scope, call.graph
@@ -64,7 +64,7 @@ def _held(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph]]:
 
 @functools.lru_cache(maxsize=1024)
 def _is_function(block: Graph) -> bool:
-    """Whether a block is worth a call, and its sizes can be told from what it is given."""
+    """Whether a block is large enough for a call, and the shapes of its leaves determine its sizes."""
     dims = [dim for leaf in block.leaves for dim in leaf.dims]
     told = {name_of(dim[0].size) for dim in dims if len(dim) == 1}
     leading = any(axis.name == ELLIPSIS for dim in dims for axis in dim)
@@ -72,14 +72,16 @@ def _is_function(block: Graph) -> bool:
 
 
 def _length(block: Graph) -> int:
-    """The equations of a block, those of the calls in it included."""
+    """The number of equations of a block, including those of the blocks that it calls."""
     return len(block.own) + sum(_length(call.graph) for call in block.calls)
 
 
 @functools.lru_cache(maxsize=1024)
 def in_numbers(block: Graph) -> Graph:
-    """What blocks that are computed alike have in common: the sizes that have a value, by whatever names, and
-    none of the values that do not bear on it."""
+    """A normal form that is equal for blocks that are computed alike.
+
+    The known sizes are put in as numbers, so that their names do not count. Values that do not affect how the block is
+    computed are dropped."""
     block = bare(block)
     sizes = {name: evaluate(symbol(name), block.bound) for name in names_of_sizes(block)}
     return instance(block, tuple(sorted(sizes.items())), (), None)
@@ -87,7 +89,7 @@ def in_numbers(block: Graph) -> Graph:
 
 @functools.lru_cache(maxsize=1024)
 def bare(graph: Graph) -> Graph:
-    """The graph without the values in it, which do not bear on how it is computed."""
+    """The graph without the values of its leaves, which do not affect how it is computed."""
     body = tuple(
         item if isinstance(item, Equation) else replace(item, graph=bare(item.graph)) for item in graph.body
     )
@@ -99,11 +101,11 @@ def _bare(leaf: Leaf) -> Leaf:
     return replace(leaf, start=None, value=None, holds=holds)
 
 
-# ---------------------------------------------------------------------------- beside calls
+# ---------------------------------------------------------------------------- between calls
 
 
 def between_calls(graph: Graph, change: Callable[[Graph], Program]) -> Lines:
-    """The lines of a graph whose own equations are rewritten; its calls stay as they are."""
+    """The lines of a graph after its own equations are rewritten. Its calls stay as they are."""
     if not graph.calls:
         return lines_of(change(graph))
     asked = dict.fromkeys((*graph.outputs, *(name for call in graph.calls for name in call.names().values())))

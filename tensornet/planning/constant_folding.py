@@ -1,8 +1,8 @@
-"""Constant folding: what no call changes is computed once.
+"""Constant folding: tensors that no call changes are computed once.
 
-A tensor is invariant if it is made of constants, positions and numbers alone. What invariant tensors the other steps
-read are tables: they are computed once for each device, element type and length, and handed to the function
-as further constants. A tensor much larger than what it is made of is no table, but made anew at each call.
+A tensor is invariant if it is computed from constants, positions and numbers alone. An invariant tensor that another
+step reads is a table. Tables are computed once for each device, element type and length, and passed to the function
+as further constants. A tensor much larger than the constants it comes from is computed again at each call instead.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from .target import Target
 __all__ = ["Folded", "fold_constants", "is_invariant", "is_worth_keeping", "seconds_at_a_call"]
 
 SMALL = 64 * 2**20
-"""A table of so many bytes is kept, whatever it is made of."""
+"""A table of at most this many bytes is always kept."""
 
 GROWTH = 32
-"""A larger one is kept if it has at most so many times the bytes of the constants that it is made of."""
+"""A larger table is kept if it has at most this many times the bytes of the constants that it is computed from."""
 
 
 def is_worth_keeping(size: float, made_of: float) -> bool:
-    """Whether a tensor of so many bytes, made of so many bytes of constants, is kept from call to call."""
+    """Whether a tensor is kept from call to call, given its bytes and those of the constants it is computed from."""
     return size <= max(SMALL, GROWTH * made_of)
 
 
 def is_invariant(step: Step | CallStep, invariant: Container[str], sizes: frozenset[str]) -> bool:
-    """Whether a step depends on nothing that a call gives.
+    """Whether a step depends on no argument of a call.
 
     Args:
         step: the step.
-        invariant: the tensors that depend on nothing, the constants among them.
+        invariant: the tensors that depend on no argument of a call, including the constants.
         sizes: the open sizes that it may depend on.
     """
     if not all(name in invariant for name in step.reads) or not step.open_sizes <= sizes:
@@ -66,14 +66,14 @@ def seconds_at_a_call(
     values: Mapping[str, int],
     target: Target,
 ) -> float:
-    """The expected time of a call: of all steps but those that make something of constants, and are done once.
+    """The expected seconds of a call: those of all steps that are not computed once from constants.
 
     Args:
-        leaves: what they are given.
+        leaves: the leaves that the steps read.
         bound: the sizes that have a value.
         steps: the steps.
-        values: every open size.
-        target: what it is planned for.
+        values: the value of every open size.
+        target: the target of the plan.
     """
     known, leaves = {**values, **bound}, [*leaves]
     told = target.told_sizes(leaves, bound)
@@ -95,12 +95,12 @@ def seconds_at_a_call(
 
 @dataclass(frozen=True)
 class Folded:
-    """The steps of a plan in two parts: what is done once, and what is done at each call.
+    """The steps of a plan in two parts: those done once, and those done at each call.
 
     Attributes:
-        once: the steps that depend on nothing that a call gives.
+        once: the steps that depend on no argument of a call.
         steps: all others.
-        tables: what of the first the others read.
+        tables: the results of `once` that `steps` read.
     """
 
     once: tuple[Step | CallStep, ...]
@@ -116,22 +116,22 @@ def fold_constants(
     target: Target,
     alone: bool = False,
 ) -> Folded:
-    """Constant folding: the steps of a graph, those apart that need not be repeated.
+    """Constant folding: separates the steps of a graph that are done once from those that each call repeats.
 
     Args:
         graph: the graph, as it was lowered.
         steps: its steps.
-        results: where its outputs are; these are made anew at each call, so that they are the caller's own.
-        values: every open size.
-        target: what it is planned for.
-        alone: whether blocks run by themselves, and see to their own tables.
+        results: where its outputs are. Outputs are computed at each call, so that the caller owns them.
+        values: the value of every open size.
+        target: the target of the plan.
+        alone: whether each block runs on its own, and computes its own tables.
     """
     return _Division(graph, steps, results, {**values, **graph.bound}, target, alone).done()
 
 
 @dataclass(frozen=True)
 class _Form:
-    """What is known of an invariant tensor: its dimensions, its elements, and the constants it is made of."""
+    """An invariant tensor: its dimensions, its element type, and the constants that it is computed from."""
 
     dims: tuple[tuple[Axis, ...], ...]
     element: Element
@@ -170,7 +170,7 @@ class _Division:
         self.tables: dict[tuple[str, Any], Table] = {}
         self.steps = list(steps)
         calls = [step for step in steps if isinstance(step, CallStep)]
-        self.held = {name for step in calls for name in step.held}  # under these names and no others
+        self.held = {name for step in calls for name in step.held}  # blocks read these by exactly these names
 
     def done(self) -> Folded:
         invariant = self._invariant()
@@ -199,8 +199,10 @@ class _Division:
     # ---- which steps
 
     def _invariant(self) -> set[int]:
-        """The numbers of the steps that are done once: those that are invariant, but for what is not worth keeping
-        and what that is made into."""
+        """The numbers of the steps that are done once.
+
+        These are the invariant steps, except those that `_refused` gives and those that read results of these.
+        """
         given, refused = dict(self.forms), set[int]()
         while True:
             self.forms, found = dict(given), set[int]()
@@ -231,7 +233,7 @@ class _Division:
             self.forms[step.equation.name] = _Form(_dims(step), step.element, roots)
 
     def _refused(self, invariant: set[int]) -> set[int]:
-        """Those among the invariant steps whose results would be tables, and must not be."""
+        """The invariant steps with a result that would be a table but is an output or not worth keeping."""
         read = set(self.outputs)
         for number, step in enumerate(self.steps):
             if number not in invariant:
@@ -256,7 +258,7 @@ class _Division:
     # ---- tables
 
     def _table(self, made: str, below: Any) -> str:
-        """The name of the table that holds an invariant tensor; of positions, these below a size if looked up by."""
+        """The name of the table of an invariant tensor, or of positions that must be below a size."""
         if (made, below) not in self.tables:
             form = self.forms[made]
             name = made
@@ -269,7 +271,7 @@ class _Division:
         return self.tables[made, below].leaf.name
 
     def _looked_up(self, step: Step | CallStep) -> Step | CallStep:
-        """The step with invariant positions from tables, where they have been looked at."""
+        """The step with its invariant positions read from tables, where they have been checked."""
         if isinstance(step, CallStep) and step.along is not None:
             pairs = zip(step.tables, step.plan.tables, strict=True)
             return replace(step, tables=tuple(self._looked_at(name, each.below) for name, each in pairs))
@@ -283,14 +285,14 @@ class _Division:
         return replace(step, equation=replace(step.equation, right=replace(right, index=index)))
 
     def _looked_at(self, name: str, below: Any) -> str:
-        """The table of invariant positions below a size, if it can be one."""
+        """The table of invariant positions, checked to be below a size. The tensor itself if there can be no table."""
         is_table = below is not None and name in self.forms and self.told.issuperset(size_names(below))
         return self._table(name, below) if is_table else name
 
     # ---- blocks
 
     def _of_block(self, step: CallStep, invariant: bool) -> Iterator[str]:
-        """What the tables that a block reads are called here, where they are made."""
+        """The names in this graph of the tables that a block reads. Their steps are added to those done once."""
         block = step.plan
         names = {leaf.name: scoped(step.scope, leaf.name) for leaf in block.graph.constants}
         for each in block.once:
@@ -303,12 +305,12 @@ class _Division:
     def _do_once(
         self, step: Step | CallStep, names: Mapping[str, str], scope: str | None = None
     ) -> tuple[str, ...]:
-        """Does a step once, unless one like it is done already; returns what the results are called.
+        """Adds a step to those done once, unless an equal one is there already. The names of its results.
 
         Args:
             step: the step, of the graph or of a block.
-            names: what it reads is called here, where that is something else.
-            scope: that of the block; nothing where the step is of the graph.
+            names: the names in this graph of the tensors that it reads, where they differ.
+            scope: the scope of the block. None where the step is of the graph.
         """
         moved = _moved(step, names, scope or "")
         nameless = _defining(moved, ("",) * len(step.defines))
@@ -322,14 +324,14 @@ class _Division:
         return self.done_already[nameless]
 
     def _own_name(self, name: str, scope: str | None) -> str:
-        """What a result of a block is called outside of it."""
+        """The name of a result of a block outside the block."""
         found = name if scope is None else fresh(scoped(scope, name), self.taken)
         self.taken.add(found)
         return found
 
 
 def _moved(step: Step | CallStep, names: Mapping[str, str], scope: str = "") -> Step | CallStep:
-    """The step, what it reads under other names; a call in a block is one under the scope of the block."""
+    """The step with other names for the tensors it reads. A call in a block gets the scope of the block in front."""
     if isinstance(step, Step):
         right = rename_tensors(step.equation.right, names)
         return replace(step, equation=replace(step.equation, right=right), frees=())
@@ -338,7 +340,7 @@ def _moved(step: Step | CallStep, names: Mapping[str, str], scope: str = "") -> 
 
 
 def _defining(step: Step | CallStep, names: tuple[str, ...]) -> Step | CallStep:
-    """The step, what it computes under other names."""
+    """The step with other names for the tensors it computes."""
     if isinstance(step, CallStep):
         return replace(step, results=names)
     return replace(step, equation=replace(step.equation, name=names[0]))

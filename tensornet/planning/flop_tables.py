@@ -1,4 +1,4 @@
-"""FLOP tables: work by block, and how often each is called."""
+"""FLOP tables: the FLOPs of each block, and how often it is called."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["FlopPart", "FlopTable", "flop_table"]
 
 @dataclass(frozen=True)
 class FlopPart:
-    """The work of one block, without that of the blocks that it calls.
+    """The FLOPs of one block, without those of the blocks that it calls.
 
     Attributes:
-        name: what the block is called; empty for the graph itself.
-        times: how often it is called in all.
-        formula: FLOPs of a call, in the names of the axes, common factors taken out.
-        flops: FLOPs of all calls, a number or a formula in the sizes still open.
+        name: the name of the block. Empty for the graph itself.
+        times: how often it is called in total.
+        formula: FLOPs of one call, in the names of the axes, with common factors taken out.
+        flops: FLOPs of all calls, a number or a formula in the sizes that are still open.
     """
 
     name: str
@@ -42,14 +42,14 @@ class FlopTable:
 
     @property
     def formula(self) -> Any:
-        """The FLOPs of all, as a formula."""
+        """The FLOPs of all blocks, as a formula."""
         import sympy
 
         return sympy.Add(*(part.times * part.formula for part in self.parts), evaluate=False)
 
     @property
     def flops(self) -> Any:
-        """The FLOPs of all, a number or a formula in the sizes still open."""
+        """The FLOPs of all blocks, a number or a formula in the sizes that are still open."""
         return sum(part.flops for part in self.parts)
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
@@ -90,11 +90,11 @@ def _shown(flops: Any) -> str:
 
 @of_graph
 def flop_table(graph: Graph, /, **sizes: Any) -> FlopTable:
-    """The FLOPs of the contractions by block, each with the formula of one call; see `flop_formula`.
+    """The FLOPs of the contractions by block, each with the formula of one call. See `flop_formula`.
 
     Args:
         graph: a layer or a model.
-        **sizes: values of open sizes at which to plan; they decide the order, not the symbols.
+        **sizes: values of open sizes at which to plan. They decide the order. The formulas stay in symbols.
 
     Example:
         >>> import tensornet as tn
@@ -106,7 +106,7 @@ def flop_table(graph: Graph, /, **sizes: Any) -> FlopTable:
 
     plan = schedule(graph, "numpy", "cpu", "float32", default_profile("cpu"), None, False, sizes)
     times = Counter({plan: 1})
-    for block in (plan, *reversed(list(plan.functions))):  # those that call stand before what they call
+    for block in (plan, *reversed(list(plan.functions))):  # callers come before the blocks that they call
         for step in (*block.once, *block.steps):
             if isinstance(step, CallStep):
                 times[step.plan] += times[block] * step.times
@@ -122,5 +122,5 @@ def flop_table(graph: Graph, /, **sizes: Any) -> FlopTable:
 
 
 def _own(plan: Plan) -> Any:
-    """The FLOPs of the steps of a plan that are no calls."""
+    """The FLOPs of the steps of a plan that are not calls."""
     return total(step.flop_formula for step in plan.steps if not isinstance(step, CallStep))

@@ -1,4 +1,4 @@
-"""Gradients and jvp of graphs, products split into pairs by fewest FLOPs."""
+"""Gradients and jvp of graphs, with products split into pairs by fewest FLOPs."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ __all__ = [
 ]
 
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
-"""What the gradient of a gradient is called, and what is added up to one."""
+"""The name of the gradient of a gradient, or of a term of one."""
 
 
 @of_graph
 def gradient(
     graph: Graph, /, *, of: str | Sequence[str] | None = None, wrt: str | Sequence[str] | None = None
 ) -> Graph:
-    """The derivative of a graph, as a graph: it prints, counts FLOPs, is planned and runs as any other.
+    """The derivative of a graph, as a graph: it prints, counts FLOPs, is planned and runs like any other.
 
-    Its results are ∂of/∂w for each w of `wrt`, in their order, named `w.grad`, or with a number behind it where
-    the graph has such a tensor. Where a result is no number but a tensor y[b,o], its gradient ḡ[b,o] is an input
-    more, named `y.grad`, after the graph's own, and the results are Σ_bo ḡ[b,o] ∂y[b,o]/∂w: the product of a
-    vector with the Jacobian. (Reverse accumulation: S. Linnainmaa, 1976; for tensor expressions: S. Laue,
-    M. Mitterreiter, J. Giesen, NeurIPS 2018.)
+    Its results are ∂of/∂w for each w of `wrt`, in their order. They are named `w.grad`, with a number appended where
+    the graph already has a tensor of that name. Where a result is not a number but a tensor y[b,o], its gradient
+    ḡ[b,o] is a further input, named `y.grad`, after the graph's own. The results are then Σ_bo ḡ[b,o] ∂y[b,o]/∂w:
+    the product of a vector with the Jacobian. (Reverse accumulation: S. Linnainmaa, 1976; for tensor expressions:
+    S. Laue, M. Mitterreiter, J. Giesen, NeurIPS 2018.)
 
-    The derivative of a product is a product, those of functions are equations of the language, and what the
+    The derivative of a product is a product, and those of functions are equations of the language. Whatever the
     gradients of several factors share is computed once: a chain of N factors costs O(N). Functions are taken as
-    functions of real numbers, and complex ones are refused; where a function has a kink, the gradient lies between
-    its slopes. Dropout draws its mask once for both ways.
+    functions of real numbers, and complex numbers raise an error. At a kink of a function, the gradient is between
+    its slopes. Dropout draws its mask once for both passes.
 
     Args:
         graph: a layer or a model.
-        of: the results to differentiate, by name; all outputs if not given. Others of the graph's tensors may
-            be named as in `Graph.select`.
-        wrt: the parameters and inputs by which, by their scoped names: patterns of `fnmatch`, where `*` stands
-            for anything, dots included, as `"x encoder.*"` or a list of them; all parameters if not given.
+        of: the results to differentiate, by name; all outputs if not given. Other tensors of the graph may be
+            named as in `Graph.select`.
+        wrt: the parameters and inputs to differentiate by, as patterns of `fnmatch` for their scoped names. `*`
+            matches anything, dots included: `"x encoder.*"`, or a list. All parameters if not given.
 
     Raises:
-        EquationError: a name fits nothing, there is nothing to differentiate by, a leaf holds no real numbers, or
+        EquationError: a name matches nothing, there is nothing to differentiate by, a leaf holds no real numbers, or
             a function has no derivative.
         DtypeError: the graph holds complex numbers.
 
@@ -91,9 +91,9 @@ def jvp(
 ) -> Graph:
     """The product of the Jacobian of a graph with a vector, as a graph.
 
-    With tangents ẇ of the leaves w of `wrt`, which are inputs more, named `w.tangent`, after the graph's own, the
-    results are ẏ = Σ_w ∂y/∂w·ẇ for each y of `of`, named `y.tangent`. It is the derivative of the product of a
-    vector with the Jacobian by that vector (J. Townsend, 2017), of which all goes that does not hang on ẇ.
+    The leaves w of `wrt` have tangents ẇ. These are further inputs, named `w.tangent`, after the graph's own. The
+    results are ẏ = Σ_w ∂y/∂w·ẇ for each y of `of`, named `y.tangent`. The graph is the derivative of the product of a
+    vector with the Jacobian by that vector (J. Townsend, 2017), without everything that does not depend on ẇ.
 
     Args:
         graph: a layer or a model.
@@ -101,7 +101,7 @@ def jvp(
         wrt: the leaves, as in `gradient`.
 
     Raises:
-        EquationError, DtypeError: as `gradient` does.
+        EquationError, DtypeError: as in `gradient`.
 
     Example:
         >>> import tensornet as tn
@@ -124,13 +124,13 @@ def jvp(
 
 
 def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], unread: set[str]) -> Graph:
-    """The graph, whose gradients of gradients are called tangents, without inputs that nothing hangs on.
+    """The graph with its gradients of gradients renamed to tangents, and without unused inputs.
 
     Args:
         graph: the derivative of a derivative.
-        tangents: its inputs and results, and the tensors whose tangents these are.
+        tangents: its inputs and results, each with the tensor that it is the tangent of.
         before: the tensors that keep their names.
-        unread: the inputs.
+        unread: the unused inputs.
     """
     wanted = {name: f"{tensor}.tangent" for name, tensor in tangents.items()}
     for name in graph.named:
@@ -156,10 +156,12 @@ def joint_graph(
     pairs: Pairs | None = None,
     recomputed: frozenset[str] = frozenset(),
 ) -> JointGraph:
-    """The forward pass of a graph, and the backward pass to some leaves; products in pairs of fewest FLOPs, or others.
+    """The forward pass of a graph, and the backward pass to some leaves.
+
+    Products are split into `pairs`, by default those of fewest FLOPs.
 
     Raises:
-        DtypeError: it holds complex numbers.
+        DtypeError: the graph holds complex numbers.
     """
     check_real(graph)
     return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone, recomputed)
@@ -172,15 +174,15 @@ def rematerialized_to_fit(
     pairs: Pairs,
     peak: Callable[[JointGraph], int],
 ) -> JointGraph:
-    """The joint graph with as much rematerialised as it takes to keep to a limit: the first calls, and where that is
-    not enough all of them, and recurrences in segments, as few as do.
+    """The joint graph with just enough rematerialisation to keep to a memory limit.
 
-    Where nothing does, what takes least.
+    First the fewest leading calls are rematerialised. If all calls are not enough, recurrences are also cut into the
+    fewest segments that keep to the limit. If nothing does, the joint graph with the lowest peak is taken.
 
     Args:
-        limit: of bytes alive at once, if there is one.
+        limit: the most bytes that may be alive at once, or None.
         graph, wrt, pairs: as in `joint_graph`.
-        peak: tells how many are.
+        peak: the peak memory of a joint graph, in bytes.
     """
     found = joint_graph(graph, wrt, pairs=pairs)
     if limit is None or peak(found) <= limit:
@@ -208,7 +210,7 @@ def _in_segments(
     peak: Callable[[JointGraph], int],
     whole: JointGraph,
 ) -> JointGraph:
-    """The joint graph with recurrences in the fewest segments that keep to a limit, or in those that take least."""
+    """The joint graph with recurrences in the fewest segments that keep to a limit, or with the lowest peak."""
     least, found = peak(whole), whole
     for doublings in itertools.count(1):
         parted = checkpoint_recurrences(graph, 2**doublings)
@@ -226,7 +228,7 @@ def _in_segments(
 
 
 def with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """The graph, the axes of whose recurrences have a length, of sizes that are told."""
+    """The graph with the axes of its recurrences bound to lengths, where the given sizes determine them."""
     names = {
         name
         for part in graph.parts()
@@ -239,11 +241,11 @@ def with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
 @dataclass(frozen=True)
 class Quickest:
-    """The pairs that are expected to be quickest both ways on a device.
+    """The pairs that are expected to be fastest forward and backward on a device.
 
     Attributes:
         profile, itemsize: the device, and bytes of one element.
-        sizes: names of open sizes, and their values.
+        sizes: the names and values of open sizes.
     """
 
     profile: DeviceProfile
@@ -267,7 +269,7 @@ def results_of(graph: Graph) -> tuple[str, ...]:
 
 
 def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The leaves that are told, all parameters if nothing is."""
+    """The leaves that match the given patterns. All parameters if none are given."""
     elements = of_leaves(graph)
     known = [leaf.name for leaf in graph.leaves if leaf.kind != "constant"]
     if wrt is None and graph.parameters:
@@ -289,7 +291,7 @@ def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
 def in_pairs(
     axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
 ) -> tuple[tuple[int, int], ...]:
-    """The pairs of the order with the fewest FLOPs; open sizes count as in a plan that is told none."""
+    """The pairs of the order with the fewest FLOPs. Open sizes count as `NOMINAL`, as in a plan without given sizes."""
     known = {axis: size if isinstance(size, int) else NOMINAL for axis, size in sizes.items()}
     kept = kept & {axis for each in axes for axis in each}
     order = fewest_flops(Problem(tuple(axes), kept, None, known, default_profile("cpu"), 4))

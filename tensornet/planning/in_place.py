@@ -1,7 +1,7 @@
 """In-place updates and buffer reuse: sums written into one of their terms.
 
-A product's result is new memory, which no derivative asks for: what it is added to may be added there, where
-nothing else reads it. So may what only a copy is made of.
+The result of a product is new memory, and no derivative needs its value. A sum that reads it may be written into that
+memory, if nothing else reads it. The same holds for a tensor that is a copy or a view of such a result.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from .target import Target
 __all__ = ["overwriting"]
 
 WRITTEN = frozenset({"added", "subtracted"})
-"""What a backend has a spelling for that writes sums so."""
+"""The operations that a backend must support to write sums in place."""
 
 
 def overwriting(
     steps: Sequence[Step | CallStep], outputs: Container[str], values: Mapping[str, Any], target: Target
 ) -> tuple[Step | CallStep, ...]:
-    """The steps, of which large sums are written into one of their terms where that is of no other use.
+    """The steps with large sums written into one of their terms, where nothing else reads the term.
 
     Args:
         steps: the steps, in order.
         outputs: the tensors that are needed after all of them.
-        values: every size that has a name.
-        target: what they are planned for.
+        values: the value of every named size.
+        target: the target of the plan.
     """
     if not target.supported >= WRITTEN:
         return tuple(steps)
@@ -62,8 +62,8 @@ def _shape(step: Step) -> Iterator[Any]:
 
 
 def _is_own(step: Step, own: Container[str]) -> bool:
-    """Whether what a step makes is memory of its own, or all that is left of such, and kept for no derivative."""
-    if step.element < Element.WIDE or not step.equation.left:  # a number may have none
+    """Whether a result has memory of its own, or is all of such a tensor, and no derivative needs its value."""
+    if step.element < Element.WIDE or not step.equation.left:  # a scalar may have no memory
         return False
     if step.multiplied is not None:
         return True
@@ -78,7 +78,7 @@ def _is_own(step: Step, own: Container[str]) -> bool:
 
 
 def _terms(step: Step, own: Mapping[str, Step]) -> Iterator[str]:
-    """The terms of a sum that it can be written into: as large as it is, and lying alike."""
+    """The terms that a sum can be written into: those of the same size, layout and element type."""
     match step.equation.right:
         case Call("add", terms) if not any(map(is_scalar, terms)):
             for term in terms:
@@ -89,6 +89,6 @@ def _terms(step: Step, own: Mapping[str, Step]) -> Iterator[str]:
 
 
 def _is_whole(ref: Ref) -> bool:
-    """Whether all of a tensor is read, and each element once."""
+    """Whether every element of a tensor is read, exactly once."""
     axes = [axis for entry in ref.index if isinstance(entry, str | tuple) for axis in names_in(entry)]
     return len(set(axes)) == len(axes) and all(isinstance(entry, str | tuple) for entry in ref.index)

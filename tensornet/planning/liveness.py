@@ -1,4 +1,4 @@
-"""Liveness: how long each tensor is needed, and the peak memory."""
+"""Liveness: how long each tensor is needed, and the resulting peak memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def with_frees(steps: Sequence[Step | CallStep], results: Iterable[str]) -> tuple[Step | CallStep, ...]:
-    """Notes after which step each intermediate is needed no more.
+    """The steps, each with the intermediates that are not needed after it.
 
     Args:
         steps: the steps.
@@ -55,18 +55,18 @@ def with_frees(steps: Sequence[Step | CallStep], results: Iterable[str]) -> tupl
     return tuple(replace(step, frees=tuple(sorted(names))) for step, names in zip(steps, frees, strict=True))
 
 
-# ---------------------------------------------------------------------------- beside operands and results
+# ---------------------------------------------------------------------------- besides operands and results
 
 
 def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int:
-    """Bytes that a step takes while it runs, besides its operands and its result.
+    """The bytes that a step takes while it runs, besides its operands and its result.
 
-    These are copies of operands that no view brings into the order in which they are read, the parts of an
-    expression, and what a function works in.
+    These are copies of operands that no view brings into the order in which they are read, values of subexpressions,
+    and the workspace of a function.
 
     Args:
         step: the step.
-        values: every size that has a name.
+        values: the value of every named size.
         itemsize: bytes of a number.
     """
     sizes = {axis.name: int(evaluate(axis.size, values)) for axis in step.axes}
@@ -97,7 +97,7 @@ def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int
 
 
 def _results_worked_in(call: Call) -> float | None:
-    """How many times the bytes of its result a function along axes works in; nothing for another."""
+    """The workspace of a function along axes, as a multiple of the bytes of its result. None for other functions."""
     function = FUNCTIONS[call.function]
     match call:
         case Call(_, (Ref() as ref, *more), axes) if function.axes == "kept":
@@ -110,7 +110,7 @@ def _results_worked_in(call: Call) -> float | None:
 
 
 def _copied(a: Ref, b: Ref, way: Strategy) -> Iterator[Ref]:
-    """The operands of a product that only a copy brings into the order it reads them in."""
+    """The operands of a product that must be copied into the order in which it reads them."""
     for ref, outer in ((a, way.rows), (b, way.columns)):
         layout = axes_of_index(ref.index)
         batch = tuple(axis for axis in way.batch if axis in layout)
@@ -131,7 +131,7 @@ def _is_pointwise(expression: Expression) -> bool:
 
 
 def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tuple[int, int]:
-    """The most bytes alive while an expression is computed, and those of its value; operands are not counted."""
+    """The peak bytes while an expression is computed, and the bytes of its value. Operands are not counted."""
     match expression:
         case Ref():
             return 0, 0
@@ -155,7 +155,7 @@ def _parts(expression: Expression, held: Callable[[Iterable[str]], int]) -> tupl
 
 
 def is_view(step: Step) -> bool:
-    """Whether a step is no more than another look at what it reads; what lies in another order is copied."""
+    """Whether the result of a step is only a view of what it reads. A change of the order of axes is a copy."""
     right = step.equation.right
     if isinstance(right, Call):
         return FUNCTIONS[right.function].is_look(right)
@@ -166,7 +166,7 @@ def is_view(step: Step) -> bool:
 
 
 def _beneath(step: Step) -> str:
-    """The tensor in whose memory the result of a step lies; "" if memory is made for it."""
+    """The tensor whose memory the result of a step shares. "" if the result gets memory of its own."""
     return step.reads[0] if is_view(step) else step.into
 
 
@@ -176,12 +176,12 @@ def _beneath(step: Step) -> str:
 def memory_in_use(
     leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
 ) -> list[int]:
-    """Bytes of all tensors alive before the first step and at each, and of what that takes besides.
+    """The bytes of all tensors alive before the first step and at each step, with the temporaries of the step.
 
     Args:
-        leaves: what is given, tables included.
-        steps: the steps that are done with it.
-        values: every size that has a name.
+        leaves: the leaves that the steps read, tables included.
+        steps: the steps.
+        values: the value of every named size.
         itemsize: bytes of a number.
     """
     return [used for used, _ in _in_use(leaves, steps, values, itemsize)]
@@ -190,11 +190,11 @@ def memory_in_use(
 def at_sizes(
     steps: Iterable[Step | CallStep], values: Mapping[str, Any], itemsize: int
 ) -> Iterator[Step | CallStep]:
-    """The steps as they are, but for the memory that blocks take, which is that at other sizes.
+    """The steps, with the peak memory of their blocks computed again at the given sizes.
 
     Args:
         steps, itemsize: as for `memory_in_use`.
-        values: every size that has a name.
+        values: the value of every named size.
     """
     peaks = dict[tuple[Plan, tuple[Any, ...]], int]()
     for step in steps:
@@ -230,7 +230,7 @@ def with_fewer_frees(
     }
     frees = [
         tuple(name for name in step.frees if name in looks) for step in steps
-    ]  # a library may copy after all
+    ]  # a library may copy instead of making a view
     waiting, held, last = list[str](), 0, 0
     for number, (used, freed) in enumerate(rest):
         if waiting and used + held > most:
@@ -244,7 +244,7 @@ def with_fewer_frees(
 def _in_use(
     leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
 ) -> Iterator[tuple[int, int]]:
-    """Bytes in use before the first step and at each, with those that are freed after it."""
+    """The bytes in use before the first step and at each step, each with the bytes freed after it."""
     memory = _Memory(values, itemsize)
     alive = sum(map(memory.given, leaves))
     yield alive, 0
@@ -265,26 +265,26 @@ def _in_use(
 
 
 class _Memory:
-    """Bytes of tensors at some sizes."""
+    """The bytes of tensors at given sizes."""
 
     def __init__(self, values: Mapping[str, Any], itemsize: int) -> None:
         self.values, self.itemsize = values, itemsize
         self._known: dict[tuple[tuple[Any, ...], Element], int] = {}
 
     def of(self, shape: tuple[Any, ...], element: Element) -> int:
-        """Those of a tensor."""
+        """The bytes of a tensor."""
         if (shape, element) not in self._known:
             count = int(product(evaluate(size, self.values) for size in shape))
             self._known[shape, element] = count * bytes_of(element, self.itemsize)
         return self._known[shape, element]
 
     def given(self, leaf: Leaf, own: Mapping[str, int] | None = None) -> int:
-        """Those of a leaf, which may have sizes by names of its own."""
+        """The bytes of a leaf. `own` gives the sizes where the leaf has names of its own for them."""
         shape = leaf.shape if own is None else tuple(evaluate(size, own) for size in leaf.shape)
         return self.of(shape, of_leaf(leaf))
 
     def made(self, step: Step | CallStep) -> Iterator[tuple[str, int]]:
-        """Those of each result of a step; none where it lies in the memory of another tensor."""
+        """The bytes of each result of a step. Zero where the result shares the memory of another tensor."""
         if isinstance(step, CallStep):
             yield from zip(step.results, map(self.of, step.shapes, step.elements), strict=True)
         elif _beneath(step):
@@ -295,10 +295,10 @@ class _Memory:
             yield step.equation.name, self.of(shape, step.element)
 
     def beside(self, step: Step | CallStep) -> int:
-        """Those that a step takes while it runs, besides its operands and its results."""
+        """The bytes that a step takes while it runs, besides its operands and its results."""
         if isinstance(step, Step):
             return temporary_bytes(step, self.values, self.itemsize)
-        own = dict(step.plan.sizes) if step.plan.backward is not None else None  # by names of its own
+        own = dict(step.plan.sizes) if step.plan.backward is not None else None  # by the plan's own names
         inside = step.plan.peak_memory - sum(self.given(leaf, own) for leaf in step.plan.leaves)
         whole = 0 if step.slicing or step.along else sum(size for _, size in self.made(step))
-        return max(0, inside - whole)  # a piece is computed beside the whole that it is written into
+        return max(0, inside - whole)  # a piece exists next to the whole that it is written into

@@ -1,7 +1,7 @@
 """Plan cache: plans on disk for other processes, where `TENSORNET_CACHE` names a folder.
 
-Kept are the steps, and not the code: that is written anew from them, so that nothing which comes
-from a file is run. A plan is found again under all that it depends on, the library's own source included.
+The cache holds the steps but not the code. The code is generated again from the steps, so that nothing from a file is
+run. The key of a plan covers everything that it depends on, including the library's own source.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .plans import Plan
 __all__ = ["Occasion"]
 
 MOST = 400
-"""How many plans are kept; those used longest ago go."""
+"""The most plans that are kept. The least recently used ones are dropped."""
 
 _FOLDERS = (
     *("", "language", "ops", "graph", "frontend", "passes", "scan", "weights", "autodiff"),
     *("device", "contraction", "lowering", "planning", "backends", "backends/jax", "backends/torch"),
 )
-"""Where the source is that decides what a plan is, and what its steps mean."""
+"""The folders with the source that decides what a plan is and what its steps mean."""
 
 _SEARCHES = ("opt_einsum", "cotengra")
-"""Whose searches are asked for orders."""
+"""The libraries whose searches propose contraction orders."""
 
 _LOADED = time.time()
 
@@ -45,15 +45,15 @@ _LOADED = time.time()
 @document()
 @dataclass(frozen=True)
 class Occasion:
-    """What a plan is made for; plans of equal ones serve each other's turn.
+    """Everything that a plan depends on. Equal occasions share a plan.
 
     Attributes:
         graph, backend, device, dtype, memory_limit, profile: as for `tensornet.plan`.
-        around: scopes of blocks that run by themselves; nothing where none do.
-        lengths: about how long the open sizes are, in powers of two.
-        closed: whether what depends on open sizes is made anew at each call.
-        tune: how the plan is chosen, if not by what it is expected to take.
-        changing: the leaves that get gradients, where products are planned both ways.
+        around: scopes of blocks that run on their own. None if no block does.
+        lengths: the open sizes, roughly, in powers of two.
+        closed: whether tensors that depend on open sizes are computed again at each call.
+        tune: how the plan is chosen, if not by its expected time.
+        changing: the leaves that get gradients, where products are planned forward and backward.
     """
 
     graph: Graph
@@ -69,7 +69,7 @@ class Occasion:
     changing: frozenset[str] = frozenset()
 
     def recall(self) -> Plan | None:
-        """The plan that was kept, its code not yet written; nothing if none is there that can be believed."""
+        """The cached plan, its code not yet generated. None if there is no valid one."""
         store = _store()
         found = None if store is None else store.read(self._key)
         if found is None:
@@ -80,29 +80,29 @@ class Occasion:
             return None
 
     def keep(self, plan: Plan) -> Path | None:
-        """Keeps the plan for whoever asks for the same; returns where, or nothing if it is not kept."""
+        """Stores the plan for later look-ups. The path of the file, or None if it is not stored."""
         store = _store()
         if store is None:
             return None
-        content = write(replace(plan, code=""), given=("graph",))  # the key tells it, and whoever asks has it
+        content = write(replace(plan, code=""), given=("graph",))  # it is in the key, and the reader has it
         return store.write(self._key, content)
 
     @functools.cached_property
     def _key(self) -> str:
-        """A digest of all that decides the plan; what constants hold does not, only of what kind it is."""
+        """A digest of all that decides the plan. Of constants it covers the kind but not the values."""
         occasion = write(self, without=("Constant.data",))
         parts = [occasion, _registered(self.graph), _library()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _store() -> Store | None:
-    """Where plans are kept, if they are."""
+    """The store of plans. None if plans are not kept."""
     folder = chosen_folder()
     return Store(folder, "plan", MOST) if folder is not None and _library() else None
 
 
 def _registered(graph: Graph) -> list[Any]:
-    """The functions of the user's own that a graph calls, and the kernels that it may be covered with."""
+    """The user's own functions that a graph calls, and the user's kernels that may be selected for it."""
     called = {part.function for part in graph.expressions() if isinstance(part, Call)}
     own = [row for row in FUNCTIONS.values() if row.implementations and (row.computes or row.name in called)]
     rows = sorted(own, key=lambda row: row.name)
@@ -120,9 +120,9 @@ def _registered(graph: Graph) -> list[Any]:
 
 @functools.cache
 def _library() -> str:
-    """A digest of what makes plans, the library's source foremost: a plan made by another is none of ours.
+    """A digest of the library's source and of the versions of `_SEARCHES`. Only plans with the same digest are used.
 
-    Nothing where the source is not at hand, or was changed since it was loaded.
+    Empty if the source is not available, or changed since it was loaded.
     """
     digest, home = hashlib.sha256(), Path(__file__).parent.parent
     files = [path for folder in _FOLDERS for path in sorted((home / folder).glob("*.py")) if path.is_file()]
@@ -136,7 +136,7 @@ def _library() -> str:
 
 
 def _version(name: str) -> str:
-    """The version of another library, as it is installed."""
+    """The installed version of another library. Empty if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

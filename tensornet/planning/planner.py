@@ -1,4 +1,4 @@
-"""The planner: rewrite, order every contraction, lower, schedule memory."""
+"""The planner: rewrites a graph, orders every contraction, lowers it to steps and schedules memory."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ NOMINAL = 64
 """The size assumed for an open axis when none is given."""
 
 PER_POSITION = 4
-"""What a position of a linear recurrence takes in a loop, as so many operations: a call, two of these, and a copy."""
+"""The time of one position of a linear recurrence in a loop, in operations: a call, two operations, and a copy."""
 
 ROUNDS, TRIED = 64, 6
-"""So many parts may be computed piece by piece, and of so many each is chosen, for `memory_limit`."""
+"""For `memory_limit`: the most parts that are computed piece by piece, and the candidates tried for each."""
 
 # ---------------------------------------------------------------------------- planning
 
@@ -71,14 +71,14 @@ def schedule(
     changing: frozenset[str] = frozenset(),
     loops: bool = False,
 ) -> Plan:
-    """The plan, its code not yet written.
+    """The plan of a graph, its code not yet generated.
 
     Args:
-        supported: the operations that the backend has, of those that it need not have.
-        around: scopes whose calls stay calls in any case, for blocks that run by themselves.
-        closed: whether what depends on open sizes is made anew at each call.
-        changing: the leaves that get gradients, where what computes them is planned as well.
-        loops: whether recurrences are loops in any case, which make what they can position by position.
+        supported: the optional operations that the backend supports.
+        around: scopes whose calls are always kept, for blocks that run on their own.
+        closed: whether tensors that depend on open sizes are computed again at each call.
+        changing: the leaves that get gradients, where the backward pass is planned as well.
+        loops: whether recurrences always become loops, with as much as possible computed position by position.
     """
     if "complex" in dtype:
         check_derivatives(graph)
@@ -100,9 +100,9 @@ def schedule(
 
 
 def _outlined(graph: Graph, around: frozenset[str] | None, has_complex: bool) -> Graph:
-    """The graph with the calls that stay calls.
+    """The graph with its calls inlined, except those that become functions of their own.
 
-    No call stays where there are complex numbers, which each step is checked for.
+    With complex numbers all calls are inlined, because each step is checked for them, unless `around` is given.
     """
     noted("as written", None, graph)
     whole = graph.flat if has_complex and around is None else with_functions(graph, around)
@@ -110,7 +110,7 @@ def _outlined(graph: Graph, around: frozenset[str] | None, has_complex: bool) ->
 
 
 def _check_complex(graph: Graph, steps: Iterable[Step | CallStep], dtype: str) -> None:
-    """Refuses steps that complex numbers have no meaning in."""
+    """Raises an error if a step has no meaning for complex numbers."""
     given = of_leaves(graph).items() if "complex" in dtype else ()
     numbers = [name for name, holds in given if holds is Element.NUMBER]
     check_complex((step.equation for step in steps if isinstance(step, Step)), numbers)
@@ -118,17 +118,17 @@ def _check_complex(graph: Graph, steps: Iterable[Step | CallStep], dtype: str) -
 
 @dataclass(frozen=True)
 class _Scheduled:
-    """A graph scheduled out in steps.
+    """A graph scheduled as steps.
 
     Attributes:
-        original, graph: the graph, and what is left of its calls.
-        values: every open size, and the length of pieces.
-        target: what it is planned for.
-        alone: whether blocks run by themselves.
-        cuts: what is computed piece by piece.
+        original, graph: the graph as given, and the one that is lowered.
+        values: the value of every open size, and the length of pieces.
+        target: the target of the plan.
+        alone: whether blocks run on their own.
+        cuts: the parts that are computed piece by piece.
         steps, results: all steps, and where the outputs are.
-        parts: the steps, those apart that need not be repeated.
-        used: bytes alive before the first step and at each.
+        parts: the steps, divided into those done once and those done at each call.
+        used: bytes alive before the first step and at each step.
     """
 
     original: Graph
@@ -144,17 +144,17 @@ class _Scheduled:
 
     @property
     def peak(self) -> int:
-        """Bytes alive at the worst step."""
+        """The bytes alive at the worst step."""
         return max(self.used)
 
     @property
     def seconds(self) -> float:
-        """Expected time of a call."""
+        """The expected seconds of a call."""
         return sum(step.seconds for step in self.parts.steps)
 
     @property
     def worst(self) -> frozenset[str]:
-        """The tensors that are made or read at the worst step."""
+        """The operands of the worst step, and the results of the first step from it on that defines named tensors."""
         at = self.used.index(self.peak) - 1
         steps = self.parts.steps[max(at, 0) :]
         made = next((step.defines for step in steps if set(step.defines) & set(self.graph.named)), ())
@@ -162,22 +162,22 @@ class _Scheduled:
 
     @property
     def apart(self) -> frozenset[Apply]:
-        """The calls that cannot be part of what is computed piece by piece."""
+        """The calls that cannot be inside a part that is computed piece by piece."""
         cut = {part.call.results for part in self.cuts}
         return frozenset(call for call in self.graph.calls if self.alone or call.results in cut)
 
     def size(self, name: str) -> int:
-        """A size, by its name."""
+        """The value of a size."""
         return int(evaluate(symbol(name), {**self.graph.bound, **self.values}))
 
     def peak_at(self, part: Part, length: int) -> int:
-        """Bytes alive at the worst step were the pieces of a part so long, and everything done in the same order."""
+        """The peak memory for pieces of a given length, if the steps stay in the same order."""
         values = {**self.values, part.piece: length}
         leaves, steps, known, itemsize = _at_run_time(self.graph, self.parts, values, self.target)
         return max(memory_in_use(leaves, list(at_sizes(steps, known, itemsize)), known, itemsize))
 
     def bytes_of(self, names: Iterable[str]) -> int:
-        """Bytes of tensors of the graph, put together where they are computed piece by piece."""
+        """The bytes of tensors of the graph. Those computed piece by piece count in full size."""
 
         def size(dim: Dim) -> int:
             return int(evaluate(evaluate(dim_size(dim), self.graph.bound), self.values))
@@ -190,12 +190,12 @@ class _Scheduled:
         assumed: tuple[str, ...],
         alternatives: Sequence[Alternative],
     ) -> Plan:
-        """The plan, its code not yet written.
+        """The plan, its code not yet generated.
 
         Args:
-            at: the sizes that it is made at.
-            assumed: those of them that nobody gave.
-            alternatives: other ways, for comparison.
+            at: the sizes of the plan.
+            assumed: the names of sizes whose values were not given.
+            alternatives: other orders, for comparison.
         """
         target, parts = self.target, self.parts
         return Plan(
@@ -215,7 +215,7 @@ class _Scheduled:
         )
 
     def cut(self, part: Part, length: int) -> _Scheduled:
-        """The same with a part of it computed in pieces of so many positions."""
+        """The same graph, scheduled with a part computed in pieces of `length` positions."""
         values = {**self.values, part.piece: length}
         return _scheduled(self.original, part.graph, values, self.target, self.alone, (*self.cuts, part))
 
@@ -246,15 +246,15 @@ def _scheduled(
 
 
 def _sliced_to_fit(limit: int | None, scheduled: _Scheduled) -> _Scheduled:
-    """The graph scheduled out so that no more than a limit is alive at once: if need be, parts computed piece by piece.
+    """A schedule that keeps to a memory limit, with parts computed piece by piece if necessary.
 
     Raises:
-        BackendError: that cannot be.
+        BackendError: no schedule that was tried keeps to the limit.
     """
     if limit is None or scheduled.peak <= limit:
         return scheduled
     found = scheduled
-    for _ in range(ROUNDS if scheduled.used[0] <= limit else 0):  # what is given is alive in any case
+    for _ in range(ROUNDS if scheduled.used[0] <= limit else 0):  # leaves are alive in any case
         least = found
         for part in itertools.islice(cuttable(found.graph, found.worst, found.apart), TRIED):
             trial = _in_pieces(found, part, limit)
@@ -268,7 +268,7 @@ def _sliced_to_fit(limit: int | None, scheduled: _Scheduled) -> _Scheduled:
 
 
 def _too_little(limit: int, scheduled: _Scheduled) -> BackendError:
-    """That what is scheduled out as well as can be takes more than a limit, and what of it is how large."""
+    """The error that the best schedule exceeds a memory limit, with the sizes of its parts."""
     given, known = scheduled.used[0], {leaf.name for leaf in scheduled.graph.leaves}
     results = scheduled.bytes_of({*scheduled.graph.outputs} - known)
     step = scheduled.parts.steps[max(scheduled.used.index(scheduled.peak) - 1, 0)]
@@ -285,24 +285,24 @@ def _too_little(limit: int, scheduled: _Scheduled) -> BackendError:
 
 
 def _in_pieces(scheduled: _Scheduled, part: Part, limit: int) -> _Scheduled:
-    """The same with a part in pieces as long as a limit allows, or as short as is of use."""
+    """The schedule with a part in the longest pieces that keep to a limit, or the best one that was tried."""
     whole, length, best = scheduled.size(part.size), _first_length(scheduled, part, limit), scheduled
     try:
         while length < whole:
-            length = -(-whole // -(-whole // length))  # as many pieces, alike
+            length = -(-whole // -(-whole // length))  # the same number of pieces, of equal length
             trial = scheduled.cut(part, length)
             best = min(best, trial, key=lambda each: each.peak)
             if trial.peak <= limit or length == 1:
                 break
             shorter = range(1, length - length // 8)
             length = max(1, bisect.bisect(shorter, limit, key=functools.partial(trial.peak_at, part)))
-    except ShapeError:  # the part speaks of a size that what it is given does not tell
+    except ShapeError:  # the part uses a size that its operands do not determine
         pass
     return best
 
 
 def _first_length(scheduled: _Scheduled, part: Part, limit: int) -> int:
-    """A length of pieces with which a part may keep to a limit, if each takes its share of what all takes now."""
+    """A first guess for the length of pieces: memory beyond the leaves is taken as proportional to the length."""
     whole, call = scheduled.size(part.size), part.call
     leaves = {leaf.name for leaf in scheduled.graph.leaves}
     beside = scheduled.bytes_of({*call.operands, *call.results} - leaves)
@@ -311,7 +311,7 @@ def _first_length(scheduled: _Scheduled, part: Part, limit: int) -> int:
 
 
 def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes given for axes that are open, or that are just so long, as integers."""
+    """The given sizes as integers. An axis that is not open may only be given the size that it has."""
     sizes = by_name(sizes, "the sizes to plan at", '{"b": 64}')
     given = {name: as_size(value, name) for name, value in sizes.items()}
     for name, value in given.items():
@@ -331,7 +331,7 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
 def _at_run_time(
     graph: Graph, parts: Folded, values: Mapping[str, int], target: Target
 ) -> tuple[tuple[Leaf, ...], tuple[Step | CallStep, ...], dict[str, Any], int]:
-    """What is given to the steps that are done at each call, these, the sizes, and the bytes of a number."""
+    """The arguments of `memory_in_use` for the steps done at each call: leaves, steps, sizes, bytes of a number."""
     read = {name for step in parts.steps for name in step.reads}
     leaves = (leaf for leaf in graph.leaves if leaf.kind != "constant" or leaf.name in read)
     tables = (table.leaf for table in parts.tables)
@@ -361,7 +361,7 @@ def _lowered(
 
 
 def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -> Iterator[Step | CallStep]:
-    """The steps of a graph, some of whose calls were written out, with costs in the sizes of the graph itself."""
+    """The steps of a graph after inlining of calls, with FLOP formulas in the sizes of the original graph."""
     local = whole.sizes_beside(graph.bound)
     for step in steps:
         known = isinstance(step, CallStep) or not local or isinstance(step.flop_formula, int)
@@ -370,7 +370,7 @@ def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -
 
 @functools.lru_cache(maxsize=512)
 def _product(joint: JointGraph, at: tuple[tuple[str, int], ...], target: Target) -> Plan:
-    """The plan of a product, and in it that of its backward pass."""
+    """The plan of a product. It contains the plan of its backward pass."""
     forward = _function(joint.forward, at, target, "products", inside=False)
     return replace(forward, backward=_function(joint.backward, at, target, "products", inside=False))
 
@@ -400,8 +400,9 @@ def _function(
 
 
 def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -> Graph:
-    """The graph with its recurrences as calls along their axes; or as associative scans, or kernels of the library that
-    it is planned for, where these are quicker."""
+    """The graph with its recurrences lowered to calls along their axes.
+
+    Associative scans or kernels of the target's library take their place where these are faster."""
     known = {**graph.bound, **values}
 
     def pays(positions: Any, others: Sequence[Any]) -> bool:
@@ -427,7 +428,7 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
         graph if target.loops else noted("associative scans", graph, select_associative_scans(graph, pays))
     )
     on_cpu = target.device.startswith("cpu")
-    alike = not on_cpu or target.dtype in ("float32", "float64")  # others sum to fewer digits there
+    alike = not on_cpu or target.dtype in ("float32", "float64")  # on a GPU, others sum less precisely
     if alike and way == "fastest" and not target.loops:
         found = select_rnn_kernels(
             whole, lambda loop, kernel: seconds(kernel) < seconds(loop), target.supported
@@ -437,16 +438,16 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
 
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Program:
-    """Every rewrite that pays at these sizes."""
+    """The program after every rewrite that pays at these sizes."""
     target = replace(target, changing=frozenset())
 
-    @functools.cache  # the present form is asked about beside each that may take its place
+    @functools.cache  # the present form is priced against each candidate
     def cost(part: Program) -> float:
         lines = lines_of(part)
         steps = steps_to_price(lines, values, target, fastest)
         return seconds_at_a_call(lines.leaves, lines.bound, steps, values, target)
 
-    sums = target.dtype != "float16"  # which holds no long ones
+    sums = target.dtype != "float16"  # float16 cannot hold long sums
     return optimize(graph, PassContext(cost, target.supported, target.kernels, values, sums))
 
 
@@ -456,7 +457,7 @@ _WAYS: dict[str, tuple[Callable[[Graph, Mapping[str, int], Target], Program], Ch
     "as written": (lambda graph, *_: program_of(graph), as_written),
     "fewest FLOPs": (lambda graph, *_: simplify(graph), fewest_flops),
 }
-"""How a graph is rewritten, and how the pairs of a contraction are chosen."""
+"""Each way of planning: how a graph is rewritten, and how the pairs of a contraction are chosen."""
 
 
 def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> Iterator[Alternative]:
@@ -482,15 +483,15 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
 def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:
     """The FLOPs of the contractions, as a formula in the names of the axes.
 
-    Each pairwise step of the plan counts 2 × the product of all its axes (a multiplication and an
-    addition); with `naive=True` each contraction as written counts 2 × the product of all of its
-    axes at once. Pointwise functions, softmax and the like, and sums over a lone tensor are not
+    Each pairwise step of the plan counts 2 × the product of the sizes of all its axes (a multiplication and an
+    addition). With `naive=True`, each contraction as written counts 2 × the product of all of its
+    sizes at once. Pointwise functions, functions along axes such as softmax, and sums over a single tensor are not
     counted.
 
     Args:
         graph: a layer or a model.
         naive: count the terms as written instead of a plan's steps.
-        **sizes: values of open sizes at which to plan; they decide the order, not the symbols.
+        **sizes: values of open sizes at which to plan. They decide the order. The formula stays in symbols.
 
     Example:
         >>> import tensornet as tn
@@ -510,7 +511,7 @@ def _flops(graph: Graph, naive: bool, sizes: Mapping[str, Any]) -> Any:
 
 @of_graph
 def flop_count(graph: Graph, /, *, naive: bool = False, **sizes: int) -> Any:
-    """The FLOPs of the contractions: an `int`, or a formula in the sizes still open.
+    """The FLOPs of the contractions: an `int`, or a formula in the sizes that are still open.
 
     Args:
         graph: a layer or a model.

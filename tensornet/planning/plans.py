@@ -28,7 +28,7 @@ __all__ = ["Alternative", "CallStep", "Plan"]
 
 
 SHOWN = 8
-"""So many of the tensors kept for a backward pass are shown one by one, the largest."""
+"""The number of tensors kept for a backward pass that are shown one by one, the largest first."""
 
 
 @document()
@@ -44,7 +44,7 @@ class Alternative:
 
 
 class OnDemand(Sequence[Alternative]):
-    """Alternatives that are planned when they are first looked at: to find them takes a third of the time of a plan."""
+    """Alternatives that are planned at first access: finding them takes a third of the time of a plan."""
 
     def __init__(self, make: Callable[[], Iterable[Alternative]]) -> None:
         self._make = make
@@ -75,20 +75,20 @@ class OnDemand(Sequence[Alternative]):
 @document()
 @dataclass(frozen=True)
 class CallStep:
-    """A call of a block, which is planned once and called as often as the graph does.
+    """A call of a block. The block is planned once and called as often as the graph calls it.
 
     Attributes:
         plan: the plan of the block.
-        scope: stands before the names of its parameters and constants.
-        operands: the tensors given, each with a dimension for each that the block declares.
-        results: the tensors that come back.
+        scope: the prefix of the names of its parameters and constants.
+        operands: the tensors passed in. Each has one dimension for each that the block declares.
+        results: the tensors returned.
         shapes: their sizes, integers or in open sizes.
         frees: tensors that are not needed after it.
-        tables: what the tables of the block are called here.
-        slicing: how it is done piece by piece, if it is.
-        recomputed: whether the backward pass computes it again from its operands, of which alone something is kept.
-        along: how it is repeated along an axis, if it is; the results, the first ones of the block, are put
-            together along that.
+        tables: the names of the block's tables in the caller.
+        slicing: how it is computed piece by piece, if it is.
+        recomputed: whether the backward pass computes it again, so that only its operands are kept.
+        along: how it is repeated along an axis, if it is. The results are the first ones of the block, stacked along
+            that axis, and then the last states if these are results too.
     """
 
     plan: Plan
@@ -103,9 +103,9 @@ class CallStep:
     along: Repetition | None = None
 
     def checked(self, part: Part) -> None:
-        """Refuses a call that does not fit its block."""
+        """Raises an error if the call does not fit its block."""
         block, along = self.plan, self.along
-        made = 1 if block.backward is not None else len(block.results)  # what backward needs is made besides
+        made = 1 if block.backward is not None else len(block.results)  # others are residuals
         if along is not None:
             made = len(self.results)
             joined = along.joined(made)
@@ -132,7 +132,7 @@ class CallStep:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The parameters and the constants of the block, as they are called here."""
+        """The names of the block's parameters and constants in the caller."""
         leaves = (*self.plan.graph.parameters, *self.plan.constants)
         return tuple(scoped(self.scope, leaf.name) for leaf in leaves)
 
@@ -149,7 +149,7 @@ class CallStep:
 
     @property
     def elements(self) -> tuple[Element, ...]:
-        """What the results hold."""
+        """The element types of the results."""
         made = [result.element for result in self.plan.results]
         if self.along is None:
             return tuple(made[: len(self.results)])
@@ -158,14 +158,14 @@ class CallStep:
 
     @property
     def times(self) -> int:
-        """How often the block is called: once for each piece, or each position."""
+        """How often the block is called: once, or once for each piece or position."""
         if self.along is not None:
             return self.along.count
         return 1 if self.slicing is None else self.slicing.count
 
     @property
     def flops(self) -> int:
-        """FLOPs of the contractions in the block."""
+        """FLOPs of the contractions in all calls of the block."""
         return self.times * self.plan.flops
 
     @property
@@ -182,16 +182,16 @@ class CallStep:
 
     @property
     def bytes(self) -> int:
-        """Bytes read and written in the block."""
+        """Bytes read and written in all calls of the block."""
         return self.times * self.plan.bytes
 
     @property
     def seconds(self) -> float:
-        """Expected time of the block."""
+        """Expected time of all calls of the block."""
         return self.times * self.plan.seconds
 
     def shown(self, names: Mapping[Plan, str]) -> str:
-        """The call as a line, the block by its name."""
+        """The call as a line of text, with the name of the block."""
         call = shown_call(self.results, names[self.plan], self.operands, self.scope)
         call += ", recomputed in the backward pass" if self.recomputed else ""
         call += f" {self.along}" if self.along is not None else ""
@@ -209,21 +209,21 @@ class Plan:
     """The order in which a graph is computed on a device, as data.
 
     Attributes:
-        graph: what is computed, as the user wrote it.
-        backend, device, dtype: what it was planned for.
-        sizes: the sizes it was planned at, name and value.
-        assumed: the names among them that nobody gave a value.
+        graph: the graph that is computed, as the user wrote it.
+        backend, device, dtype: the target of the plan.
+        sizes: names and values of the sizes of the plan.
+        assumed: the names among them whose values were not given.
         steps: the operations and calls of blocks, in order.
         results: where the outputs are.
         peak_memory: bytes of the tensors alive at the worst step, inputs and parameters included.
         alternatives: other orders ("as written", "fewest FLOPs"), for comparison.
-        once: the operations that depend on nothing that a call gives, done before the first of them.
-        tables: what of these the steps read.
-        certainty: how sure the times are; of a block the plan that calls it says so.
-        backward: of a product that gradients go through, the plan of its backward pass.
-        recorded: where autograd goes back, what it keeps for that of each call, by its result, after what it
-            keeps of all else; bytes, of which those of leaves are none.
-        code: the source of the Python function that runs, and of the one that makes its tables.
+        once: the operations that depend on no argument of a call. They are done before the first call.
+        tables: the tensors that `once` computes and the steps read.
+        certainty: how reliable the expected times are. For a block, the plan that calls it has this.
+        backward: the plan of the backward pass of a product that gradients go through.
+        recorded: the bytes that autograd keeps for its backward pass, where it is used: first those outside of calls,
+            then those of each call, by its result. Leaves count as zero bytes.
+        code: the source of the Python function that runs, and of the one that computes its tables.
     """
 
     graph: Graph
@@ -244,7 +244,7 @@ class Plan:
     code: Text = field(default="", repr=False)
 
     def checked(self, part: Part) -> None:
-        """Refuses steps and results that read what is not there."""
+        """Raises an error if a step or a result reads a tensor that is not defined."""
         _check_names(self, part)
 
     __getstate__ = state_of
@@ -258,12 +258,12 @@ class Plan:
 
     @functools.cached_property
     def functions(self) -> Mapping[Plan, str]:
-        """The plans of the blocks that are called, each with a name; those inside of others come first."""
+        """The plans of the blocks that are called, each with a name. Those called by others come first."""
         return names_of_blocks(self._called(), ())
 
     @property
     def goes_back(self) -> bool:
-        """Whether products in it are planned both ways."""
+        """Whether products in it are planned forward and backward."""
         return any(block.backward is not None for block in self.functions)
 
     def _called(self) -> Iterator[tuple[Plan, str]]:
@@ -276,17 +276,17 @@ class Plan:
 
     @functools.cached_property
     def constants(self) -> tuple[Leaf, ...]:
-        """The constants that are read at each call."""
+        """The constants that the steps of each call read."""
         return self._read_by(self.steps, (each.value.name for each in self.results))
 
     @functools.cached_property
     def sources(self) -> tuple[Leaf, ...]:
-        """The constants that the tables are made of."""
+        """The constants that the tables are computed from."""
         return self._read_by(self.once, (table.made for table in self.tables))
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """What the steps are given: inputs, parameters, constants that they read, and tables."""
+        """The leaves that the steps may read: inputs, parameters, constants that they read, and tables."""
         tables = (table.leaf for table in self.tables)
         return (*self.graph.inputs, *self.graph.parameters, *self.constants, *tables)
 
@@ -302,7 +302,7 @@ class Plan:
 
     @property
     def flops(self) -> int:
-        """FLOPs of the contractions: 2 × the product of all axes of each pairwise step."""
+        """FLOPs of the contractions: 2 × the product of the sizes of all axes of each pairwise step."""
         return sum(step.flops for step in self.steps)
 
     @property
@@ -352,7 +352,7 @@ class Plan:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """The plan in a notebook: its steps, those of the functions that are called folded."""
+        """The plan in a notebook: its steps, with those of the called functions folded."""
         calls = self._calls
         parts = {
             f"{name}, called {calls[block]}×": "\n".join(block._shown_steps(block.steps))
@@ -366,7 +366,7 @@ class Plan:
 
     @property
     def kept(self) -> tuple[tuple[str, int], ...]:
-        """The tensors kept from the forward to the backward pass, and their bytes; what is given is not counted."""
+        """The tensors kept from the forward to the backward pass, with their bytes. Leaves are not counted."""
         if self.backward is None:
             return self.recorded
         sizes, made = dict(self.sizes), set(self.graph.outputs) - {leaf.name for leaf in self.graph.leaves}
@@ -391,7 +391,7 @@ class Plan:
         return found
 
     def _shown_body(self) -> Iterator[str]:
-        """The steps, those of the functions that are called, what is done once, and the backward pass."""
+        """The lines of the steps, of the called functions, of the steps done once, and of the backward pass."""
         yield from self._shown_steps(self.steps)
         calls = self._calls
         for block, name in self.functions.items():
@@ -404,7 +404,7 @@ class Plan:
         yield from self._shown_back()
 
     def _shown_back(self) -> Iterator[str]:
-        """What is kept for the backward pass, and its steps."""
+        """The lines of the tensors kept for the backward pass, and of its steps."""
         if self.backward is not None:
             yield f"back, of what is given and of {self._shown_kept() or 'nothing else'}:"
             yield from self.backward._shown_body()
@@ -414,7 +414,7 @@ class Plan:
             yield f"autograd keeps {told}"
 
     def _shown_kept(self) -> str:
-        """The tensors kept, the largest by themselves."""
+        """The kept tensors as text. The largest are listed one by one, the others only in total."""
         largest = sorted((each for each in self.kept if each[1]), key=lambda each: -each[1])
         told = [f"{name or 'what is around calls'} of {amount(size, 'B')}" for name, size in largest[:SHOWN]]
         rest = [size for _, size in largest[SHOWN:]]
@@ -434,16 +434,16 @@ class Plan:
         return text + (f", assuming {', '.join(assumed)}" if assumed else "")
 
     def to_json(self) -> str:
-        """The plan as JSON: what it is for, the steps as equations with their costs, the code."""
+        """The plan as JSON: the graph and target, the steps as equations with their costs, the code."""
         return json.dumps({"format": FORMAT, "version": VERSION, **write(self)}, indent=1)
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        """Reads what `to_json` wrote: an equal plan. Nothing in it is run.
+        """An equal plan, read from the output of `to_json`. No code in it is run.
 
         Raises:
-            EquationError: the text is no such document, or the plan in it cannot be.
-            ShapeError: nor can its sizes.
+            EquationError: the text is no such document, or the plan in it is invalid.
+            ShapeError: the sizes in it are invalid.
         """
         whole = Part.of(text, "plan")
         if whole["format"].value != FORMAT or whole["version"].value != VERSION:
@@ -454,7 +454,7 @@ class Plan:
 
 
 def _kind(step: CallStep) -> str:
-    """What a function is called that has no scope."""
+    """The name of a function that has no scope."""
     return "product" if step.plan.backward is not None else "step" if step.along is not None else ""
 
 
@@ -464,7 +464,7 @@ FORMAT, VERSION = "tensornet.plan", 12
 
 
 def _check_names(plan: Plan, part: Part) -> None:
-    """Refuses a step or a result that reads what is not there."""
+    """Raises an error if a step or a result reads a tensor that is not defined."""
     given = {leaf.name for leaf in plan.graph.leaves}
     made = _check_steps(plan.once, {leaf.name for leaf in plan.graph.constants}, part["once"])
     lost = [table.made for table in plan.tables if table.made not in made]
@@ -487,7 +487,7 @@ def _check_names(plan: Plan, part: Part) -> None:
 
 
 def _check_steps(steps: Sequence[Step | CallStep], known: set[str], part: Part) -> set[str]:
-    """The names that are there after the steps, of which none reads what is not there before it."""
+    """The names defined after the steps. Raises an error if a step reads a name that is not defined before it."""
     known = set(known)
     for number, step in enumerate(steps):
         lost = sorted({*step.reads} - known)

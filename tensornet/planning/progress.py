@@ -1,6 +1,6 @@
 """Progress of planning, shown at a terminal.
 
-Nothing is shown where standard error is no terminal, and nothing is loaded for a plan that is soon made.
+Nothing is shown if standard error is not a terminal. For a quick plan, `rich` is not even loaded.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["counted", "measuring", "say", "unwatched", "watched"]
 
 PATIENCE = 2.0
-"""Seconds after which it is shown."""
+"""Seconds after which progress is shown."""
 
 PLANNING = "planning", "contractions"
-"""What is done, and of what things, unless something else is told."""
+"""The activity shown by default, and the noun for what it counts."""
 
 _line = threading.Lock()
-"""A terminal has one such line, whichever thread plans."""
+"""A terminal has one progress line, whichever thread plans."""
 
 
 class _Watch:
-    """How far the plan has come that is being made, shown from another thread once it takes long."""
+    """The progress of the current plan, shown from another thread once it takes long."""
 
     def __init__(self) -> None:
         self._done = self._total = 0
@@ -41,28 +41,28 @@ class _Watch:
         self._live: Live | None = None
 
     def __rich__(self) -> str:
-        """What is shown, asked for with each frame."""
+        """The text that is shown. `rich` reads it for each frame."""
         doing, things = self._what
         if not self._total:
             return doing
         return f"{doing}: {min(self._done, self._total)} of {self._total} {things}"
 
     def measure(self, done: int, total: int) -> None:
-        """So many turns are over, of those in which candidates are timed."""
+        """Records how many of the turns in which candidates are timed are over."""
         self._what, self._done, self._total = ("measuring", "turns"), done, total
 
     def expect(self, count: int) -> None:
-        """So many contractions more are to be ordered; after candidates were timed, so many at all."""
+        """Adds contractions to be ordered. After candidates were timed, counting starts again at zero."""
         if self._what != PLANNING:
             self._what, self._done, self._total = PLANNING, 0, 0
         self._total += count
 
     def step(self) -> None:
-        """One contraction more has its order."""
+        """Counts one more contraction as ordered."""
         self._done += 1
 
     def show(self) -> None:
-        """Shows it, unless all is over or the line is taken."""
+        """Shows the progress, unless planning is over or another watch has the line."""
         from rich.console import Console
         from rich.live import Live
         from rich.spinner import Spinner
@@ -71,7 +71,7 @@ class _Watch:
         with self._turn:
             if self._over or console.is_dumb_terminal or not _line.acquire(blocking=False):
                 return
-            # what others print meanwhile stays where they print it
+            # other output meanwhile is not redirected
             self._live = Live(
                 Spinner("dots", self),
                 console=console,
@@ -83,7 +83,7 @@ class _Watch:
             self._live.start()
 
     def end(self) -> None:
-        """Takes the line away."""
+        """Removes the progress line."""
         with self._turn:
             self._over = True
             if self._live is not None:
@@ -98,7 +98,7 @@ _watch: ContextVar[_Watch | None] = ContextVar("watch", default=None)
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Lets a plan be watched while it is made; one made within another counts with it."""
+    """Shows the progress of a plan made in this context. A plan made within another counts towards that one."""
     if _watch.get() is not None or not _is_terminal():
         yield
         return
@@ -115,7 +115,7 @@ def watched() -> Iterator[None]:
 
 
 def counted(equations: Iterable[Equation], choose: Choose) -> Choose:
-    """The choice, seen by whoever watches: for each contraction in equations that are about to be lowered."""
+    """The choice, with progress reported for each contraction in equations that are about to be lowered."""
     watch = _watch.get()
     if watch is None:
         return choose
@@ -132,21 +132,21 @@ def counted(equations: Iterable[Equation], choose: Choose) -> Choose:
 
 
 def measuring(done: int, total: int) -> None:
-    """Says to whoever watches that plans are being timed, and how far that has come."""
+    """Reports that plans are being timed, and how far that has come."""
     watch = _watch.get()
     if watch is not None:
         watch.measure(done, total)
 
 
 def say(text: str) -> None:
-    """Tells a person at a terminal something in a line that stays."""
+    """Prints a line that stays, if standard error is a terminal."""
     if _is_terminal():
         print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """Keeps the terminal for whoever shows something else on it."""
+    """Reserves the terminal line for other output."""
     mine = _line.acquire(blocking=False)
     try:
         yield
@@ -156,7 +156,7 @@ def unwatched() -> Iterator[None]:
 
 
 def _is_terminal() -> bool:
-    """Whether a person may see what goes to standard error; it may be closed, or be none."""
+    """Whether standard error is a terminal. It may also be closed, or None."""
     try:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):
@@ -164,7 +164,7 @@ def _is_terminal() -> bool:
 
 
 def _is_contraction(part: Expression) -> bool:
-    """Whether it sums a product of several tensors."""
+    """Whether a part of an expression sums a product of several tensors."""
     return (
         isinstance(part, Contraction)
         and bool(part.summed)

@@ -1,7 +1,7 @@
 """Slicing: a part of a graph computed in pieces along an axis, to fit a memory limit.
 
-A part can be cut along an axis where each position has a computation of its own: nothing in it sums over the
-axis, runs a function along it, looks it up, or speaks of its positions or its size.
+A part can be cut along an axis if each position is computed independently. Nothing in the part may sum over the
+axis, run a function along it, look it up, or use its positions or its size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .steps import Slicing
 __all__ = ["Part", "cuttable"]
 
 Place = tuple[int, int]
-"""A dimension of a tensor, and an axis among those it is made of."""
+"""A dimension of a tensor, and an axis among those that the dimension is composed of."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Part:
     """Equations that are computed piece by piece along an axis.
 
     Attributes:
-        graph: the whole, with a call in their place.
+        graph: the whole graph, with a call in place of the equations.
         call: that call.
         size: the name of the size of the axis.
-        piece: that of the size of a piece.
-        operands: the dimension of each operand that is cut, if one is.
-        results: the dimension of each result that is put together.
+        piece: the name of the size of a piece.
+        operands: the dimension along which each operand is cut, if it is.
+        results: the dimension along which the pieces of each result are concatenated.
     """
 
     graph: Graph
@@ -45,18 +45,18 @@ class Part:
     results: tuple[int, ...]
 
     def slicing(self, length: int, size: int) -> Slicing:
-        """Pieces of so many positions, along an axis of a size."""
+        """The slicing of an axis of the given size into pieces of the given length."""
         count = -(-size // length)
         return Slicing(self.size, self.piece, length, count, self.operands, self.results)
 
 
 def cuttable(graph: Graph, wanted: frozenset[str], apart: frozenset[Apply]) -> Iterator[Part]:
-    """The parts of a graph that can be cut, each as large as can be, the largest first.
+    """The parts of a graph that can be cut, each as large as possible, the largest first.
 
     Args:
         graph: the graph.
-        wanted: tensors of which a part must compute one, for it to be of use.
-        apart: calls that are no part of one: of blocks that run by themselves, or cut already.
+        wanted: tensors. A part is useful only if it computes one of them.
+        apart: calls that cannot be in a part: those of blocks that run on their own, and those already cut.
     """
     cuts = [_cut(graph, size, frozenset({(name, at)}), apart) for name, at, size in _starts(graph)]
     taken = list[tuple[str, frozenset[str]]]()
@@ -70,7 +70,7 @@ def cuttable(graph: Graph, wanted: frozenset[str], apart: frozenset[Apply]) -> I
 
 
 def _starts(graph: Graph) -> Iterator[tuple[str, int, str]]:
-    """The tensors that may be cut, each with a dimension and the name of its size."""
+    """The tensors where a cut may start, each with a dimension and the name of its size."""
     held = {leaf.name for leaf in graph.leaves if leaf.kind != "input"}
     for name, dims in graph.named.items():
         for at, dim in enumerate(() if name in held else dims):
@@ -78,7 +78,7 @@ def _starts(graph: Graph) -> Iterator[tuple[str, int, str]]:
                 yield name, at, size
 
 
-@functools.lru_cache(maxsize=4096)  # a block is called again and again
+@functools.lru_cache(maxsize=4096)  # a block is called many times
 def _cut(
     graph: Graph, size: str, start: frozenset[tuple[str, int]], apart: frozenset[Apply] = frozenset()
 ) -> _Cut:
@@ -87,19 +87,19 @@ def _cut(
 
 @dataclass
 class _Cut:
-    """How far equations can be cut along an axis, from a tensor on.
+    """The equations that can be cut along an axis, starting from a given tensor.
 
     Attributes:
-        graph: the whole.
+        graph: the whole graph.
         size: the name of the size of the axis.
-        cut: what comes from outside and is cut, and along which dimension.
+        cut: the tensors from outside that are cut, each with the dimension.
         apart: calls that cannot be cut here.
-        along: where the axis is in the tensors made inside.
-        whole: what comes from outside and is read as a whole.
-        again: what a block makes for each piece anew, since it has nothing to do with the axis.
-        after: the tensors that are made of results, by equations that cannot be cut.
+        along: the place of the axis in each tensor computed inside.
+        whole: the tensors from outside that are read as a whole.
+        again: results of blocks that do not depend on the axis, and are computed again for each piece.
+        after: the tensors computed from results by equations that cannot be cut.
         inside: the equations and calls that are cut.
-        blocks: how those calls are.
+        blocks: the cut inside each of those calls.
     """
 
     graph: Graph
@@ -123,11 +123,11 @@ class _Cut:
 
     @functools.cached_property
     def made(self) -> frozenset[str]:
-        """What the equations and calls that are cut compute."""
+        """The tensors that the cut equations and calls compute."""
         return frozenset(name for item in self.inside for name in item.defines)
 
     def _take_call(self, call: Apply) -> bool:
-        """Takes a call in, if all of its block can be cut."""
+        """Adds a call to the part if its whole block can be cut. Whether it was added."""
         if call in self.apart or call.along is not None:
             return False
         names = call.names()
@@ -138,9 +138,9 @@ class _Cut:
             return False
         start = frozenset((leaf, at) for leaf, at in places.items() if at is not None)
         inside = _cut(call.graph, self.size, start)
-        if not inside.cut.keys() <= names.keys():  # it makes of another operand what goes with these
+        if not inside.cut.keys() <= names.keys():  # another operand must be cut, too
             inside = _cut(call.graph, self.size, start.union(self._alike(call, places)))
-        if inside.after or not inside.cut.keys() <= names.keys():  # what the block makes itself comes whole
+        if inside.after or not inside.cut.keys() <= names.keys():  # a block can cut only its leaves
             return False
         more = {names[leaf]: at for leaf, at in inside.cut.items() if leaf not in places}
         whole = {names[leaf] for leaf in inside.whole if leaf in names}
@@ -158,19 +158,19 @@ class _Cut:
         return True
 
     def _alike(self, call: Apply, places: Mapping[str, object]) -> Iterator[tuple[str, int]]:
-        """The other operands of a call that have one dimension of the size, and which."""
+        """The other operands of a call with exactly one dimension of the size, each with that dimension."""
         for leaf, name in zip(call.graph.inputs, call.operands, strict=True):
             at = [n for n, dim in enumerate(leaf.dims) if len(dim) == 1 and dim[0].size == symbol(self.size)]
             if len(at) == 1 and leaf.name not in places and name not in self.whole:
                 yield leaf.name, at[0]
 
     def _place(self, name: str) -> int | None:
-        """The dimension along which a tensor is cut; nothing if that is more than the axis."""
+        """The dimension along which a tensor is cut. None if the dimension has other axes as well."""
         at = self.along[name][0] if name in self.along else self.cut[name]
         return at if len(self.graph.named[name][at]) == 1 else None
 
     def _take(self, equation: Equation) -> bool:
-        """Takes an equation in, if each of its positions along the axis is computed alone."""
+        """Adds an equation to the part if its positions along the axis are independent. Whether it was added."""
         refs = list(equation.references)
         labels = {self._label(ref) for ref in refs if ref.name in self.cut or ref.name in self.along}
         if len(labels) != 1 or None in labels:
@@ -195,7 +195,7 @@ class _Cut:
         return True
 
     def _label(self, ref: Ref) -> str | None:
-        """The name of the axis where a tensor is read; nothing if it is read otherwise."""
+        """The name of the axis in a reference. None if the reference does not read the axis as such, exactly once."""
         at, component = self.along.get(ref.name, (self.cut.get(ref.name, 0), 0))
         entry, dim = ref.index[at], self.graph.named[ref.name][at]
         if isinstance(entry, str) and len(dim) == 1:
@@ -207,14 +207,14 @@ class _Cut:
         return found if _own(ref).count(found or "") == 1 else None
 
     def _dimension(self, ref: Ref, label: str) -> int | None:
-        """The dimension of another tensor along which it can be cut as well."""
+        """The dimension along which another tensor can be cut as well. None if there is none."""
         if ref.index.count(label) != 1 or _own(ref).count(label) != 1:
             return None
         at = ref.index.index(label)
         return at if len(self.graph.named[ref.name][at]) == 1 else None
 
     def part(self) -> Part | None:
-        """The graph with a call in the place of the equations; nothing if a result cannot be put together."""
+        """The graph with a call in place of the equations. None if the pieces of a result cannot be concatenated."""
         graph, made = self.graph, self.made
         read = {name for item, names in _reading(graph) if made.isdisjoint(item.defines) for name in names}
         read |= set(graph.outputs)
@@ -254,7 +254,7 @@ class _Cut:
         )
 
     def _in_pieces(self, item: Equation | Apply, size: str) -> Equation | Apply:
-        """An equation, or a call of a block whose sizes are those of a piece."""
+        """An equation as it is, or a call with the sizes of a piece in its block."""
         if isinstance(item, Equation):
             return item
         inside = self.blocks[item]
@@ -263,7 +263,7 @@ class _Cut:
         return replace(item, graph=replace(item.graph, leaves=leaves, body=body))
 
     def _pieces(self, name: str, size: str) -> tuple[Dim, ...]:
-        """The dimensions of a piece of a tensor, or of all of one that is not cut."""
+        """The dimensions of a piece of a tensor, or of the whole tensor if it is not cut."""
         dims = list(self.graph.named[name])
         if name in self.cut:
             (axis,) = dims[self.cut[name]]
@@ -285,13 +285,13 @@ def _reads(item: Equation | Apply) -> Iterator[str]:
 
 
 def _own(ref: Ref) -> list[str]:
-    """The axes that a tensor is read with, without those of tensors that it is looked up by."""
+    """The axes that a reference reads a tensor with, without those of tensors in its index."""
     entries = ((entry,) if isinstance(entry, str) else entry for entry in ref.index)
     return [axis for entry in entries if isinstance(entry, tuple) for axis in entry]
 
 
 def _binds(part: object, label: str) -> bool:
-    """Whether a part of an expression brings the positions along an axis together, or speaks of them."""
+    """Whether a part of an expression combines positions along an axis, or uses its size."""
     match part:
         case Contraction(_, summed):
             return label in summed

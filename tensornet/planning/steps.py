@@ -1,4 +1,4 @@
-"""Steps: one operation over at most two tensors, with its costs; and how a call is cut or repeated."""
+"""Steps: one operation on at most two tensors, with its costs. Also how a call is sliced or repeated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Repetition", "Result", "Slicing", "Step", "Table"]
 
 @dataclass(frozen=True)
 class Multiplied:
-    """A product of two tensors, and what its kernel does to it before it is written.
+    """A product of two tensors, and what its kernel applies to the result before it is written.
 
     Attributes:
         a, b: the tensors.
-        bias: what is added to each row, if something is.
-        then: the function that is taken of each element; "" if there is none.
+        bias: the tensor that is added to each row, if any.
+        then: the function that is applied to each element. "" if there is none.
     """
 
     a: Ref
@@ -41,16 +41,16 @@ class Step:
     """One operation of a plan.
 
     Attributes:
-        equation: what it computes; the left side is the order in memory.
+        equation: the equation that it computes. The left side is the order in memory.
         axes: the axes in it, with their sizes, integers or in open sizes.
         flops: FLOPs of a contraction of two tensors, 0 for anything else.
         flop_formula: the same in the names of the axes.
         bytes: bytes read and written.
         seconds: expected time.
-        element: what the elements of the result are.
+        element: the element type of the result.
         frees: tensors that are not needed after it.
         arrangement: how a pair is contracted, as a matrix product or otherwise.
-        into: of a sum, the term that it is written into, which nothing else reads; "" if memory is made for it.
+        into: the term that a sum is written into, which nothing else reads. "" if the result gets memory of its own.
     """
 
     equation: Equation
@@ -81,7 +81,7 @@ class Step:
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """The tensors that are terms of it, where it is a sum."""
+        """The tensors that are its terms, if it is a sum."""
         match self.equation.right:
             case Call("add", terms):
                 return tuple(term.name for term in terms if isinstance(term, Ref))
@@ -112,15 +112,15 @@ def _multiplied(right: Expression) -> Multiplied | None:
 @document()
 @dataclass(frozen=True)
 class Slicing:
-    """A call done piece by piece along an axis, so that less is alive at once.
+    """A call computed piece by piece along an axis, so that less memory is alive at once.
 
     Attributes:
         size: the name of the size of the axis.
-        piece: that of the size of a piece, in the block.
-        length: the positions of each piece but the last.
-        count: the pieces there are at the sizes planned for.
+        piece: the name of the size of a piece, in the block.
+        length: the number of positions of each piece except the last.
+        count: the number of pieces at the sizes of the plan.
         operands: the dimension along which each operand is cut, if it is.
-        results: the dimension along which the pieces of each result are put together.
+        results: the dimension along which the pieces of each result are concatenated.
     """
 
     size: str
@@ -137,16 +137,16 @@ class Slicing:
 @document()
 @dataclass(frozen=True)
 class Repetition:
-    """A call repeated along an axis, each time with what the last one left.
+    """A call repeated along an axis, where each iteration gets the states that the one before left.
 
     Attributes:
-        axis: the axis; its size is an integer, or in open sizes.
-        count: the positions there are at the sizes planned for.
+        axis: the axis. Its size is an integer, or in open sizes.
+        count: the number of positions at the sizes of the plan.
         cuts: the dimension along which each of the first operands is cut.
-        states: for each of the operands behind them the result of the block that takes its place.
+        states: for each operand after those, the result of the block that replaces it in the next iteration.
         back: whether it goes from the last position to the first.
         last: whether the last states are results too.
-        segment: where nothing is kept for the backward pass but the states between segments, the positions of one.
+        segment: the positions of a segment, if only the states between segments are kept for the backward pass.
     """
 
     axis: Axis
@@ -158,7 +158,7 @@ class Repetition:
     segment: int | None = None
 
     def joined(self, results: int) -> int:
-        """How many of so many results are put together along the axis."""
+        """How many of the given number of results are stacked along the axis."""
         return results - (len(self.states) if self.last else 0)
 
     def __str__(self) -> str:
@@ -169,7 +169,7 @@ class Repetition:
 @document()
 @dataclass(frozen=True)
 class Result:
-    """Where an output of the graph is found when the steps are done, and what its elements are."""
+    """Where an output of the graph is found after the steps, and its element type."""
 
     name: str
     value: Ref
@@ -181,12 +181,12 @@ class Result:
 @document()
 @dataclass(frozen=True)
 class Table:
-    """A tensor that is computed once and handed to the function at each call.
+    """A tensor that is computed once and passed to the function at each call.
 
     Attributes:
-        leaf: what the steps know it as.
-        made: the constant or the result of a step done once that it is.
-        below: where it holds positions that are looked up, the size that they must be below.
+        leaf: the leaf that the steps read.
+        made: the constant, or the result of a step done once, that the table holds.
+        below: the size that its elements must be below, if they are positions that are looked up.
     """
 
     leaf: Leaf

@@ -17,22 +17,22 @@ __all__ = ["Target"]
 
 
 def _takes_complex(kernel: Function) -> bool:
-    """Whether a kernel computes the same of complex numbers as the equations that it stands for."""
+    """Whether a kernel computes the same for complex numbers as the equations that it replaces."""
     return kernel.complex == "taken" and all(pattern_of(each).complex for each in kernel.recognised)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is planned for: a library on a device, and an element type.
+    """The target of a plan: a library on a device, and an element type.
 
     Attributes:
         backend, device, dtype: as for `tensornet.plan`.
         profile: the constants of the device.
-        supported: the operations that the backend has a spelling for.
-        closed: whether what depends on open sizes is made anew at each call.
-        kernels: those that compute what several equations say, the backend's and the user's.
-        changing: the leaves that get gradients, where what computes them is planned as well.
-        loops: whether recurrences are loops in any case, which make what they can position by position.
+        supported: the operations that the backend has a template for.
+        closed: whether tensors that depend on open sizes are computed again at each call.
+        kernels: the kernels that compute several equations at once, the backend's and the user's.
+        changing: the leaves that get gradients, where the backward pass is planned as well.
+        loops: whether recurrences always become loops, with as much as possible computed position by position.
     """
 
     backend: str
@@ -62,7 +62,7 @@ class Target:
         changing: frozenset[str] = frozenset(),
         loops: bool = False,
     ) -> Target:
-        """The target with the kernels that there are for it; the user's own first."""
+        """The target with the kernels that are available for it, the user's own first."""
         known = [row for row in FUNCTIONS.values() if row.recognised]
         own = [row for row in known if backend in dict(row.implementations)]
         kernels = (*own, *(row for row in known if row.name in supported))
@@ -71,7 +71,7 @@ class Target:
         return cls(backend, device, dtype, profile, supported, closed, kernels, changing, loops)
 
     def told_sizes(self, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> frozenset[str]:
-        """The open sizes that what is done once may depend on: those that the shapes of what is given tell."""
+        """The open sizes that steps done once may depend on: those that occur in the shapes of leaves."""
         if self.closed:
             return frozenset()
         shapes = (evaluate(size, bound) for leaf in leaves for size in leaf.shape)
