@@ -125,12 +125,12 @@ def _library() -> Any:
 
 @functools.cache
 def _beside(name: str) -> Any:
-    """A file beside this one that needs torch to be loaded."""
+    """A module of this package that imports torch, loaded at its first use."""
     return importlib.import_module(f"{__name__}.{name}")
 
 
 def _recur(a: Any, b: Any, start: float, back: float) -> Any:
-    """y[0] = start, y[j] = a[j-1]·y[j-1] + b[j-1] along the last axis, or from its end."""
+    """y[0] = start, y[j] = a[j-1]·y[j-1] + b[j-1] along the last axis, or with `back` from its end."""
     torch = _library()
     if not isinstance(a, int | float) and not isinstance(b, int | float):
         a, b = torch.broadcast_tensors(a, b)
@@ -138,14 +138,14 @@ def _recur(a: Any, b: Any, start: float, back: float) -> Any:
 
 
 def _dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
-    """What is left of a tensor where some is dropped, on the scale of the whole."""
+    """Dropout with a given mask: x / (1 − rate) where it is kept, else 0. In evaluation, x in the shape of the mask."""
     if training:
         return _library().where(kept, x / (1.0 - rate), 0.0)
     return x if x.shape == kept.shape else _library().where(kept, x, x)
 
 
 def _top(x: Any, axis: int, size: int) -> Any:
-    """The positions of the largest elements, the largest first, and of equal ones the first."""
+    """The positions of the largest elements, largest first. Of equal elements, the first comes first."""
     torch = _library()
     return largest(
         x, axis, size, lambda x, axis: torch.argsort(x, dim=axis, stable=True), lambda x, axis: x.flip(axis)
@@ -153,9 +153,9 @@ def _top(x: Any, axis: int, size: int) -> Any:
 
 
 def _sign(x: Any) -> Any:
-    """−1, 0 or 1, and NaN of NaN, of which torch says 0.
+    """−1, 0 or 1, and NaN for NaN, where `torch.sign` gives 0.
 
-    Where nothing is recorded, numbers between −1 and 1 grow until they reach these, in place: a mask takes longer.
+    Without a gradient, numbers between −1 and 1 are multiplied in place until they reach ±1. A mask takes longer.
     """
     torch = _library()
     if not x.is_floating_point():
@@ -164,7 +164,7 @@ def _sign(x: Any) -> Any:
         return torch.sign(x).masked_fill_(x != x, math.nan)
     half_way = 2.0 ** {torch.float64: 540, torch.float16: 13}.get(
         x.dtype, 75
-    )  # twice that is past 1, of the least number
+    )  # two multiplications by it take the smallest number past 1
     return torch.nn.functional.hardtanh_(x.detach().clamp(-1, 1).mul_(half_way).mul_(half_way))
 
 
@@ -173,7 +173,7 @@ def _divided_down(a: Any, b: Any) -> Any:
 
 
 def _finite(value: float, like: Any) -> float:
-    """A finite number, or the nearest that the type of another tensor has."""
+    """A number clamped to the range of finite numbers in the element type of another tensor."""
     if not like.is_floating_point():
         return value
     info = _library().finfo(like.dtype)
@@ -181,10 +181,10 @@ def _finite(value: float, like: Any) -> float:
 
 
 def _within(index: Any, size: int, name: str) -> Any:
-    """Positions, once they are seen to be whole numbers from 0 below `size`.
+    """Positions as int64, checked to be integers from 0 to `size` − 1.
 
-    On an accelerator, and while tracing, they are not looked at: a wrong one becomes one that no
-    dimension has, so that taking it fails there instead of reading a neighbour.
+    On an accelerator and during tracing, their values cannot be checked. An invalid position becomes one
+    that no dimension has, so that a gather fails there instead of reading a neighbour.
     """
     torch = _library()
     if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
@@ -201,7 +201,7 @@ def _within(index: Any, size: int, name: str) -> Any:
 
 
 def _take(x: Any, index: Any, axis: int) -> Any:
-    """What lies at positions along an axis: rows are copied, of the last axis elements one by one."""
+    """The elements at positions along an axis: by rows, or one by one if the axis is the last of several."""
     torch = _library()
     if axis + 1 < x.ndim or x.ndim == 1:
         return torch.index_select(x, axis, index)
@@ -209,7 +209,7 @@ def _take(x: Any, index: Any, axis: int) -> Any:
 
 
 def _windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
-    """y[…,p,u,…] = x[…,first + by·p + apart·u,…], another look at the same memory."""
+    """y[…,p,u,…] = x[…,first + by·p + apart·u,…], as a view."""
     if not outer * inner:
         return x.narrow(axis, 0, 0).reshape(*x.shape[:axis], outer, inner, *x.shape[axis + 1 :])
     last = first + reach(by, apart, outer, inner)
@@ -219,30 +219,30 @@ def _windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inn
 
 
 def _scatter_add(positions: Any, x: Any, size: int) -> Any:
-    """Rows added up at the positions told: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+    """Rows added up at the given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
 
-    Batch and channels may be missing. What is told outside of the `size` positions goes nowhere.
+    Batch and channels may be missing. Rows with a position outside the range 0 to `size` − 1 are dropped.
     """
     torch = _library()
-    if x.dtype in (torch.float16, torch.bfloat16):  # too short for long sums
+    if x.dtype in (torch.float16, torch.bfloat16):  # not accurate enough for long sums
         return _scatter_add(positions, x.float(), size).to(x.dtype)
     rows, count = rows_told(torch, positions.long(), size)
     batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
     x = x.expand(*positions.shape, *channels).reshape(*rows.shape, *channels)
-    either = rows[:1] + x.reshape(-1)[:1]  # under vmap what is written in place is of the batch of both
+    either = rows[:1] + x.reshape(-1)[:1]  # under vmap, a tensor written in place needs the batch of both
     made = either.new_zeros((count + 1, *channels), dtype=x.dtype).index_add_(0, rows, x)
     return made[:-1].reshape(*batch, size, *channels)
 
 
 def _spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
-    """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of some size."""
+    """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of this size."""
     end = first + by * x.shape[axis]
     zeros = x.new_zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]))
     return _library().slice_scatter(zeros, x, axis, first, min(end, size), by)
 
 
 def _scatter_count(positions: Any, size: int) -> Any:
-    """How often each of `size` positions is told: y[b,v] = Σ_s (positions[b,s] == v)."""
+    """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
     torch = _library()
     rows, count = rows_told(torch, positions.long(), size)
     made = rows.new_zeros(count + 1).scatter_add_(0, rows, torch.ones_like(rows))
@@ -256,7 +256,7 @@ def _floating(arrays: Any, otherwise: Any) -> Any:
 
 
 def _wide(dtype: Any) -> Any:
-    """The type of reals beside the working type: at least float32."""
+    """The real type for a working type: float64 if that is float64 or complex128, else float32."""
     torch = _library()
     return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
 
@@ -266,7 +266,7 @@ def _widen(x: Any, dtype: Any) -> Any:
 
 
 def _whole_matmul(a: Any, b: Any) -> Any:
-    """The matrix product of integers; CUDA has none, and takes doubles, exact below 2⁵³."""
+    """The matrix product of integers. CUDA has none, so doubles are used there, which are exact below 2⁵³."""
     torch = _library()
     if a.device.type == "cpu":
         return torch.matmul(a, b)
@@ -274,14 +274,14 @@ def _whole_matmul(a: Any, b: Any) -> Any:
 
 
 def _number(value: Any, dtype: Any, like: Any) -> Any:
-    """A number as a tensor, on the device of another."""
-    # filled there: a copy of a number of the host would wait for the device, and cannot be part of a CUDA graph
+    """A number as a tensor, on the device of another tensor."""
+    # filled on the device: a copy from the host would wait for the device, and cannot be part of a CUDA graph
     return _library().full((), value, dtype=dtype, device=None if like is None else like.device)
 
 
 def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
-    """What is computed piece by piece; what autograd records is put together at last, for each time that a whole
-    is written to costs its backward a copy of it."""
+    """The results of a function, computed piece by piece. Pieces that autograd records are concatenated at the end:
+    each write into a whole tensor would cost the backward pass a copy of it."""
 
     def empty(like: Any, shape: tuple[int, ...]) -> Any:
         return None if like.requires_grad else like.new_empty(shape)
@@ -290,8 +290,8 @@ def _in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> 
 
 
 def _whole_along() -> dict[str, Any]:
-    """How a function called along an axis takes positions apart and puts its results together: at last, as
-    autograd and compilers ask."""
+    """How `along` splits operands into positions and stacks results. It stacks them at the end, as autograd and
+    compilers require."""
     torch = _library()
 
     def blank(x: Any, axis: int) -> Any:
@@ -301,7 +301,7 @@ def _whole_along() -> dict[str, Any]:
 
 
 def _along(*call: Any) -> Any:
-    """A function called along an axis."""
+    """A function called at each position of an axis."""
     return along(*call, **_whole_along())
 
 
@@ -320,7 +320,7 @@ def _along_recomputed(
     recomputed: Any,
     **options: Any,
 ) -> Any:
-    """A function called along an axis, so many positions at a time, each time by a call that is recomputed."""
+    """A function called along an axis, in segments of `segment` positions. Each segment is one recomputed call."""
     count = len(cut)
 
     def positions(*given: Any, length: int, **options: Any) -> tuple[Any, ...]:
@@ -345,13 +345,13 @@ def _along_recomputed(
 
 
 def _running(function: Any, x: Any, axis: int, back: float) -> Any:
-    """A function of the elements up to each position along an axis, or from there to the last."""
+    """A function of the elements up to each position along an axis, or with `back`, of those from it to the last."""
     return function(x.flip(axis), axis).flip(axis) if back else function(x, axis)
 
 
 def _roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
-    """Elements moved around the ends; to a compiler as parts put together, for of `torch.roll` it does not know how
-    the gradient lies."""
+    """Elements rolled along axes. Under a compiler, slices are concatenated instead, because it does not know the
+    layout of the gradient of `torch.roll`."""
     torch = _library()
     if not torch.compiler.is_compiling():
         return torch.roll(x, shifts, axes)
@@ -363,7 +363,7 @@ def _roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
 
 
 def _binary(function: Any, a: Any, b: Any) -> Any:
-    """An elementwise function of two tensors, where one may be a number, of the type of the other."""
+    """An elementwise function of two tensors. One may be a number, which gets the element type of the other."""
     torch = _library()
     if not isinstance(a, torch.Tensor):
         a = torch.full((), a, dtype=b.dtype, device=b.device)
@@ -373,7 +373,7 @@ def _binary(function: Any, a: Any, b: Any) -> Any:
 
 
 def _dense(tensor: Any) -> Any:
-    """A tensor with all its numbers one beside another: sparse and quantized ones are written out."""
+    """A strided tensor of plain numbers. Sparse tensors are made dense, and quantized ones are dequantized."""
     if tensor.is_nested:
         fix = "pad its parts to one length: torch.nested.to_padded_tensor(tensor, 0.0)"
         raise BackendError("a nested tensor has no shape", fix=fix)
@@ -382,7 +382,7 @@ def _dense(tensor: Any) -> Any:
 
 
 def as_numpy(tensor: Any) -> Any:
-    """A tensor as a NumPy array; of a floating type that NumPy does not have, such as bfloat16, in float32."""
+    """A tensor as a NumPy array. Floating types that NumPy does not have, such as bfloat16, become float32."""
     import numpy
 
     tensor = _dense(tensor.detach()).cpu()
@@ -391,7 +391,7 @@ def as_numpy(tensor: Any) -> Any:
 
 
 class TorchBackend:
-    """Tensors of PyTorch; the generated code is ordinary torch operations, so autograd,
+    """The PyTorch backend. The generated code is ordinary torch operations, so autograd,
     `torch.compile(fullgraph=True)` and `torch.export` work on it."""
 
     name = "torch"
@@ -456,7 +456,7 @@ class TorchBackend:
 
     def check_device(self, device: str) -> None:
         if importlib.util.find_spec("torch") is None:
-            return  # planned here, to run elsewhere
+            return  # plans may be made here and run elsewhere
         try:
             _library().device(device)
         except (RuntimeError, TypeError):
@@ -464,7 +464,7 @@ class TorchBackend:
             raise BackendError(f"PyTorch has no device '{device}'", fix=fix) from None
 
     def check_here(self, device: str) -> None:
-        """Refuses a GPU that this machine does not have."""
+        """Raises an error if the device is a GPU that this machine does not have."""
         torch = _library()
         self.check_device(device)
         asked = torch.device(device)
@@ -488,7 +488,7 @@ class TorchBackend:
         if not isinstance(array, torch.Tensor) and hasattr(array, "__dlpack__") and hasattr(array, "device"):
             library = backend_of(array).name
             array = array.copy() if library == "numpy" else torch.from_dlpack(array)
-            array = array.clone() if library == "jax" else array  # whose arrays are never written into
+            array = array.clone() if library == "jax" else array  # JAX arrays must not be written into
         if isinstance(array, torch.Tensor):
             array = _dense(array)
         if device is not None:
@@ -507,14 +507,14 @@ class TorchBackend:
         return found
 
     def autocasts(self, array: Any) -> bool:
-        device = getattr(array.device, "type", "cpu")  # another library's is no such device
+        device = getattr(array.device, "type", "cpu")  # an array of another library has no torch device
         try:
             return bool(_library().is_autocast_enabled(device))
-        except RuntimeError:  # nothing is cast there
+        except RuntimeError:  # the device has no autocast
             return False
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        if _library().compiler.is_compiling():  # which traces the operations, and no import
+        if _library().compiler.is_compiling():  # a compiler cannot trace the import below
             return ()
         found: tuple[int, ...] = _beside("products").changing(arrays)
         return found
@@ -547,23 +547,23 @@ class TorchBackend:
         return _beside("networks.adapters").merged(module)
 
     def load_peft(self, module: Any, folder: Any) -> Any:
-        """A `torch.nn.Module` with the adapters in a folder of peft."""
+        """A `torch.nn.Module` with the adapters from a folder that peft wrote."""
         return _beside("networks.adapters").load_peft(module, folder)
 
     def adapters_of(self, module: Any) -> Any:
-        """The factors of adapters, and what they are."""
+        """The factors of the adapters, and the form of each adapter."""
         return _beside("networks.adapters").adapters_of(module)
 
     def with_adapters(self, module: Any, tensors: Any, rows: Any) -> Any:
-        """The copy of a module with such adapters."""
+        """A copy of a module with the given adapters."""
         return _beside("networks.adapters").with_adapters(module, tensors, rows)
 
     def save_peft(self, module: Any, folder: Any) -> Any:
-        """Writes the adapters of a module as peft does."""
+        """Writes the adapters of a module in the format of peft."""
         return _beside("networks.adapters").save_peft(module, folder)
 
     def restored(self, module: Any, allocation: Any, path: str) -> Any:
-        """A `torch.nn.Module` with factors as they were allotted, and their values from a file."""
+        """A `torch.nn.Module` with factors as in an allocation, and their values from a file."""
         return _beside("networks.compressed").restored(module, allocation, path)
 
 

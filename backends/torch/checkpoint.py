@@ -1,4 +1,4 @@
-"""Checkpointing: calls that autograd saves nothing of but their arguments."""
+"""Checkpointing: calls for which autograd saves only the arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["recomputed"]
 
 
 def recomputed(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
-    """A call, one node of autograd's graph; where it draws numbers, or is traced, as torch itself makes one again."""
+    """A call as one node of autograd's graph. With dropout, tracing or autocast, torch's own checkpointing is used."""
     draws = "training" in options
     if draws or is_traced() or any(torch.is_autocast_enabled(each.device.type) for each in given[:1]):
         return checkpoint(function, *given, use_reentrant=False, preserve_rng_state=draws, **options)
@@ -22,7 +22,7 @@ def recomputed(function: Callable[..., Any], *given: torch.Tensor, **options: An
 
 
 class _Again(torch.autograd.Function):
-    """The call, to autograd: without the hooks on each tensor kept that let torch take any function."""
+    """The call as an autograd function. It avoids the hooks on saved tensors by which torch supports any function."""
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Any], options: dict[str, Any], *given: torch.Tensor) -> Any:
@@ -34,7 +34,7 @@ class _Again(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         asked = ctx.needs_input_grad[2:]
-        twice = torch.is_grad_enabled()  # a derivative of this one is wanted
+        twice = torch.is_grad_enabled()  # for double backward
         given = [
             each.view_as(each) if twice else each.detach().requires_grad_(wanted)
             for each, wanted in zip(ctx.saved_tensors, asked, strict=True)

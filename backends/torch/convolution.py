@@ -21,7 +21,7 @@ _MEAN = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
 
 
 def _padded(x: Any, amounts: Sequence[tuple[int, int]]) -> Any:
-    """A tensor with so many zeros more before and after its last dimensions, or fewer elements."""
+    """A tensor with this many zeros added before and after its last dimensions. Negative numbers cut off elements."""
     flat = [amount for pair in reversed(amounts) for amount in pair]
     return functional.pad(x, flat) if any(flat) else x
 
@@ -71,7 +71,7 @@ CONVOLUTIONS = convolutions(convolution, convolution_x, convolution_k, torch.Ten
 
 
 def _reached(x: Any, windows: Pools) -> Any:
-    """What windows reach of a tensor; what is left behind them is too little for another."""
+    """The part of a tensor that windows reach. A rest behind them may stay if it is too short for another window."""
     for axis, (by, apart, first, outer, inner) in enumerate(windows, 1):
         span = reach(by, apart, outer, inner)
         if first or x.shape[axis] - span >= by:
@@ -80,13 +80,13 @@ def _reached(x: Any, windows: Pools) -> Any:
 
 
 def max_pool(x: Any, windows: Pools) -> Any:
-    """The largest element of each window; the first dimension has none."""
+    """The largest element of each window. The first dimension has no windows."""
     by, apart, _, _, inner = (list(each) for each in zip(*windows, strict=True))
     return _LARGEST[len(windows) - 1](_reached(x, windows), inner, by, 0, apart)
 
 
 def mean_pool(x: Any, windows: Pools) -> Any:
-    """The arithmetic mean of each window; the first dimension has none."""
+    """The arithmetic mean of each window. The first dimension has no windows."""
     by, apart, _, _, inner = (list(each) for each in zip(*windows, strict=True))
     if any(each > 1 for each in apart):
         return torch.stack(list(elements(x, windows))).mean(0)

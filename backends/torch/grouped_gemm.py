@@ -1,7 +1,6 @@
 """Grouped GEMM for torch, differentiable.
 
-Where values cannot be looked at, while tracing, under `vmap` and in a CUDA graph, each row is multiplied with all
-matrices.
+If values cannot be read (during tracing, under `vmap` and in a CUDA graph), each row is multiplied by all matrices.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["grouped_matmul", "grouped_outer"]
 
 
 def grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
-    """y[n,m,r,f] = Σ_c x[n,r,c]·W[p[n,m],f,c], the rows of each matrix together."""
+    """y[n,m,r,f] = Σ_c x[n,r,c]·W[p[n,m],f,c], with one product for all rows of a matrix."""
     count, alone = positions.shape
     if _unseen(positions, x, matrices):
         each = torch.einsum("nrc,vfc->nvrf", x, matrices)
@@ -27,7 +26,7 @@ def grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
 
 
 def _joined(x: Any, order: Any, rows: Any, lengths: list[int], matrices: Any) -> Any:
-    """The products of all groups, put where their rows are at last, which autograd goes through in one step."""
+    """The products of all groups, moved to their rows at the end, which is one step for autograd."""
     pairs = zip(x.index_select(0, rows).split(lengths), matrices.unbind(0), strict=True)
     parts = [torch.matmul(each, matrix.T) for each, matrix in pairs if len(each)]
     made = torch.cat(parts) if parts else x.new_empty((len(order), x.shape[1], matrices.shape[1]))
@@ -35,7 +34,7 @@ def _joined(x: Any, order: Any, rows: Any, lengths: list[int], matrices: Any) ->
 
 
 def _written(x: Any, order: Any, rows: Any, lengths: list[int], matrices: Any) -> Any:
-    """The product of each group, put where its rows are while it is at hand."""
+    """The product of each group, each written to its rows at once, while it is in the cache."""
     shape, made = (len(order), x.shape[1], matrices.shape[1]), None
     for at, whose, matrix in zip(order.split(lengths), rows.split(lengths), matrices, strict=True):
         if len(at):
@@ -46,7 +45,7 @@ def _written(x: Any, order: Any, rows: Any, lengths: list[int], matrices: Any) -
 
 
 def grouped_outer(positions: Any, a: Any, b: Any, size: int) -> Any:
-    """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v; what is told outside goes nowhere."""
+    """y[v,a,b] = Σ a[n,m,r,a]·b[n,m,r,b] over the rows where p[n,m] is v. Positions out of range are ignored."""
     if _unseen(positions, a, b):
         ones = positions[..., None] == torch.arange(size, device=positions.device)
         return torch.einsum("nmv,nmra,nmrb->vab", ones.to(a.dtype), a, b)
@@ -58,7 +57,7 @@ def grouped_outer(positions: Any, a: Any, b: Any, size: int) -> Any:
 
 
 def _groups(positions: Any, size: int) -> tuple[Any, list[int]]:
-    """Rows in the order of their positions, and how many lie before the first position, at each, and after the last."""
+    """Rows sorted by position, and the number of rows below the first position, at each one, and above the last."""
     told, order = positions.reshape(-1).sort(stable=True)
     bounds = torch.searchsorted(told, torch.arange(size + 1, dtype=told.dtype, device=told.device)).tolist()
     ends = [0, *bounds, len(order)]
@@ -66,18 +65,18 @@ def _groups(positions: Any, size: int) -> tuple[Any, list[int]]:
 
 
 def _whose(order: Any, alone: int) -> Any:
-    """The row of each, where one row has so many positions."""
+    """The row of each entry, if each row has this many positions."""
     return order if alone == 1 else order // alone
 
 
 def _rows(x: Any, order: Any, alone: int) -> Any:
-    """Rows of what is multiplied, in order."""
+    """The rows of an operand, in the given order."""
     flat = x.flatten(0, 1)
     return flat.index_select(0, order if x.shape[1] == alone else _whose(order, alone))
 
 
 def _unseen(*tensors: Any) -> bool:
-    """Whether values cannot be looked at."""
+    """Whether the values of the tensors cannot be read."""
     fake = any(isinstance(each, torch._subclasses.fake_tensor.FakeTensor) for each in tensors)
     captured = any(each.is_cuda for each in tensors) and torch.cuda.is_current_stream_capturing()
     return torch.compiler.is_compiling() or fake or captured or any(map(_is_mapped, tensors))

@@ -1,9 +1,9 @@
-"""Huge pages: large results of products in memory that the system has just given.
+"""Huge pages: large results of products in memory that is new from the system.
 
-Of memory that is new a page is made ready when it is first touched, which takes longer than many a product that
-is written there. Linux makes pages of 2 MiB ready at a time where it is told to, as NumPy tells it for its arrays.
-A product of 50,176 × 96 by 288, of 58 MB, takes 0.62 of the time so, and 0.52 on two threads; below `MAPPED` bytes
-nothing changes.
+The system prepares a page of new memory at its first touch. This often takes longer than the product that is written
+there. Linux prepares pages of 2 MiB at a time if it is advised to, as NumPy does for its arrays. A product of
+50,176 × 96 by 288, of 58 MB, then takes 0.62 of the time, and 0.52 on two threads. Results of up to `MAPPED` bytes are
+not affected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["large_linear", "large_matmul"]
 
 
 def large_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a·b, of matrices or of as many matrices."""
+    """a·b. A large result of two matrices, or of two batches with as many matrices, gets huge pages."""
     if a.ndim == b.ndim == 2:
         shape: tuple[int, ...] = (a.shape[0], b.shape[1])
         product = torch.mm
@@ -39,7 +39,7 @@ def large_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def large_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x·Wᵀ + u."""
+    """x·Wᵀ + u, with huge pages if the result is large."""
     given = (x, weight) if bias is None else (x, weight, bias)
     result = _room((x.shape[:-1].numel(), weight.shape[0]), *given)
     if result is None:
@@ -53,7 +53,7 @@ def large_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def _room(shape: tuple[int, ...], *given: torch.Tensor) -> torch.Tensor | None:
-    """A tensor to write a result into, where it is large and nothing but the numbers is asked for."""
+    """A tensor to write a result into. None if that is small, not on a CPU, not eager, or recorded by autograd."""
     size = math.prod(shape) * given[0].itemsize
     if size <= MAPPED or given[0].device.type != "cpu" or not is_eager(*given) or changing(given):
         return None
@@ -69,7 +69,7 @@ _HUGE = getattr(mmap, "MADV_HUGEPAGE", 0)
 
 @functools.cache
 def _advise() -> Callable[..., Any] | None:
-    """The system's `madvise`, where it knows of large pages."""
+    """The system's `madvise`, or None if it does not support huge pages."""
     if not _HUGE:
         return None
     advise = ctypes.CDLL(None).madvise

@@ -10,25 +10,25 @@ __all__ = ["added", "multiplied", "subtracted"]
 
 
 def added(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """made + other, written where `made` lies if it may be."""
+    """made + other, written into `made` if possible."""
     return made.add_(other) if _is_room(made, other) else made + other
 
 
 def subtracted(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """made − other, written where `made` lies if it may be."""
+    """made − other, written into `made` if possible."""
     return made.sub_(other) if _is_room(made, other) else made - other
 
 
 def multiplied(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """made · other, written where `made` lies if it may be; for its derivative autograd keeps what is multiplied."""
+    """made · other, written into `made` if possible. It is not if autograd records it and so saves the operands."""
     return made.mul_(other) if _is_room(made, other) and not _is_recorded(made, other) else made * other
 
 
 def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a result may lie where its first operand does, which is of no other use.
+    """Whether a result may be written into its first operand, which nothing else reads.
 
-    To a compiler, `torch.func` and forward mode it is a sum like any other; nor may it be of a longer type. Autograd
-    would copy the gradient of what is written into a view.
+    It may not under a compiler, `torch.func` or forward mode, nor if the element types differ. If autograd records
+    it, a view is not written into either: autograd would copy the gradient.
     """
     if is_traced() or made.dtype != other.dtype or not _PLAIN.issuperset((type(made), type(other))):
         return False

@@ -30,11 +30,11 @@ backend = load_backend("torch")
 
 
 class TensorModule(torch.nn.Module):
-    """Holds the parameters of a graph under its names and runs it; see `tensornet.module`.
+    """Holds the parameters of a graph under their names and runs the graph. See `tensornet.module`.
 
-    A call of a block under a scope is a module of the block's own, at that path: it runs alone, and
-    the module that calls it runs the blocks that are called again, and any that has hooks or was
-    replaced, as modules. The others are planned together with what is around them.
+    Each scope that calls a block has a submodule for the block, at that path. A submodule can run on its
+    own. The calling module runs a block as a module if the block is called several times, has hooks or
+    was replaced. It plans all other blocks together with the equations around them.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TensorModule(torch.nn.Module):
     # ---- the modules of blocks
 
     def _assemble(self, graph: Graph, plan_at: Mapping[str, int], options: Mapping[str, Any]) -> None:
-        """Makes the modules of the blocks that the graph calls, without parameters."""
+        """Creates the modules of the blocks that the graph calls, without parameters."""
         self.graph = graph
         self._options: dict[str, Any] = {**options, "plan_at": plan_at}
         self._arranged: dict[frozenset[str], _Arranged] = {}
@@ -85,7 +85,7 @@ class TensorModule(torch.nn.Module):
         for call in graph.calls:
             scopes.setdefault(call.scope, call.graph)
         numbered = _numbered(scopes)
-        for scope in scopes:  # in the order of the calls, but one that holds others before them
+        for scope in scopes:  # in the order of the calls, but each after the scopes around it
             for each in (*(other for other in scopes if scope.startswith(f"{other}.")), scope):
                 at = {name: size for name, size in plan_at.items() if name in scopes[each].open_sizes}
                 owner, name = self._owner(each, numbered)
@@ -93,7 +93,7 @@ class TensorModule(torch.nn.Module):
                     owner.add_module(name, _of_block(scopes[each], at, options))
 
     def _standing(self) -> list[torch.nn.Module | None]:
-        """The modules that stand by now where those of the graph's names were made, the module itself first."""
+        """The current modules at the paths of the graph, the module itself first. None where one was removed."""
         found: list[torch.nn.Module | None] = [self]
         for parent, name in self._places.below:
             above = found[parent]
@@ -101,7 +101,7 @@ class TensorModule(torch.nn.Module):
         return found
 
     def _asked(self, standing: Sequence[torch.nn.Module | None]) -> frozenset[str]:
-        """The scopes of the blocks that cannot be computed but by their modules."""
+        """The scopes of the blocks that must be computed by their modules."""
         blocks = self._places.blocks
         if not blocks:
             return _NONE
@@ -110,9 +110,9 @@ class TensorModule(torch.nn.Module):
     def reset_parameters(
         self, seed: int | None = None, *, device: Any = None, dtype: str | None = None
     ) -> None:
-        """Starts anew from the derived distribution; `seed` reproduces, none draws from torch's generator.
+        """Draws all parameters again. A `seed` makes this reproducible; without one, torch's generator is used.
 
-        What was put in the place of a block is left as it is.
+        The distribution is derived from the graph. Parameters that no longer exist, as in replaced blocks, are skipped.
         """
         standing = self._standing()
         for path, array in self._drawn(seed, dtype or "float64").items():
@@ -124,12 +124,12 @@ class TensorModule(torch.nn.Module):
                     known.copy_(backend.asarray(array, device=device))
 
     def _drawn(self, seed: int | None, dtype: str) -> dict[str, torch.Tensor]:
-        """Values to start from, by the names of the parameters."""
+        """Initial values, by the names of the parameters."""
         number = int(torch.randint(2**31, ()).item()) if seed is None else seed
         return init(self.graph, seed=number, backend=backend, dtype=dtype)
 
     def _fill(self, path: str, array: torch.Tensor) -> None:
-        """Makes a parameter of values."""
+        """Registers an array as the parameter at a path."""
         owner, name = self._owner(path)
         if hasattr(owner, name):
             raise EquationError(
@@ -139,9 +139,9 @@ class TensorModule(torch.nn.Module):
         owner.register_parameter(name, torch.nn.Parameter(array))
 
     def _owner(self, path: str, numbered: Container[str] = ()) -> tuple[torch.nn.Module, str]:
-        """The submodule that holds a scoped name, made if need be, and the last part of the name.
+        """The submodule that holds a scoped name, created if needed, and the last part of the name.
 
-        A submodule whose own are numbered is a list of them.
+        A submodule whose children are numbered is a `ModuleList`.
         """
         *scopes, name = path.split(".")
         owner: torch.nn.Module = self
@@ -160,7 +160,7 @@ class TensorModule(torch.nn.Module):
     # ---- running
 
     def run(self, *inputs: torch.Tensor) -> Any:
-        """Runs the graph on its inputs, in order; `forward` calls it by their names."""
+        """Runs the graph on its inputs, in order. `forward` takes them by name and calls this."""
         standing = self._standing()
         if is_recorded():
             given = [(x.device, x.dtype, _known_shape(x)) for x in inputs]
@@ -176,10 +176,10 @@ class TensorModule(torch.nn.Module):
         return found
 
     def _get_ready(self, *given: Any) -> int:
-        """Before a compiler traces: a plan for the sizes, which it then keeps.
+        """Prepares the plan that a compiler is about to trace, for the given shapes.
 
         Args:
-            *given: device, element type and shape of each input; no shape where it is left open.
+            *given: device, element type and shape of each input. The shape is None if it is left open.
         """
         asked = self._asked(self._standing())
         found = self._arranged.get(asked) or self._arrange(asked)
@@ -191,11 +191,12 @@ class TensorModule(torch.nn.Module):
         self._traced = found
         return 0
 
-    # as `torch.compiler.assume_constant_result` does, which loads the compiler: most of a second before the first call
+    # `torch.compiler.assume_constant_result` does this too, but loads the compiler: it delays the first call by most of
+    # a second
     _get_ready._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves and converts all as any module; floating constants are rounded by the code, where they meet."""
+        """Moves and converts as any module does. Floating constants keep float32 or wider: the code rounds at use."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         first = next(self.parameters(), None)
         standing = self._standing()
@@ -206,12 +207,12 @@ class TensorModule(torch.nn.Module):
             if owner is not None and buffer is not None:
                 dtype = backend.dtype(buffer if first is None else first)
                 owner._buffers[name] = constant_array(leaf, backend, dtype, str(buffer.device))
-        self._arranged.clear()  # and the tables that are where the module was
+        self._arranged.clear()  # also drops the tables on the old device
         return self
 
     @property
     def plan(self) -> Any:
-        """The plan last made."""
+        """The last plan."""
         asked = self._asked(self._standing())
         return (self._arranged.get(asked) or self._arrange(asked)).executable.plan
 
@@ -230,14 +231,14 @@ class TensorModule(torch.nn.Module):
 
 
 _NONE = frozenset[str]()
-"""No blocks: what most modules hold."""
+"""No scopes: the usual case."""
 
 _REBUILT = ("_arranged", "_traced", "_places")
-"""What is made from the graph and the parameters, and so neither copied nor stored."""
+"""Attributes that are rebuilt from the graph and the parameters, and therefore neither copied nor stored."""
 
 
 class _Way(NamedTuple):
-    """What a call takes: the function, the numbers and names of the constants it reads, the tables."""
+    """The parts of a call: the function, module number and name of each constant that it reads, and the tables."""
 
     function: Callable[..., Any]
     constants: list[tuple[int, str]]
@@ -245,12 +246,12 @@ class _Way(NamedTuple):
 
 
 class _Arranged:
-    """A way to run a module: what its function takes of the module, and the function for given inputs."""
+    """One way to run a module: which tensors and blocks its function reads, and the function for given inputs."""
 
     traced: _Way
 
     def __init__(self, module: TensorModule, asked: frozenset[str]) -> None:
-        within = module._options["memory_limit"] is not None and not asked  # planned as a whole to keep to it
+        within = module._options["memory_limit"] is not None and not asked  # one plan, to keep the limit
         self.executable = Executable(
             module.graph, backend, around=None if within else asked, **module._options
         )
@@ -263,7 +264,7 @@ class _Arranged:
         held = (self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind != "input")
         self.needed = sorted({*self.blocks, *(at for at, _ in held if at)})
         self.constants: dict[LoadedProgram, list[tuple[int, str]]] = {}
-        # what was ready at the last call, and its way
+        # the result of `ready` at the last call, and its way
         self.last: tuple[Any, _Way] = None, _Way(self._gone, [], ())
 
     def __call__(
@@ -273,7 +274,7 @@ class _Arranged:
         inputs: tuple[torch.Tensor, ...],
         way: _Way | None,
     ) -> Any:
-        """Runs the module, in a way that is known to fit or in that for inputs of this kind."""
+        """Runs the module, by the given way or, without one, by the way for inputs of this kind."""
         if self.needed and any(standing[at] is None for at in self.needed):
             raise self._gone(module, standing)
         arrays = [*inputs, *[_parameter(standing[at], name) for at, name in self.parameters]]
@@ -298,15 +299,15 @@ class _Arranged:
         return way
 
     def _read(self, program: LoadedProgram) -> list[tuple[int, str]]:
-        """The constants that a program reads at each call, but for those of blocks."""
+        """The constants that a program reads at each call, except those of blocks."""
         if program not in self.constants:
             names = (leaf.name for leaf in program.plan.constants if leaf.name in self.places)
             self.constants[program] = [self.places[name] for name in names]
         return self.constants[program]
 
     def trace(self, device: str, dtype: str, shapes: Sequence[tuple[int, ...] | None]) -> None:
-        """Finds the way that a compiler traces: by a plan for the shapes of inputs, by the one last made where these
-        are open, or else by one for any sizes."""
+        """Finds the way that a compiler traces: by a plan for the shapes of the inputs. If some shape is open, it
+        takes the last plan, or one for any sizes if there is none."""
         told = [shape for shape in shapes if shape is not None]
         program = self.executable.last(
             device, dtype, closed=True, shapes=told if len(told) == len(shapes) else None
@@ -324,12 +325,12 @@ class _Arranged:
 
 
 class _Places:
-    """Where the modules of a graph stand, each below one that comes before it.
+    """The tree of the modules of a graph, numbered so that each parent comes before its children.
 
     Attributes:
-        at: the number of each path; the module itself is 0.
-        below: for each but that, the number of the one that holds it, and its name there.
-        blocks: number, scope and graph of those that stand for blocks.
+        at: the number of each path. The module itself is 0.
+        below: for each other module, the number of its parent, and its name there.
+        blocks: number, scope and graph of each module of a block.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -354,7 +355,7 @@ class _Places:
 
 
 def _by_scope(graph: Graph) -> dict[str, Graph]:
-    """The block that the module under each scope is made of, those inside of others too."""
+    """The block of the module under each scope, including scopes inside of blocks."""
     found: dict[str, Graph] = {}
     for call in sorted(graph.calls, key=lambda call: call.scope.count(".")):
         if call.scope not in found:
@@ -364,13 +365,13 @@ def _by_scope(graph: Graph) -> dict[str, Graph]:
 
 
 def _parameter(owner: torch.nn.Module, name: str) -> Any:
-    """A parameter; one that was made a result of others, and one of a replica, is an attribute."""
+    """A parameter of a module. It is a plain attribute in a replica, or if it is computed from other parameters."""
     own = owner._parameters
     return own[name] if name in own else getattr(owner, name)
 
 
 def _known_shape(x: torch.Tensor) -> tuple[int, ...] | None:
-    """The shape of a tensor that a compiler traces, where it compiles for that shape alone."""
+    """The shape of a tensor that a compiler traces, if it compiles for that shape only. Else None."""
     if not torch.compiler.is_compiling():
         return None
     from torch.fx.experimental.symbolic_shapes import has_static_value  # loads sympy
@@ -382,7 +383,7 @@ def _known_shape(x: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _runs_itself(module: torch.nn.Module | None, block: Graph) -> bool:
-    """Whether a module does more than its block says: it was wrapped or replaced, or has hooks."""
+    """Whether a module may do more than its block: it was wrapped or replaced, or has hooks."""
     if module is None:
         return False
     held = module.__dict__
@@ -398,7 +399,7 @@ def _runs_itself(module: torch.nn.Module | None, block: Graph) -> bool:
 
 
 def _numbered(scopes: Iterable[str]) -> frozenset[str]:
-    """The paths below which all that is called are numbers, from 0 on."""
+    """The paths whose children are named 0, 1, 2, … in order."""
     below: dict[str, dict[str, None]] = {}
     for scope in scopes:
         names = scope.split(".")
@@ -410,7 +411,7 @@ def _numbered(scopes: Iterable[str]) -> frozenset[str]:
 
 
 def _of_block(block: Graph, plan_at: Mapping[str, int], options: Mapping[str, Any]) -> TensorModule:
-    """The module of a block, to be given its parameters."""
+    """The module of a block, still without its parameters."""
     made = _class_of(tuple(leaf.name for leaf in block.inputs))
     module = made.__new__(made)
     torch.nn.Module.__init__(module)
@@ -419,7 +420,7 @@ def _of_block(block: Graph, plan_at: Mapping[str, int], options: Mapping[str, An
 
 
 def _trainable(name: str, array: torch.Tensor) -> torch.Tensor:
-    """A copy to train."""
+    """A copy of an array, to be trained. Raises an error if the array is neither floating nor complex."""
     if not (array.is_floating_point() or array.is_complex()):
         raise DtypeError(
             f"the parameter '{name}' holds {backend.dtype(array)}, which cannot be trained",
@@ -430,7 +431,7 @@ def _trainable(name: str, array: torch.Tensor) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=256)
 def _class_of(inputs: tuple[str, ...]) -> type[TensorModule]:
-    """The module class whose `forward` takes these inputs by name, as `torch.export` wants it."""
+    """The module class whose `forward` takes these inputs by name, as `torch.export` requires."""
     taken = {"self"}
     names = ", ".join(identifier(name, taken) for name in inputs)
     source = f"def forward(self, {names}):\n    return self.run({names})\n"
@@ -439,7 +440,7 @@ def _class_of(inputs: tuple[str, ...]) -> type[TensorModule]:
 
 
 def _blank(inputs: tuple[str, ...]) -> TensorModule:
-    """A module to be filled by `__setstate__`."""
+    """An empty module, which `__setstate__` fills."""
     made = _class_of(inputs)
     return made.__new__(made)
 

@@ -16,15 +16,15 @@ def normalize(
     gain: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """(x − mean) / √(variance + eps) along one axis, by the fused kernel where the axis is the last.
+    """(x − mean) / √(variance + eps) along one axis, by the fused kernel if the axis is the last.
 
-    A gain and a bias, one number for each position along the axis, may follow.
+    An optional gain and bias follow, with one number for each position along the axis.
     """
     if axis in (-1, x.ndim - 1):
         if gain is None or bias is None or gain.dtype == x.dtype == bias.dtype:
             return torch.nn.functional.layer_norm(x, x.shape[-1:], gain, bias, eps)
         return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=eps) * gain + bias
-    if x.itemsize == 2:  # whose squares would not fit
+    if x.itemsize == 2:  # squares in 16 bits would overflow or be inaccurate
         made = x.dtype if gain is None else torch.result_type(x, gain)
         return normalize(x.float(), axis, eps, gain, bias).to(made)
     centred = x - x.mean(axis, keepdim=True)  # torch.var_mean goes element by element: ten times as long
@@ -37,15 +37,15 @@ def normalize(
 
 
 def variance(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    """The biased variance; torch.var goes element by element."""
-    if x.itemsize == 2:  # whose squares would not fit
+    """The biased variance. It avoids `torch.var`, which goes element by element."""
+    if x.itemsize == 2:  # squares in 16 bits would overflow or be inaccurate
         return variance(x.float(), axes).to(x.dtype)
     centred = x - x.mean(axes, keepdim=True)
     return (centred.abs() if x.is_complex() else centred).square().mean(axes)
 
 
 def deviation(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    """The biased standard deviation, flat where it is 0."""
+    """The biased standard deviation, with gradient 0 where it is 0."""
     squared = variance(x, axes)
     still = squared == 0
     return torch.where(still, squared, torch.where(still, 1.0, squared).sqrt())

@@ -1,8 +1,8 @@
 """oneDNN products: large matrix products that pack both operands.
 
-Where there is much to compute it takes less time than the product that PyTorch calls by itself: half of it for nine
-layers of ViT and Swin on an AMD EPYC with AVX-512, on one thread and on two. Plans take it where a device was measured
-so. Autograd is told its gradients, and compilers get it as an operation; `torch.func` and others that look on get the
+A large product takes less time than by the product that PyTorch calls by default: half the time for nine layers of ViT
+and Swin on an AMD EPYC with AVX-512, on one thread and on two. Plans use oneDNN on devices where it was measured to be
+faster. Autograd gets gradients, and compilers get a custom operation. Other observers, such as `torch.func`, get the
 usual product.
 """
 
@@ -30,13 +30,13 @@ _THEN: Mapping[str, tuple[str, str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "sigmoid": ("sigmoid", "", torch.sigmoid),
     "tanh": ("tanh", "", torch.tanh),
 }
-"""What is done to each element of a product, as oneDNN calls it, and as PyTorch does it by itself."""
+"""The functions applied to each element of a product: name and variant in oneDNN, and the function in PyTorch."""
 
 
 def packed_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, then: str = ""
 ) -> torch.Tensor:
-    """x·Wᵀ + u, and a function of that."""
+    """x·Wᵀ + u, with the function `then` applied to each element."""
     given = (x, weight) if bias is None else (x, weight, bias)
     name, how, alone = _THEN[then]
     if _is_compiled(*given):
@@ -45,7 +45,7 @@ def packed_linear(
         return alone(functional.linear(*given))
     if changing(given):
         return alone(_products[len(given)](*given))
-    bias = None if bias is None else bias.contiguous()  # it is read as if it were
+    bias = None if bias is None else bias.contiguous()  # oneDNN assumes this
     found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], how)
     return found
 
@@ -53,7 +53,7 @@ def packed_linear(
 def _gradients(
     x: torch.Tensor, weight: torch.Tensor, gradient: torch.Tensor, wanted: Sequence[bool]
 ) -> tuple[torch.Tensor | None, ...]:
-    """Those of x·Wᵀ + u that are wanted."""
+    """The wanted gradients of x·Wᵀ + u."""
     rows = gradient.reshape(-1, gradient.shape[-1])
     of_x, of_weight, *of_bias = wanted
     return (
@@ -82,26 +82,26 @@ def packed_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _is_taken(x: torch.Tensor, *others: torch.Tensor) -> bool:
-    """Whether oneDNN takes such tensors as they lie."""
+    """Whether oneDNN computes with these tensors as they are laid out."""
     return _is_known(x, *others) and x.is_contiguous() and is_eager(x, *others)
 
 
 def _is_compiled(*given: torch.Tensor) -> bool:
-    """Whether a compiler traces such tensors, as they stand: under `torch.func` it takes no operations of others."""
+    """Whether a compiler traces these tensors directly. Under `torch.func` it does not accept custom operations."""
     if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return False
     return not is_transformed() and _is_known(*given)
 
 
 def _is_known(*given: torch.Tensor) -> bool:
-    """Whether oneDNN is there, and has products of such tensors."""
+    """Whether oneDNN is available, and has products for these tensors."""
     known = torch._C._has_mkldnn and not torch.is_autocast_enabled("cpu")
     return known and all(
         each.device.type == "cpu" and each.dtype == torch.float32 and each.numel() > 0 for each in given
     )
 
 
-# ---------------------------------------------------------------------------- as an operation to a compiler
+# ---------------------------------------------------------------------------- as an operation for compilers
 
 
 @library.custom_op("tensornet::packed_linear", mutates_args=())

@@ -19,23 +19,23 @@ Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
 
 
 def signature(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
-    """The signature of a call: each tensor, whether torch casts them, and which of them `changing` names."""
+    """The signature of a call: autocast, `changing`, and class, shape, element type and device of each tensor."""
     casts = bool(arrays) and _may_cast(arrays[0]) and backend.autocasts(arrays[0])
     return (casts, changing(arrays), *[(type(x), x.shape, x.dtype, x.device) for x in arrays])
 
 
 def _may_cast(tensor: torch.Tensor) -> bool:
-    """Whether torch might cast: what it says of all devices leaves some out, and what it says of one takes long."""
+    """Whether autocast may be on. The quick check for all devices misses some, and the check for one device is slow."""
     if torch.compiler.is_compiling() or not (tensor.is_cpu or tensor.is_cuda):
         return True
     return bool(torch._C._is_any_autocast_enabled())
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Which of some tensors autograd wants gradients of, where it is autograd alone that differentiates.
+    """The indices of the tensors that require gradients, if only autograd differentiates.
 
-    Under transforms of `torch.func`, in forward mode and while a compiler traces nothing is said: they go
-    through the operations themselves.
+    The result is empty under transforms of `torch.func`, in forward mode and while a compiler traces: these
+    differentiate the operations themselves. It is also empty if a tensor that requires a gradient is complex.
     """
     found = [n for n, array in enumerate(arrays) if array.requires_grad] if torch.is_grad_enabled() else []
     if not found or is_traced() or any(arrays[n].dtype.is_complex for n in found):
@@ -44,12 +44,12 @@ def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
 
 
 def is_recorded() -> bool:
-    """Whether a compiler or `torch.jit.trace` takes down the operations, for other sizes as well."""
+    """Whether a compiler or `torch.jit.trace` records the operations, which may then run at other sizes."""
     return torch.compiler.is_compiling() or torch._C._is_tracing()
 
 
 def is_traced() -> bool:
-    """Whether something else than autograd sees the operations: a compiler, `torch.func`, or forward mode."""
+    """Whether something other than autograd sees the operations: a compiler, `torch.func`, or forward mode."""
     if is_recorded():
         return True
     level: int = forward_ad._current_level
@@ -58,12 +58,12 @@ def is_traced() -> bool:
 
 def is_transformed() -> bool:
     """Whether a transform of `torch.func` sees the operations."""
-    transforms = torch._C._functorch  # the compiler of PyTorch 2.12 knows no `get_dynamic_layer_stack_depth`
+    transforms = torch._C._functorch  # PyTorch 2.12 does not compile `get_dynamic_layer_stack_depth`
     return isinstance(transforms.peek_interpreter_stack(), transforms.CInterpreter)
 
 
 def is_eager(*given: torch.Tensor) -> bool:
-    """Whether tensors, of one type, are computed with as they stand, and nothing but autograd looks on."""
+    """Whether these are plain tensors of one element type, without autocast, and only autograd sees the operations."""
     if not _PLAIN.issuperset(map(type, given)) or len({each.dtype for each in given}) > 1:
         return False
     return not is_traced() and not torch.is_autocast_enabled("cpu")
@@ -80,22 +80,22 @@ def with_vjp(
     plain: Callable[..., Any] | None = None,
     asks: bool = False,
 ) -> Callable[..., Any]:
-    """A function of tensors whose gradients another computes.
+    """A function of tensors with its gradients computed by another function.
 
     Args:
-        forward: of the tensors; returns the result, or that and what is kept for the backward pass.
-        backward: of some of the tensors and of what is kept, and of the gradient of the result, last.
-        reads: which of the tensors, and after them of what is kept, it takes.
-        gives: the tensors whose gradients it returns.
-        plain: the result by operations that autograd differentiates, where those of `forward` are none.
-        asks: whether `backward` is told as `wanted` which of the gradients in `gives` are; it gives None for others.
+        forward: takes the tensors. Returns the result, or a tuple of it and the residuals.
+        backward: takes some of the tensors and residuals, and last the gradient of the result.
+        reads: the indices of its operands, in the tensors followed by the residuals.
+        gives: the indices of the tensors whose gradients it returns.
+        plain: the same result by differentiable operations, if those of `forward` are not differentiable.
+        asks: whether `backward` takes `wanted`, a flag for each gradient in `gives`. It returns None for the others.
     """
 
     def first(*tensors: torch.Tensor) -> torch.Tensor:
         return _with_kept(forward(*tensors))[0]
 
     def gradients(given: Given, kept: Given, gradient: torch.Tensor, needed: Sequence[bool]) -> Gradients:
-        if torch.is_grad_enabled():  # a derivative of this one is wanted: what is kept has none
+        if torch.is_grad_enabled():  # double backward: residuals have no derivatives
             return _differentiable(plain or first, given, gradient, needed)
         told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
         tensors = (*given, *kept)
@@ -115,23 +115,23 @@ def with_vjp(
 
 
 def _with_kept(found: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """What a forward function returns: the result, and what is kept for the backward pass, if it is."""
+    """The result of a forward function, and the residuals, if there are any."""
     return found if isinstance(found, tuple) else (found,)
 
 
 def _node(
     function: Callable[..., Any], gradients: Callable[[Given, Given, torch.Tensor, Sequence[bool]], Gradients]
 ) -> type[torch.autograd.Function]:
-    """A function of tensors as autograd records it.
+    """An autograd function for a function of tensors.
 
     Args:
-        function: of the tensors; returns the result, or that and what is saved for the backward pass.
-        gradients: gives those of the tensors; takes these, what is saved, the gradient of the result, and whether
-            each is needed.
+        function: takes the tensors. Returns the result, or a tuple of it and the residuals.
+        gradients: returns the gradients of the tensors. It takes the tensors, the residuals, the gradient of the
+            result, and for each tensor whether its gradient is needed.
     """
 
     class Product(torch.autograd.Function):
-        """The product, to autograd."""
+        """The autograd function."""
 
         @staticmethod
         def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
@@ -151,9 +151,9 @@ def _node(
 def _differentiable(
     function: Callable[..., Any], given: Given, gradient: torch.Tensor, needed: Sequence[bool]
 ) -> Gradients:
-    """The gradients of some tensors by operations that autograd differentiates in turn."""
+    """The gradients of some tensors, by operations that autograd can differentiate again."""
     asked = [n for n in range(len(given)) if needed[n]]
-    apart = [each.view_as(each) for each in given]  # one may be made of another
+    apart = [each.view_as(each) for each in given]  # one tensor may be computed from another
     result = function(*apart)
     made = torch.autograd.grad(result, [apart[n] for n in asked], gradient, create_graph=True)
     found = dict(zip(asked, made, strict=True))

@@ -1,7 +1,7 @@
 """Recurrent cells by torch's own kernels, else by plain loops.
 
-The weights of the gates lie one above another, in the order of `torch.nn.LSTM` and `torch.nn.GRU`; positions come
-first, then a batch, then channels.
+The weights of the gates are stacked along the rows, in the order of `torch.nn.LSTM` and `torch.nn.GRU`. The dimensions
+are positions, batch and channels, in this order.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .products import changing, is_traced, with_vjp
 
 __all__ = ["gru_along", "lstm_along", "relu_along", "tanh_along"]
 
-# Weights are parameters of the graph, that lie where they lie; on CUDA cuDNN copies them together at each call, some
-# 10 µs of the milliseconds that a layer takes, and says so each time.
+# Weights are separate parameters of the graph. On CUDA, cuDNN copies them into one chunk at each call, and torch warns
+# each time. The copy takes some 10 µs of the milliseconds that a layer takes.
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
 
 def lstm_along(*tensors: Any, back: float) -> Any:
-    """h of an LSTM at each position, of x, W, U, the first h and c, and b if there is one."""
+    """h of an LSTM at each position, from x, W, U, the initial h and c, and optional biases."""
     return _along("lstm", tensors, back)
 
 
 def gru_along(*tensors: Any, back: float) -> Any:
-    """h of a GRU, of x, W, U, the first h, and if there are b and u."""
+    """h of a GRU at each position, from x, W, U, the initial h, and optional biases b and u."""
     return _along("gru", tensors, back)
 
 
@@ -44,7 +44,7 @@ def relu_along(*tensors: Any, back: float) -> Any:
 
 
 def _along(kind: str, tensors: tuple[Any, ...], back: float) -> Any:
-    """The layer by the library, or where that has no say by a loop; the other way round, if it goes back."""
+    """The layer by the library, or by a loop if the library's kernel does not apply. `back` reverses the positions."""
     x, *rest = tensors
     if back:
         return _along(kind, (x.flip(0), *rest), 0).flip(0)
@@ -66,11 +66,11 @@ TYPES = {
     "cpu": (torch.float32, torch.float64),
     "cuda": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
 }
-"""The types in which the library has kernels that sum to as many digits as plain loops."""
+"""The element types for which the library has kernels that are as accurate as plain loops, by type of device."""
 
 
 def _differentiated(library: Callable[..., Any], plain: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """The kernel as one node of autograd's graph, so that there are derivatives of its derivative, by the loop."""
+    """The kernel as one node of autograd's graph. The loop gives the derivatives of its derivative."""
 
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inside = [each.detach().requires_grad_(each.requires_grad) for each in tensors]
@@ -92,7 +92,7 @@ def _differentiated(library: Callable[..., Any], plain: Callable[..., Any], coun
 
 
 def _weights(w: Any, u: Any, biases: tuple[Any, ...]) -> list[Any]:
-    """The weights of a layer as the library takes them: with two biases, or none."""
+    """The weights of a layer as the library takes them, with two biases or none."""
     if not biases:
         return [w, u]
     b, *inner = biases
@@ -100,7 +100,7 @@ def _weights(w: Any, u: Any, biases: tuple[Any, ...]) -> list[Any]:
 
 
 def _by_library(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:
-    """A layer by torch's kernel; on CUDA that is cuDNN's."""
+    """A layer by torch's kernel, which is cuDNN's on CUDA."""
     states, biases = more[: STATES[kind]], more[STATES[kind] :]
     h, *c = (each[None].contiguous() for each in states)
     kernel, start, training = getattr(torch, kind), (h, *c) if c else h, torch.is_grad_enabled()
@@ -108,7 +108,7 @@ def _by_library(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:
 
 
 STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
-"""How many states each layer has, by torch's name for it."""
+"""The number of states of each layer, by torch's name for the layer."""
 
 
 # ---------------------------------------------------------------------------- by loops
@@ -119,7 +119,7 @@ def _products(x: Any, w: Any, b: Any = None) -> Any:
 
 
 def _stacked(found: list[Any], like: Any) -> Any:
-    """Results one after another, also if there are none."""
+    """Results stacked along a new first axis, even if there are none."""
     return torch.stack(found) if found else like.new_zeros((0, *like.shape))
 
 
@@ -157,14 +157,14 @@ PLAIN: Mapping[str, Callable[..., Any]] = {
     "rnn_tanh": functools.partial(_plain, torch.tanh),
     "rnn_relu": functools.partial(_plain, torch.relu),
 }
-"""Each layer by a loop."""
+"""Each layer as a loop."""
 
 
-# ---------------------------------------------------------------------------- as operations to a compiler
+# ---------------------------------------------------------------------------- as operations for compilers
 
 
 def _recorded() -> Any:
-    """What lets autograd record what is done inside of an operation."""
+    """A context in which autograd records the operations inside of a custom operation."""
     keys, left_out = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
     for key in (keys.AutogradCPU, keys.AutogradCUDA, keys.AutogradOther, keys.ADInplaceOrView):
         left_out = left_out.remove(key)
@@ -173,7 +173,7 @@ def _recorded() -> Any:
 
 @library.custom_op("tensornet::by_library", mutates_args=())
 def by_library(kind: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A layer as one operation, which compilers would else write out position by position."""
+    """A layer as one operation. Compilers would otherwise unroll it position by position."""
     with torch.no_grad():
         result: torch.Tensor = _by_library(kind, *tensors)
     return result.contiguous()
@@ -181,7 +181,7 @@ def by_library(kind: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 @library.custom_op("tensornet::by_library_back", mutates_args=())
 def by_library_back(kind: str, gradient: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradients of all that a layer is given: it is computed again, for operations keep nothing else."""
+    """The gradients of all operands of a layer. It is computed again, because only the operands are saved."""
     with _recorded(), torch.enable_grad():
         inside = [each.detach().requires_grad_() for each in tensors]
         result = _by_library(kind, *inside)
@@ -209,7 +209,7 @@ def _back(ctx: Any, gradient: torch.Tensor) -> tuple[None, list[torch.Tensor]]:
 
 
 def _one_by_one(info: Any, dims: Any, kind: str, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
-    """A batch more, layer by layer."""
+    """The batching rule for `vmap`: one call of the layer for each entry of the batch."""
     _, axes = dims
     found = [
         by_library(

@@ -1,4 +1,4 @@
-"""Saved tensors: what autograd keeps of a function, found on meta tensors."""
+"""Saved tensors: the memory that autograd keeps for the backward pass of a function, found with fake tensors."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ UNTOLD = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-"""What a function raises that looks at values, or calls what torch knows no shapes of."""
+"""The errors of a function that reads values, or calls an operation without shape inference in torch."""
 
 
 def kept(
     make: Callable[[Callable[..., Any]], Callable[..., Any]], given: Sequence[Argument], device: str
 ) -> Kept | None:
-    """The memory that autograd keeps of a function, and of each call in it; nothing where shapes do not tell it.
+    """The memory that autograd keeps for a function, and for each call in it. None if shapes do not determine it.
 
     Args:
-        make: gives the function, of what makes its calls.
-        given: the tensors that it is to be given.
-        device: where these would be.
+        make: builds the function, given the function by which it makes its calls.
+        given: the tensors that the function would take.
+        device: the device of these tensors.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         tensors = [_tensor(each, device) for each in given]
@@ -60,16 +60,16 @@ def _tensor(argument: Argument, device: str) -> torch.Tensor:
 
 
 class _Recording:
-    """Memory that was seen, in the order in which it was.
+    """The pieces of memory seen so far, numbered in the order in which they appear.
 
     Attributes:
-        sizes: bytes, by number.
-        around, calls: the numbers of what is kept, as in `Kept`.
+        sizes: the bytes of each piece, by number.
+        around, calls: the numbers of the pieces that are kept, as in `Kept`.
     """
 
     def __init__(self, given: Sequence[torch.Tensor]) -> None:
         self._numbers: dict[int, int] = {}
-        self._alive: list[torch.UntypedStorage] = []  # so that no other takes its place
+        self._alive: list[torch.UntypedStorage] = []  # so that no address is reused
         self.sizes: dict[int, int] = {}
         self.around: set[int] = set()
         self.calls: list[tuple[set[int], set[int]]] = []
@@ -78,7 +78,7 @@ class _Recording:
             del self.sizes[number]
 
     def call(self, function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
-        """Calls a function, and records what is kept of it by itself."""
+        """Calls a function, and records separately what autograd keeps for it."""
         operands = {self._number(each) for each in given} - self._own
         found: set[int] = set()
         self.calls.append((found, operands))
@@ -87,7 +87,7 @@ class _Recording:
 
     @contextmanager
     def into(self, found: set[int]) -> Iterator[None]:
-        """Records there what autograd keeps."""
+        """Adds to `found` the number of each piece of memory that autograd keeps."""
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             found.update({self._number(tensor)} - self._own)

@@ -1,6 +1,7 @@
 """Signed attention, y = (sign(s) · softmax(|s|)) · v, in cache-sized tiles.
 
-From forward to backward the operands, the result and one number for each query are kept; scores are computed again.
+The forward pass saves the operands, the result and one number for each query. The backward pass computes the scores
+again.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ __all__ = ["signed_attention"]
 Tensor: TypeAlias = torch.Tensor
 
 TILE = 2**17
-"""The scores of a tile on a processor: two such tiles of float32 stay in the cache of a core."""
+"""The number of scores in a tile on a CPU: two such tiles of float32 stay in the cache of a core."""
 
 LARGER = 2**24
-"""The same elsewhere, where tiles only bound what is needed at a time."""
+"""The same on other devices, where tiles only bound the memory in use."""
 
 LOG2E = 1 / math.log(2)
-"""Weights are powers of 2 of scores times this, for `exp` takes long where nothing is left of a number."""
+"""Weights are powers of 2 of the scores times this, because `exp` is slow where its result underflows."""
 
 HIDDEN = -160.0
-"""|s| of a hidden score, where what is seen has 0 at least: nothing is left of its weight beside that, and where
-all of a row are hidden, log₂ Σ 2^|s| is told apart from it. In float32, in which shorter types are computed too."""
+"""|s| of a hidden score. Visible scores have at least 0, so the weight of a hidden one vanishes next to them, and
+log₂ Σ 2^|s| shows whether a row has no visible score. For float32, in which shorter types are computed too."""
 
 HIDDEN_IN_DOUBLE = -1200.0
 """The same in float64."""
@@ -44,11 +45,12 @@ def signed_attention(
 
     Args:
         q, k, v: [b,h,i,d], [b,h,j,d] and [b,h,j,f].
-        more: the bias, if there is one; then which keys a query sees, if not all. Both have four dimensions, each
-            whole or 1 long. A query that sees no key weighs all of them by 1/n, with the signs of its scores.
+        more: the bias, if there is one, then the mask of the keys that each query sees, if not all. Both have four
+            dimensions, each of full size or 1. A query that sees no key weighs all keys by 1/n, with the signs of its
+            scores.
         scale: of the products of queries and keys.
         biased: whether there is a bias.
-        causal: whether a query sees the keys at its own position and before alone; then `more` says nothing of it.
+        causal: whether a query sees only the keys at its own position and before. Then `more` has no mask.
     """
     sees = len(more) > biased
     assert not (causal and sees), "what a query sees is told twice"
@@ -61,7 +63,7 @@ def signed_attention(
 
 @functools.lru_cache(maxsize=64)
 def _in_parts(scale: float, biased: bool, sees: bool, causal: bool) -> Callable[..., Any]:
-    """Signed attention of tensors alone, in tiles, with a backward pass of its own."""
+    """Signed attention in tiles, as a function of tensors only, with a backward pass of its own."""
     tiles = _Signed(scale, biased, sees, causal)
     given = 3 + biased + sees
     reads, gives = tuple(range(given + 2)), tuple(range(3 + biased))
@@ -70,7 +72,7 @@ def _in_parts(scale: float, biased: bool, sees: bool, causal: bool) -> Callable[
 
 @dataclass(frozen=True)
 class _Tile:
-    """Rows of scores: all of those of some matrices, or some of one matrix; and as many keys as these see."""
+    """A tile of scores: all rows of some matrices, or some rows of one matrix, and the keys that these rows see."""
 
     batch: slice
     heads: slice
@@ -78,18 +80,18 @@ class _Tile:
     keys: slice
 
     def of(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
-        """Its part of a tensor whose dimensions are batch, heads and these; of what is 1 long, all."""
+        """The tile's part of a tensor [batch, heads, rows, columns]. Dimensions of size 1 stay whole."""
         places = (self.batch, self.heads, self._place(rows), self._place(columns))
         return array[
             tuple(slice(None) if size == 1 else at for size, at in zip(array.shape, places, strict=True))
         ]
 
     def matrices(self, array: Tensor, rows: str) -> Tensor:
-        """Its part of queries, keys or values, as matrices one after another."""
+        """The tile's part of queries, keys or values, with batch and heads merged into one dimension."""
         return self.of(array, rows).flatten(0, 1)
 
     def apart(self, matrices: Tensor) -> Tensor:
-        """Matrices one after another, by batch and heads."""
+        """The inverse of `matrices`: the first dimension split into batch and heads."""
         return matrices.view(-1, self.heads.stop - self.heads.start, *matrices.shape[1:])
 
     def _place(self, axis: str) -> slice:
@@ -98,17 +100,17 @@ class _Tile:
 
 @dataclass(frozen=True)
 class _Signed:
-    """Signed attention; `sees` says whether what a query sees is given, the others are as of `signed_attention`."""
+    """Signed attention. `sees` says whether there is a mask; the others are arguments of `signed_attention`."""
 
     scale: float
     biased: bool
     sees: bool
     causal: bool
 
-    # ---- as it is written
+    # ---- on whole tensors
 
     def plain(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
-        """By operations on whole tensors."""
+        """The result by operations on whole tensors."""
         scores = self.scale * q @ k.mT
         scores = scores + more[0] if self.biased else scores
         shown = scores.abs()
@@ -121,7 +123,7 @@ class _Signed:
     # ---- in tiles
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The result, log₂ Σ_j 2^|s_ij| in the type in which this is computed, and the result again to be kept."""
+        """The result, log₂ Σ_j 2^|s_ij| in the working type, and the result again, to be saved."""
         b, h, i, _ = q.shape
         result = v.new_empty((b, i, h, v.shape[-1])).transpose(1, 2)
         totals = q.new_empty((b, h, i, 1), dtype=_working(q.dtype))
@@ -130,13 +132,13 @@ class _Signed:
             made, total = self._tile_forward(tile, q, k, v, masks)
             tile.of(result, "queries").copy_(tile.apart(made))
             tile.of(totals, "queries").copy_(tile.apart(total))
-            del made, total  # before the next ones are made
+            del made, total  # before the next ones are computed
         return result, totals, result
 
     def _tile_forward(
         self, tile: _Tile, q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The part of the result that a tile makes, and of the logarithms; what it works in is gone then."""
+        """A tile's part of the result and of the logarithms. Its temporary tensors are freed on return."""
         scores, shown = self._scores(tile, LOG2E * self.scale * tile.matrices(q, "queries"), k, masks)
         most = shown.amax(-1, keepdim=True)
         total = shown.sub_(most).exp2_().sum(-1, keepdim=True)
@@ -147,8 +149,8 @@ class _Signed:
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]
     ) -> tuple[Tensor | None, ...]:
-        """The gradients of q, k, v and the bias, those that are wanted; with g that of y, and p the weights without
-        their signs:
+        """The wanted gradients of q, k, v and the bias. With g the gradient of y, and p the weights without their
+        signs:
 
         v̄ = (sign(s)·p)ᵀ g,  s̄ = sign(s)·p·(sign(s)·(g vᵀ) − Σ_f g y).
         """
@@ -178,14 +180,14 @@ class _Signed:
         saved: tuple[Tensor, Tensor, Tensor],
         found: Sequence[Tensor | None],
     ) -> None:
-        """Adds to the gradients what a tile gives them; what it works in is gone then.
+        """Adds a tile's terms to the gradients. Its temporary tensors are freed on return.
 
         Args:
             tile: the tile.
             operands: q, k and v.
-            masks: what hides scores, and the bias.
+            masks: the bias and the mask, if there are any.
             saved: the gradient of the result, the logarithms, and the result.
-            found: the gradients of q, k, v and the bias, those that are wanted.
+            found: the gradients of q, k, v and the bias. None for those that are not wanted.
         """
         (q, k, v), (of_q, of_k, of_v, *of_bias) = operands, found
         gradient, totals, result = saved
@@ -200,7 +202,7 @@ class _Signed:
         means = (coming * tile.matrices(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
         reached = torch.bmm(coming, tile.matrices(v, "keys").mT).to(scores.dtype)
         reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
-        if self.sees:  # where nothing is seen, weights are the same whatever the scores
+        if self.sees:  # if a query sees nothing, its weights do not depend on the scores
             reached.mul_(total > 0.5 * _low(total.dtype))
         self._hand_on(tile, reached, (queries, k), (of_q, of_k, *of_bias))
 
@@ -211,7 +213,7 @@ class _Signed:
         operands: tuple[Tensor, Tensor],
         found: Sequence[Tensor | None],
     ) -> None:
-        """Adds what the gradient of the scores gives to those of q, k and the bias, those that are wanted."""
+        """Adds the terms from the gradient of the scores to the wanted gradients of q, k and the bias."""
         (queries, k), (of_q, of_k, *of_bias) = operands, found
         for each in of_bias:
             if each is not None:
@@ -227,12 +229,12 @@ class _Signed:
     def _scores(
         self, tile: _Tile, queries: Tensor, k: Tensor, more: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The scores of a tile times log₂ e, and |s| where they are seen; of queries that are scaled."""
+        """The scores of a tile times log₂ e, and |s| with hidden scores capped. The queries are already scaled."""
         scores = torch.bmm(queries, tile.matrices(k, "keys").mT).to(_working(k.dtype))
         if self.biased:
             tile.apart(scores).add_(tile.of(more[0], "queries", "keys"), alpha=LOG2E)
         shown = scores.abs()
-        if self.causal:  # what was before the first of the queries is seen by all of them
+        if self.causal:  # all queries of the tile see the keys before the first of them
             late = shown[..., tile.queries.start :]
             torch.minimum(late, _cap(_past(late), late.dtype), out=late)
         if self.sees:
@@ -242,15 +244,15 @@ class _Signed:
         return scores, shown
 
     def _masks(self, q: Tensor, k: Tensor, more: Sequence[Tensor]) -> list[Tensor]:
-        """The bias and what is seen, this as the most that |s| may be: at once where it is shared, else by tile."""
+        """The bias and the mask. A mask of at most half the scores becomes a cap on |s| here, others in each tile."""
         masks = list(more)
         if self.sees and 2 * masks[-1].numel() <= q.shape[:-1].numel() * k.shape[-2]:
             masks[-1] = _cap(masks[-1], _working(q.dtype))
         return masks
 
     def _tiles(self, q: Tensor, k: Tensor) -> Iterator[_Tile]:
-        """Tiles that cover all scores, each once; of a matrix too large for one, as many rows in each. Of tensors
-        without memory one tile tells as much as many."""
+        """Tiles that cover each score once. A matrix too large for one tile is split into blocks of rows. Fake tensors
+        get a single tile, since only shapes matter."""
         (batch, heads, queries, _), keys = q.shape, k.shape[-2]
         most = TILE if q.device.type == "cpu" else LARGER
         most = batch * heads * queries * keys if is_fake(q) else most
@@ -263,8 +265,8 @@ class _Signed:
 
 
 def _collect(tile: _Tile, whole: Tensor, scores: Tensor, rows: Tensor) -> None:
-    """Adds scoresᵀ · rows to what belongs to the keys of a tile; it is all there is of the keys' gradient so far
-    where the tile has the first queries."""
+    """Adds scoresᵀ · rows to the part of a gradient for the keys of a tile. The tile with the first queries writes it
+    instead."""
     part = tile.of(whole, "keys")
     made = tile.apart(torch.bmm(scores.mT, rows))
     if tile.queries.start == 0:
@@ -278,21 +280,21 @@ def _cut(size: int, length: int) -> Iterator[slice]:
 
 
 def _working(dtype: torch.dtype) -> torch.dtype:
-    """The type in which scores are weighed: float32 at least."""
+    """The working type of scores: at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def _past(scores: Tensor) -> Tensor:
-    """Which keys are at the own position of a query or before, of queries and keys from the same position on."""
+    """The causal mask: keys at a query's own position or before. Queries and keys start at the same position."""
     queries, keys = (torch.arange(size, device=scores.device) for size in scores.shape[-2:])
     return queries[:, None] >= keys
 
 
 def _cap(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """The most that |s| may be: anything where it is seen. The least of two numbers is the fastest of all ways."""
+    """The upper bound of |s|: infinite where a key is seen. Taking a minimum is the fastest way to hide scores."""
     return torch.where(seen, math.inf, _low(dtype)).to(dtype)
 
 
 def _low(dtype: torch.dtype) -> float:
-    """|s| of a score that is hidden."""
+    """|s| of a hidden score."""
     return HIDDEN_IN_DOUBLE if dtype == torch.float64 else HIDDEN

@@ -1,4 +1,4 @@
-"""Adapters: linear layers with trained low-rank additions, and peft's files of them."""
+"""Adapters: linear layers with trained low-rank additions, and their files in the format of peft."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ __all__ = ["Adapted", "adapted", "adapters_of", "load_peft", "merged", "save_pef
 Module: TypeAlias = torch.nn.Module
 
 PREFIX = "base_model.model."
-"""What peft puts before the paths of modules."""
+"""The prefix that peft adds to the paths of modules."""
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
 class Adapted:
-    """What a linear layer is besides that has an adapter: it adds what the factors make of its input.
+    """A mixin for a linear layer with an adapter: it adds the product of the input and the factors to the result.
 
-    Its weight, for whoever reads it, as attention and the fast ways of torch do, is W₀ + s·∏ factors. The parameter of
-    that name is W₀ still.
+    The attribute `weight` is W₀ + s·∏ factors; attention and the fast paths of torch read it. The parameter of that
+    name is still W₀.
     """
 
     @staticmethod
     def members(name: str) -> dict[str, Any]:
-        """Those of the class besides: the weight, W₀ and what is added to it."""
+        """The members to add to the class: the weight, as the sum of W₀ and the adapter."""
         return {name: property(_weight)}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ; where a layer does something of its own, that with its whole weight."""
+        """y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ. A layer with a `forward` of its own runs that, with the summed weight."""
         module: Any = self
         kind, _ = module._form
         if len(args) != 1 or kwargs or not module._is_plain:
@@ -74,7 +74,7 @@ def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
     """The layers that can have an adapter, by the names of their weights.
 
     Raises:
-        EquationError: there are none.
+        EquationError: the network has no such layer.
     """
     found = {}
     for name, module in network.named_modules():
@@ -102,7 +102,7 @@ class _Form:
     modes: Modes | None = None
 
     def graphs(self, kind: Kind, shape: tuple[int, ...]) -> tuple[Graph, Graph]:
-        """What the adapter of a layer computes, and the layer with it, whose factors start as they are to."""
+        """The graph of a layer's adapter, and the graph of the whole layer, which gives the factors' initial values."""
         sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
         alone = kind.text if self.scale == 1 else kind.text.replace("= ", f"= {self.scale} * ", 1)
         dense, plain = (layer(text, inputs="x", **sizes) for text in (alone, kind.text))
@@ -111,7 +111,7 @@ class _Form:
         return without_scope(adapter), whole
 
     def added(self, shape: tuple[int, ...]) -> Graph:
-        """What is added to a weight, of the factors."""
+        """The graph that computes the term added to a weight from the factors."""
         program, found = in_form([(size,) for size in shape], self.method, self.rank, self.modes)
         left, sizes = show_index(program.equations[0].left), dict[str, Any](program.bound)
         return of_inputs(layer(f"{WEIGHT}[{left}] = {self.scale} * {found}", **sizes))
@@ -128,7 +128,7 @@ def adapted(
     modes: Modes | None,
     seed: int | None,
 ) -> Module:
-    """A copy of a network in which some linear layers have adapters, and nothing else is trained."""
+    """A copy of a network in which some linear layers have adapters. Only the adapters are trained."""
     network = copied(module)
     layers = _layers(network)
     draw = torch.Generator() if seed is None else torch.Generator().manual_seed(seed)
@@ -154,7 +154,7 @@ def adapted(
 def _groups(
     layers: Mapping[str, tuple[Any, Kind]], weights: str | Sequence[str]
 ) -> list[list[tuple[Any, Kind]]]:
-    """The layers that patterns tell, those together whose weights share factors: of one pattern, kind and shape."""
+    """The layers that match the patterns, grouped by pattern, kind and shape. The layers of a group share factors."""
     told: dict[str, str] = {}
     for pattern in (weights,) if isinstance(weights, str) else weights:
         for name in told_by(pattern, list(layers), "weight of a linear layer", "weights"):
@@ -171,12 +171,12 @@ def _path_of(layers: Mapping[str, tuple[Any, Kind]], found: Any) -> str:
 
 
 def _dims(found: Any) -> list[tuple[int, ...]]:
-    """The dimensions of a layer's weight, each of one axis."""
+    """The dimensions of a layer's weight, each with one axis."""
     return [(size,) for size in found.weight.shape]
 
 
 def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: tuple[Kind, _Form]) -> None:
-    """Gives a layer its adapter; a factor that is a parameter already is shared with who has it."""
+    """Gives a layer its adapter. A factor that already is a parameter is shared with its other layers."""
     if isinstance(found, Adapted):
         raise EquationError("a layer has an adapter already", fix="merge it first: tensornet.merge(module)")
     like = found.weight
@@ -191,7 +191,7 @@ def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: 
 
 
 def _made_whole(network: Module) -> None:
-    """Has nothing trained but adapters, and these written where the network would write itself."""
+    """Freezes all parameters except those of adapters. `save_pretrained` of the network then writes the adapters."""
     saves_itself(
         network, _write, 'tensornet.save_adapters("adapters.safetensors", network), or merge it first'
     )
@@ -209,9 +209,9 @@ def _with_adapters(network: Module) -> dict[str, Any]:
 
 
 def merged(module: Module) -> Module:
-    """A copy of a network whose adapters are added to the weights; all of it is trained again.
+    """A copy of a network with its adapters added to the weights. All its parameters are trained again.
 
-    What had a weight together with a layer that has an adapter keeps that weight as it was.
+    A module that shares its weight with an adapted layer keeps the weight as it was. The layer gets one of its own.
     """
     network = copied(module)
     layers = _with_adapters(network)
@@ -238,26 +238,26 @@ def merged(module: Module) -> Module:
 
 
 TRAINED = "trained/"
-"""What stands before the names of tensors that are no factors, in our files."""
+"""The prefix of the names of tensors that are not factors, in the files of this library."""
 
 
 def _trained(network: Module) -> dict[str, torch.nn.Parameter]:
-    """What is trained besides adapters, such as a classifier that was unfrozen."""
+    """The parameters that are trained besides the adapters, such as those of an unfrozen classifier."""
     own = {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
     named = network.named_parameters()
     return {name: each for name, each in named if each.requires_grad and id(each) not in own}
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor for a file."""
+    """A contiguous copy of a tensor on the CPU, to be written to a file."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def _put_trained(network: Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Gives parameters and buffers the values of a file; these parameters are trained again.
+    """Copies values from a file to parameters and buffers. These parameters are trained again.
 
     Raises:
-        EquationError: the network has none of that name and shape.
+        EquationError: the network has no tensor of that name and shape.
     """
     known = {**dict(network.named_buffers()), **dict(network.named_parameters(remove_duplicate=False))}
     for name, tensor in tensors.items():
@@ -273,9 +273,9 @@ def _put_trained(network: Module, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def adapters_of(module: Module) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """The factors of the adapters, each once, and for each layer its form and which of these are its own, for JSON.
+    """The factors of the adapters, each once. Also, for each layer, its form and the names of its factors, for JSON.
 
-    What is trained besides is among the tensors, under `trained/` and its name.
+    The tensors include other trained parameters, named `trained/` and their name.
 
     Raises:
         EquationError: the module has no adapters.
@@ -298,10 +298,10 @@ def adapters_of(module: Module) -> tuple[dict[str, torch.Tensor], list[dict[str,
 def with_adapters(
     module: Module, tensors: Mapping[str, torch.Tensor], rows: Sequence[Mapping[str, Any]]
 ) -> Module:
-    """A copy of a network with adapters as `adapters_of` tells them.
+    """A copy of a network with the adapters that `adapters_of` returned.
 
     Raises:
-        EquationError: it is another network, or they are not whole.
+        EquationError: the network does not match the adapters, or a factor is missing.
     """
     network = copied(module)
     layers = _layers(network)
@@ -337,7 +337,7 @@ def with_adapters(
 
 
 def load_peft(module: Module, folder: Path) -> Module:
-    """A copy of a network with the adapters in a folder; see `tensornet.load_peft`."""
+    """A copy of a network with the adapters in a folder. See `tensornet.load_peft`."""
     config, tensors = _read_peft(folder)
     network = copied(module)
     layers = _layers(network)
@@ -368,7 +368,7 @@ def load_peft(module: Module, folder: Path) -> Module:
 
 
 def _read_peft(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The configuration and the tensors in a folder, which must be those of plain LoRA adapters."""
+    """The configuration and the tensors in a folder. Raises an error unless they are plain LoRA adapters."""
     from safetensors.torch import load_file
 
     try:
@@ -387,7 +387,7 @@ def _read_peft(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def _taken(tensors: dict[str, torch.Tensor], modules: Sequence[str]) -> dict[str, torch.Tensor]:
-    """Takes the tensors of modules that were trained whole out of those of a file, by their names in the network."""
+    """Removes the tensors of fully trained modules from those of a file, and returns them by their network names."""
     within = [f".{each}." for each in modules]
     names = [key.removeprefix(PREFIX) for key in tensors if key.startswith(PREFIX)]
     found = [each for each in names if any(module in f".{each}" for module in within)]
@@ -397,7 +397,7 @@ def _taken(tensors: dict[str, torch.Tensor], modules: Sequence[str]) -> dict[str
 def _check_all_there(
     network: Module, trained: Mapping[str, torch.Tensor], modules: Sequence[str], folder: Path
 ) -> None:
-    """Refuses a file without a parameter of a module that its configuration says was trained whole."""
+    """Raises an error if the file lacks a parameter of a module that its configuration declares as fully trained."""
     for name, _ in network.named_parameters():
         if any(f".{each}." in f".{name}" for each in modules) and name not in trained:
             raise EquationError(
@@ -407,7 +407,7 @@ def _check_all_there(
 
 
 def _scale(config: Mapping[str, Any], name: str, rank: int) -> float:
-    """What peft multiplies an adapter with."""
+    """The factor by which peft scales an adapter."""
     alpha = config.get("lora_alpha", 8)
     patterns: Mapping[str, float] = config.get("alpha_pattern") or {}
     fitting = (each for each in patterns if re.fullmatch(rf"(.*\.)?({each})", name))
@@ -416,7 +416,7 @@ def _scale(config: Mapping[str, Any], name: str, rank: int) -> float:
 
 
 def save_peft(module: Module, folder: Path) -> Path:
-    """Writes adapters as peft does; see `tensornet.save_peft`."""
+    """Writes adapters in the format of peft. See `tensornet.save_peft`."""
     from safetensors.torch import save_file
 
     layers = _with_adapters(module)
@@ -452,12 +452,12 @@ def save_peft(module: Module, folder: Path) -> Path:
 def _peft_config(
     ranks: Mapping[str, int], alphas: Mapping[str, float], whole: Sequence[str], turned: bool
 ) -> dict[str, Any]:
-    """What peft writes beside the tensors of adapters.
+    """The configuration that peft writes next to the tensors of adapters.
 
     Args:
-        ranks, alphas: of each adapted layer; those of the first stand for all that have the same.
-        whole: modules that were trained whole.
-        turned: whether weights lie the other way round.
+        ranks, alphas: of each adapted layer. The first layer's are the defaults; layers that differ are listed.
+        whole: the modules that were fully trained.
+        turned: whether weights are laid out transposed.
     """
     first = next(iter(ranks))
     return {
@@ -476,10 +476,10 @@ def _peft_config(
 
 
 def _whole_modules(network: Module) -> list[str]:
-    """The modules that are trained whole, as peft has it, since some parameter of theirs is.
+    """The modules that peft has to store whole, because some of their parameters are trained.
 
     Raises:
-        EquationError: there is no such module: the parameter is of the network itself, or of a layer with an adapter.
+        EquationError: a trained parameter is the network's own, or its module is or contains a layer with an adapter.
     """
     adapted = list(_with_adapters(network))
     found: list[str] = []

@@ -1,7 +1,7 @@
-"""Class swaps: a module becomes of another class in its place.
+"""Class swaps: a module gets another class in place.
 
-Each such class is made once, and what is of it can be copied and pickled: it is made again where it is read.
-What is changed so is a copy of the network that was given.
+Each new class is created once. Its instances can be copied and pickled: loading a pickle creates the class again.
+Callers swap classes only in a copy of the given network.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["become", "copied", "leave"]
 
 
 def copied(network: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a network; tensors that it computes of its parameters and keeps, as pruning does, are copied too.
+    """A copy of a network. Stored tensors that were computed from parameters, as by pruning, are copied detached.
 
     Raises:
-        EquationError: a parameter is not made before the first call; or it is sparse or nested.
+        EquationError: a lazy parameter is not initialized yet, or a parameter is sparse or nested.
     """
     for name, each in network.named_parameters():
         if isinstance(each, torch.nn.UninitializedParameter):
@@ -38,11 +38,11 @@ def copied(network: torch.nn.Module) -> torch.nn.Module:
 
 
 class Besides(Protocol):
-    """What layers of a class do besides what they did."""
+    """A mixin: the methods that layers gain in addition to those of their class."""
 
     @staticmethod
     def members(name: str) -> dict[str, Any]:
-        """What the class has of a name."""
+        """Further members of the new class, for a parameter of this name."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -61,11 +61,11 @@ def _bare(besides: Any, base: type, name: str) -> Any:
 
 
 def become(module: Any, besides: type[Besides], name: str = "") -> None:
-    """Makes a module one that does something besides; `name` is what its class has a member for, if it has."""
+    """Adds a mixin to the class of a module. `name` is the parameter that the mixin's members are for, if any."""
     base: Any = type(module)
     module.__class__ = _class_of(besides, base, name)
 
 
 def leave(module: Any) -> None:
-    """Makes it again what it was before it became that."""
+    """Gives a module the class that it had before `become`."""
     _, module.__class__, _ = type(module)._made_of

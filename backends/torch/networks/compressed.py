@@ -1,4 +1,4 @@
-"""Compressed networks: any torch network with factorized weights under one budget."""
+"""Compressed networks: torch networks with factorized weights, all under one budget."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class _Holding:
     Attributes:
         path: its first name.
         weight: the parameter.
-        holders: the layers, with their kinds; several where it is tied.
-        moments: the sum of x·xᵀ over the rows x that it was multiplied by.
-        rows: how many these were in the largest call.
+        holders: the layers, with their kinds. Several if the weight is tied.
+        moments: the sum of x·xᵀ over the rows x that the weight was multiplied by.
+        rows: the number of rows of the result in the largest call.
     """
 
     path: str
@@ -57,26 +57,26 @@ class _Holding:
 
     @property
     def kind(self) -> Kind:
-        """That of the first layer."""
+        """The kind of the first layer."""
         return self.holders[0][1]
 
     @property
     def groups(self) -> int:
-        """Those of a convolution."""
+        """The number of groups of a convolution, else 1."""
         return self.holders[0][0].groups if self.kind is CONVOLUTION else 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight."""
+        """The shape of the weight."""
         return tuple(self.weight.shape)
 
     @property
     def dims(self) -> tuple[tuple[int, ...], ...]:
-        """Its dimensions, each of one axis."""
+        """The dimensions of the weight, each with one axis."""
         return tuple((size,) for size in self.shape)
 
     def see(self, kind: Kind, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Counts what a layer was given and gave."""
+        """Adds the operand x and the result y of one call to the statistics."""
         self.rows = max(self.rows, y.numel() // (y.shape[1] if kind is CONVOLUTION else y.shape[-1]))
         if kind.text and len(self.holders) == 1:
             rows = x.detach().reshape(-1, x.shape[-1]).double()
@@ -84,7 +84,7 @@ class _Holding:
             self.moments = found if self.moments is None else self.moments + found
 
     def candidate(self) -> Candidate:
-        """What a budget may be spread over."""
+        """The weight as a candidate for factors under a budget."""
         kind, count = self.kind, len(self.shape)
         columns = tuple(range(1, count)) if kind is CONVOLUTION else kind.columns
         lone = gathered(self.dims) if kind is EMBEDDING else multiplied(self.dims, columns)
@@ -138,12 +138,13 @@ def compressed(
     device: str | None,
     progress: Callable[[str, int, int], None] | None,
 ) -> Compressed:
-    """A copy of a network in which some weights are factors; see `tensornet.compress`.
+    """A copy of a network in which some weights are factors. See `tensornet.compress`.
 
     Raises:
-        EquationError: a pattern tells nothing; parameters have no values yet; batches are none, or none of the network.
-        ShapeError: there is not one budget, no forms meet it, or nothing tells how large calls are.
-        DtypeError: a weight, or what it is multiplied by, is not finite.
+        EquationError: a pattern matches nothing, parameters have no values yet, or there are no batches.
+        ShapeError: there is not exactly one budget, no forms meet it, no batch gives the sizes of calls, or a batch is
+            not valid arguments of the network.
+        DtypeError: a weight, or an operand that it is multiplied by, is not finite.
     """
     budget = Budget.of(parameters=parameters, flops=flops, seconds=seconds, error=error)
     network = copied(module)
@@ -165,14 +166,14 @@ def compressed(
 
 
 def _check_rows(budget: Budget, calibrate: Any) -> None:
-    """Refuses a budget of calls where no batches say how large these are."""
+    """Raises an error if the budget depends on the sizes of calls and there are no batches to measure them."""
     if calibrate is None and budget.kind in ("flops", "seconds"):
         fix = f"give calibrate=, batches of inputs, or a budget of parameters instead of {budget.kind}"
         raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
 
 
 def _check_values(network: Module) -> None:
-    """Refuses parameters without values."""
+    """Raises an error if a parameter has no values."""
     for name, weight in network.named_parameters():
         if weight.is_meta:
             raise EquationError(
@@ -186,7 +187,7 @@ def _replace(
     allocation: Allocation,
     modes: Modes | None,
 ) -> dict[str, Misfit]:
-    """Puts factors in the place of the weights that an allocation names; gives how far they are off."""
+    """Puts factors in the place of the weights that an allocation names. Returns their approximation errors."""
     misfits = {}
     for each, candidate in zip(holdings, candidates, strict=True):
         told = allocation.weights.get(each.path)
@@ -201,10 +202,10 @@ def _replace(
 def _check_told(
     holdings: Sequence[_Holding], budget: Budget, methods: Sequence[str], modes: Modes | None
 ) -> None:
-    """Refuses a budget of what a call costs where that is not what the factors cost as products.
+    """Checks that a budget of FLOPs or seconds can be met by multiplying by the factors.
 
     Raises:
-        EquationError: several factors have parts of a convolution's channels, and it is computed with the whole kernel.
+        EquationError: several factors hold parts of a convolution's output channels. Then the whole kernel is computed.
     """
     if budget.kind not in ("flops", "seconds"):
         return
@@ -222,7 +223,7 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
     """A copy of a network with factors where an allocation has them, and all values from a safetensors file.
 
     Raises:
-        EquationError: the network has no such weights, or others than the file.
+        EquationError: the network lacks the weights of the allocation, or its tensors differ from those of the file.
     """
     from safetensors.torch import load_model
 
@@ -267,7 +268,7 @@ def _write(allocation: Allocation, network: Module, path: Path) -> Path:
 def _put(
     holding: _Holding, method: str, rank: Rank, modes: Modes | None, factors: Mapping[str, torch.Tensor]
 ) -> None:
-    """Puts factors in the place of a weight wherever it is held."""
+    """Puts factors in the place of a weight in all layers that hold it."""
     like = holding.weight
     made = {
         name: torch.nn.Parameter(array.to(like.device, like.dtype), requires_grad=like.requires_grad)
@@ -279,7 +280,7 @@ def _put(
 
 
 def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Any) -> None:
-    """Runs a network on batches, and has each weight see what it is multiplied by."""
+    """Runs a network on batches, and records for each weight the operands that it is multiplied by."""
     hooks = [
         module.register_forward_hook(functools.partial(_seen, holding, kind))
         for holding in holdings
@@ -304,13 +305,13 @@ def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Any) -> N
 
 
 def _run(network: Module, batch: Any) -> None:
-    """Runs a network on one batch, which is what it takes: its arguments, by position or by name, or a tensor alone."""
+    """Runs a network on one batch: its arguments as a tuple or list, as a dict by name, or as a single tensor."""
     args = () if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else (batch,)
     named = batch if isinstance(batch, Mapping) else {}
     try:
         inspect.signature(network.forward).bind(*args, **named)
     except ValueError:
-        pass  # what is compiled has no signature
+        pass  # compiled code has no signature
     except TypeError as error:
         raise ShapeError(
             f"a batch of calibrate= is no call of {type(network).__name__}: {error}",

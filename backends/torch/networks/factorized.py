@@ -1,4 +1,4 @@
-"""Factorized layers: linear, convolution and embedding whose weights are factors."""
+"""Factorized layers: linear, convolution and embedding layers with factors as weights."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ Module: TypeAlias = torch.nn.Module
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of layer: what its weight is called and does.
+    """A kind of layer: the name and the role of its weight.
 
     Attributes:
-        name: what it is called where it is stored.
+        name: identifies the kind.
         parameter: the name of the weight.
-        text: what it computes, of x and a weight; nothing where that is the module's own affair.
-        columns: the dimensions of the weight that its inputs have.
+        text: the equation of the result from x and the weight. Empty if the module itself computes it.
+        columns: the dimensions of the weight that are dimensions of the input.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Kind:
 
     @property
     def factors(self) -> str:
-        """What the module is called that holds the factors."""
+        """The name of the submodule that holds the factors."""
         return f"{self.parameter}_factors"
 
 
@@ -75,7 +75,7 @@ PROJECTIONS = Kind("projections", parameter="in_proj_weight")
 
 
 def kind_of(module: Module) -> Kind | None:
-    """What kind of layer a module is, if it is one whose weight may be factors."""
+    """The kind of a layer, or None if its weight cannot be replaced by factors."""
     nn = torch.nn
     if isinstance(module._parameters.get("weight"), nn.UninitializedParameter):
         return None
@@ -96,14 +96,14 @@ def kind_of(module: Module) -> Kind | None:
 
 
 class Factorized:
-    """What a layer is besides, whose weight is made of factors; behind it stands the class that the layer had.
+    """A mixin for a layer with a factorized weight. The layer's own class comes next among the base classes.
 
-    The factors are the parameters of a module beside it, as `fc.weight_factors.U`. The weight itself is computed of
-    them whenever it is read.
+    The factors are the parameters of a submodule, such as `fc.weight_factors.U`. The weight itself is computed from
+    them at each read.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer computes, through its factors where it does nothing but what its class does."""
+        """The result of the layer, through its factors if its `forward` is the standard one, else with its weight."""
         module: Any = self
         direct = _DIRECT.get(module._kind.name) if module._is_plain else None
         if direct is not None and len(args) == 1 and not kwargs:
@@ -112,11 +112,11 @@ class Factorized:
 
     @staticmethod
     def members(parameter: str) -> dict[str, Any]:
-        """Those of the class besides: the weight, computed of its factors."""
+        """The members to add to the class: the weight, computed from its factors."""
         return {parameter: _weight_of(parameter)}
 
     def extra_repr(self) -> str:
-        """The layer's own, and the equation of its weight."""
+        """The layer's own text, and the equation of its weight."""
         module: Any = self
         own: str = super().extra_repr()  # type: ignore[misc]
         return ", ".join(each for each in (own, str(module._whole.graph.equations[-1])) if each)
@@ -135,8 +135,8 @@ def _embedding(module: Any, x: Any) -> Any:
 
 
 def _convolution(module: Any, x: Any) -> Any:
-    """A convolution of fewer channels, and at each place all channels from these; every group has the same kernels
-    but for the last."""
+    """A convolution with fewer channels, then a pointwise one to all output channels. A pointwise one may come before
+    it. All groups share the kernels except the last."""
     kernels = module._modules[module._kind.factors]()
     if isinstance(kernels, torch.Tensor):
         return module._conv_forward(x, kernels, module.bias)
@@ -158,7 +158,7 @@ _DIRECT: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _weight_of(parameter: str) -> property:
-    """The weight of a layer, computed of its factors."""
+    """A property: the weight of a layer, computed from its factors."""
 
     def read(module: Any) -> torch.Tensor:
         if "_whole" not in module.__dict__:
@@ -174,11 +174,11 @@ def _weight_of(parameter: str) -> property:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a weight, and what computes with it.
+    """The graphs of a factorized weight.
 
     Attributes:
-        program: the weight of its factors.
-        run: what a layer of its kind computes of them.
+        program: computes the weight from its factors.
+        run: the part of the layer's computation that reads the factors.
     """
 
     program: Graph
@@ -188,12 +188,12 @@ class Form:
 def form_of(
     kind: Kind, shape: tuple[int, ...], method: str, rank: Rank, modes: Modes | None, groups: int = 1
 ) -> Form:
-    """What computes a weight of some shape, and what a layer computes with it.
+    """The graphs for a weight of this shape.
 
     Args:
         kind: of the layer.
         shape: of the weight.
-        method, rank, modes: the form, as `substitute` takes it.
+        method, rank, modes: the form, as for `substitute`.
         groups: of a convolution.
     """
     program, found = in_form(tuple((size,) for size in shape), method, rank, modes)
@@ -209,17 +209,17 @@ def form_of(
 
 
 def without_scope(graph: Graph) -> Graph:
-    """The graph whose factors have names without that of the weight."""
+    """The graph with the name of the weight removed from the names of the factors."""
     names = {leaf.name: leaf.name.removeprefix(f"{WEIGHT}.") for leaf in graph.parameters}
     leaves = tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in graph.leaves)
     return replace(graph, leaves=leaves, body=tuple(of_tensors_named(item, names) for item in graph.body))
 
 
 def _chain(program: Graph, found: Factored, shape: tuple[int, ...], groups: int) -> Graph:
-    """A kernel as one that makes fewer channels, and one of a single place; and one such before, if there is one.
+    """A kernel split into one with fewer channels and a pointwise one after it, and maybe a pointwise one before it.
 
-    K[o,i,u,v] = Σ last[o,r]·core[r,s,u,v]·first[s,i]; where that takes as many products, or several factors have
-    parts of the channels that come out, the kernel as it is. In groups o counts the channels of all, i those of one.
+    K[o,i,u,v] = Σ last[o,r]·core[r,s,u,v]·first[s,i]. The kernel stays whole if the split takes as many products, or
+    if several factors hold parts of the output channels. With groups, o counts the channels of all, i those of one.
     """
     axes = set(LETTERS[: len(shape)])
     sizes = {**dict(zip(LETTERS, shape, strict=False)), **found.ranks}
@@ -251,16 +251,16 @@ def _chain(program: Graph, found: Factored, shape: tuple[int, ...], groups: int)
 
 
 def splits_output(shape: tuple[int, ...], method: str, modes: Modes | None) -> bool:
-    """Whether no factor of a kernel of this form has all its output channels, and else nothing but ranks."""
+    """Whether no factor of a kernel in this form has exactly the output channels and ranks as its axes."""
     try:
         _, found = in_form(tuple((size,) for size in shape), method, 1, modes)
-    except ShapeError:  # it has no such form at all
+    except ShapeError:  # the form does not fit this shape
         return False
     return _end(found.factors, "o", set(LETTERS[: len(shape)])) is None
 
 
 def _end(factors: Sequence[Factor], axis: str, axes: Container[str]) -> Factor | None:
-    """The factor that has a dimension and else nothing but ranks, if it alone has it."""
+    """The only factor with an axis, if its other axes are ranks, at least one. Else None."""
     having = [factor for factor in factors if axis in factor.axes]
     if len(having) != 1 or sum(each in axes for each in having[0].axes) != 1 or len(having[0].axes) < 2:
         return None
@@ -276,7 +276,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, torch.nn.Parameter]) -> None:
-    """Puts factors in the place of a module's weight; the module stays what it is in all else."""
+    """Puts factors in the place of a module's weight, in place. Nothing else in the module changes."""
     dense = module._parameters.pop(kind.parameter)
     if kind is EMBEDDING and module.padding_idx is not None:
         module.register_buffer("padding_row", dense.detach()[module.padding_idx].clone())
@@ -290,18 +290,18 @@ def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, torch.n
 
 
 def of_inputs(program: Graph) -> Graph:
-    """The program as a function of its factors: they are those of another module, whatever becomes of them there."""
+    """The program with its factors as inputs, because another module holds them and may change them."""
     return replace(program, leaves=tuple(replace(leaf, kind="input", start=None) for leaf in program.leaves))
 
 
 def computed(whole: TensorModule, factors: Module) -> torch.Tensor:
-    """What a function of factors makes of those that a module holds."""
+    """The result of a function of factors for the factors that a module holds."""
     found: torch.Tensor = whole(*(getattr(factors, leaf.name) for leaf in whole.graph.inputs))
     return found
 
 
 def is_plain(module: Module, kind: Kind) -> bool:
-    """Whether a layer computes what its kind does, and nothing of its own."""
+    """Whether a layer's `forward` is the standard one of its kind."""
     return type(module).forward in _PLAIN or kind is TURNED
 
 
@@ -312,4 +312,4 @@ _PLAIN = frozenset(
         *(torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d),
     )
 )
-"""What layers compute that do nothing of their own."""
+"""The standard `forward` functions of torch's layers."""

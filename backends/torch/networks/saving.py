@@ -1,6 +1,7 @@
 """Saving of compressed networks in place of `save_pretrained`.
 
-`from_pretrained` makes neither factors nor adapters: it finds no file, where it would draw or drop these.
+`from_pretrained` creates neither factors nor adapters: it would draw them at random or drop them. The files have
+another name, so that it finds none.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
 METHOD = "save_pretrained"
 
 Writing: TypeAlias = "Callable[[torch.nn.Module, Path], Path]"
-"""Writes a network to a file."""
+"""A function that writes a network to a file."""
 
 
 def saves_itself(network: torch.nn.Module, write: Writing, instead: str) -> None:
-    """Has `save_pretrained` write a file of ours, and none that `from_pretrained` finds.
+    """Makes `save_pretrained` write a file of this library, which `from_pretrained` does not find.
 
-    That of a part of a network refuses.
+    `save_pretrained` of a part of the network raises an error.
 
     Args:
         network: the network.
         write: writes the file.
-        instead: what to do where that cannot be.
+        instead: the advice in errors on how to save the network.
     """
     for path, each in network.named_modules():
         if callable(getattr(type(each), METHOD, None)):
@@ -45,7 +46,7 @@ def saves_itself(network: torch.nn.Module, write: Writing, instead: str) -> None
 
 
 def saves_as_before(network: torch.nn.Module) -> None:
-    """Has `save_pretrained` do what it did before `saves_itself`."""
+    """Undoes `saves_itself`: `save_pretrained` works as before."""
     for each in network.modules():
         if (now := each.__dict__.pop(METHOD, None)) is not None and now.keywords["before"] is not None:
             each.__dict__[METHOD] = now.keywords["before"]
@@ -64,7 +65,8 @@ def _save(
     """Writes the configuration as transformers does, and the weights as `write` does.
 
     Raises:
-        EquationError: the network is a part of a changed one; the folder has weights of another model.
+        EquationError: the network is a part of a changed one, it is to be pushed to a hub, or the folder has weights of
+            another model.
     """
     folder = Path(save_directory)
     if write is None or push_to_hub:
