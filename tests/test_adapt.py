@@ -457,3 +457,17 @@ def test_an_adapted_network_of_transformers_is_saved_and_read(tmp_path: Path) ->
     merged.save_pretrained(tmp_path / "merged")
     read = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
     torch.testing.assert_close(read(tokens).logits, adapted(tokens).logits)
+
+
+def test_what_is_copied_and_unpickled_is_of_the_same_kind() -> None:
+    """An embedding that pads, and a layer of transformers whose weight is turned."""
+    from transformers.pytorch_utils import Conv1D
+
+    x, tokens = torch.ones(2, 16), torch.tensor([0, 3, 7])
+    turned = tn.adapt(torch.nn.Sequential(Conv1D(32, 16)), "0", rank=2)
+    padded = torch.nn.Sequential(torch.nn.Embedding(50, 32, padding_idx=3))
+    small: Any = tn.compress(padded, parameters=0.3).model
+    for network, given in ((turned, x), (small, tokens)):
+        for made in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+            torch.testing.assert_close(made(given), network(given), rtol=0, atol=0)
+    torch.testing.assert_close(copy.deepcopy(small)[0].weight, small[0].weight, rtol=0, atol=0)

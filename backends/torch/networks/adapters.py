@@ -61,7 +61,7 @@ class Adapted:
         if len(args) != 1 or kwargs or not module._is_plain:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         weight = module._parameters["weight"]
-        found = torch.nn.functional.linear(args[0], weight.mT if kind is TURNED else weight, module.bias)
+        found = torch.nn.functional.linear(args[0], weight.mT if kind == TURNED else weight, module.bias)
         return found + module.adapter(args[0]).to(found.dtype)
 
 
@@ -103,7 +103,7 @@ class _Form:
 
     def graphs(self, kind: Kind, shape: tuple[int, ...]) -> tuple[Graph, Graph]:
         """The graph of a layer's adapter, and the graph of the whole layer, which gives the factors' initial values."""
-        sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
+        sizes: dict[str, Any] = dict(zip("io" if kind == TURNED else "oi", shape, strict=True))
         alone = kind.text if self.scale == 1 else kind.text.replace("= ", f"= {self.scale} * ", 1)
         dense, plain = (layer(text, inputs="x", **sizes) for text in (alone, kind.text))
         adapter = substitute(dense, {WEIGHT: (self.method, self.rank)}, modes=self.modes)
@@ -360,7 +360,7 @@ def load_peft(module: Module, folder: Path) -> Module:
         ins, outs = (tensors[key] for key in keys)
         form = _Form("low_rank", len(ins), _scale(config, name, len(ins)))
         adapter, _ = form.graphs(kind, tuple(found.weight.shape))
-        u, v = (ins.mT, outs.mT) if kind is TURNED else (outs, ins)
+        u, v = (ins.mT, outs.mT) if kind == TURNED else (outs, ins)
         _put(found, adapter, {"U": u.contiguous(), "V": v.contiguous()}, (kind, form))
     _made_whole(network)
     _put_trained(network, trained)
@@ -437,11 +437,11 @@ def save_peft(module: Module, folder: Path) -> Path:
     for name, each in layers.items():
         kind, form = each._form
         u, v = (each.adapter.get_parameter(factor).detach() for factor in "UV")
-        ins, outs = (u.mT, v.mT) if kind is TURNED else (v, u)
+        ins, outs = (u.mT, v.mT) if kind == TURNED else (v, u)
         tensors[f"{PREFIX}{name}.lora_A.weight"] = ins.contiguous().cpu()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = outs.contiguous().cpu()
         ranks[name], alphas[name] = len(ins), form.scale * len(ins)
-    turned = any(each._form[0] is TURNED for each in layers.values())
+    turned = any(each._form[0] == TURNED for each in layers.values())
     config = _peft_config(ranks, alphas, whole, turned)
     folder.mkdir(parents=True)
     save_file(tensors, folder / TENSORS)

@@ -63,7 +63,7 @@ class _Holding:
     @property
     def groups(self) -> int:
         """The number of groups of a convolution, else 1."""
-        return self.holders[0][0].groups if self.kind is CONVOLUTION else 1
+        return self.holders[0][0].groups if self.kind == CONVOLUTION else 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ class _Holding:
 
     def see(self, kind: Kind, x: torch.Tensor, y: torch.Tensor) -> None:
         """Adds the operand x and the result y of one call to the statistics."""
-        self.rows = max(self.rows, y.numel() // (y.shape[1] if kind is CONVOLUTION else y.shape[-1]))
+        self.rows = max(self.rows, y.numel() // (y.shape[1] if kind == CONVOLUTION else y.shape[-1]))
         if kind.text and len(self.holders) == 1:
             rows = x.detach().reshape(-1, x.shape[-1]).double()
             found = rows.mT @ rows
@@ -86,8 +86,8 @@ class _Holding:
     def candidate(self) -> Candidate:
         """The weight as a candidate for factors under a budget."""
         kind, count = self.kind, len(self.shape)
-        columns = tuple(range(1, count)) if kind is CONVOLUTION else kind.columns
-        lone = gathered(self.dims) if kind is EMBEDDING else multiplied(self.dims, columns)
+        columns = tuple(range(1, count)) if kind == CONVOLUTION else kind.columns
+        lone = gathered(self.dims) if kind == EMBEDDING else multiplied(self.dims, columns)
         if self.groups > 1:
             lone = multiplied_in_groups(self.shape, self.groups)
         metric = None
@@ -211,7 +211,7 @@ def _check_told(
         return
     for each in holdings:
         for method in methods:
-            if each.kind is CONVOLUTION and splits_output(each.shape, method, modes):
+            if each.kind == CONVOLUTION and splits_output(each.shape, method, modes):
                 what = f"'{each.path}' as '{method}' has its output channels in several factors"
                 fix = f"give a budget of parameters, or exclude='{each.path}'"
                 raise EquationError(
@@ -275,7 +275,7 @@ def _put(
         for name, array in factors.items()
     }
     for module, kind in holding.holders:
-        groups = module.groups if kind is CONVOLUTION else 1
+        groups = module.groups if kind == CONVOLUTION else 1
         factorize(module, kind, form_of(kind, holding.shape, method, rank, modes, groups), made)
 
 
@@ -285,7 +285,7 @@ def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Any) -> N
         module.register_forward_hook(functools.partial(_seen, holding, kind))
         for holding in holdings
         for module, kind in holding.holders
-        if kind is not PROJECTIONS
+        if kind != PROJECTIONS
     ]
     training = {each: each.training for each in network.modules()}
     network.eval()

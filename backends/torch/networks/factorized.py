@@ -164,7 +164,7 @@ def _weight_of(parameter: str) -> property:
         if "_whole" not in module.__dict__:
             raise AttributeError(parameter)
         array = computed(module._whole, module._modules[module._kind.factors])
-        if module._kind is EMBEDDING and module.padding_idx is not None:
+        if module._kind == EMBEDDING and module.padding_idx is not None:
             is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
             array = torch.where(is_padding[:, None], module.padding_row, array)
         return array
@@ -197,11 +197,11 @@ def form_of(
         groups: of a convolution.
     """
     program, found = in_form(tuple((size,) for size in shape), method, rank, modes)
-    if kind is PROJECTIONS:
+    if kind == PROJECTIONS:
         return Form(program, program)
-    if kind is CONVOLUTION:
+    if kind == CONVOLUTION:
         return Form(program, _chain(program, found, shape, groups))
-    sizes: dict[str, Any] = dict(zip("io" if kind is TURNED else "oi", shape, strict=True))
+    sizes: dict[str, Any] = dict(zip("io" if kind == TURNED else "oi", shape, strict=True))
     text = kind.text or f"{WEIGHT}[o,i]: parameter\ny[...,i] = {WEIGHT}[k[...],i]"
     dense = layer(text, inputs="x" if kind.text else "k", **sizes)
     made = substitute(dense, {WEIGHT: (method, rank)}, modes=modes)
@@ -278,7 +278,7 @@ def _joined(names: Sequence[str]) -> str:
 def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, torch.nn.Parameter]) -> None:
     """Puts factors in the place of a module's weight, in place. Nothing else in the module changes."""
     dense = module._parameters.pop(kind.parameter)
-    if kind is EMBEDDING and module.padding_idx is not None:
+    if kind == EMBEDDING and module.padding_idx is not None:
         module.register_buffer("padding_row", dense.detach()[module.padding_idx].clone())
     plain = is_plain(module, kind)
     whole, run = module_of(of_inputs(form.program)), module_of(form.run, params=factors)
@@ -302,7 +302,7 @@ def computed(whole: TensorModule, factors: Module) -> torch.Tensor:
 
 def is_plain(module: Module, kind: Kind) -> bool:
     """Whether a layer's `forward` is the standard one of its kind."""
-    return type(module).forward in _PLAIN or kind is TURNED
+    return type(module).forward in _PLAIN or kind == TURNED
 
 
 _PLAIN = frozenset(
