@@ -464,7 +464,7 @@ def test_what_is_copied_and_unpickled_is_of_the_same_kind() -> None:
     from transformers.pytorch_utils import Conv1D
 
     x, tokens = torch.ones(2, 16), torch.tensor([0, 3, 7])
-    turned = tn.adapt(torch.nn.Sequential(Conv1D(32, 16)), "0", rank=2)
+    turned = tn.adapt(torch.nn.Sequential(Conv1D(32, 16)), "*", rank=2)
     padded = torch.nn.Sequential(torch.nn.Embedding(50, 32, padding_idx=3))
     small: Any = tn.compress(padded, parameters=0.3).model
     for network, given in ((turned, x), (small, tokens)):
