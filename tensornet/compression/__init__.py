@@ -1,4 +1,4 @@
-"""Trained networks made smaller: which weights become factors, of which form and ranks, under one budget.
+"""Compression of trained networks: which weights become factors, in which form and at which ranks, under one budget.
 
-In: a graph or a module with its weights, and a budget. Out: the same with factors in the place of some weights.
+In: a graph or a module with its weights, and a budget. Out: the same with factors in place of some weights.
 """

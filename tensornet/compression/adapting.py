@@ -1,8 +1,8 @@
-"""Adapters: a weight as it was, and a few factors added to it, which alone are trained.
+"""Adapters: a few trained factors, added to a weight that is not trained.
 
-W = W₀ + s·Σ ∏ factors, where W₀ stays as it is: with two factors LoRA (Hu et al., 2021), with a Kronecker product
-LoKr (Yeh et al., 2023), with factors that layers share FacT (Jie and Deng, 2023) and LoTR (Bershatsky et al., 2024),
-with any other form of the table alike.
+W = W₀ + s·Σ ∏ factors, where W₀ stays fixed. Two factors give LoRA (Hu et al., 2021), a Kronecker product gives LoKr
+(Yeh et al., 2023). Factors that layers share give FacT (Jie and Deng, 2023) and LoTR (Bershatsky et al., 2024). All
+other forms of the table work in the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ __all__ = ["adapt", "load_adapters", "load_peft", "merge", "save_adapters", "sav
 ADAPTERS = "tensornet.adapters.1"
 
 MOST, SMALL = 64, 1024
-"""A slip: an adapter of more than so many times the parameters of its weight, or of so small a one."""
+"""An adapter with more than `MOST` times the parameters of its weight is refused as a mistake.
+
+A smaller weight counts as one of `SMALL` parameters.
+"""
 
 
 def adapt(
@@ -44,28 +47,28 @@ def adapt(
     modes: Modes | None = None,
     seed: int | None = None,
 ) -> Any:
-    """Adds factors to weights: W = W₀ + (alpha/rank)·Σ ∏ factors, zero to start with.
+    """Adds adapters to weights: W = W₀ + (alpha/rank)·Σ ∏ factors, where the sum is zero at the start.
 
     Args:
-        network: a graph, or a `torch.nn.Module`, of whose linear layers the copy that comes back has adapters and of
-            which nothing else is trained.
-        weights: patterns of their names; `*` stands for anything.
-        method: a form of the table of `tensornet.substitute`; "fact_tt" and "fact_tk" have factors that all weights of
-            one pattern and shape share.
-        rank: its rank, as for `tensornet.substitute`.
-        alpha: what is added is times alpha/rank; times 1 if not given.
-        shared: further factors, by their names in the form, that such weights share.
-        modes: into what parts dimensions are split, as for `tensornet.substitute`.
-        seed: of the values that factors of a module start with; those of a graph are drawn by `tensornet.init`.
+        network: a graph, or a `torch.nn.Module`. For a module, linear layers of a copy get adapters, and nothing else
+            in the copy is trained.
+        weights: patterns of the names of weights; `*` matches anything.
+        method: a form of the table of `tensornet.substitute`. With "fact_tt" and "fact_tk", all weights of one pattern
+            and shape share factors.
+        rank: the rank of the form, as for `tensornet.substitute`.
+        alpha: the added product is scaled by alpha/rank, or by 1 if alpha is not given.
+        shared: further factors, by their names in the form, that weights of one pattern and shape share.
+        modes: the parts into which dimensions are split, as for `tensornet.substitute`.
+        seed: the seed of the initial factors of a module; those of a graph are drawn by `tensornet.init`.
 
     Returns:
-        A graph whose parameters are `W.base` and the factors, as `tensornet.substitute` makes it (`tensornet.fit`
-        gives it the parameters that the network had); or a module.
+        A graph or a module. The graph has the parameters `W.base` and the factors, as from `tensornet.substitute`;
+        `tensornet.fit` transfers the trained parameters to it.
 
     Raises:
-        EquationError: a pattern fits nothing that can have an adapter, or none is given.
-        ShapeError: a weight has no such form; the rank makes an adapter far larger than its weight; alpha is no finite
-            number, or the rank with it no integer.
+        EquationError: a pattern matches nothing that can have an adapter, or none is given.
+        ShapeError: a weight has no such form; the rank makes an adapter far larger than its weight; alpha is not a
+            finite number; or alpha is given and the rank is not an integer.
 
     Example:
         >>> import tensornet as tn
@@ -100,10 +103,10 @@ def adapt(
 def check_rank(
     path: str, dims: Sequence[tuple[Any, ...]], method: str, rank: Rank, modes: Modes | None
 ) -> None:
-    """Refuses a rank at which an adapter is beyond all measure.
+    """Raises an error if the rank makes an adapter far larger than its weight.
 
     Raises:
-        ShapeError: it names the rank at which an adapter can be any change of the weight.
+        ShapeError: the message names the rank at which the adapter can express any change of the weight.
     """
     with any_rank():
         count = sum(math.prod(shape) for shape in formed(dims, method, rank, modes).shapes)
@@ -118,19 +121,20 @@ def check_rank(
 
 
 def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] | None = None, /) -> Any:
-    """Computes the weights that equations stand for: the network is again what it was, with other values.
+    """Computes the weights that equations replaced, so that the original network has the new values.
 
     Args:
-        network: the graph as it was before something was put in the place of its weights, or a module with adapters.
-        adapted: the graph after that.
-        params: its parameters.
+        network: the original graph, before its weights were substituted; or a module with adapters.
+        adapted: the graph with equations in place of weights.
+        params: the parameters of `adapted`.
 
     Returns:
-        The parameters of the graph as it was; or a copy of the module without adapters. What had a weight together
-        with a layer that has an adapter keeps it as it was: the layer has one of its own.
+        The parameters of the original graph; or a copy of the module without adapters. If another module shares the
+        weight of an adapted layer, it keeps the old weight, and the layer gets its own.
 
     Raises:
-        EquationError: of a graph not all three are given, or no weight is computed; the module has no adapters.
+        EquationError: the network is a graph and `adapted` or `params` is missing; `adapted` computes no weight of
+            it; the module has no adapters.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -164,17 +168,20 @@ def save_adapters(
     params: Mapping[str, Any] | None = None,
     /,
 ) -> Path:
-    """Writes adapters to a safetensors file, what they are as JSON in its header, and nothing of the network itself
-    but what is trained too: parameters of a module that require gradients, such as a classifier that was unfrozen.
+    """Writes adapters to a safetensors file, with their description as JSON in its header.
+
+    Of the network itself, only parameters of a module that require gradients are written, such as a classifier that
+    was unfrozen.
 
     Args:
-        path: the file; one that is there is not written over.
-        network: a module with adapters; or the graph as it was before.
-        adapted: the graph after that.
-        params: its parameters.
+        path: the file; an existing one is not overwritten.
+        network: a module with adapters; or the original graph.
+        adapted: the graph with adapters.
+        params: the parameters of `adapted`.
 
     Raises:
-        EquationError: the file is there already; the module has no adapters; of a graph not all is given.
+        EquationError: the file exists; the module has no adapters; the network is a graph and `adapted` or `params`
+            is missing.
 
     Example:
         >>> import tempfile, torch, tensornet as tn
@@ -199,18 +206,19 @@ def save_adapters(
 
 
 def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | None = None, /) -> Any:
-    """Reads what `save_adapters` wrote, for the network that was adapted.
+    """Reads adapters that `save_adapters` wrote, for the network that was adapted.
 
     Args:
         path: the file, or the folder that `save_pretrained` of an adapted network of transformers wrote.
-        network: the module, or the graph, as it was before.
-        params: the parameters of the graph.
+        network: the original module or graph, without adapters.
+        params: the parameters of the original graph.
 
     Returns:
-        A copy of the module with adapters; or the graph with them, and its parameters.
+        A copy of the module with adapters; or the graph with adapters, and its parameters.
 
     Raises:
-        EquationError: the file holds no adapters, or those of another network.
+        EquationError: the file holds no adapters, or those of another network; the network is a graph and `params`
+            is missing.
 
     Example:
         >>> import tempfile, torch, tensornet as tn
@@ -248,7 +256,7 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
 
 
 def _kept(graph: Graph, adapted: Graph) -> dict[str, str]:
-    """The parameters that are weights as they were, `W.base`, and what these were called."""
+    """The parameters that hold original weights, `W.base`, to the original names."""
     return {each.kept: each.path for each in replaced(graph, adapted) if each.kept is not None}
 
 
@@ -257,11 +265,11 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
 
     Args:
         module: the network that was adapted.
-        folder: with `adapter_config.json` and `adapter_model.safetensors`; what this says of modules that were
-            trained whole (`modules_to_save`) is read too.
+        folder: a folder with `adapter_config.json` and `adapter_model.safetensors`. Modules that were trained as a
+            whole (`modules_to_save`) are read too.
 
     Raises:
-        EquationError: it holds no such adapters, or those of another network.
+        EquationError: the folder holds no such adapters, or those of another network.
 
     Example:
         >>> import tempfile, torch, tensornet as tn
@@ -278,18 +286,18 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
 
 
 def save_peft(module: Any, folder: str | Path, /) -> Path:
-    """Writes the adapters of a module as peft does, for peft to read.
+    """Writes the adapters of a module in the format of peft.
 
-    Modules with parameters that require gradients, such as a classifier that was unfrozen, are written whole, and
-    named in `modules_to_save`.
+    Modules with parameters that require gradients, such as a classifier that was unfrozen, are written as a whole
+    and named in `modules_to_save`.
 
     Args:
-        module: with adapters of low rank.
-        folder: a new one.
+        module: a module with adapters of low rank.
+        folder: the folder to create.
 
     Raises:
-        EquationError: the module has no adapters, or others than of low rank; the folder is there already; a parameter
-            of a layer with an adapter, or of the network itself, is trained, which peft has no place for.
+        EquationError: the module has no adapters, or others than of low rank; the folder exists; or the format of
+            peft cannot hold a trained parameter, which is in a layer with an adapter or directly in the network.
 
     Example:
         >>> import tempfile, torch, tensornet as tn

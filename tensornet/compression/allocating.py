@@ -1,4 +1,4 @@
-"""One budget for a network, spread over its weights where it buys the least error."""
+"""Allocation of one budget to the weights of a network, so that the error is small."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 __all__ = ["Allocation", "Allotted", "Budget", "allotted"]
 
 LEAST = 1e-6
-"""An error lower by less is not worth anything."""
+"""Differences of the error below this value are ignored."""
 
 UNITS = {"parameters": "parameters", "flops": "FLOPs", "seconds": "seconds"}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What the network may cost, or lose.
+    """A limit on the cost of a network, or on its error.
 
     Attributes:
         kind: "parameters", "flops", "seconds" or "error".
-        amount: how much; a float is the part of what it costs now, an int a number.
+        amount: a fraction of the current cost as a float, or a number as an int; the limit itself for "error".
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Budget:
         """The one budget that is given.
 
         Raises:
-            ShapeError: none is, or several, or one that cannot be.
+            ShapeError: none or several are given, or the amount is invalid.
         """
         told = [(kind, amount) for kind, amount in given.items() if amount is not None]
         if len(told) != 1:
@@ -63,20 +63,20 @@ class Budget:
         return Budget(kind, float(amount) if is_part else amount)
 
     def limit(self, now: float) -> float:
-        """The most that may be spent, of what it is now."""
+        """The limit of the cost, given the current cost."""
         return self.amount * now if isinstance(self.amount, float) else float(self.amount)
 
 
 @dataclass(frozen=True)
 class Allotted:
-    """What a weight is given.
+    """The level that an allocation chooses for a weight.
 
     Attributes:
-        path, shape: the weight.
-        level: its form, rank and error.
-        dense: the weight as it is.
-        next: the level above it that is best for its cost, if there is one.
-        reason: why it is this one.
+        path, shape: the name and the shape of the weight.
+        level: the chosen form and rank, and its error.
+        dense: the level of the dense weight.
+        next: the next costlier level on the convex hull with less error, if there is one.
+        reason: why this level was chosen.
     """
 
     path: str
@@ -88,7 +88,7 @@ class Allotted:
 
 
 WIDTH = 80
-"""Of the text of an allocation, in columns."""
+"""The width of the text of an allocation, in characters."""
 
 _COLUMNS = (
     ("shape", "<"),
@@ -98,11 +98,11 @@ _COLUMNS = (
     ("of dense", ">"),
     ("error", ">"),
 )
-"""What a line says of a weight after its name, and to which side it is set."""
+"""The headings of the columns after the name of a weight, and their alignment."""
 
 
 def _cells(row: Allotted) -> tuple[str, ...]:
-    """A weight, and what its line says."""
+    """The cells of a weight's line, its name first."""
     level = row.level
     rank = level.rank if isinstance(level.rank, tuple) else (level.rank,)
     return (
@@ -117,7 +117,7 @@ def _cells(row: Allotted) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Cells side by side; a name that is too wide stands on a line of its own, before the rest."""
+    """The cells in one line. A name that is too wide gets its own line before the rest."""
     name, *rest = cells
     sides = (side for _, side in _COLUMNS)
     fields = [f"{cell:{side}{width}}" for cell, side, width in zip(rest, sides, widths[1:], strict=True)]
@@ -127,14 +127,14 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A budget, spread over weights.
+    """A form and a rank for each weight, chosen under one budget.
 
     Attributes:
-        budget: what was asked for.
-        before, after: what the network costs, in the unit of the budget; parameters where the budget is an error.
-        parameters: those of the network before and after.
-        rows: what each weight is given, in the order of the network.
-        modes: into what parts dimensions are split.
+        budget: the budget.
+        before, after: the cost of the network in the unit of the budget, or in parameters if the budget is an error.
+        parameters: the number of parameters of the network before and after.
+        rows: the level of each weight, in the order of the network.
+        modes: the parts into which dimensions are split.
     """
 
     budget: Budget
@@ -146,17 +146,17 @@ class Allocation:
 
     @property
     def weights(self) -> dict[str, tuple[str, Rank]]:
-        """The weights that become factors, as `substitute` takes them: name to form and rank."""
+        """The weights that become factors, in the format of `substitute`: name to form and rank."""
         found = ((row.path, row.level) for row in self.rows)
         return {path: (level.method, level.rank) for path, level in found if level.method is not None}
 
     @property
     def error(self) -> float:
-        """The mean error of all weights: (Σ ‖W − Ŵ‖²/‖W‖² / count)^½."""
+        """The root mean square error of all weights: (Σ ‖W − Ŵ‖²/‖W‖² / count)^½."""
         return _mean([row.level for row in self.rows])
 
     def __str__(self) -> str:
-        """Plain text, 80 columns wide: a line of numbers for each weight, and under it why it is given these."""
+        """Plain text, 80 characters wide: a line of numbers for each weight, and below it the reason for its level."""
         head, *rows = [("weight", *(heading for heading, _ in _COLUMNS)), *map(_cells, self.rows)]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         widths[0] = min(widths[0], max(len(head[0]), WIDTH - sum(width + 2 for width in widths[1:])))
@@ -193,15 +193,15 @@ class Allocation:
         return table
 
     def to_json(self) -> str:
-        """The budget and what each weight is given, as JSON."""
+        """The budget and the level of each weight, as JSON."""
         return json.dumps({**asdict(self), "error": self.error}, indent=1)
 
     @staticmethod
     def from_json(text: str) -> Allocation:
-        """Reads what `to_json` wrote: an equal allocation.
+        """The allocation that `to_json` wrote.
 
         Raises:
-            EquationError: the text is no such document.
+            EquationError: the text is not a document of this kind.
         """
         part = Part.of(text, "allocation")
         before, after = (each.whole() for each in part["parameters"].pair())
@@ -259,26 +259,25 @@ def allotted(
     uniform: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Allocation:
-    """Spreads a budget over weights: of each, levels are taken down in the order of the error they add for what
-    they save.
+    """Spreads a budget over weights. Weights step down their levels in the order of added error per saved cost.
 
-    The levels of a weight worth having are the corners of the convex hull of cost and squared error; going down
-    those of all weights in the order of their slopes is best for the budget that it just meets (Everett, 1963).
-    To compare with, a uniform budget leaves each weight the same part of what it costs.
+    The useful levels of a weight are the corners of the convex hull of cost and squared error. All steps down these
+    hulls are sorted by slope. The result is optimal for a budget that it meets exactly (Everett, 1963). A uniform
+    budget, for comparison, leaves each weight the same fraction of its cost.
 
     Args:
         candidates: the weights.
-        budget: what may be spent.
+        budget: the limit of the cost or of the error.
         methods: the forms to choose from.
-        cost: what a layer costs; as many parameters as it has, if nothing is given.
-        others: what the rest of the network costs.
-        parameters: those of the whole network.
+        cost: the cost of a layer; its number of parameters if None.
+        others: the cost of the rest of the network.
+        parameters: the number of parameters of the whole network.
         modes: as for `substitute`.
-        uniform: whether each weight is left the same part of its cost, whatever it loses.
-        progress: told a weight, how many are done, and how many there are.
+        uniform: whether each weight keeps the same fraction of its cost, whatever its error.
+        progress: called with a weight, the number of weights done, and their total.
 
     Raises:
-        ShapeError: even the lowest levels cost more, or modes fit no weight.
+        ShapeError: even the lowest levels cost more than the budget, or modes fit no weight.
     """
     modes = _frozen(modes)
     check_modes(candidates, methods, modes)
@@ -305,14 +304,14 @@ def allotted(
 
 
 def _frozen(modes: Modes | None) -> Modes | None:
-    """Modes that came in lists, in tuples."""
+    """Modes with lists converted to tuples."""
     if modes is None or isinstance(modes, int):
         return modes
     return tuple(each if isinstance(each, int) else tuple(each) for each in modes)
 
 
 def _hull(curve: Sequence[Level]) -> tuple[Level, ...]:
-    """The levels on the lower convex hull of cost and squared error, from the dense one down."""
+    """The levels on the lower convex hull of cost and squared error, from the dense level down."""
     found: list[Level] = []
     for level in sorted(curve, key=lambda each: (-each.cost, each.error)):
         while len(found) > 1 and _slope(found[-2], found[-1]) >= _slope(found[-2], level):
@@ -323,7 +322,7 @@ def _hull(curve: Sequence[Level]) -> tuple[Level, ...]:
 
 
 def _slope(above: Level, below: Level) -> float:
-    """The squared error added for each unit of cost saved."""
+    """The squared error that a step down adds for each unit of cost that it saves."""
     saved = above.cost - below.cost
     return (below.error**2 - above.error**2) / saved if saved > 0 else math.inf
 
@@ -331,7 +330,10 @@ def _slope(above: Level, below: Level) -> float:
 def _descended(
     hulls: Sequence[tuple[Level, ...]], budget: Budget, before: float, others: float
 ) -> list[Level]:
-    """The levels reached by going down the hulls until the budget is met."""
+    """The levels reached by stepping down the hulls until the budget is met.
+
+    For an error budget, each step is taken that stays within it.
+    """
     steps = sorted(
         (
             (_slope(above, below), number, below)
@@ -375,8 +377,10 @@ def _too_little(budget: Budget, before: float, others: float, lowest: float) -> 
 
 
 def _alike(curves: Sequence[tuple[Level, ...]], budget: Budget, before: float, others: float) -> list[Level]:
-    """The levels at the same part of what each weight costs: the largest part within a budget, or the smallest
-    within an error."""
+    """The levels at the same fraction of each weight's cost.
+
+    It is the largest fraction within a cost budget, or the smallest one within an error budget.
+    """
     parts = sorted({level.cost / curve[0].cost for curve in curves for level in curve}, reverse=True)
     is_error = budget.kind == "error"
     chosen = [curve[0] for curve in curves]
@@ -392,7 +396,7 @@ def _alike(curves: Sequence[tuple[Level, ...]], budget: Budget, before: float, o
 
 
 def _within(curve: Sequence[Level], part: float) -> Level:
-    """The level of least error that costs no more than a part of the weight; the lowest where each costs more."""
+    """The level of least error within a fraction of the weight's cost; the cheapest level if all cost more."""
     found = [level for level in curve if level.cost <= part * curve[0].cost * (1 + 1e-9)]
     return min(found or [min(curve, key=lambda level: level.cost)], key=lambda level: level.error)
 
@@ -400,7 +404,7 @@ def _within(curve: Sequence[Level], part: float) -> Level:
 def _filled(
     curves: Sequence[tuple[Level, ...]], chosen: Sequence[Level], limit: float, others: float
 ) -> list[Level]:
-    """The levels, some of them raised by what the budget has left: hulls have few corners."""
+    """The levels after spending the rest of the budget on better ones. Hulls have few corners and leave such a rest."""
     found = list(chosen)
     room = limit - others - sum(level.cost for level in found)
     while True:
@@ -424,7 +428,7 @@ def _mean(chosen: Sequence[Level]) -> float:
 def _allotted(
     candidate: Candidate, curve: Sequence[Level], hull: Sequence[Level], level: Level, uniform: bool
 ) -> Allotted:
-    """What a weight is given, and why."""
+    """The level of a weight, with the reason for it."""
     dense = curve[0]
     above = [each for each in hull if each.cost > level.cost and each.error < level.error]
     below = [each for each in hull if each.cost < level.cost]
@@ -445,10 +449,10 @@ def _allotted(
 
 
 def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
-    """Names of forms, one or several.
+    """The names of one or several forms, as a tuple.
 
     Raises:
-        ShapeError: there are none, or one has factors that several weights share.
+        ShapeError: there are none, or a form has factors that several weights share.
     """
     given = methods.replace(",", " ").split() if isinstance(methods, str) else methods
     found = tuple(given) if isinstance(given, Sequence) else ()

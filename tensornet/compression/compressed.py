@@ -1,6 +1,6 @@
-"""Compressed networks as files: the factors as safetensors, and in its header the equations as JSON.
+"""Compressed networks as safetensors files: the factors as tensors, and the equations as JSON in the header.
 
-Nothing that is read is run.
+Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PRETRAINED = "tensornet.safetensors"
 
 
 def file_of(path: str | Path) -> Path:
-    """The file of factors or adapters: that of a folder which `save_pretrained` wrote, or the path itself."""
+    """The file of factors or adapters: the path itself, or the file in a folder that `save_pretrained` wrote."""
     found = path_of(path)
     return found / PRETRAINED if found.is_dir() else found
 
@@ -49,18 +49,18 @@ PICKLED = (
     "nothing is unpickled here: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
     " writes such a file, safetensors.numpy.save_file(dict(numpy.load(path)), new_path) one of NumPy's"
 )
-"""What to do with a file of another kind."""
+"""The advice for a pickled or NumPy file."""
 
 
 @dataclass(frozen=True)
 class Compressed:
-    """A network with factors in the place of weights.
+    """A network with factors in place of weights.
 
     Attributes:
         model: the graph, or the module.
-        params: the parameters of the graph; those of a module are its own.
-        allocation: what each weight was given, and why.
-        misfits: what each of those that became factors has lost.
+        params: the parameters of the graph; None for a module, which holds its own.
+        allocation: the form and rank of each weight, and why they were chosen.
+        misfits: the errors of each weight that became factors.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -81,13 +81,13 @@ class Compressed:
         return self.allocation.__rich__()
 
     def save(self, path: str | Path) -> Path:
-        """Writes it to a safetensors file, whole or not at all, with the equations in its header.
+        """Writes the network to a safetensors file, atomically, with the equations in its header.
 
         Args:
-            path: the file, `small.safetensors`; one that is there is not written over.
+            path: the file, such as `small.safetensors`; an existing one is not overwritten.
 
         Raises:
-            EquationError: the file is there already.
+            EquationError: the file exists.
         """
         metadata = {"format": FORMAT, "allocation": self.allocation.to_json()}
         if isinstance(self.model, Graph):
@@ -101,11 +101,11 @@ class Compressed:
 
 @contextmanager
 def _anew(path: Path) -> Iterator[Path]:
-    """A new safetensors file, written whole or not at all.
+    """A new safetensors file, written atomically.
 
     Raises:
-        EquationError: the file is there already.
-        TensornetError: it cannot be written.
+        EquationError: the file exists.
+        TensornetError: the file cannot be written.
     """
     from safetensors import SafetensorError
 
@@ -117,10 +117,10 @@ def _anew(path: Path) -> Iterator[Path]:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> Path:
-    """Writes arrays of any library to a new safetensors file, whole or not at all, with texts in its header.
+    """Writes arrays of any library to a new safetensors file, atomically, with texts in its header.
 
     Raises:
-        EquationError: the file is there already.
+        EquationError: the file exists.
     """
     from safetensors.numpy import save_file
 
@@ -132,7 +132,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, s
 
 
 def check_module(network: Any) -> None:
-    """Refuses what is neither a graph nor a module."""
+    """Raises an error if a network is not a `torch.nn.Module`. Callers have handled graphs before."""
     if isinstance(network, type) or not hasattr(network, "named_modules"):
         what = repr(network) if isinstance(network, str | type) else type(network).__name__
         fix = "make a graph by tensornet.layer(…) or tensornet.model(…), or give a torch.nn.Module"
@@ -140,18 +140,19 @@ def check_module(network: Any) -> None:
 
 
 def load_compressed(path: str | Path, module: Any = None) -> Compressed:
-    """Reads what `Compressed.save` wrote.
+    """Reads a network that `Compressed.save` wrote.
 
     Args:
         path: the file, or the folder that `save_pretrained` of a compressed network of transformers wrote.
-        module: for a module, one of the structure that the compressed one had before; its weights are not read. Of a
-            folder it is `AutoModel.from_config(AutoConfig.from_pretrained(folder))`, or a class with a head.
+        module: for a module, one with the structure before compression; its weights are not read. For a folder, it is
+            `AutoModel.from_config(AutoConfig.from_pretrained(folder))`, or the same with a class that has a head.
 
     Returns:
-        The graph with its parameters as NumPy arrays, or a module.
+        The graph with its parameters as NumPy arrays, or a module; and the allocation. Errors are not stored.
 
     Raises:
-        EquationError: the file is none of these, or the module is another.
+        EquationError: the file holds no compressed network, or it holds a module and `module` is missing or has
+            another structure.
 
     Example:
         >>> import tempfile, numpy as np, tensornet as tn
@@ -180,16 +181,15 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
 
 
 def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict[str, Any]]:
-    """A graph and its parameters, of a file that holds both: a study's run, or what `Compressed.save` wrote.
+    """A graph and its parameters, from a file of a study's run or of `Compressed.save`.
 
     Args:
         path: the file.
-        graph: the equations that its tensors belong to, where the file does not say them; sizes are those of the
-            tensors.
+        graph: the graph of the tensors, if the file does not hold it. Its sizes are taken from the tensors.
 
     Raises:
-        EquationError: it holds no graph, or other parameters.
-        ShapeError: the tensors have no such shapes.
+        EquationError: there is no graph, or its parameters have other names than the tensors.
+        ShapeError: the tensors do not have the shapes of the parameters.
     """
     arrays, metadata = read_arrays(path)
     if graph is None and "graph" not in metadata:
@@ -210,7 +210,7 @@ def read_header(path: Path) -> Mapping[str, str]:
     """The texts in the header of a safetensors file.
 
     Raises:
-        EquationError: there is no such file.
+        EquationError: there is no such file, or it is not a safetensors file.
     """
     with _opened(path) as file:
         found: Mapping[str, str] = file.metadata() or {}
@@ -218,11 +218,11 @@ def read_header(path: Path) -> Mapping[str, str]:
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
-    """The arrays in a safetensors file, and the texts in its header; bfloat16, which NumPy has not, as float32.
+    """The arrays in a safetensors file, and the texts in its header. Arrays of bfloat16 are converted to float32.
 
     Raises:
-        EquationError: there is no such file.
-        DtypeError: an array is of a type that NumPy has not.
+        EquationError: there is no such file, or it is not a safetensors file.
+        DtypeError: NumPy does not have the element type of an array.
     """
     from safetensors import deserialize
 
@@ -239,7 +239,7 @@ def _tensor(file: Any, name: str) -> Any:
     """An array of a file.
 
     Raises:
-        DtypeError: it is of a type that NumPy has not.
+        DtypeError: NumPy does not have its element type.
     """
     try:
         return file.get_tensor(name)
@@ -249,7 +249,7 @@ def _tensor(file: Any, name: str) -> Any:
 
 
 def _widened(raw: Mapping[str, Any]) -> Any:
-    """An array of bfloat16 as float32: the upper half of its bits."""
+    """An array of bfloat16 as float32: its bits become the upper 16 bits."""
     halves = np.frombuffer(raw["data"], dtype="<u2").astype(np.uint32)
     return (halves << 16).view(np.float32).reshape(raw["shape"])
 
@@ -259,7 +259,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """A safetensors file to read.
 
     Raises:
-        EquationError: there is no such file.
+        EquationError: there is no such file, or it is not a safetensors file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -274,7 +274,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _is_pickled(path: Path) -> bool:
-    """Whether a file begins as what `torch.save`, `pickle` or `numpy.savez` writes."""
+    """Whether a file begins like one that `torch.save`, `pickle` or `numpy.savez` writes."""
     try:
         with path.open("rb") as file:
             head = file.read(9)

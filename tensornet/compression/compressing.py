@@ -1,4 +1,4 @@
-"""Networks whose weights become factors under a budget: chosen, put in their places, fitted."""
+"""Networks compressed under a budget: forms and ranks are allocated, weights substituted, factors fitted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .levels import WEIGHT, Candidate, Cost, any_rank, gathered, multiplied
 __all__ = ["allocate", "compress", "cost_of", "included"]
 
 Telling = Callable[[str, int, int], None]
-"""What is told how far it is: a weight, how many are done, and how many there are."""
+"""A callback for progress. Its arguments are a weight, the number of weights done, and their total."""
 
 
 def allocate(
@@ -55,29 +55,31 @@ def allocate(
 ) -> Allocation:
     """Spreads one budget over the weights of a network: which become factors, of which form, at which ranks.
 
-    Of each weight W the levels Ŵ of each form are looked at, what they cost and lose, e = ‖W − Ŵ‖/‖W‖. Weights go
-    down the levels in the order of the e² that each adds for what it saves, until the budget is met; what is better
-    left dense stays dense.
+    Each weight W has levels Ŵ, one for each form and rank. A level has a cost, and an error e = ‖W − Ŵ‖/‖W‖. Weights
+    step down their levels in the order of added e² per saved cost, until the budget is met. A weight from which no
+    step is taken stays dense.
 
     Args:
         graph: the network.
         params: its parameters, name to array.
-        parameters: the budget as parameters of the whole network: 0.2 is a fifth of what it has, 100_000 a number.
-        flops: the budget as FLOPs of a call at `sizes`.
-        seconds: the budget as a part of the time that a call at `sizes` is expected to take.
-        error: no budget but a bound: of the mean of e² over the weights, its root. As few parameters as it allows.
+        parameters: the budget as parameters of the whole network: 0.2 is a fraction of them, 100_000 a number.
+        flops: the budget as FLOPs of a call at `sizes`: a fraction or a number.
+        seconds: the budget as a fraction of the expected time of a call at `sizes`.
+        error: a bound instead of a budget: the largest root mean square of e over the weights. The allocation then
+            has as few parameters as the bound allows.
         method: a form of the table of `tensornet.substitute`, or several to choose from.
-        modes: into what parts dimensions are split, as for `substitute`.
-        include, exclude: the weights to look at, by patterns of their names; `*` stands for anything.
-        uniform: whether each weight is left the same part of its cost, whatever that loses: to compare with.
-        inputs: batches, as for `tensornet.fit`: e is then ‖(W − Ŵ)·x‖/‖W·x‖ where W is multiplied by something.
-        backend, device: what FLOPs and seconds are planned for.
-        progress: called with a weight, how many are done, and how many there are.
-        **sizes: of open axes, for FLOPs and seconds; 64 where none is given.
+        modes: the parts into which dimensions are split, as for `substitute`.
+        include, exclude: patterns of the names of the weights to compress and to leave out; `*` matches anything.
+        uniform: whether each weight keeps the same fraction of its cost, whatever its error: for comparison.
+        inputs: batches, as for `tensornet.fit`: e is then ‖(W − Ŵ)·x‖/‖W·x‖ where W is multiplied by a tensor x.
+        backend, device: the target for which FLOPs and seconds are planned.
+        progress: called with a weight, the number of weights done, and their total.
+        **sizes: the sizes of open axes, for FLOPs and seconds; 64 where none is given.
 
     Raises:
-        ShapeError: there is not one budget, or no forms meet it.
-        EquationError: a pattern fits nothing.
+        ShapeError: not exactly one budget is given, no forms meet it, or the parameters have open sizes or other
+            names.
+        EquationError: a pattern matches nothing.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -130,30 +132,30 @@ def compress(
     progress: Telling | None = None,
     **sizes: int,
 ) -> Compressed:
-    """Makes a trained network smaller: a budget is spread over its weights, and these become factors.
+    """Makes a trained network smaller: spreads a budget over its weights, and replaces weights by factors.
 
-    A graph comes back as a graph with its parameters, a `torch.nn.Module` as a module of the same structure:
-    `Linear`, `Conv1d` to `Conv3d`, `Embedding`, the projections of `MultiheadAttention` and `Conv1D` of transformers
-    keep their classes, their biases, their names and their hooks, and have factors in the place of `weight`, which is
-    still there to be read. The network that is given stays as it is.
+    A graph gives a graph with its parameters, and a `torch.nn.Module` gives a module of the same structure. `Linear`,
+    `Conv1d` to `Conv3d`, `Embedding`, the projections of `MultiheadAttention` and `Conv1D` of transformers keep their
+    classes, biases, names and hooks. They have factors in place of `weight`, which can still be read. The given
+    network is not changed.
 
     Args:
         network: a graph, or a `torch.nn.Module`.
         params: the parameters of the graph, name to array.
         parameters, flops, seconds, error: the one budget, as for `tensornet.allocate`.
         method, modes, include, exclude, uniform: as for `tensornet.allocate`; the names are those of parameters.
-        calibrate: batches of inputs, such as a loader, by which weights are weighed: what is lost of what they are
-            multiplied by is then least. Of a module each is an array, a tuple of arguments, or a mapping of keywords.
-        backend, device: what FLOPs and seconds are planned for.
+        calibrate: batches of inputs, such as a loader. The factors then minimize the error of each weight's output.
+            For a module, each batch is an array, a tuple of arguments, or a mapping of keyword arguments.
+        backend, device: the target for which FLOPs and seconds are planned.
         progress: as for `tensornet.allocate`.
-        **sizes: of open axes of a graph, for FLOPs and seconds.
+        **sizes: the sizes of open axes of a graph, for FLOPs and seconds.
 
     Returns:
-        The network as `model`, with `params` where it is a graph; what each weight was given as `allocation`, and
-        what it has lost as `misfits`.
+        The network as `model`, with `params` for a graph; the levels of the weights as `allocation`, and their errors
+        as `misfits`.
 
     Raises:
-        ShapeError, EquationError: as `tensornet.allocate` and `tensornet.fit` do.
+        ShapeError, EquationError: as for `tensornet.allocate` and `tensornet.fit`.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -193,19 +195,19 @@ def _check_names(graph: Graph, params: Mapping[str, Any]) -> None:
 def included(
     known: Sequence[str], include: str | Sequence[str], exclude: str | Sequence[str], what: str, all_of: str
 ) -> tuple[str, ...]:
-    """The names that patterns tell, without those that others tell.
+    """The names that match `include` and not `exclude`.
 
     Args:
         known: the names.
         include, exclude: the patterns.
-        what, all_of: what a name is of, and several are, for errors.
+        what, all_of: the singular and the plural noun for what has these names, for errors.
     """
     out = told_by(exclude, known, what, all_of) if exclude else ()
     return tuple(name for name in told_by(include, known, what, all_of) if name not in out)
 
 
 def cost_of(budget: Budget, backend: Backend, device: str | None, modes: Modes | None) -> Cost | None:
-    """What a layer costs in the unit of a budget; nothing where that are its parameters."""
+    """The function for the cost of a layer in the unit of a budget; None if the cost is the number of parameters."""
     if budget.kind in ("parameters", "error"):
         return None
 
@@ -222,7 +224,7 @@ def cost_of(budget: Budget, backend: Backend, device: str | None, modes: Modes |
 def _candidates(
     graph: Graph, params: Mapping[str, Any], names: Sequence[str], inputs: Any, sizes: Mapping[str, int]
 ) -> Iterator[Candidate]:
-    """The weights that are multiplied by something wherever they are read, and those whose rows are looked up."""
+    """The weights that are an operand of a contraction wherever they are read, and those whose rows are looked up."""
     whole = graph.flat
     given = whole_sizes(graph, sizes)
     known = {**whole.bound, **{name: given.get(name, NOMINAL) for name in graph.open_sizes}}
@@ -248,14 +250,14 @@ def _candidates(
 
 
 def _rows(graph: Graph, site: Site, known: Mapping[str, int]) -> int:
-    """By how many rows a weight is multiplied in a place."""
+    """The number of rows that one contraction multiplies by a weight."""
     scope, own = graph.scope(site.line), axes_of_index(site.weight.index)
     rest = (axis for axis in site.around if axis not in own)
     return math.prod(int(evaluate(evaluate(scope[axis], graph.bound), known)) for axis in rest)
 
 
 def _looked_up(graph: Graph, name: str, known: Mapping[str, int]) -> int:
-    """How many rows of a weight are looked up in a call; none if anything else is done with it."""
+    """The number of rows of a weight that a call looks up; 0 if the weight is used in any other way."""
     rows = 0
     for line in graph.own:
         for ref in line.references:

@@ -1,4 +1,4 @@
-"""Trained models as the folders that the `transformers` library writes."""
+"""Trained models from folders that the `transformers` library writes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["read_folder"]
 
 
 def read_folder(path: Path) -> Any:
-    """The module that a folder holds, of the class that its `config.json` names first.
+    """The module in a folder, of the class that its `config.json` names first; `AutoModel` if it names none.
 
-    Nothing is fetched.
+    Nothing is downloaded.
 
     Raises:
-        EquationError: the folder is none of a model, or not whole, or `transformers` is not there or too old.
+        EquationError: the folder holds no model or lacks values, or `transformers` is missing or too old.
     """
     try:
         import transformers
@@ -31,7 +31,7 @@ def read_folder(path: Path) -> Any:
     kind = _class_of(config, transformers)
     try:
         found, told = kind.from_pretrained(path, local_files_only=True, output_loading_info=True)
-    except Exception as error:  # whatever the library and its readers of files say
+    except Exception as error:  # the library and its file readers raise many types
         reason = str(error).strip().partition("\n")[0]
         fix = "give a folder that save_pretrained wrote, whole, with safetensors"
         raise EquationError(f"{path} cannot be loaded: {reason}", fix=fix) from None
@@ -44,10 +44,10 @@ def read_folder(path: Path) -> Any:
 
 
 def _class_of(config: Path, transformers: Any) -> Any:
-    """The class that a `config.json` names first.
+    """The class that a `config.json` names first, or `AutoModel`.
 
     Raises:
-        EquationError: it names none that there is.
+        EquationError: the file is invalid, or `transformers` has no such class.
     """
     try:
         document = json.loads(config.read_text(encoding="utf-8"))

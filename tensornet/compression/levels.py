@@ -1,4 +1,4 @@
-"""What a weight costs and loses in each form and at each rank: the levels that it may be taken down to."""
+"""Levels of a weight: its cost and its error in each form and at each rank."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ __all__ = [
 ]
 
 WEIGHT = "weight"
-"""What the weight is called in a layer of it alone."""
+"""The name of the weight in a layer of this weight alone."""
 
 FRACTIONS = (1.0, 0.7, 0.5, 0.36, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.015, 0.008)
-"""Of the dense parameters: the levels that a form is looked at."""
+"""The fractions of the dense parameters at which a form is tried."""
 
 RANKS = 40
-"""So many ranks of a matrix at the most, closer together where they are low."""
+"""The approximate number of ranks at which a matrix is tried. Low ranks are closer together."""
 
 ROUNDS = 10
-"""Of least squares for each level, where there are any."""
+"""The limit of rounds of least squares for each level."""
 
 
 class Cost(Protocol):
-    """What a layer of a weight costs."""
+    """A function for the cost of a layer of one weight."""
 
     def __call__(self, layer: Graph, rows: int, form: tuple[str, Rank] | None = None) -> float:
-        """Of so many rows in a call, and with the weight in a form or as it is."""
+        """The cost of a call with a number of rows, with the weight in a form, or dense if there is no form."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,11 @@ class Candidate:
 
     Attributes:
         path: its name in the network.
-        dims: the sizes of the axes that each dimension is made of.
-        layer: the weight by itself, with what it is multiplied by: y[n,…] = Σ x[n,…]·weight[…].
+        dims: the sizes of the axes of each dimension.
+        layer: a layer of this weight alone: y[n,…] = Σ x[n,…]·weight[…].
         array: its values.
-        rows: by how many rows it is multiplied in a call of the network.
-        metric: what weighs its columns, if that is known.
+        rows: the number of rows that a call of the network multiplies by it, or looks up in it.
+        metric: the metric that weighs its columns, if there is one.
     """
 
     path: str
@@ -78,25 +78,25 @@ class Candidate:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its dimensions."""
+        """The shape of the weight."""
         return tuple(int(size) for size in self.array.shape)
 
     @functools.cached_property
     def truncations(self) -> Truncations:
-        """The weight, decomposed once for all ranks."""
+        """The errors of the weight's truncations, which share decompositions for all ranks."""
         return Truncations(numbers(self.array, self.path), self.metric)
 
 
 @dataclass(frozen=True)
 class Level:
-    """A form of a weight at a rank; no form is the weight as it is.
+    """A form of a weight at a rank, or the dense weight.
 
     Attributes:
-        method, rank: as `substitute` takes them.
-        factors: the sizes of each factor.
-        parameters: how many these have.
-        cost: in the unit of the budget.
-        error: ‖W − Ŵ‖ / ‖W‖, columns weighed where that is known.
+        method, rank: the form and rank, as for `substitute`; a method of None is the dense weight.
+        factors: the shape of each factor.
+        parameters: the number of elements of the factors.
+        cost: the cost in the unit of the budget.
+        error: ‖W − Ŵ‖ / ‖W‖, with weighed columns if there is a metric.
     """
 
     method: str | None
@@ -111,12 +111,12 @@ class Level:
 def multiplied(
     dims: tuple[tuple[int, ...], ...], columns: tuple[int, ...], kept: tuple[int, ...] = ()
 ) -> Graph:
-    """The layer of a weight that is multiplied along some of its dimensions, of which some are not summed.
+    """The layer of a weight that shares some of its dimensions with the input. Some of these may not be summed.
 
     Args:
-        dims: the sizes of the axes that each dimension is made of.
-        columns: the dimensions along which it is multiplied.
-        kept: those of them that are not summed.
+        dims: the sizes of the axes of each dimension.
+        columns: the dimensions that the input has too.
+        kept: the dimensions of `columns` that are not summed.
 
     Example:
         >>> print(multiplied(((8,), (2, 2)), (1,)).equations[0])
@@ -130,11 +130,11 @@ def multiplied(
 
 @functools.lru_cache(maxsize=256)
 def multiplied_in_groups(shape: tuple[int, ...], groups: int) -> Graph:
-    """The layer of a kernel whose output channels are in groups, each of which reads inputs of its own.
+    """The layer of a kernel whose output channels are in groups. Each group reads its own inputs.
 
     Args:
-        shape: of the kernel; its first dimension counts the channels of all groups.
-        groups: how many there are.
+        shape: the shape of the kernel; its first dimension counts the channels of all groups.
+        groups: the number of groups.
 
     Example:
         >>> print(multiplied_in_groups((8, 3, 5), 2).equations[0])
@@ -161,7 +161,7 @@ def gathered(dims: tuple[tuple[int, ...], ...]) -> Graph:
 
 
 def _axes(dims: tuple[tuple[int, ...], ...]) -> tuple[list[str], dict[str, Any]]:
-    """The dimensions as they are written, and the sizes of their axes."""
+    """The dimensions in the notation of equations, and the sizes of their axes."""
     written, sizes = list[str](), dict[str, Any]()
     for letter, dim in zip("abcdefghijlm", dims, strict=False):
         names = [f"{letter}{n}" for n in range(1, len(dim) + 1)] if len(dim) > 1 else [letter]
@@ -172,7 +172,7 @@ def _axes(dims: tuple[tuple[int, ...], ...]) -> tuple[list[str], dict[str, Any]]
 
 @functools.lru_cache(maxsize=4096)
 def _formed(dims: tuple[tuple[int, ...], ...], method: str, rank: Rank, modes: Modes | None) -> Formed | None:
-    """A weight in a form, or nothing where it has no such form."""
+    """A weight in a form, or None if it has no such form."""
     try:
         with any_rank():
             return formed(dims, method, rank, modes)
@@ -182,17 +182,17 @@ def _formed(dims: tuple[tuple[int, ...], ...], method: str, rank: Rank, modes: M
 
 @contextlib.contextmanager
 def any_rank() -> Iterator[None]:
-    """Where the nearest rank is as good as any."""
+    """A context without warnings of this library, for code that accepts the nearest rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TensornetWarning)
         yield
 
 
 def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: Modes | None) -> None:
-    """Refuses modes that are given and fit none of the weights, in no form.
+    """Raises an error if the given modes fit none of the weights in any form.
 
     Raises:
-        ShapeError: it names the modes, and says why they do not fit the first weight.
+        ShapeError: the message names the modes, and why they do not fit the first weight.
     """
     refused: ShapeError | None = None
     for candidate, method in itertools.product(candidates if modes is not None else (), methods):
@@ -211,13 +211,13 @@ def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: 
 def levels(
     candidate: Candidate, methods: Sequence[str], cost: Cost | None, modes: Modes | None = None
 ) -> tuple[Level, ...]:
-    """The weight as it is, and each of its forms that costs less, at one rank after another.
+    """The levels of a weight: dense, and each form at each rank that has fewer parameters and costs less.
 
     Args:
         candidate: the weight.
-        methods: names of forms.
-        cost: what a layer costs; as many parameters as it has, if nothing is given.
-        modes: into what parts dimensions are split, as for `substitute`.
+        methods: the names of forms.
+        cost: the cost of a layer; its number of parameters if None.
+        modes: the parts into which dimensions are split, as for `substitute`.
     """
     size = math.prod(candidate.shape)
     dense = float(size) if cost is None else cost(candidate.layer, candidate.rows)
@@ -240,7 +240,7 @@ def levels(
 
 
 def _ranked(candidate: Candidate, kind: str, modes: Modes | None) -> Iterator[Formed]:
-    """A form at the ranks at which it is looked at."""
+    """A form at each rank at which it is tried."""
     ranks: Sequence[Rank] = FRACTIONS
     if FACTORIZATIONS[kind].halves:
         ranks = _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
@@ -250,7 +250,10 @@ def _ranked(candidate: Candidate, kind: str, modes: Modes | None) -> Iterator[Fo
 
 @functools.cache
 def _ladder(most: int) -> tuple[int, ...]:
-    """Ranks up to a largest, each about a tenth higher than the last."""
+    """Ranks from 1 to a largest, each at least 1 higher.
+
+    Each is the last one times max(1.08, most^(1/RANKS)), rounded down.
+    """
     found, step = [1], max(1.08, most ** (1 / RANKS))
     while found[-1] < most:
         found.append(min(most, max(found[-1] + 1, int(found[-1] * step))))
@@ -258,7 +261,7 @@ def _ladder(most: int) -> tuple[int, ...]:
 
 
 def _error(candidate: Candidate, form: Formed) -> float:
-    """What a form loses: by decompositions alone where its factors are a tree."""
+    """The error of a form: by decompositions alone if its factors form a tree, else by least squares."""
     factors = tuple(Factor(each.name, each.axes) for each in form.product.factors)
     product = Product(1.0, factors)
     tree = tree_of(Form(form.dims, form.sizes, (product,)), product)

@@ -2,7 +2,7 @@
 
     y[b,o] = x[b,i] · W[o,i]:    C[i,j] = Σ_b x[b,i] · x[b,j]
 
-Where the weight keeps an axis that x has too, as heads are kept, C is one matrix for each place along it.
+W and x may share an axis that is not summed, such as heads. Then there is one matrix C for each position along it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["Site", "batches_of", "metrics", "no_batches", "sites"]
 
 @dataclass(frozen=True)
 class Site:
-    """A place where a weight is contracted with something.
+    """A contraction in which a weight is an operand.
 
     Attributes:
         line: the equation.
-        product: the weight times the rest, summed.
-        weight: the weight there.
-        dims: the dimensions of the weight whose axes the rest has.
+        product: the contraction of the weight with the other operands.
+        weight: the reference to the weight.
+        dims: the dimensions of the weight whose axes the other operands have too.
     """
 
     line: Equation
@@ -44,23 +44,23 @@ class Site:
     dims: tuple[int, ...]
 
     def axes(self, dim: int) -> tuple[str, ...]:
-        """Those of a dimension of the weight."""
+        """The axes of a dimension of the weight."""
         return _axes(self.weight.index[dim])
 
     @property
     def around(self) -> tuple[str, ...]:
-        """The axes of the rest."""
+        """The axes of the other operands."""
         rest = (factor for factor in self.product.factors if factor is not self.weight)
         return tuple(dict.fromkeys(axis for factor in rest for axis in free_axes(factor)))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The axes of these dimensions."""
+        """The axes of `dims`."""
         return tuple(axis for dim in self.dims for axis in _axes(self.weight.index[dim]))
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Those that are not summed."""
+        """The axes of `dims` that are not summed."""
         return tuple(axis for axis in self.columns if axis not in self.product.summed)
 
 
@@ -69,7 +69,7 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
-    """The batches that a user gives: one, as an array or a tuple of the inputs in order, or any number of such."""
+    """The batches that a user gives: one array, one tuple of the inputs in order, or an iterable of these."""
     if hasattr(inputs, "shape"):
         yield (inputs,)
     elif isinstance(inputs, tuple):
@@ -80,7 +80,7 @@ def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def no_batches() -> EquationError:
-    """What to say where there are none."""
+    """The error for an empty iterable of batches."""
     fix = "give a list or a loader, and no iterator that was used up"
     return EquationError("there are no batches to weigh weights by", fix=fix)
 
@@ -93,19 +93,19 @@ def metrics(
     backend: Backend,
     damping: float,
 ) -> dict[str, Metric]:
-    """What weighs the columns of weights, where they are multiplied by something and no more than that.
+    """The metric of each weight that the graph only multiplies by other tensors. Other weights have none.
 
     Args:
-        graph: the graph before anything is put in the place of its weights.
+        graph: the graph before its weights are substituted.
         params: its parameters.
-        paths: the weights.
+        paths: the names of the weights.
         batches: the inputs, in order, of each batch.
-        backend: of the parameters.
+        backend: the backend of the parameters.
         damping: see `Metric`.
 
     Raises:
         EquationError: there are no batches.
-        DtypeError: what a weight is multiplied by is not finite.
+        DtypeError: a tensor that multiplies a weight is not finite.
     """
     flat = graph.flat
     places = {path: found for path in paths if (found := sites(flat, path)) is not None}
@@ -135,7 +135,7 @@ def metrics(
 
 
 def sites(graph: Graph, path: str) -> tuple[Site, ...] | None:
-    """Where a weight is read, if it is multiplied by something wherever that is, along the same dimensions."""
+    """The contractions that read a weight, or None if another expression reads it or their dimensions differ."""
     reads = sum(ref.name == path for line in graph.own for ref in line.references)
     found = tuple(site for line in graph.own for site in _in_line(line, path))
     if not reads or len(found) != reads or any(site.dims != found[0].dims for site in found):
@@ -152,7 +152,11 @@ def _in_line(line: Equation, path: str) -> Iterator[Site]:
 
 
 def _contracted(product: Contraction, weight: Ref) -> tuple[int, ...] | None:
-    """The dimensions of a weight whose axes the rest of a product has, all of each; nothing if it is not so."""
+    """The dimensions of a weight that the other operands have too.
+
+    None if they have only some axes of a dimension, if an axis of the weight alone is summed, or if none of
+    these dimensions is summed.
+    """
     others = {axis for factor in product.factors if factor is not weight for axis in free_axes(factor)}
     if any(not isinstance(entry, str | tuple) for entry in weight.index):
         return None
@@ -169,7 +173,7 @@ def _contracted(product: Contraction, weight: Ref) -> tuple[int, ...] | None:
 
 
 def _moments(graph: Graph, path: str, site: Site) -> tuple[Equation, Equation]:
-    """What a weight is multiplied by as a tensor, and its second moments: those of each kept place apart."""
+    """The tensor that multiplies a weight, and its second moments, separate for each position along kept axes."""
     at = f"{path}.{site.line.name}.{site.line.parts.index(site.product)}"
     rest = [factor for factor in site.product.factors if factor is not site.weight and not is_scalar(factor)]
     product = rest[0] if len(rest) == 1 else Contraction(tuple(rest))
@@ -184,7 +188,7 @@ def _moments(graph: Graph, path: str, site: Site) -> tuple[Equation, Equation]:
 
 
 def _matrix(site: Site, moments: Any) -> Any:
-    """The moments as one matrix: of columns at different kept places there are none."""
+    """The moments as one matrix. Entries between different positions along kept axes are zero."""
     columns, kept = site.columns, site.kept
     shape = moments.shape[: len(columns)]
     whole = np.zeros((*shape, *shape))

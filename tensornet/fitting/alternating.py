@@ -1,12 +1,12 @@
-"""Factors of any multilinear form, one after another by least squares, and all at once near the end.
+"""Factors of any multilinear form by alternating least squares, and all factors at once near the end.
 
-With all factors but one as they are, ‖W − Ŵ‖² + λ·Σ‖factor‖² is a least squares problem in that one:
+With all factors but one fixed, ‖W − Ŵ‖² + λ·Σ‖factor‖² is a least squares problem in that one:
 
     (Mᵀ·M + λ)·f = Mᵀ·(W − other terms),    M the product of the other factors in its term
 
-Mᵀ·M is a contraction of the other factors with themselves: the Hadamard product of small matrices for a
-canonical (CP) form. Where rounds get slow, as they do in long valleys, all factors are moved at once by the
-step of Levenberg and Marquardt, whose matrix is of such contractions too.
+Mᵀ·M is a contraction of the other factors with themselves. For a canonical (CP) form it is the Hadamard product
+of small matrices. Rounds get slow in long valleys. All factors are then moved at once by a step of Levenberg and
+Marquardt. The matrix of that step consists of the same kind of contractions.
 
 Sources: T. Kolda, B. Bader, SIAM Review 51 (2009), 455, section 3.4; P. Comon, X. Luciani, A. de Almeida,
 J. Chemometrics 23 (2009), 393; G. Tomasi, R. Bro, Comput. Stat. Data Anal. 50 (2006), 1700.
@@ -29,28 +29,31 @@ from .trees import leading, unfolded
 __all__ = ["Least", "balanced", "started"]
 
 DIRECT = 2048
-"""So many unknowns are solved for at once; of more, by iterations."""
+"""The most unknowns for which the matrix is built and solved directly. More are found by conjugate gradients."""
 
 STEPS = 10
-"""Of these, in a round."""
+"""The steps of conjugate gradients for one factor in one round."""
 
 SMALL = 4096
-"""So many elements a factor times itself has in any case."""
+"""A Gram matrix of a factor with up to this many elements is always kept; see `Least.square`."""
 
 NEAR = 1e-12
-"""How strongly a factor is held where it is, beside the mean of the matrix: what it does not tell stays."""
+"""The weight in float64 of the distance to the previous factor, relative to the mean diagonal of Mᵀ·M.
+
+Directions that Mᵀ·M does not determine then stay as they were.
+"""
 
 
 @dataclass
 class Least:
-    """A least squares problem in the factors of a form, and where they stand.
+    """A least squares problem in the factors of a form, and their current values.
 
     Attributes:
-        form: the sum of products; a factor that is to be found is in one of them, once.
+        form: the sum of products; a factor to be found is in exactly one of them, once.
         weight: an array of the form's axes.
         arrays: all tensors that the form reads.
-        wanted: the names of those that are to be found.
-        norm: what errors are relative to: ‖W‖, known terms included.
+        wanted: the names of the factors to be found.
+        norm: the norm that errors are relative to: ‖W‖, known terms included.
         regularization: λ, in units of the weight's mean square.
     """
 
@@ -65,7 +68,7 @@ class Least:
 
     @functools.cached_property
     def terms(self) -> tuple[Product, ...]:
-        """The products that hold what is to be found."""
+        """The products that have a factor to be found."""
         return tuple(p for p in self.form.products if any(f.name in self.wanted for f in p.factors))
 
     @functools.cached_property
@@ -74,7 +77,7 @@ class Least:
         return self.regularization * self.norm**2 / int(self.weight.size)
 
     def value(self, product: Product) -> Any:
-        """What a term is by now, along the axes that it has."""
+        """The current value of a term. Axes of the weight that the term does not have are of size 1."""
         found = self._values.get(product)
         if found is None:
             read = {axis for factor in product.factors for axis in factor.axes}
@@ -96,7 +99,7 @@ class Least:
         return float(np.linalg.norm(self.weight - self.whole())) / (self.norm or 1.0)
 
     def put(self, name: str, array: Any) -> None:
-        """Moves a factor."""
+        """Replaces a factor, and drops cached values that depend on it."""
         self.arrays[name] = array
         self._squares.pop(name, None)
         self._values = {
@@ -106,7 +109,7 @@ class Least:
         }
 
     def target(self, product: Product) -> Any:
-        """What a term is to be: the weight less the other terms."""
+        """The value that a term should have: the weight minus the other terms."""
         total: Any = self.weight
         for other in self.form.products:
             if other is not product:
@@ -120,7 +123,7 @@ class Least:
 
     @functools.cached_property
     def widest(self) -> int:
-        """The most unknowns that are solved for at once."""
+        """The largest number of unknowns in one linear system."""
         factors = [
             factor for product in self.terms for factor in product.factors if factor.name in self.wanted
         ]
@@ -130,7 +133,7 @@ class Least:
         )
 
     def round(self) -> float:
-        """Moves each factor to where it is best; the relative error, as far as sums of squares tell it."""
+        """Replaces each factor by its optimum. The result is the relative error, computed from sums of squares."""
         error = math.inf
         for product in self.terms:
             target = Named(self.target(product), self.form.axes)
@@ -155,7 +158,10 @@ class Least:
         return math.sqrt(max(square, 0.0)) / (self.norm or 1.0)
 
     def square(self, factor: Factor) -> Named | None:
-        """A factor times itself over the axes of the weight, where that is small; kept till it moves."""
+        """The Gram matrix of a factor, summed over its axes of the weight; None if it has none, or it is large.
+
+        The matrix is cached until the factor changes.
+        """
         inner = tuple(axis for axis in factor.axes if axis not in self.form.axes)
         small = max(SMALL, 4 * self.form.count(factor.axes))
         if len(inner) == len(factor.axes) or self.form.count(inner) ** 2 > small:
@@ -169,13 +175,13 @@ class Least:
 
 
 def primed(axis: str) -> str:
-    """The axis in the second of two equal products."""
+    """The name of an axis in the second of two equal products."""
     return f"{axis}′"
 
 
 @dataclass(frozen=True)
 class _System:
-    """The normal equations of one factor: their axes are its own, those that it sums twice."""
+    """The normal equations of one factor. Their axes are those of the factor, with its summed axes twice."""
 
     least: Least
     product: Product
@@ -188,34 +194,34 @@ class _System:
 
     @functools.cached_property
     def summed(self) -> tuple[str, ...]:
-        """The axes of the factor that the weight has not."""
+        """The axes of the factor that the weight does not have."""
         return tuple(axis for axis in self.factor.axes if axis not in self.least.form.axes)
 
     @functools.cached_property
     def batched(self) -> tuple[str, ...]:
-        """The axes of the weight that other factors have as well."""
+        """The axes of the weight that both this factor and another one have."""
         read = {axis for other in self.others for axis in other.axes}
         return tuple(axis for axis in self.factor.axes if axis in self.least.form.axes and axis in read)
 
     @functools.cached_property
     def free(self) -> tuple[str, ...]:
-        """The axes of the weight that this factor alone has."""
+        """The axes of the weight that only this factor has."""
         own = {*self.summed, *self.batched}
         return tuple(axis for axis in self.factor.axes if axis not in own)
 
     @functools.cached_property
     def repeats(self) -> int:
-        """How many elements of the weight each of the term's is."""
+        """The number of elements of the weight to which one element of the term is broadcast."""
         read = {axis for factor in self.product.factors for axis in factor.axes}
         return self.least.form.count(tuple(axis for axis in self.least.form.axes if axis not in read))
 
     def right(self, target: Named) -> Any:
-        """Mᵀ·(W − other terms), of the factor's axes."""
+        """Mᵀ·(W − other terms), with the factor's axes."""
         others = [self.least._named(other) for other in self.others]
         return self.product.coefficient * contract([target, *others], self.factor.axes)
 
     def matrix(self) -> Any:
-        """Mᵀ·M, of the axes batched, summed, summed′."""
+        """Mᵀ·M, with the axes batched, summed, summed′."""
         axes = (*self.batched, *self.summed, *map(primed, self.summed))
         operands: list[Named] = []
         for other in self.others:
@@ -234,12 +240,12 @@ class _System:
         return scale * contract(operands, axes) if operands else np.full((), scale)
 
     def _alone(self, other: Factor) -> bool:
-        """Whether no further factor has an axis of the weight that one has."""
+        """Whether a factor shares no axis of the weight with a third factor."""
         rest = {axis for each in self.others if each != other for axis in each.axes}
         return not any(axis in rest and axis in self.least.form.axes for axis in other.axes)
 
     def _as_matrices(self, array: Any) -> Any:
-        """An array of the factor's axes as [batched, summed, free]."""
+        """An array with the factor's axes as matrices [batched, summed, free]."""
         axes = (*self.batched, *self.summed, *self.free)
         moved = array.transpose([self.factor.axes.index(axis) for axis in axes])
         count = self.least.form.count
@@ -259,7 +265,7 @@ class _System:
         return self._as_factor(self._square(matrix) @ self._as_matrices(array))
 
     def solved(self, matrix: Any, right: Any, before: Any) -> Any:
-        """The factor that is best; of those that are as good, the one nearest to where it was."""
+        """The optimal factor. Of several equally good ones, the one nearest to the previous factor."""
         squares, now = self._square(matrix), self._as_matrices(before)
         size = squares.shape[-1]
         mean = np.trace(squares, axis1=-2, axis2=-1).max() / size
@@ -271,7 +277,7 @@ class _System:
         return self._as_factor(now + np.linalg.solve(squares + (ridge + hold * mean) * eye, gap))
 
     def applied(self, array: Any) -> Any:
-        """Mᵀ·M·f, with no matrix made."""
+        """Mᵀ·M·f, without building the matrix."""
         others = [self.least._named(other) for other in self.others]
         read = {axis for factor in self.product.factors for axis in factor.axes}
         axes = tuple(axis for axis in self.least.form.axes if axis in read)
@@ -280,7 +286,7 @@ class _System:
         return self.product.coefficient**2 * self.repeats * back
 
     def iterated(self, right: Any, before: Any) -> Any:
-        """Some steps of conjugate gradients."""
+        """The factor after at most `STEPS` steps of conjugate gradients."""
         from scipy.sparse.linalg import LinearOperator, cg
 
         def times(vector: Any) -> Any:
@@ -296,13 +302,14 @@ class _System:
 
 
 def started(least: Least, first: bool, generator: Any) -> None:
-    """Puts factors where rounds begin.
+    """Sets factors to their initial values.
 
     Args:
         least: the problem.
-        first: whether factors are the leading singular vectors of the weight, unfolded to the axes that they have
-            of it (De Lathauwer et al. 2000), as far as there are so many; else all are random.
-        generator: of what is random.
+        first: whether factors start as leading singular vectors of the weight, unfolded to the axes that they
+            share with it (De Lathauwer et al. 2000). Columns beyond the number of these vectors, and all columns
+            otherwise, are random.
+        generator: the source of random numbers.
     """
     taken: dict[tuple[str, ...], int] = {}
     for product in least.terms:
@@ -312,7 +319,7 @@ def started(least: Least, first: bool, generator: Any) -> None:
 
 
 def _start(least: Least, factor: Factor, taken: dict[tuple[str, ...], int] | None, generator: Any) -> Any:
-    """Columns for the axes that the factor has of the weight, of which other factors took the first ones."""
+    """The initial value of a factor. It skips singular vectors that other factors with the same axes took."""
     form = least.form
     rows = tuple(axis for axis in factor.axes if axis in form.axes)
     inner = tuple(axis for axis in factor.axes if axis not in form.axes)
@@ -330,10 +337,10 @@ def _start(least: Least, factor: Factor, taken: dict[tuple[str, ...], int] | Non
 
 
 def balanced(least: Least, generator: Any, rounds: int = 4) -> None:
-    """Makes factors of one term equally large, along every axis between them, and leaves the product as it is.
+    """Scales the factors of each term to equal norms along every axis between them. The product stays the same.
 
-    Σ_r a_r·b_r = Σ_r (a_r·d_r)·(b_r / d_r): d_r makes both of one norm, so that gradients reach both alike. Where
-    both are zero, as for ranks that the weight has no directions for, one gets random numbers, so that they may be
+    Σ_r a_r·b_r = Σ_r (a_r·d_r)·(b_r / d_r): d_r gives both the same norm, so that both get gradients of equal size.
+    Both are zero for ranks beyond the rank of the weight. One factor then gets random numbers, so that it can be
     trained.
     """
     for product in least.terms:
@@ -347,18 +354,18 @@ def balanced(least: Least, generator: Any, rounds: int = 4) -> None:
 
 
 def _norms(least: Least, factor: Factor, axis: str | None) -> Any:
-    """The norm of a factor, at every place along an axis or as a whole."""
+    """The norm of a factor, at every position along an axis or as a whole."""
     over = tuple(n for n, each in enumerate(factor.axes) if each != axis)
     return np.sqrt((least.arrays[factor.name] ** 2).sum(axis=over))
 
 
 def _along(factor: Factor, axis: str | None, values: Any) -> Any:
-    """Values at every place along an axis of a factor, so that they broadcast."""
+    """Values at every position along an axis of a factor, reshaped so that they broadcast."""
     return values.reshape([-1 if each == axis else 1 for each in factor.axes])
 
 
 def _scaled(least: Least, factors: Sequence[Factor], axis: str | None) -> None:
-    """Brings factors to one norm, where none of theirs is zero."""
+    """Scales factors to their geometric mean norm, except where one of the norms is zero."""
     if len(factors) < 2:
         return
     norms = np.stack([_norms(least, factor, axis) for factor in factors])
@@ -369,7 +376,7 @@ def _scaled(least: Least, factors: Sequence[Factor], axis: str | None) -> None:
 
 
 def _woken(least: Least, factors: Sequence[Factor], axis: str, generator: Any) -> None:
-    """Random numbers in the first of some factors, as large as it is elsewhere, where all are zero."""
+    """Puts random numbers into the first factor where all factors are zero, scaled to its mean norm elsewhere."""
     norms = np.stack([_norms(least, factor, axis) for factor in factors])
     asleep = (norms == 0).all(axis=0)
     if len(factors) > 1 and asleep.any():

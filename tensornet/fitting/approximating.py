@@ -1,4 +1,4 @@
-"""One array brought into a form: the factors that come nearest to it."""
+"""Approximation of one array: the factors of a form with the least error."""
 
 from __future__ import annotations
 
@@ -28,33 +28,36 @@ from .trees import Tree, tree_of
 __all__ = ["Approximation", "Progress", "Settings", "approximate", "numbers"]
 
 LARGE = 1 << 27
-"""Elements of float32 from which on these are not worked on in float64."""
+"""Float32 arrays with at least this many elements are fitted in float32, not in float64."""
 
 ROUNDS = 200
-"""At most, where no number is given."""
+"""The default limit of rounds."""
 
 FEW, NARROW = 2, 512
-"""Of a train, whose decompositions leave rounds little to do, and only where so few unknowns are solved for at once."""
+"""The limit of rounds for a train, whose decompositions are almost optimal.
+
+A train gets none if more unknowns than `NARROW` are solved for at once.
+"""
 
 LONG = 5
-"""Of what has too many unknowns to be solved for at once."""
+"""The limit of rounds if a factor has too many unknowns for a direct solution."""
 
 SLOW, WARM = 0.2, 8
-"""One round that lowers the error by less than this part is slow, but for the first ones."""
+"""A round is slow if it lowers the error by less than this fraction. The first `WARM` rounds never count as slow."""
 
 EXACT = 1e-7
-"""A relative error that is as good as none: sums of squares tell little less."""
+"""A relative error that counts as zero: sums of squares resolve little below it."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a fit is.
+    """The progress of a fit.
 
     Attributes:
-        path: the weight.
+        path: the name of the weight.
         start: the number of the start, from 0.
         round: the number of the round, from 0.
-        error: the relative error by now.
+        error: the relative error after this round.
     """
 
     path: str
@@ -65,12 +68,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Approximation:
-    """Factors, and how near they come.
+    """Factors and their error.
 
     Attributes:
         factors: name to array, of the target's library and element type.
         error: ‖W − Ŵ‖ / ‖W‖.
-        output: ‖(W − Ŵ)·C^½‖ / ‖W·C^½‖, where columns are weighed.
+        output: ‖(W − Ŵ)·C^½‖ / ‖W·C^½‖, if there is a metric.
     """
 
     factors: Mapping[str, Any]
@@ -80,7 +83,7 @@ class Approximation:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a fit is made; see `tensornet.fit`."""
+    """The options of a fit; see `tensornet.fit`."""
 
     iterations: int | None = None
     restarts: int = 1
@@ -109,22 +112,22 @@ def approximate(
     metric: Metric | None = None,
     path: str = "",
 ) -> Approximation:
-    """The factors whose program comes nearest to an array: least ‖W − Ŵ‖.
+    """The factors with which a program approximates an array best: they minimize ‖W − Ŵ‖.
 
-    Where factors hang together as a tree (low rank, Kronecker products of two, trains, Tucker) by singular value
-    decompositions, else by alternating least squares; see `trees.py` and `alternating.py`.
+    Factors that form a tree (low rank, Kronecker products of two, trains, Tucker) are found by singular value
+    decompositions, others by alternating least squares; see `trees.py` and `alternating.py`.
 
     Args:
         program: a graph whose one output is the weight, and whose parameters are the factors.
         target: W, an array of any library, of the output's shape.
-        known: those of its leaves that stay as they are.
-        settings: how; see `tensornet.fit`.
-        metric: what to weigh columns of the weight by; ‖(W − Ŵ)·C^½‖ is least then.
-        path: what progress calls the weight.
+        known: the leaves of the program that keep their values.
+        settings: the options; see `tensornet.fit`.
+        metric: weights for the columns of W; the fit then minimizes ‖(W − Ŵ)·C^½‖.
+        path: the name of the weight in progress reports.
 
     Raises:
         EquationError: the program is not linear in each factor.
-        ShapeError: sizes do not fit, or some are open.
+        ShapeError: sizes do not match, or some are open.
         DtypeError: the target holds no finite real numbers.
 
     Example:
@@ -159,10 +162,10 @@ def approximate(
 
 
 def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
-    """An array as it is worked on, in NumPy.
+    """An array as a NumPy array of the element type of the computation.
 
     Raises:
-        DtypeError: it holds no finite real numbers, or such whose squares overflow, or all vanish.
+        DtypeError: it holds other values than finite real numbers, or their squares overflow or all underflow.
     """
     backend = backend_of(array)
     found, kind = backend.numpy(array), backend.dtype(array)
@@ -186,10 +189,10 @@ def _check_squares(array: Any, name: str) -> None:
 
 
 def _sized(program: Graph, shape: tuple[int, ...], known: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The program with the sizes that the weight and the known leaves tell.
+    """The program with the sizes that follow from the weight and the known leaves.
 
     Raises:
-        ShapeError: they do not fit, or some are open still.
+        ShapeError: sizes do not match, or some remain open.
     """
     (output,) = program.outputs
     leaves = [leaf for leaf in program.leaves if leaf.name in known]
@@ -204,13 +207,13 @@ def _sized(program: Graph, shape: tuple[int, ...], known: Mapping[str, tuple[int
 
 @dataclass(frozen=True)
 class _Task:
-    """What is to be fitted, in NumPy.
+    """One weight to fit, as NumPy arrays.
 
     Attributes:
-        program: of known sizes.
-        weight: of its output's shape.
-        known: the leaves that stay as they are.
-        wanted: the others.
+        program: the graph that computes the weight, without open sizes.
+        weight: the array to approximate, of the output's shape.
+        known: the leaves that keep their values.
+        wanted: the names of the factors to be found.
     """
 
     program: Graph
@@ -223,22 +226,22 @@ class _Task:
 
     @functools.cached_property
     def norm(self) -> float:
-        """What errors are relative to."""
+        """The norm that errors are relative to."""
         weight = self.weight if self.metric is None else self.metric.weighed(self.weight)
         return float(np.linalg.norm(weight))
 
     def tell(self, start: int, round: int, error: float) -> None:
-        """Progress."""
+        """Reports progress."""
         if self.settings.progress is not None:
             self.settings.progress(Progress(self.path, start, round, error))
 
     def generator(self, start: int) -> Any:
-        """Random numbers of their own for each start of each weight."""
+        """A random number generator that is different for each start of each weight."""
         return np.random.default_rng([self.settings.seed, zlib.crc32(self.path.encode()), start])
 
 
 def _fitted(task: _Task) -> tuple[dict[str, Any], Any]:
-    """The factors, and the weight that they make."""
+    """The factors, and the weight computed from them."""
     form = form_of(task.program)
     if form is not None and _alternates(form, task.wanted):
         return _by_form(task, form)
@@ -247,7 +250,7 @@ def _fitted(task: _Task) -> tuple[dict[str, Any], Any]:
 
 
 def _alternates(form: Form, wanted: Sequence[str]) -> bool:
-    """Whether each factor is in one product, once, and what it sums is what another one has too."""
+    """Whether each wanted factor is in one product, once, and shares each of its summed axes with another factor."""
     counts = Counter(factor.name for product in form.products for factor in product.factors)
     if any(counts[name] != 1 for name in wanted):
         return False
@@ -259,11 +262,11 @@ def _alternates(form: Form, wanted: Sequence[str]) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------- of a form
+# ---------------------------------------------------------------------------- sums of products
 
 
 def _by_form(task: _Task, form: Form) -> tuple[dict[str, Any], Any]:
-    """The factors of a sum of products; what is known of it is taken off the weight first."""
+    """The factors of a sum of products. Products without wanted factors are subtracted from the weight first."""
     arrays = {
         name: task.known[name].reshape(form.shape(each.axes))
         for name, each in form.read().items()
@@ -280,7 +283,7 @@ def _by_form(task: _Task, form: Form) -> tuple[dict[str, Any], Any]:
 
 
 def _weighed(task: _Task, least: Least, metric: Metric) -> dict[str, Any]:
-    """The factors by which the result of the weight is nearest, for what it meets."""
+    """The factors that minimize ‖(W − Ŵ)·C^½‖, the error of the output."""
     form = least.form
     axes = tuple(axis for dim in metric.dims for axis in form.dims[dim])
     turned = metric.weighed(least.weight.reshape(task.weight.shape)).reshape(least.weight.shape)
@@ -304,7 +307,7 @@ def _weighed(task: _Task, least: Least, metric: Metric) -> dict[str, Any]:
 
 
 def _solved(task: _Task, least: Least) -> dict[str, Any]:
-    """The factors of the terms: by decompositions where these are trees, else by rounds of least squares."""
+    """The factors of the terms: by decompositions if there is one term and it is a tree, else by least squares."""
     trees = [tree_of(least.form, product) for product in least.form.products]
     if len(trees) == 1 and trees[0] is not None and _all_wanted(trees[0], task) and not least.regularization:
         _decomposed(task, least, trees[0])
@@ -329,7 +332,7 @@ def _all_wanted(tree: Tree, task: _Task) -> bool:
 
 
 def _decomposed(task: _Task, least: Least, tree: Tree) -> None:
-    """The factors of a tree: by decompositions, then by rounds where these come nearer."""
+    """Finds the factors of a tree by decompositions, then improves them in rounds unless they are optimal."""
     weight = least.weight / tree.product.coefficient
     around = tree.is_around
     least.arrays.update(tree.truncated(weight) if around else tree.decomposed(weight))
@@ -346,7 +349,7 @@ def _decomposed(task: _Task, least: Least, tree: Tree) -> None:
 
 
 def _iterated(least: Least, tree: Tree, weight: Any) -> float:
-    """A round around a centre; the error is what the centre leaves of the weight."""
+    """One round of orthogonal iteration. The error follows from ‖W‖² minus the squared norm of the centre."""
     made = tree.iterated(weight, least.arrays)
     for name, array in made.items():
         least.put(name, array)
@@ -356,7 +359,10 @@ def _iterated(least: Least, tree: Tree, weight: Any) -> float:
 
 
 def _begun(task: _Task, least: Least, trees: Sequence[Tree | None], start: int) -> None:
-    """Puts the factors where rounds begin; first of all by decompositions, of each term what those before it leave."""
+    """Sets the factors to their initial values.
+
+    For the first start, each term decomposes what the terms before it leave of the weight, if all terms are trees.
+    """
     started(least, start == 0, task.generator(start))
     if start:
         return
@@ -371,7 +377,7 @@ def _begun(task: _Task, least: Least, trees: Sequence[Tree | None], start: int) 
 
 
 def _alternated(task: _Task, least: Least, start: int) -> None:
-    """Rounds of one factor after another; where these get slow, of all at once, if they are not too many."""
+    """Alternating rounds. When these get slow, all factors are moved at once, if they have few enough elements."""
     most = ROUNDS if least.widest <= DIRECT else LONG
     limit = most if task.settings.iterations is None else task.settings.iterations
     if not fits_in(least):
@@ -390,18 +396,18 @@ def _rounds(
     most: int = ROUNDS,
     slow: float = 0.0,
 ) -> tuple[int, float]:
-    """Rounds until they bring nothing more.
+    """Runs rounds until the error stops falling.
 
     Args:
-        task: what is fitted.
-        once: goes one round, and gives the relative error.
+        task: the weight to fit.
+        once: runs one round, and returns the relative error.
         start: the number of the start, for progress.
-        done: how many rounds there were before.
-        most: how many there may be, unless the user says otherwise.
-        slow: they also end when one lowers the error by less than this part, once there were `WARM` of them.
+        done: the number of rounds that ran before.
+        most: the limit of rounds, unless the user gives one.
+        slow: rounds also end when one lowers the error by less than this fraction, after the first `WARM` rounds.
 
     Returns:
-        How many there were, and the error.
+        The number of rounds, and the error.
     """
     error = math.inf
     limit = most if task.settings.iterations is None or done else task.settings.iterations
@@ -414,11 +420,11 @@ def _rounds(
     return limit, error
 
 
-# ---------------------------------------------------------------------------- of any program
+# ---------------------------------------------------------------------------- general programs
 
 
 def _by_program(task: _Task) -> tuple[dict[str, Any], Any]:
-    """The factors of what is linear in each of them, and the weight that they make."""
+    """The factors of a program that is linear in each of them, and the weight computed from them."""
     turned = task.metric.weighed if task.metric is not None else np.asarray
     program = of_parameters(task.program)
     weight, penalty = turned(task.weight), task.settings.regularization

@@ -1,4 +1,4 @@
-"""Arrays with named axes contracted, in the order that the planner finds best; small ones, in any good order."""
+"""Contraction of arrays with named axes, in the order that the planner finds. Small ones use a greedy order."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _LATIN = string.ascii_letters
 _FURTHER = 0x100  # letters of other alphabets begin here
 
 SMALL = 2**14
-"""With so few elements a search for the best order takes longer than all rounds together."""
+"""Up to this many elements, a search for the best order takes longer than all rounds together."""
 
 
 class Named(NamedTuple):
-    """An array, and what its axes are called."""
+    """An array, and the names of its axes."""
 
     array: Any
     axes: tuple[str, ...]
 
 
 def contract(operands: Sequence[Named], axes: tuple[str, ...]) -> Any:
-    """Σ of the product over all axes but `axes`, which are those of the result, in order.
+    """The product of arrays, summed over all axes but `axes`, which are the axes of the result, in order.
 
     Example:
         >>> import numpy as np
@@ -47,20 +47,20 @@ def contract(operands: Sequence[Named], axes: tuple[str, ...]) -> Any:
 
 
 def _in_pairs(equation: str, arrays: Sequence[Any]) -> Any:
-    """A contraction of few elements, two operands after two."""
+    """A contraction with few elements, two operands at a time."""
     path = _path(equation, tuple(array.shape for array in arrays)) if len(arrays) > 2 else False
     return np.einsum(equation, *arrays, optimize=path)
 
 
 @functools.lru_cache(maxsize=2048)
 def _path(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
-    """The pairs, chosen greedily by their sizes."""
+    """The pairs of operands, chosen greedily by their sizes."""
     return np.einsum_path(equation, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize="greedy")[0]
 
 
 @functools.lru_cache(maxsize=2048)
 def _planned(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Executable:
-    """The function of an equation, which every round of every weight of a shape asks for."""
+    """The planned function of an equation, cached for all rounds of all weights of one shape."""
     return Executable(graph_of(equation, shapes), "numpy")
 
 

@@ -1,8 +1,8 @@
-"""What a program computes as a sum of products, if it does no more: which factors share which axes.
+"""Programs as sums of products, with the axes that factors share.
 
     W[out] = Σₚ cₚ · Σ_summed factor[axes] · factor[axes] · …
 
-Structure is told from the equations alone. What moves elements about, or reads positions, has no such form.
+The structure follows from the equations alone. A program that moves elements or reads positions has no such form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Factor", "Form", "Product", "form_of"]
 
 @dataclass(frozen=True)
 class Factor:
-    """A tensor, and the names of its axes, those of composites one by one."""
+    """A tensor, and the names of its axes, with composite dimensions split into their axes."""
 
     name: str
     axes: tuple[str, ...]
@@ -33,17 +33,17 @@ class Factor:
 
 @dataclass(frozen=True)
 class Product:
-    """c · Σ factor · factor · …, over the axes that the result has not."""
+    """c · Σ factor · factor · …, summed over the axes that the result does not have."""
 
     coefficient: float
     factors: tuple[Factor, ...]
 
     def without(self, name: str) -> tuple[Factor, ...]:
-        """The factors but one."""
+        """The factors except one."""
         return tuple(factor for factor in self.factors if factor.name != name)
 
     def named(self, name: str) -> Factor:
-        """One of the factors."""
+        """The factor of a name."""
         return next(factor for factor in self.factors if factor.name == name)
 
 
@@ -53,7 +53,7 @@ class Form:
 
     Attributes:
         dims: the axes of each dimension of the result.
-        sizes: of all axes; what a product sums has a name of its own.
+        sizes: the sizes of all axes; each summed axis of each product has its own name.
         products: the terms.
     """
 
@@ -71,18 +71,18 @@ class Form:
         return tuple(self.sizes[axis] for axis in axes)
 
     def count(self, axes: tuple[str, ...]) -> int:
-        """The number of elements that a tensor of these axes has."""
+        """The number of elements of a tensor with these axes."""
         return math.prod(self.shape(axes))
 
     def read(self) -> dict[str, Factor]:
-        """The tensors that it reads, by name."""
+        """The tensors that the products read, by name."""
         return {factor.name: factor for product in self.products for factor in product.factors}
 
 
 def form_of(program: Graph) -> Form | None:
-    """The form of the one output of a graph whose sizes are known, or nothing.
+    """The form of the one output of a graph without open sizes, or None if it has no form.
 
-    A tensor has the same axes wherever it is read, none of them twice.
+    No factor has an axis twice.
     """
     try:
         return _Reader(program.flat).form()
@@ -91,11 +91,11 @@ def form_of(program: Graph) -> Form | None:
 
 
 class _NoFormError(Exception):
-    """The equations are no sum of products."""
+    """The equations are not a sum of products."""
 
 
 class _Reader:
-    """The lines of a graph, put into one another; the names that axes have there, and their sizes."""
+    """Inlines the equations of a graph into its output, and collects the names and sizes of the axes."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -121,7 +121,7 @@ class _Reader:
                 raise _NoFormError
 
     def _products(self, part: Expression, line: Equation, names: Mapping[str, str]) -> list[Product]:
-        """The terms of an expression, its axes called as `names` says."""
+        """The terms of an expression, with its axes renamed by `names`."""
         scope = self.graph.scope(line)
         if is_scalar(part):
             return [Product(self._number(part, scope), ())]
@@ -155,7 +155,7 @@ class _Reader:
         return name
 
     def _of_line(self, ref: Ref, names: Mapping[str, str]) -> list[Product]:
-        """A line in the place where it is read."""
+        """The terms of an equation, inlined where its result is read."""
         line = self.lines[ref.name]
         inner: dict[str, str] = {}
         for ours, theirs in zip(line.left, ref.index, strict=True):
@@ -180,7 +180,7 @@ class _Reader:
         return Factor(ref.name, tuple(axes))
 
     def _joined(self, terms: tuple[Product, ...], summed: Mapping[str, Any]) -> Product:
-        """The product of terms; a sum along what none of them has multiplies."""
+        """The product of terms. A summed axis that none of them has multiplies the coefficient by its size."""
         factors = tuple(factor for term in terms for factor in term.factors)
         read = {axis for factor in factors for axis in factor.axes}
         missing = {name: size for name, size in summed.items() if name not in read}
@@ -190,7 +190,7 @@ class _Reader:
 
 
 def _parts(entry: Index) -> tuple[str, ...]:
-    """The axes of a dimension; an index that is no axis, or all leading ones, has no place in a form."""
+    """The axes of a dimension. Other indices, and the ellipsis, cannot be in a form."""
     match entry:
         case str() if entry != "...":
             return (entry,)

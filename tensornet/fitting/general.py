@@ -1,7 +1,7 @@
-"""Factors of equations that are linear in each of them, and no sum of products: what is joined, moved, averaged.
+"""Factors of equations that are linear in each of them but no sum of products: concatenations, shifts, averages.
 
-Each factor in turn is solved for by LSMR (D. Fong, M. Saunders, SIAM J. Sci. Comput. 33 (2011), 2950), which
-asks for no more than the equations and their derivative, both of which the library plans.
+Each factor in turn is found by LSMR (D. Fong, M. Saunders, SIAM J. Sci. Comput. 33 (2011), 2950). LSMR needs
+only the equations and their derivative, and the library plans both.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..sizes import evaluate
 __all__ = ["General", "check_linear"]
 
 STEPS = 100
-"""Of LSMR, for one factor in one round."""
+"""The steps of LSMR for one factor in one round."""
 
 
 def check_linear(program: Graph, wanted: tuple[str, ...]) -> None:
-    """Refuses a program that is not linear in each of some leaves: whose derivative by one reads that one.
+    """Raises an error if a program is not linear in each of some leaves: if its derivative by a leaf reads that leaf.
 
     Raises:
-        EquationError: it is not, or it has no derivative, or does not read one.
+        EquationError: the program is not linear in a leaf, has no derivative, or does not read a leaf.
     """
     for name in wanted:
         if name not in program.needed():
@@ -47,14 +47,14 @@ def check_linear(program: Graph, wanted: tuple[str, ...]) -> None:
 
 @dataclass
 class General:
-    """A least squares problem in the leaves of a graph, and where they stand.
+    """A least squares problem in the leaves of a graph, and their current values.
 
     Attributes:
-        program: computes the weight, from parameters alone.
-        weight: what it is to be.
-        arrays: the values of its parameters.
-        wanted: those that are to be found.
-        turned: what weighs the columns of the weight, its own transpose.
+        program: the graph that computes the weight, from parameters alone.
+        weight: the array to approximate, with its columns weighed.
+        arrays: the values of the program's parameters.
+        wanted: the names of the parameters to be found.
+        turned: the linear map that weighs the columns of a weight; it is symmetric.
         regularization: λ, in units of the weight's mean square.
     """
 
@@ -74,7 +74,7 @@ class General:
         return {name: Executable(gradient(self.program, wrt=[name]), "numpy") for name in self.wanted}
 
     def value(self, changed: Mapping[str, Any]) -> Any:
-        """What the program gives, some leaves being others than they stand."""
+        """The weighed output of the program, with some leaves changed."""
         return self.turned(self._forward({**self.arrays, **changed}))
 
     def error(self) -> float:
@@ -83,7 +83,7 @@ class General:
         return float(np.linalg.norm(self.weight - self.value({}))) / (norm or 1.0)
 
     def start(self, generator: Any) -> None:
-        """Puts factors where rounds begin, at random."""
+        """Sets factors to random initial values."""
         shapes = {leaf.name: leaf.shape for leaf in self.program.parameters}
         for name in self.wanted:
             shape = tuple(evaluate(size, self.program.bound) for size in shapes[name])
@@ -91,7 +91,7 @@ class General:
             self.arrays[name] = made.astype(self.weight.dtype)
 
     def round(self) -> float:
-        """Moves each factor to where it is best, or nearer; the relative error."""
+        """Moves each factor to its optimum, or towards it. The result is the relative error."""
         for name in self.wanted:
             self.arrays[name] = self.arrays[name] + self._step(name)
         return self.error()
@@ -115,7 +115,7 @@ class General:
             (self.weight.size, before.size), matvec=forward, rmatvec=back, dtype=before.dtype
         )
         gap = (self.weight - base).ravel() - forward(before.ravel())
-        if damp:  # of the factor itself, not of the step
+        if damp:  # λ applies to the factor itself, not to the step
             return (
                 lsmr(operator, (self.weight - base).ravel(), damp=damp, maxiter=STEPS)[0].reshape(
                     before.shape
@@ -126,6 +126,6 @@ class General:
 
 
 def of_parameters(program: Graph) -> Graph:
-    """The program with every leaf a parameter, so that all are given by their names."""
+    """The program with every leaf as a parameter, so that all values are passed by name."""
     leaves = tuple(replace(leaf, kind="parameter", start=None, value=None) for leaf in program.leaves)
     return replace(program, leaves=leaves)

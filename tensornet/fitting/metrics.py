@@ -1,9 +1,9 @@
-"""What weighs the columns of a weight: the second moments of what is multiplied by it.
+"""Metrics for weights: the second moments of the tensors that they multiply.
 
-y = W·x differs from Ŵ·x by E‖(W − Ŵ)·x‖² = ‖(W − Ŵ)·C^½‖², C = E[x·xᵀ]. Where one factor alone has the axes of x,
-W·C^½ is fitted as it stands, and the root taken back out of that factor: with two factors nothing is nearer
-(P. Chen et al., 2021, "DRONE"; X. Wang et al., 2024, "SVD-LLM"). Else the root is one tensor more in each product,
-which stays as it is. Of a stack of weights W[l,o,i] there is one C for each l.
+y = W·x differs from Ŵ·x by E‖(W − Ŵ)·x‖² = ‖(W − Ŵ)·C^½‖², C = E[x·xᵀ]. If only one factor has the axes of x,
+W·C^½ is fitted directly, and that factor is then multiplied by the inverse of the root. With two factors this is
+optimal (P. Chen et al., 2021, "DRONE"; X. Wang et al., 2024, "SVD-LLM"). Otherwise the root is a further, constant
+factor of each product. A stack of weights W[l,o,i] has one C for each l.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .forms import Factor, Form, Product
 __all__ = ["DAMPING", "ROOT", "Metric", "holders", "times", "with_root"]
 
 DAMPING = 1e-4
-"""What is added to second moments of activations, in units of their mean, if nobody says."""
+"""The default damping of second moments of activations, in units of their mean."""
 
 ROOT = "√C"
-"""What the root is called among the tensors of a form: no name of the language."""
+"""The name of the root among the factors of a form. It is not a name that the language allows."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Metric:
     """Second moments of the columns of a weight.
 
     Attributes:
-        dims: the dimensions of the weight that the columns are.
-        moments: C, of as many rows and columns as these dimensions have elements together, the last varying fastest;
-            one after another for the places along the dimension that tells them apart, if one does.
-        damping: times the mean of its diagonal, added to it, so that columns never seen count as well.
-        apart: the dimension of the weight for each place along which there are moments of their own.
+        dims: the dimensions of the weight that make up its columns.
+        moments: C, with one row and one column for each element of these dimensions, the last dimension varying
+            fastest. With `apart`, a stack of such matrices.
+        damping: added to the diagonal, in units of its mean, so that columns without activations count too.
+        apart: the dimension of the weight that has its own moments for each position, if any.
     """
 
     dims: tuple[int, ...]
@@ -51,7 +51,7 @@ class Metric:
 
     @functools.cached_property
     def roots(self) -> tuple[Any, Any]:
-        """C^½ and its inverse, for C of mean diagonal 1."""
+        """C^½ and its inverse, for C scaled to mean diagonal 1 and damped."""
         moments = (self.moments + self.moments.mT) / 2
         mean = float(np.diagonal(moments, axis1=-2, axis2=-1).mean())
         values, vectors = np.linalg.eigh(moments / (mean or 1.0))
@@ -59,17 +59,20 @@ class Metric:
         return (vectors * values) @ vectors.mT, (vectors / values) @ vectors.mT
 
     def weighed(self, weight: Any) -> Any:
-        """W·C^½, of the shape of W."""
+        """W·C^½, with the shape of W."""
         return times(weight, self.dims, self.roots[0], self.apart)
 
     def norm(self, weight: Any) -> float:
-        """(E‖W·x‖²)^½ but for a number, with nothing damped."""
+        """(E‖W·x‖²)^½ up to a constant factor, without damping."""
         square = float(np.vdot(weight, times(weight, self.dims, self.moments, self.apart)))
         return math.sqrt(max(square, 0.0))
 
 
 def times(array: Any, dims: tuple[int, ...], matrix: Any, apart: int | None = None) -> Any:
-    """The array, some dimensions as one multiplied by a symmetric matrix, or by one for each place along another."""
+    """The array with some dimensions, taken as one, multiplied by a symmetric matrix.
+
+    With `apart`, there is one matrix for each position along that dimension.
+    """
     first = () if apart is None else (apart,)
     ends = (*range(len(first)), *range(array.ndim - len(dims), array.ndim))
     moved = np.moveaxis(array, (*first, *dims), ends)
@@ -81,9 +84,9 @@ def times(array: Any, dims: tuple[int, ...], matrix: Any, apart: int | None = No
 def holders(
     form: Form, wanted: tuple[str, ...], axes: tuple[str, ...], apart: tuple[str, ...] = ()
 ) -> tuple[Factor, ...] | None:
-    """The factor in each product that alone has all of some axes, if there is one in each, and is to be found.
+    """The wanted factor in each product that alone has the given axes, all of them, and also the axes `apart`.
 
-    It has those too by whose places these are told apart.
+    None if a product has no such factor.
     """
     found = []
     for product in form.products:
@@ -95,7 +98,7 @@ def holders(
 
 
 def with_root(form: Form, axes: tuple[str, ...], apart: tuple[str, ...] = ()) -> Form:
-    """The form of Ŵ·C^½: the root has the axes of the columns, and those of the result in their place."""
+    """The form of Ŵ·C^½. The root has the axes of the columns, and new axes that replace them in the result."""
     new = {axis: f"{axis}″" for axis in axes}
     root = Factor(ROOT, (*apart, *axes, *new.values()))
     products = tuple(Product(each.coefficient, (*each.factors, root)) for each in form.products)

@@ -1,4 +1,4 @@
-"""How near a graph can come to weights that it does not have yet: the error of the best factors."""
+"""The least error with which a graph can approximate given weights: the error of the best factors."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from .approximating import approximate, numbers
 __all__ = ["nearest"]
 
 WEIGHT = "weight"
-"""What the weight of a layer is called that has none."""
+"""The name of the weight that a layer computes implicitly."""
 
 
 def nearest(graph: Graph, weights: Any) -> float:
     """The least relative error, (Σ ‖W − Ŵ‖² / Σ ‖W‖²)^½ over the weights, that the factors of a graph can have.
 
     Args:
-        graph: that has the weights as parameters, or computes them of others, as `substitute` makes it; or a layer
-            that multiplies its one input by its parameters.
-        weights: name to array; or, of such a layer, the one array, its dimensions those of results and then of
-            inputs: W[o,i] of y = x·Wᵀ.
+        graph: a graph that has the weights as parameters or, after `substitute`, computes them from parameters; or
+            a layer that multiplies its one input by its parameters.
+        weights: name to array; or, for such a layer, one array with the dimensions of the result first and then
+            those of the input: W[o,i] of y = x·Wᵀ.
 
     Raises:
-        EquationError: the graph has no such weight, or it is not linear in each factor.
-        ShapeError: it is of another shape.
-        DtypeError: a weight holds no finite real numbers.
+        EquationError: the graph has no such weight, or a weight is not linear in each factor.
+        ShapeError: a weight has another shape than in the graph.
+        DtypeError: a weight holds other values than finite real numbers.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -60,7 +60,7 @@ def nearest(graph: Graph, weights: Any) -> float:
 
 
 def _error(graph: Graph, name: str | None, array: Any) -> float:
-    """That of one weight; without a name, of what the input of a layer is multiplied by."""
+    """The error of one weight; without a name, of the tensor that multiplies the input of a layer."""
     leaf = next((leaf for leaf in graph.parameters if leaf.name == name), None)
     if leaf is not None:
         _reshaped(array, [evaluate(size, graph.bound) for size in leaf.shape], leaf.name)
@@ -79,7 +79,10 @@ def _error(graph: Graph, name: str | None, array: Any) -> float:
 
 
 def _reshaped(array: Any, shape: Sequence[Any], name: str) -> Any:
-    """The array with dimensions of several axes taken apart, as a layer may have them; open sizes take any."""
+    """The array in the shape that a graph has, where composite dimensions may be split.
+
+    The array stays as it is if the shape has open sizes.
+    """
     known = [size for size in shape if isinstance(size, int)]
     if len(known) < len(shape):
         return array
@@ -90,7 +93,7 @@ def _reshaped(array: Any, shape: Sequence[Any], name: str) -> Any:
 
 
 def _multiplying(flat: Graph) -> Graph:
-    """What a layer multiplies its one input by, as a graph: the axes of results, then those of the input."""
+    """The tensor that multiplies the one input of a layer, as a graph: the axes of the result, then of the input."""
     found = [
         (line, part, ref)
         for line in flat.own

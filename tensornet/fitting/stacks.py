@@ -1,9 +1,9 @@
-"""Weights that share factors as one weight: the stack of them, with an axis for which it is.
+"""Weights that share factors as one stacked weight, with an axis that numbers the weights.
 
 W_l[o,i] = Σ U[o,r]·S_l[r,s]·V[s,i]   →   W[l,o,i] = Σ U[o,r]·S[l,r,s]·V[s,i]
 
-What each has of its own gets the axis, what they share has it not: so the stack is of a form as any weight is, and
-fitted as one.
+Factors that belong to one weight get the new axis; shared factors do not. The stack has a form like any weight, and
+is fitted as one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["Stack", "sharing", "stack_of"]
 
 
 def sharing(found: Sequence[Replacement], before: Collection[str]) -> list[tuple[Replacement, ...]]:
-    """The weights, those together that hang together by factors which they share.
+    """The weights in groups: those connected by shared factors are in one group.
 
     Args:
-        found: the weights, and what stands in the place of each.
-        before: the parameters that there were already: they stay as they are, and nothing hangs by them.
+        found: the weights, and what replaces each.
+        before: the parameters of the original graph. They keep their values, and do not connect weights.
     """
     groups: list[tuple[set[str], list[Replacement]]] = []
     for each in found:
@@ -47,12 +47,12 @@ def sharing(found: Sequence[Replacement], before: Collection[str]) -> list[tuple
 
 @dataclass(frozen=True)
 class Stack:
-    """Weights that share factors, as one.
+    """Weights that share factors, as one weight.
 
     Attributes:
-        program: what computes the stack; its leaves have the names that they have for the first weight.
-        names: for each weight, what it calls each leaf of the program.
-        own: the leaves of the program that each weight has of its own.
+        program: the graph that computes the stack; its leaves are named as for the first weight.
+        names: for each weight, the leaf of the program to the name of that leaf in the weight's own program.
+        own: the leaves of the program that are not shared.
     """
 
     program: Graph
@@ -60,7 +60,7 @@ class Stack:
     own: frozenset[str]
 
     def gathered(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays of the leaves of the program, of those of the weights' leaves, as far as these are there."""
+        """The arrays of the program's leaves, stacked from those of the weights. Leaves without arrays are left out."""
         first = self.names[0]
         return {
             name: np.stack([arrays[names[name]] for names in self.names])
@@ -71,7 +71,7 @@ class Stack:
         }
 
     def spread(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays of the weights' leaves, of those of the leaves of the program."""
+        """The arrays of the weights' leaves, taken from those of the program's leaves."""
         return {
             names[name]: array[number] if name in self.own else array
             for name, array in arrays.items()
@@ -80,10 +80,10 @@ class Stack:
 
 
 def stack_of(group: Sequence[Replacement]) -> Stack:
-    """Weights that share factors as one weight.
+    """The stack of weights that share factors.
 
     Raises:
-        EquationError: they are not of one equation.
+        EquationError: the weights have different equations.
     """
     programs = [each.program for each in group]
     uses = Counter(leaf.name for program in programs for leaf in program.leaves)
@@ -111,13 +111,13 @@ def _tensors(program: Graph) -> list[str]:
 
 
 def _named_as(first: Graph, program: Graph, shared: Collection[str]) -> dict[str, str]:
-    """For the tensors of the first program, those that stand in their places in another."""
+    """The tensors of the first program to their counterparts in another."""
     ours, theirs = ([name for name in _tensors(each) if name not in shared] for each in (first, program))
     return {**dict(zip(ours, theirs, strict=False)), **{name: name for name in shared}}
 
 
 def _shown(program: Graph, names: Mapping[str, str]) -> list[str]:
-    """The program in the names that the first one has, as text."""
+    """The program as text, with the names of the first program."""
     first = {theirs: ours for ours, theirs in names.items()}
     leaves = (replace(leaf, name=first.get(leaf.name, leaf.name), start=None) for leaf in program.leaves)
     values = ((leaf, [evaluate(size, program.bound) for size in leaf.shape]) for leaf in leaves)
@@ -126,7 +126,7 @@ def _shown(program: Graph, names: Mapping[str, str]) -> list[str]:
 
 
 def _stacked(programs: Sequence[Graph], names: Sequence[Mapping[str, str]], own: frozenset[str]) -> Graph:
-    """The first program with an axis more for what is not shared, and all that is computed of it."""
+    """The first program with a new axis for the leaves that are not shared, and for all that depends on them."""
     first = programs[0]
     taken = {axis for line in first.own for axis in line.axes} | set(first.bound) | set(first.named)
     axis = fresh("l", taken)
@@ -153,7 +153,7 @@ def _stacked(programs: Sequence[Graph], names: Sequence[Mapping[str, str]], own:
 
 
 def _grown(expression: Expression, names: Collection[str], axis: str) -> Expression:
-    """The expression that reads some tensors at a place along an axis that they have first."""
+    """The expression with a new leading axis for each reference to some tensors."""
     found = transform(expression, lambda part: _grown(part, names, axis))
     if isinstance(found, Ref) and found.name in names:
         return replace(found, index=(axis, *found.index))

@@ -1,8 +1,8 @@
-"""All factors moved at once, where one after another gets slow.
+"""All factors moved at once, for problems where alternating rounds get slow.
 
 The step of Levenberg and Marquardt solves (JᵀJ + μ)·δ = Jᵀ·(W − Ŵ), J the derivative of Ŵ by all factors. A block
-of JᵀJ, of two factors, is a contraction of the others with themselves, diagonal in what axes of the weight the
-two have in common; no row of J is made.
+of JᵀJ belongs to two factors. It is a contraction of the others with themselves, and is diagonal in the axes of the
+weight that the two share. J itself is never built.
 
 Sources: D. Marquardt, J. SIAM 11 (1963), 431; G. Tomasi, R. Bro, Comput. Stat. Data Anal. 50 (2006), 1700.
 """
@@ -21,10 +21,10 @@ from .forms import Factor, Product
 __all__ = ["Together", "fits_in"]
 
 UNKNOWNS = 500
-"""So many elements factors may have together: the matrix has as many rows and columns."""
+"""The most elements that all factors may have together. The matrix has this many rows and columns."""
 
 FIRST, LOWEST, HIGHEST = 1e-3, 1e-15, 1e6
-"""μ, in units of the mean of the diagonal: at first, and between what bounds."""
+"""The first value of μ, in units of the mean of the diagonal, and its bounds."""
 
 
 def fits_in(least: Least) -> bool:
@@ -33,7 +33,7 @@ def fits_in(least: Least) -> bool:
 
 
 class Together:
-    """Steps of Levenberg and Marquardt from where a problem stands."""
+    """Steps of Levenberg and Marquardt from the current factors of a problem."""
 
     def __init__(self, least: Least) -> None:
         self.least = least
@@ -52,7 +52,7 @@ class Together:
         return float(np.vdot(gap, gap)) + least.penalty * ridge
 
     def round(self) -> float:
-        """One step that lowers the loss, if there is one; the relative error."""
+        """Takes one step that lowers the loss, if there is one. The result is the relative error."""
         least, before = self.least, self.loss()
         matrix, gradient = self.matrix(), self.gradient()
         mean = float(np.trace(matrix)) / self.count or 1.0
@@ -95,7 +95,7 @@ class Together:
         return whole
 
     def _block(self, first: Product, a: Factor, second: Product, b: Factor) -> Any:
-        """What two factors have to do with one another: ∂Ŵ/∂a · ∂Ŵ/∂b, as a matrix."""
+        """The block of JᵀJ for two factors: ∂Ŵ/∂a · ∂Ŵ/∂b, as a matrix."""
         form, outer = self.least.form, set(self.least.form.axes)
         other = tuple(axis if axis in outer else primed(axis) for axis in b.axes)
         axes = tuple(dict.fromkeys((*a.axes, *other)))
@@ -114,7 +114,10 @@ class Together:
         return block.reshape(form.count(a.axes), form.count(b.axes))
 
     def _operands(self, first: Product, a: Factor, second: Product, b: Factor) -> list[Named]:
-        """The other factors of both; one that is in both, and alone has its axes, as a small square."""
+        """The other factors of both products.
+
+        A factor of both becomes its Gram matrix if that is small and no other factor shares its axes of the weight.
+        """
         outer = set(self.least.form.axes)
         once, twice = list(first.without(a.name)), list(second.without(b.name))
         found: list[Named] = []

@@ -1,18 +1,18 @@
-"""Factors that hang together as a tree, fitted by singular value decompositions.
+"""Factors that form a tree, fitted by singular value decompositions.
 
-Two factors share the axes that are summed between them, their bond, and each axis of the weight belongs to one
-factor, or to all: such are low rank, Kronecker products of two, tensor trains, block tensor trains, Tucker and
-hierarchical Tucker forms. A factor at the end of the tree holds the leading singular vectors of the weight,
-unfolded to its axes and all others; what is left is a weight of the rest of the tree:
+The axes that are summed between two factors are their bond. Each axis of the weight belongs to one factor, or to
+all. Low rank, Kronecker products of two, tensor trains, block tensor trains, Tucker and hierarchical Tucker forms
+are of this kind. A factor at an end of the tree holds the leading singular vectors of the weight, unfolded to the
+axes of the factor and all others. The remainder is a weight of the rest of the tree:
 
     W(rows, columns) ≈ U · (Uᵀ·W),    U the R leading left singular vectors, R the size of the bond
 
-so that the squared error is at most the sum of what the unfoldings of W leave out, one for each bond. With two
-factors nothing is nearer.
+The squared error is at most the sum of the squared errors of the truncated unfoldings of W, one for each bond. With
+two factors this is optimal.
 
 Sources: C. Eckart, G. Young, Psychometrika 1 (1936); L. De Lathauwer, B. De Moor, J. Vandewalle, SIAM J. Matrix
 Anal. Appl. 21 (2000), 1253 and 1324; I. Oseledets, SIAM J. Sci. Comput. 33 (2011), 2295; N. Vannieuwenhoven,
-R. Vandebril, K. Meerbergen, SIAM J. Sci. Comput. 34 (2012), A1027; of Kronecker products: C. Van Loan,
+R. Vandebril, K. Meerbergen, SIAM J. Sci. Comput. 34 (2012), A1027; for Kronecker products: C. Van Loan,
 N. Pitsianis, in Linear Algebra for Large Scale and Real-Time Applications (1993), 293.
 """
 
@@ -35,12 +35,12 @@ __all__ = ["Cut", "Tree", "leading", "singular_vectors", "split", "squared_value
 
 @dataclass(frozen=True)
 class Cut:
-    """A factor taken off a tree.
+    """A factor that is split off a tree.
 
     Attributes:
-        factor: it.
-        rows, columns: the axes of what is left of the weight that it has, and the others.
-        bond: the axes between it and the rest.
+        factor: the factor.
+        rows, columns: the axes of the remaining weight that the factor has, and those that it does not have.
+        bond: the axes between the factor and the rest of the tree.
     """
 
     factor: Factor
@@ -51,13 +51,13 @@ class Cut:
 
 @dataclass(frozen=True)
 class Tree:
-    """A product whose factors hang together as a tree.
+    """A product whose factors form a tree.
 
     Attributes:
-        form: what it is of.
-        product: its factors hang together as a tree.
-        shared: the axes of the weight that all of several factors have.
-        bonds: the pairs of factors that are joined, and the axes between them, none where these are apart.
+        form: the form that has the product.
+        product: the product.
+        shared: the axes of the weight that all factors have, if there are several.
+        bonds: pairs of connected factors to the axes between them; an empty bond connects separate parts.
     """
 
     form: Form
@@ -72,27 +72,27 @@ class Tree:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether nothing comes nearer than `decomposed`."""
+        """Whether `decomposed` gives the least error."""
         return len(self.factors) <= 2
 
     @property
     def is_around(self) -> bool:
-        """Whether factors at its ends are found each by itself, and the centre of what they leave."""
+        """Whether three or more factors form a star. The ends are found separately, then the centre from them."""
         return self.centre is not None and not self.is_optimal
 
     @property
     def centre(self) -> Factor | None:
-        """The factor that all others are joined to, where there is one."""
+        """The factor that is connected to all others, if there is one."""
         around = Counter(name for pair in self.bonds for name in pair)
         return next((each for each in self.factors if around[each.name] == len(self.factors) - 1), None)
 
     def bond(self, a: str, b: str) -> tuple[str, ...]:
-        """The axes between two factors that are joined."""
+        """The axes between two connected factors."""
         return self.bonds[frozenset((a, b))]
 
     @functools.cached_property
     def cuts(self) -> tuple[Cut, ...]:
-        """A factor after another at an end of what is left of the tree, the one of the fewest rows first."""
+        """The factors in the order of decomposition: at each step the end of the remaining tree with fewest rows."""
         waiting = {factor.name: factor for factor in self.factors}
         joined, axes, found = dict(self.bonds), self.form.axes, list[Cut]()
         while len(waiting) > 1:
@@ -106,7 +106,7 @@ class Tree:
 
     @functools.cached_property
     def around(self) -> tuple[Cut, ...]:
-        """Each factor at an end of its own, all others being around a centre."""
+        """The cut of each factor around the centre, each from the whole weight."""
         assert self.centre is not None
         found, axes = list[Cut](), self.form.axes
         for factor in self.ends:
@@ -117,7 +117,7 @@ class Tree:
         return tuple(found)
 
     def decomposed(self, weight: Any) -> dict[str, Any]:
-        """The factors, by one decomposition for each bond; no two bonds need the same unfolding.
+        """The factors, by one decomposition for each bond. Each bond has a different unfolding.
 
         Args:
             weight: an array of the form's axes.
@@ -143,7 +143,7 @@ class Tree:
         return chosen, next(pair for pair in joined if chosen.name in pair)
 
     def _split(self, rest: Named, cut: Cut) -> tuple[Any, Named]:
-        """A factor, and what is left of the weight without its axes."""
+        """A factor, and the remaining weight with the bond in place of the factor's rows."""
         matrix = unfolded(rest, self.shared, cut.rows, cut.columns)
         vectors, left = split(matrix, self.form.count(cut.bond))
         ours, theirs = (*self.shared, *cut.rows, *cut.bond), (*self.shared, *cut.bond, *cut.columns)
@@ -151,18 +151,18 @@ class Tree:
         return made, Named(left.reshape(self.form.shape(theirs)), theirs)
 
     def truncated(self, weight: Any) -> dict[str, Any]:
-        """The factors where all others are around a centre: the leading singular vectors of each unfolding of W."""
+        """The factors of a star: each end holds the leading singular vectors of its unfolding of W."""
         whole = Named(weight, self.form.axes)
         return self._with_centre(weight, {factor.name: self._basis(whole, factor) for factor in self.ends})
 
     def iterated(self, weight: Any, factors: Mapping[str, Any]) -> dict[str, Any]:
-        """Better factors where all others are around a centre: one round of higher-order orthogonal iteration.
+        """Better factors of a star, by one round of higher-order orthogonal iteration.
 
-        With the other factors as they are, the leading singular vectors of Y = Wᵀ·(other factors) are best.
+        With the other factors fixed, the leading singular vectors of Y = Wᵀ·(other factors) are optimal.
 
         Args:
             weight: an array of the form's axes.
-            factors: as `truncated` gives them: all but the centre have orthonormal columns, or zero ones.
+            factors: factors as from `truncated`: columns of all but the centre are orthonormal or zero.
         """
         made = dict(factors)
         for factor in self.ends:
@@ -181,7 +181,7 @@ class Tree:
         return {**made, centre.name: _moved(self._projected(weight, self.ends, made), centre.axes)}
 
     def _basis(self, rest: Named, factor: Factor) -> Any:
-        """A factor at an end: the leading singular vectors of what is unfolded to its axes."""
+        """The factor at an end: the leading singular vectors of a tensor, unfolded to the axes of the factor."""
         assert self.centre is not None
         bond = self.bond(factor.name, self.centre.name)
         rows = tuple(axis for axis in factor.axes if axis not in bond and axis not in self.shared)
@@ -191,7 +191,7 @@ class Tree:
         return _moved(Named(vectors.reshape(self.form.shape(axes)), axes), factor.axes)
 
     def _projected(self, weight: Any, factors: Sequence[Factor], made: Mapping[str, Any]) -> Named:
-        """The weight, some of its axes taken to the bonds of their factors."""
+        """The weight contracted with some factors, so that bonds replace the axes of these factors."""
         operands = [Named(made[factor.name], factor.axes) for factor in factors]
         gone = {axis for factor in factors for axis in factor.axes if axis in self.form.axes}
         kept = tuple(axis for axis in self.form.axes if axis not in gone or axis in self.shared)
@@ -200,7 +200,7 @@ class Tree:
 
 
 def tree_of(form: Form, product: Product) -> Tree | None:
-    """The tree that the factors of a product are, or nothing."""
+    """The tree that the factors of a product form, or None."""
     factors = product.factors
     readers = Counter(axis for factor in factors for axis in factor.axes)
     if set(form.axes) - set(readers) or len({factor.name for factor in factors}) < len(factors):
@@ -225,7 +225,7 @@ def _bonds(form: Form, factors: Sequence[Factor]) -> dict[frozenset[str], tuple[
 def _spanning(
     bonds: Mapping[frozenset[str], tuple[str, ...]], names: Sequence[str]
 ) -> dict[frozenset[str], tuple[str, ...]] | None:
-    """The bonds, and between parts that none joins one of no axes; nothing if there is a circle."""
+    """The bonds, plus empty bonds that connect separate parts; None if the bonds form a cycle."""
     part = {name: name for name in names}
 
     def join(a: str, b: str) -> bool:
@@ -243,7 +243,7 @@ def _spanning(
 
 
 def unfolded(tensor: Named, shared: tuple[str, ...], rows: tuple[str, ...], columns: tuple[str, ...]) -> Any:
-    """The tensor as matrices, one for each place along the shared axes."""
+    """The tensor as matrices, one for each position along the shared axes."""
     moved = _moved(tensor, (*shared, *rows, *columns))
     shape = moved.shape
     cut = len(shared) + len(rows)
@@ -256,11 +256,11 @@ def _moved(tensor: Named, axes: tuple[str, ...]) -> Any:
 
 
 def split(matrix: Any, rank: int, vectors: Any = None) -> tuple[Any, Any]:
-    """U·V ≈ A, the columns of U orthonormal, and those beyond the rows of A zero.
+    """U·V ≈ A, where the first min(m, n) columns of U are orthonormal and further ones are zero.
 
     Args:
         matrix: A[..., m, n].
-        rank: R, the columns of U[..., m, R] and the rows of V[..., R, n].
+        rank: R, the number of columns of U[..., m, R] and of rows of V[..., R, n].
         vectors: all left singular vectors of A, if they are known.
     """
     vectors = leading(matrix, rank) if vectors is None else vectors[..., :rank]
@@ -270,7 +270,10 @@ def split(matrix: Any, rank: int, vectors: Any = None) -> tuple[Any, Any]:
 
 
 def leading(matrix: Any, rank: int) -> Any:
-    """The `rank` leading left singular vectors of A[..., m, n], or all min(m, n) of them."""
+    """The `rank` leading left singular vectors of A[..., m, n], or all min(m, n) of them.
+
+    The identity, which spans the same space, if m is at most `rank` and n.
+    """
     rows, columns = matrix.shape[-2:]
     if rows <= rank and rows <= columns:
         return np.broadcast_to(np.eye(rows, dtype=matrix.dtype), (*matrix.shape[:-2], rows, rows))
@@ -283,7 +286,8 @@ def leading(matrix: Any, rank: int) -> Any:
 def singular_vectors(matrix: Any) -> Any:
     """All min(m, n) left singular vectors of A[..., m, n], those of the largest values first.
 
-    A wide matrix is decomposed by A·Aᵀ, a tall one by its triangular factor, so that the long side costs one product.
+    A wide float64 matrix is decomposed by A·Aᵀ, a tall one by its triangular factor. The long side then costs one
+    product.
     """
     rows, columns = matrix.shape[-2:]
     if 2 * columns <= rows:
@@ -296,7 +300,7 @@ def singular_vectors(matrix: Any) -> Any:
 
 
 def squared_values(matrix: Any) -> Any:
-    """The squares of the singular values of A[..., m, n], the largest first, by A·Aᵀ or Aᵀ·A, whichever is smaller."""
+    """The squared singular values of A[..., m, n], the largest first, from the smaller one of A·Aᵀ and Aᵀ·A."""
     other = matrix.swapaxes(-1, -2)
     square = other @ matrix if matrix.shape[-1] < matrix.shape[-2] else matrix @ other
     return np.maximum(np.linalg.eigvalsh(square), 0.0)[..., ::-1]

@@ -1,11 +1,11 @@
-"""What a weight loses in the form of a tree at one rank after another: decomposed once, cut down again and again.
+"""Errors of a weight in the form of a tree at many ranks: the weight is decomposed once, and truncated for each rank.
 
 Ŵ is W projected onto the leading singular vectors of its unfoldings, one bond after another, so that
 
     ‖W − Ŵ‖² = ‖W‖² − ‖Ŵ‖²
 
-and ‖Ŵ‖² is the sum of the squared singular values that are left at the last bond; around a centre, that of the squared
-elements of the part of the core that is left.
+‖Ŵ‖² is the sum of the squared singular values that are kept at the last bond. Around a centre, it is the sum of the
+squared elements of the part of the core that is kept.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Truncations"]
 
 @dataclass(frozen=True, eq=False)
 class Truncations:
-    """A weight whose decompositions are kept.
+    """A weight with a cache of its decompositions.
 
     Attributes:
         weight: an array.
-        metric: what weighs its columns, if anything does.
+        metric: the metric that weighs its columns, if there is one.
     """
 
     weight: Any
@@ -40,7 +40,7 @@ class Truncations:
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     def error(self, tree: Tree) -> float:
-        """‖W − Ŵ‖ / ‖W‖ of the factors that decompositions give, its columns weighed."""
+        """‖W − Ŵ‖ / ‖W‖ of the factors that decompositions give, with weighed columns if there is a metric."""
         if self.metric is None:
             return self._lost(tree)
         names = tuple(factor.name for factor in tree.factors)
@@ -65,13 +65,13 @@ class Truncations:
         return math.sqrt(max(0.0, 1.0 - kept / self._square)) if self._square else 0.0
 
     def _in_core(self, tree: Tree) -> float:
-        """‖Ŵ‖² around a centre: of the core of full rank the part that is kept."""
+        """‖Ŵ‖² around a centre: the sum of squares in the kept part of the core of full rank."""
         squares = self._once(("core", tree.product), tree, (), lambda: self._core(tree))
         ranks = (tree.form.count(cut.bond) for cut in tree.around)
         return float(squares[tuple(min(r, size) - 1 for r, size in zip(ranks, squares.shape, strict=True))])
 
     def _core(self, tree: Tree) -> Any:
-        """The squares of the core of full rank, added up along all bonds."""
+        """The cumulative sums of the squares of the core of full rank, along all bonds."""
         rest = _whole(self.weight, tree.form)
         for cut in tree.around:
             vectors = self._vectors(tree, cut)
@@ -90,7 +90,7 @@ class Truncations:
         return squares
 
     def _at_last_bond(self, tree: Tree) -> float:
-        """‖Ŵ‖² along a tree: of the singular values at the last bond the squares of those that are kept."""
+        """‖Ŵ‖² along a tree: the sum of the squared singular values that are kept at the last bond."""
         *cuts, last = tree.cuts
         rest = _whole(self.weight, tree.form)
         for cut in cuts:
@@ -113,7 +113,7 @@ class Truncations:
         return unfolded(found, (), tree.form.axes, ()).reshape(self.weight.shape)
 
     def _projected(self, rest: Named, tree: Tree, cuts: Sequence[Cut]) -> Named:
-        """What is left of the weight, in terms of the leading singular vectors at each of some bonds."""
+        """The remaining weight, projected onto the leading singular vectors at each of some bonds."""
         if not cuts:
             return rest
         cut, *others = cuts
@@ -124,7 +124,7 @@ class Truncations:
         return Named(again.reshape(tree.form.shape(axes)), axes)
 
     def _split(self, rest: Named, tree: Tree, cut: Cut) -> tuple[Any, Named]:
-        """The leading singular vectors at a bond, and what is left of the weight in their terms."""
+        """The leading singular vectors at a bond, and the coefficients of the remaining weight in this basis."""
         vectors = self._vectors(tree, cut) if tree.is_around or cut is tree.cuts[0] else None
         matrix = unfolded(rest, tree.shared, cut.rows, cut.columns)
         vectors, left = split(matrix, tree.form.count(cut.bond), vectors)
@@ -141,7 +141,7 @@ class Truncations:
         return self._once("vectors", tree, cut.rows, vectors)
 
     def _once(self, what: Any, tree: Tree, rows: Sequence[str], make: Callable[[], Any]) -> Any:
-        """What follows from the weight and how it is unfolded, whatever the ranks, made once."""
+        """A result that depends on the weight and its unfolding but not on ranks, computed once."""
         axes = tree.form.axes
         key = (what, tree.form.shape(axes), *(tuple(map(axes.index, each)) for each in (rows, tree.shared)))
         if key not in self._kept:

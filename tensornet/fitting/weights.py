@@ -1,4 +1,4 @@
-"""The weights of a trained graph as factors: each brought into the form that equations put in its place."""
+"""The weights of a trained graph as factors: each approximated in the form of the equations that replace it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["Misfit", "fit"]
 
 @dataclass(frozen=True)
 class Misfit:
-    """What is lost where factors stand for a weight.
+    """The errors of the factors that replace a weight.
 
     Attributes:
         weight: ‖W − Ŵ‖ / ‖W‖.
-        output: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the batches that were given, nothing where none were, or where the weight is
-            not simply multiplied by something.
+        output: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the given batches. None without batches, or if the graph does not simply
+            multiply the weight by other tensors.
     """
 
     weight: float
@@ -52,45 +52,49 @@ def fit(
     dtype: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Misfit]]:
-    """Parameters for a graph in which equations stand in the place of weights: those nearest to the weights.
+    """The parameters with which the equations of a substituted graph approximate trained weights best.
 
-    For each weight W and its equation Ŵ = f(factors), linear in each factor, least
+    Each weight W has an equation Ŵ = f(factors) that is linear in each factor. The fit minimizes
 
         ‖W − Ŵ‖² + λ·Σ‖factor‖²,    or, with `inputs`,    E‖(W − Ŵ)·x‖²
 
-    over what the weight is multiplied by in the graph, x. How is told from the equation: two factors (low rank, a
-    sum of Kronecker products, each for all places of axes that both have) by one singular value decomposition, which
-    nothing betters; tensor trains, block tensor trains and trees by one for each bond (Oseledets 2011); Tucker forms
-    by these, then higher-order orthogonal iteration (De Lathauwer, De Moor, Vandewalle 2000); Kronecker products as
-    Van Loan and Pitsianis (1993); all others, as CP, tensor rings, sums of such, by alternating least squares
-    (Kolda, Bader 2009). Factors are then scaled to equal norms, which changes no product. Weights that share factors
-    are fitted as one, the stack of them, W[l,o,i], each weighed by what it meets itself.
+    where x is the tensor that the graph multiplies by the weight. The equation decides the method:
+
+    - Two factors (low rank, a sum of Kronecker products, also batched over axes that both have): one singular value
+      decomposition, which is optimal. Kronecker products follow Van Loan and Pitsianis (1993).
+    - Tensor trains, block tensor trains and trees: one decomposition for each bond (Oseledets 2011).
+    - Tucker forms: these, then higher-order orthogonal iteration (De Lathauwer, De Moor, Vandewalle 2000).
+    - All others, such as CP, tensor rings and sums: alternating least squares (Kolda, Bader 2009).
+
+    Factors are then scaled to equal norms, which changes no product. Weights that share factors are fitted as one
+    stack, W[l,o,i], each with its own metric.
 
     Args:
         graph: the graph that was trained.
         params: its parameters, name to array of any library.
-        substituted: the same with equations in the place of parameters, as `tensornet.substitute` makes it.
-        inputs: batches to weigh weights by: an array, a tuple of the graph's inputs in order, or an iterable of such.
-        iterations: rounds at most, for each weight; by default 2 for trains, and 200 or, of very large
-            factors, 5 for other forms that have any.
-        restarts: how many starts are tried where there are rounds of least squares, the first from singular
-            vectors, the others random; the best is kept.
+        substituted: the graph with equations in place of weights, as from `tensornet.substitute`.
+        inputs: batches that weigh the error: an array, a tuple of the graph's inputs in order, or an iterable of these.
+        iterations: the limit of rounds for each weight. The default is 2 for trains, or 0 if they have large ranks.
+            For other forms it is 200, or 5 for very large factors.
+        restarts: the number of starts where there are rounds of least squares. The first start uses singular
+            vectors, the others are random; the best result is kept.
         regularization: λ, in units of the mean square of the weight.
-        tolerance: rounds end when one lowers the error by less than this part.
-        damping: added to the second moments of x, in units of their mean, so that what was not seen counts.
-        seed: of random starts.
-        dtype: the element type of the computation; float64 if not given, but for very large float32 weights.
+        tolerance: rounds end when one lowers the error by less than this fraction.
+        damping: added to the second moments of x, in units of their mean, so that directions without data count.
+        seed: the seed of random starts.
+        dtype: the element type of the computation; by default float64, but float32 for very large float32 weights.
         progress: called after each round.
 
     Returns:
-        The parameters of `substituted`, the new ones of the library, element type and device of the weights that
-        they stand for; and what is lost, by the name of each weight.
+        The parameters of `substituted`, and the errors by the name of each weight. New parameters have the library,
+        element type and device of the weights that they replace.
 
     Raises:
-        EquationError: no weight is replaced; or an equation is not linear in each of its new parameters; weights that
-            share factors are not of one equation, or not multiplied alike where they are to be weighed.
-        ShapeError: a parameter is missing, or of another shape.
-        DtypeError: a weight holds no finite real numbers.
+        EquationError: no weight is replaced; a replaced weight depends on an input; an equation is not linear in each
+            of its new parameters; weights that share factors have different equations or, with `inputs`, are
+            multiplied along different dimensions.
+        ShapeError: a parameter is missing, unknown, or has another shape.
+        DtypeError: a weight holds other values than finite real numbers.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -137,7 +141,7 @@ def fit(
 
 
 def _known(each: Replacement, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Those leaves of a weight's program that stay as they are."""
+    """The leaves of a weight's program that keep their values."""
     known = {leaf.name: params[leaf.name] for leaf in each.program.parameters if leaf.name in params}
     return known if each.kept is None else {**known, each.kept: params[each.path]}
 
@@ -148,7 +152,7 @@ def _fitted_together(
     settings: Settings,
     weighed: Mapping[str, Metric],
 ) -> tuple[dict[str, Any], dict[str, Misfit]]:
-    """The factors of weights that share some, and what each weight loses."""
+    """The factors of weights that share some, and the errors of each weight."""
     stack, like = stack_of(group), params[group[0].path]
     backend = backend_of(like)
     dtype, device = backend.dtype(like), backend.device(like)
@@ -176,10 +180,10 @@ def _fitted_together(
 
 
 def _metric_of(paths: Sequence[str], weighed: Mapping[str, Metric]) -> Metric:
-    """What weighs the stack of weights: each by what it meets itself.
+    """The metric of a stack of weights, with the moments of each weight.
 
     Raises:
-        EquationError: some are not multiplied by anything, or along other dimensions.
+        EquationError: a weight has no metric, or its columns are other dimensions.
     """
     like, first = next(iter(weighed.items()))
     for path in paths:
@@ -191,13 +195,17 @@ def _metric_of(paths: Sequence[str], weighed: Mapping[str, Metric]) -> Metric:
 
 
 def _misfit(weight: Any, made: Any, metric: Metric | None) -> Misfit:
-    """What is lost of a weight."""
+    """The errors of a weight."""
     output = None if metric is None else metric.norm(weight - made) / (metric.norm(weight) or 1.0)
     return Misfit(float(np.linalg.norm(weight - made)) / (float(np.linalg.norm(weight)) or 1.0), output)
 
 
 def _replacements(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
-    """The weights that are computed in the other graph."""
+    """The weights that the other graph computes.
+
+    Raises:
+        EquationError: there are none, or one depends on an input.
+    """
     found = replaced(graph, substituted)
     if not found:
         fix = "give the graph that tensornet.substitute made of it"
@@ -214,7 +222,7 @@ def _all_of(graph: Graph, arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a graph, in its order.
 
     Raises:
-        ShapeError: there is one that no weight is computed from, and that was none before.
+        ShapeError: a new parameter belongs to no weight, so that nothing determines its value.
     """
     missing = [leaf.name for leaf in graph.parameters if leaf.name not in arrays]
     if missing:

@@ -1,4 +1,4 @@
-"""What each of many graphs costs, in one table.
+"""Sweeps: the costs of many graphs in one table.
 
-In: graphs by name, or what builds them and settings to choose from. Out: a `Sweep`, a row for each.
+In: graphs by name, or a function that builds them and its settings. Out: a `Sweep`, with a row for each graph.
 """

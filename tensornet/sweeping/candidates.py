@@ -1,4 +1,4 @@
-"""The graphs that are swept: given by name, or built, one for each combination of settings."""
+"""The graphs of a sweep: given by name, or built, one for each combination of settings."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..graph.graph import Graph
 __all__ = ["BASELINE", "Candidate", "candidates"]
 
 BASELINE = "baseline"
-"""What a graph is called that the others are compared with."""
+"""The name of a baseline that is given as a graph."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A graph of a sweep, or why there is none.
+    """A graph of a sweep, or the reason why there is none.
 
     Attributes:
-        name: what it is called.
-        settings: what it was built with, of what there was to choose from.
+        name: the name of the graph.
+        settings: the choices that it was built with.
         graph: the graph, if there is one.
-        refused: why there is none.
-        note: what its builder warned of.
+        refused: the reason why there is none.
+        note: the warnings of its builder.
     """
 
     name: str
@@ -41,11 +41,11 @@ def candidates(
     over: Mapping[str, list[Any]] | None,
     baseline: str | Graph | None,
 ) -> tuple[Candidate, ...]:
-    """The graphs, in order, that which the others are compared with first if it is none of them.
+    """The graphs, in order. A baseline that is given as a graph comes first.
 
     Raises:
-        TensornetError: these are no graphs, no choices, or two are called the same, or every combination is
-            refused.
+        TensornetError: there are no graphs or no choices, two graphs have the same name, the baseline is unknown, or
+            every combination is refused.
     """
     found = _given(graphs, over) if isinstance(graphs, Mapping) else _built(graphs, over)
     if isinstance(baseline, Graph):
@@ -103,7 +103,7 @@ def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) ->
 
 
 def _check_choices(setting: str, choices: Any) -> None:
-    """A list holds choices; a tuple may be one of them, such as a rank for each mode."""
+    """Raises an error unless choices are a list. A tuple may be one choice, such as a rank for each mode."""
     if not isinstance(choices, list):
         raise TensornetError(
             f"over['{setting}'] is a {type(choices).__name__}, not a list of choices",
@@ -119,12 +119,12 @@ def _check_graph(graph: Any) -> None:
 
 
 def _word(setting: str, value: Any) -> str:
-    """A choice in a name: words stand for themselves, as in `cp, rank=0.1`."""
+    """A choice as part of a name: words appear without their setting, as in `cp, rank=0.1`."""
     return value if isinstance(value, str) else f"{setting}={value}"
 
 
 def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[Graph, str]:
-    """What is built, and what the library warned of; other warnings are warned again."""
+    """The graph that is built, and the warnings of the library. Other warnings are issued again."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         graph = build(**settings)

@@ -1,4 +1,4 @@
-"""What a sweep tells of every graph."""
+"""The columns of a sweep: the costs that it reports for every graph."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["COLUMNS", "Column", "column_named"]
 
 @dataclass(frozen=True)
 class Column:
-    """What is told of every graph.
+    """A cost that a sweep reports for every graph.
 
     Attributes:
-        name: of the attribute of a row.
-        heading: over the column of a table.
-        label: along the axis of a picture.
-        unit: in which it is counted.
-        compared: whether a table says how many times that of the baseline it is.
+        name: the name of the attribute of a row.
+        heading: the heading of the column in a table.
+        label: the label of the axis in a picture.
+        unit: the unit of the values.
+        compared: whether a table shows the ratio to the baseline too.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Column:
     compared: bool = False
 
     def shown(self, value: float) -> str:
-        """The value with its unit, a count in full."""
+        """The value with its unit; a count is written in full."""
         if self.unit:
             return amount(value, self.unit)
         return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
@@ -49,7 +49,7 @@ COLUMNS = {
         Column("error", "error", "error"),
     )
 }
-"""What can be shown, compared, and drawn."""
+"""The columns that can be shown, compared, and drawn, by name."""
 
 
 def column_named(name: str) -> Column:

@@ -52,41 +52,41 @@ def sweep(
     seed: int = 0,
     **sizes: int,
 ) -> Sweep:
-    """What each of many graphs costs: parameters, FLOPs, bytes, and seconds, expected and measured.
+    """The costs of many graphs in one table: parameters, FLOPs, bytes, and seconds, expected and measured.
 
-    All are held at once and timed in this process, a call of one after that of another, in turns; they are compared
-    with one of them, for a time says little, and a ratio more. What is timed are calls of `tensornet.module` on torch,
-    with autograd for the backward pass, and of `tensornet.compile` elsewhere, the gradients as equations; all
-    parameters get theirs.
+    All graphs are in memory at once, and take turns to be timed in this process. They are compared with one of them,
+    because a ratio says more than a time. On torch, calls of `tensornet.module` are timed, with autograd for the
+    backward pass. On other backends, calls of `tensornet.compile` are timed, with the gradients as equations. The
+    backward pass computes the gradients of all parameters.
 
     Args:
-        graphs: graphs by name; or a function that builds one, with what to choose from in `over`. Settings that
-            are the same for all are bound before: `functools.partial(tn.models.linear, (32, 32), (32, 32))`.
-        over: setting → list of choices, of which all combinations are built. A tuple is one choice, as a rank for
-            each mode is. What the builder refuses is a row that says why.
-        inputs: arrays by the names of inputs; others are drawn, positions are 0. Their shapes say sizes.
+        graphs: graphs by name; or a function that builds one from the settings in `over`. Bind settings that are the
+            same for all before: `functools.partial(tn.models.linear, (32, 32), (32, 32))`.
+        over: setting → list of choices. One graph is built for each combination. A tuple is one choice, such as a
+            rank for each mode. A combination that the builder refuses becomes a row with the reason.
+        inputs: arrays by the names of inputs. Their shapes determine sizes. Other inputs are random, positions are 0.
         backend: "numpy", "torch", "cupy" or "jax".
-        device: as the backend names it; its default if not given.
+        device: the device as the backend names it; by default that of the backend.
         dtype: the element type.
         measure: whether to time calls.
-        training: whether to tell of the backward pass as well: the time of both ways, and bytes kept for it.
-        error: gives a number for each graph, such as how well it approximates.
-        weights: instead, that the graphs are to approximate: the error is then the least that factors can have,
-            ‖W − Ŵ‖ / ‖W‖. Name to array, of graphs that have them or compute them of others, as
-            `tensornet.substitute` makes it; or one array, of layers that multiply their one input by it.
-        baseline: which the others are compared with: the name of one of them, the first if not given; or a graph,
-            which is a row more, called "baseline".
-        rounds: turns of each.
-        clock: "wall"; or "process", where others use the processor too and there is one thread: then only time
-            counts that this process had it.
-        threads: of the processor, on torch.
-        seed: of parameters and inputs that are drawn.
+        training: whether to report the backward pass too: the time of both passes, and the bytes kept for it.
+        error: a function that returns a number for each graph, such as an approximation error.
+        weights: instead of `error`, the weights that the graphs approximate. The error is then the least that factors
+            can have, ‖W − Ŵ‖ / ‖W‖. Name to array, for graphs that have the weights or compute them from others, as
+            after `tensornet.substitute`; or one array, for layers that multiply their one input by it.
+        baseline: the graph that the others are compared with: the name of one of them, by default the first that is
+            not refused; or a graph, which becomes a further row called "baseline".
+        rounds: the number of turns of each graph.
+        clock: "wall"; or "process", if other processes use the processor. It counts only the time in which this
+            process runs, and needs device="cpu" and threads=1.
+        threads: the number of threads of the processor, on torch.
+        seed: the seed of random parameters and inputs.
         **sizes: values for open sizes; each graph takes those that it has, and one not given is assumed to be 64.
 
     Raises:
-        TensornetError: nothing is there to sweep over, choices are no list, all combinations are refused, or there
+        TensornetError: there is nothing to sweep over, choices are not a list, all combinations are refused, or there
             is no such baseline, clock or number of threads; an error and weights are both given.
-        ShapeError: no graph has a size or an input that is given, or it does not fit.
+        ShapeError: no graph has a given size or input, or its shape does not match.
         BackendError: there is no such backend or device.
 
     Example:
@@ -146,13 +146,13 @@ def sweep(
 
 @dataclass(frozen=True)
 class _Planned:
-    """A row, and what runs of it.
+    """A row, and the plans of its graph.
 
     Attributes:
-        row: as far as it is known.
-        plan: of the forward pass; nothing where there is no graph.
-        both: of that and the backward pass, where it is asked for and there is one.
-        sizes, assumed: of the axes that were open, and those among them that nobody gave.
+        row: the row without measured times.
+        plan: the plan of the forward pass; None if there is no graph.
+        both: the plan of the forward and the backward pass, if it is required and there is one.
+        sizes, assumed: the sizes of open axes, and the names of those that were not given.
     """
 
     row: Row
@@ -164,14 +164,14 @@ class _Planned:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked of each graph.
+    """The options that apply to each graph of a sweep.
 
     Attributes:
-        place: where it is to run.
-        training: whether its backward pass is told of.
-        error: gives a number for it.
-        sizes: of open axes, of those graphs that have them.
-        given: inputs.
+        place: where graphs run.
+        training: whether the backward pass is reported.
+        error: the function that returns the error of a graph.
+        sizes: the sizes of open axes, for the graphs that have them.
+        given: the inputs that are given.
     """
 
     place: Place
@@ -181,7 +181,7 @@ class _Asked:
     given: Mapping[str, Any]
 
     def check(self, found: Sequence[Candidate]) -> None:
-        """Refuses sizes and inputs that no graph has."""
+        """Raises an error for sizes and inputs that no graph has."""
         graphs = [each.graph for each in found if each.graph is not None]
         sizes = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
         inputs = {leaf.name for graph in graphs for leaf in graph.inputs}
@@ -192,7 +192,7 @@ class _Asked:
                     raise ShapeError(f"no graph has the {what} '{name}'", fix=fix)
 
     def planned(self, candidate: Candidate) -> _Planned:
-        """A graph with what can be told of it before it runs."""
+        """A graph with its costs before it runs."""
         settings = tuple((name, plain(value)) for name, value in candidate.settings)
         row = Row(candidate.name, settings, refused=candidate.refused, note=candidate.note)
         if candidate.graph is None:
@@ -232,7 +232,7 @@ class _Asked:
         return _Planned(row, forward, both, sizes, assumed)
 
     def _sized(self, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-        """The graph with every size, and the names of those that are assumed."""
+        """The graph with every size bound, and the names of sizes that are assumed."""
         known = {*graph.open_sizes, *graph.bound}
         told = {name: size for name, size in self.sizes.items() if name in known}
         graph = graph.bind(**whole_sizes(graph, told))
@@ -271,7 +271,7 @@ def _noted(row: Row, note: str) -> Row:
 
 
 def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any], rounds: int) -> list[Row]:
-    """The rows with the time of a call, and of both ways where these were planned."""
+    """The rows with the time of a call, and of both passes if these were planned."""
     rows = {each.row.name: each.row for each in made}
     for way in ("seconds", "training_seconds"):
         runs = {}
@@ -297,13 +297,13 @@ def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any], 
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Whether there is too little memory: libraries say so each in their own way."""
+    """Whether an error means too little memory. Each library reports this in its own way."""
     told = str(error).lower()
     return isinstance(error, MemoryError) or "memory" in told or "resource_exhausted" in told
 
 
 def _run(made: _Planned, way: str, place: Place, given: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """What is to be timed of a graph, called once, if there is such a way of it."""
+    """The function to be timed for a column, after one call; None if the graph has no such pass."""
     if made.plan is None or (made.both is None and way == "training_seconds"):
         return None
     if made.both is None or way == "seconds":

@@ -1,4 +1,4 @@
-"""Graphs at work: what is called of them to be timed, where, and under which clock."""
+"""Calls of graphs for timing: the functions to call, where they run, and the clock."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["Place"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where graphs run, and how their time is read.
+    """The backend and device where graphs run, and the clock.
 
     Attributes:
-        backend, device, dtype: the library, as it names the device, and the element type.
-        threads: of the processor, on torch; its own choice if not given.
-        clock: "wall", or "process" where only time counts that this process had the processor.
-        seed: of what is drawn.
+        backend, device, dtype: the library, the device as the library names it, and the element type.
+        threads: the number of threads of the processor, on torch; its default if not given.
+        clock: "wall", or "process", which counts only the time in which this process runs.
+        seed: the seed of random arrays.
     """
 
     backend: Backend
@@ -41,7 +41,7 @@ class Place:
     seed: int
 
     def check(self) -> None:
-        """Refuses what cannot be: threads that nobody can set, a clock that says nothing."""
+        """Raises an error for an unknown device or clock, and for threads or a clock that cannot be used here."""
         self.backend.check_device(self.device)
         if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
             raise TensornetError(f"threads is {self.threads!r}", fix="give a whole number, 1 or more")
@@ -56,7 +56,7 @@ class Place:
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
-        """So many threads, then as many as before."""
+        """Sets the number of threads for the block, and restores it afterwards."""
         if self.threads is None:
             yield
             return
@@ -75,14 +75,14 @@ class Place:
         now = time.process_time if self.clock == "process" else time.perf_counter
         return Clock(now, functools.partial(self.backend.synchronize, self.device))
 
-    # ---- what runs
+    # ---- calls
 
     def forward(self, plan: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
-        """A call of a graph, in which nothing is dropped or recorded.
+        """A forward call of a graph, without dropout and without recording for autograd.
 
         Args:
-            plan: its plan.
-            given: inputs that are not drawn.
+            plan: the plan of the graph.
+            given: the given inputs; others are random.
         """
         inputs = self._inputs(plan, given)
         if self.backend.name != "torch":
@@ -101,9 +101,9 @@ class Place:
         """A call of a graph, then the gradients of its parameters: on torch by autograd, else as equations.
 
         Args:
-            plan: its plan.
-            both: the plan of both ways.
-            given: inputs that are not drawn.
+            plan: the plan of the graph.
+            both: the plan of both passes.
+            given: the given inputs; others are random.
         """
         return (
             self._autograd(plan, given)
@@ -156,7 +156,7 @@ class Place:
 
 @contextlib.contextmanager
 def _whatever_the_start() -> Iterator[None]:
-    """Values that time does not depend on may start anyhow."""
+    """A context without warnings about initial values, which do not affect times."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TensornetWarning)
         yield

@@ -1,4 +1,4 @@
-"""Two costs of every row of a sweep against each other, drawn without a screen and without matplotlib's state."""
+"""A plot of two costs of every row of a sweep, drawn without a screen and without matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .columns import Column
 __all__ = ["Point", "drawn", "front"]
 
 SUFFIXES = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""How a picture may be written, and what is left out of it: the hour."""
+"""The formats of pictures, each with the metadata that leaves out the time of writing."""
 
 INCHES, DOTS = (7.0, 4.6), 160
-"""Width and height, and dots to an inch."""
+"""The width and height in inches, and the dots per inch."""
 
 MARKS = "osD^vP*X"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#000000")
-"""Which the colour-blind tell apart as well (after Okabe and Ito, 2008)."""
+"""Colours that colour-blind readers can distinguish (after Okabe and Ito, 2008)."""
 
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-"""Where the names of groups stand."""
+"""The position of the legend."""
 
 SIDES = (
     ((5, 0), "left", "center"),
@@ -34,11 +34,11 @@ SIDES = (
     ((4, 6), "left", "bottom"),
     ((-4, -6), "right", "top"),
 )
-"""Where a label may stand beside its point, in points, and how it is aligned; where none is free it is left out."""
+"""The positions of a label next to its point, in points, and its alignment. It is left out if none is free."""
 
 
 class Point(NamedTuple):
-    """A row in the picture: where it is, of which group, and what it is called there."""
+    """A row in the picture: its position, its group, and its label."""
 
     x: float
     y: float
@@ -54,17 +54,17 @@ def drawn(
     groups: str,
     path: str | os.PathLike[str] | None,
 ) -> Any:
-    """The figure, written where that is asked for; `Sweep.pareto` says what is in it.
+    """The figure, also written to a file if there is a path; `Sweep.pareto` describes it.
 
     Args:
         points: the rows.
-        x, y: what is along the axes.
-        title: over the figure.
-        groups: over the names of the groups.
-        path: where to write it.
+        x, y: the columns along the axes.
+        title: the title of the figure.
+        groups: the title of the legend.
+        path: the file to write.
 
     Raises:
-        TensornetError: the path is of another kind, or cannot be written.
+        TensornetError: the path has another suffix, or cannot be written.
         BackendError: matplotlib is not installed.
     """
     suffix = None if path is None else Path(path).suffix.lower()
@@ -93,7 +93,7 @@ def drawn(
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """Those that no other beats: each costs less in y than all that cost no more in x."""
+    """The Pareto front: each of its points costs less in y than all points that cost no more in x."""
     found: list[Point] = []
     for point in sorted(points):
         if not found or point.y < found[-1].y:
@@ -102,7 +102,7 @@ def front(points: Sequence[Point]) -> list[Point]:
 
 
 def _draw(axes: Any, points: Sequence[Point]) -> None:
-    """The points by group, and the line through those that no other beats."""
+    """Draws the points by group, and a line through the Pareto front."""
     best = front(points)
     axes.step(
         [each.x for each in best],
@@ -127,7 +127,10 @@ def _draw(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _write_out(axis: Any, column: Column, values: Sequence[float]) -> None:
-    """Numbers along an axis with prefixes and units; on a logarithmic one between powers of ten as well."""
+    """Labels an axis with numbers, prefixes and units.
+
+    A short logarithmic axis, of less than three powers of ten, has labels between these too.
+    """
     from matplotlib import ticker
 
     if axis.get_scale() == "log":
@@ -140,7 +143,7 @@ def _write_out(axis: Any, column: Column, values: Sequence[float]) -> None:
 
 
 def _label(axes: Any, points: Sequence[Point]) -> None:
-    """Names the points, the best first, each on a side where it covers no other."""
+    """Labels the points, the Pareto front first, each on a side where the label covers no other."""
     from matplotlib.transforms import Bbox
 
     figure = axes.figure

@@ -1,4 +1,4 @@
-"""What a sweep is: a row of costs for each graph, beside one that the others are compared with."""
+"""The result of a sweep: a row of costs for each graph, compared with a baseline."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ __all__ = ["Row", "Sweep", "plain"]
 
 
 WIDE = 240
-"""Letters in a line of text, so that none is broken."""
+"""The width of a line of text in characters, wide enough that none is broken."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a graph costs; of what was not asked for, or cannot be had, there is nothing.
+    """The costs of a graph. A cost that was not required, or is not available, is None.
 
     Attributes:
-        name: what it is called.
-        chosen: the settings that it was built with, of those there was to choose from.
-        parameters: how many numbers it learns.
-        flops: of its contractions, as `tensornet.flop_count` counts them.
-        bytes: read and written by the steps of its plan.
-        expected_seconds: of a call, by its plan.
-        seconds: of a call, measured: the median.
-        seconds_low, seconds_high: between which half of the samples lie.
-        expected_training_seconds: of a call and the gradients of its parameters, by the plan of both.
+        name: the name of the graph.
+        chosen: the settings that it was built with.
+        parameters: the number of trained elements.
+        flops: the FLOPs of its contractions, as `tensornet.flop_count` counts them.
+        bytes: the bytes that the steps of its plan read and write.
+        expected_seconds: the time of a call, expected from its plan.
+        seconds: the measured time of a call: the median.
+        seconds_low, seconds_high: the first and the third quartile of the samples.
+        expected_training_seconds: the expected time of a call and its parameters' gradients, from the plan of both.
         training_seconds, training_seconds_low, training_seconds_high: the same, measured.
-        kept: bytes kept from the forward pass to the backward pass, those of what is given not counted.
-        error: what the `error` of the sweep said.
-        refused: why there is no such graph.
-        note: what else there is to say.
+        kept: the bytes kept from the forward pass to the backward pass, without inputs and parameters.
+        error: the result of the `error` function of the sweep.
+        refused: the reason why there is no such graph.
+        note: further remarks.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Row:
         return dict(self.chosen)
 
     def value(self, column: str) -> float | None:
-        """What stands in a column of `COLUMNS`, if anything does.
+        """The value in a column of `COLUMNS`, or None.
 
         Raises:
             TensornetError: there is no such column.
@@ -83,19 +83,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What each of many graphs costs; made by `tensornet.sweep`, printed as a table.
+    """The costs of many graphs, from `tensornet.sweep`. It prints as a table.
 
     Attributes:
         rows: one for each graph, in order.
-        baseline: the name of the row that the others are compared with; empty where all are refused.
-        backend, device, dtype: where they ran, or would.
+        baseline: the name of the row that the others are compared with; empty for no comparison.
+        backend, device, dtype: the library, device and element type of the graphs, timed or not.
         where: the library, its version, and the hardware.
-        threads: that ran them, where they were told.
-        clock: "wall", or "process" where only time counts that the process had the processor.
-        sizes: of open axes, and those that were assumed.
-        assumed: the names among them that nobody gave.
-        rounds: how often each had its turn; 0 if nothing was measured.
-        certainty: how sure the expected times are.
+        threads: the number of threads, if it was given.
+        clock: "wall", or "process", which counts only the time in which the process runs.
+        sizes: the sizes of open axes, given or assumed.
+        assumed: the names of the sizes that were not given.
+        rounds: the number of turns of each graph; 0 if nothing was measured.
+        certainty: the certainty of expected times.
     """
 
     rows: tuple[Row, ...]
@@ -125,24 +125,24 @@ class Sweep:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What there was to choose from."""
+        """The names of all settings."""
         return tuple(dict.fromkeys(name for row in self.rows for name in row.settings))
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns in which anything stands."""
+        """The columns that are not empty."""
         return tuple(
             each for each in COLUMNS.values() if any(row.value(each.name) is not None for row in self.rows)
         )
 
     def ratio(self, row: Row, column: str) -> float | None:
-        """How many times that of the baseline a cost is, if both are there."""
+        """The ratio of a cost to that of the baseline, or None if one is missing or the baseline's is 0."""
         mine, theirs = row.value(column), self[self.baseline].value(column) if self.baseline else None
         return mine / theirs if mine is not None and theirs else None
 
     @property
     def title(self) -> str:
-        """Where, and at which sizes."""
+        """The backend, device and element type, and the sizes."""
         sizes = ", ".join(f"{name}={size:,}" for name, size in self.sizes)
         assumed = f" ({', '.join(self.assumed)} assumed)" if self.assumed else ""
         threads = "" if self.threads is None else f", {self.threads} thread{'s' * (self.threads > 1)}"
@@ -151,7 +151,7 @@ class Sweep:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is to be known of the numbers, and of rows that lack some."""
+        """Remarks on the numbers, and on rows that lack some."""
         told = [f"× is against {self.baseline}"] if self.baseline else []
         if self.rounds:
             clock = ", time of this process" if self.clock == "process" else ""
@@ -164,9 +164,9 @@ class Sweep:
     # ---- as text
 
     def _shown(self) -> list[list[list[str]]]:
-        """The columns as text, the heading first; those that belong together in one list.
+        """The columns as text, the heading first. A cost and its ratio to the baseline are in one list.
 
-        A cost stands beside how many times that of the baseline it is; expected ones where none was measured.
+        Expected times have a ratio only if no measured ones are shown.
         """
         told = {each.name for each in self.columns}
         blank = ["refused" if row.refused else "" for row in self.rows]
@@ -186,7 +186,7 @@ class Sweep:
         return found
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """The table; below one another several, where it is too wide for one."""
+        """The table, split into several below one another if it is too wide."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
@@ -205,7 +205,7 @@ class Sweep:
             yield Text(printable(remark))
 
     def _fitting(self, width: int) -> Iterator[list[list[str]]]:
-        """The columns of text, as many in each list as fit beside the names, and at least one cost."""
+        """The columns of text in lists that fit next to the names; each has at least one cost."""
         start = max(len(row.name) for row in self.rows) + 2
         columns, taken = list[list[str]](), start
         for group in self._shown():
@@ -240,7 +240,7 @@ class Sweep:
         )
 
     def csv(self) -> str:
-        """The rows as comma-separated values, the settings in columns of their own: seconds, bytes, FLOPs."""
+        """The rows as comma-separated values in seconds, bytes and FLOPs. Each setting has its own column."""
         lines = io.StringIO()
         writer = csv.DictWriter(lines, self._fields, lineterminator="\n")
         writer.writeheader()
@@ -262,7 +262,7 @@ class Sweep:
         """The sweep that `json` wrote.
 
         Raises:
-            EquationError: it is none.
+            EquationError: the text is not a sweep.
         """
         part = Part.of(text, "sweep")
         rounds, threads = part["rounds"].whole(), part["threads"]
@@ -285,7 +285,7 @@ class Sweep:
         return found
 
     def dataframe(self) -> Any:
-        """The rows as a `pandas.DataFrame`, by name.
+        """The rows as a `pandas.DataFrame`, indexed by name.
 
         Raises:
             BackendError: pandas is not installed.
@@ -301,7 +301,7 @@ class Sweep:
         return ["name", *map(_beside, self.settings), *(name for name in _PLAIN if name != "name")]
 
     def _records(self) -> list[dict[str, Any]]:
-        """The rows with their settings beside what they cost."""
+        """The rows as mappings, with their settings and their costs."""
         return [
             {_beside(name): value for name, value in row.chosen}
             | {name: getattr(row, name) for name in _PLAIN}
@@ -313,17 +313,18 @@ class Sweep:
     def pareto(
         self, x: str = "parameters", y: str = "seconds", path: str | os.PathLike[str] | None = None
     ) -> Any:
-        """A picture of two costs, each row a point with its name, and a line through those that no other beats.
+        """A plot of two costs, with a point and a label for each row, and a line through the Pareto front.
 
         Args:
-            x, y: columns, on logarithmic axes where nothing is 0.
-            path: where to write it: PNG, SVG or PDF, as the name ends.
+            x, y: the columns, on logarithmic axes if all values are positive.
+            path: the file to write, as PNG, SVG or PDF according to its suffix.
 
         Returns:
             The figure, a `matplotlib.figure.Figure`.
 
         Raises:
-            TensornetError: there is no such column, nothing stands in it, or the name ends otherwise.
+            TensornetError: there is no such column, no row has values in both, or the path has another suffix or
+                cannot be written.
             BackendError: matplotlib is not installed.
         """
         from .picture import Point, drawn
@@ -342,7 +343,7 @@ class Sweep:
         return drawn(points, across, up, self.title, groups, path)
 
     def _called(self, row: Row) -> tuple[str, str]:
-        """The group of a row, by the first of several settings, and what tells it apart within that."""
+        """The group of a row, which is its first setting if there are several, and its label within the group."""
         if len(self.settings) < 2:
             return "", row.name
         if not row.chosen:
@@ -352,7 +353,7 @@ class Sweep:
 
 
 _PLAIN = tuple(each.name for each in fields(Row) if each.name != "chosen")
-"""What a row says besides its settings."""
+"""The names of a row's attributes without its settings."""
 
 _TEXTS = ("name", "refused", "note")
 _COUNTS = ("parameters", "flops", "bytes", "kept")
@@ -363,7 +364,7 @@ def _times(ratio: float) -> str:
 
 
 def _beside(setting: str) -> str:
-    """The column of a setting, apart from those of costs."""
+    """The name of a setting's column, different from those of costs."""
     return f"setting {setting}" if setting in _PLAIN else setting
 
 
@@ -377,9 +378,9 @@ def _read_row(part: Part) -> Row:
 
 
 def plain(value: Any) -> Any:
-    """A setting as it can be written and read back: what is none of these kinds, as it prints."""
+    """A setting in a form that JSON can write and read back. Other objects become their text."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, Real):  # of NumPy
+    if isinstance(value, Real):  # NumPy scalars
         return int(value) if isinstance(value, Integral) else float(value)
     return tuple(map(plain, value)) if isinstance(value, list | tuple) else str(value)
