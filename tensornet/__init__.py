@@ -22,7 +22,7 @@ _FOLDERS = ("language", "models")
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what is first used, and no more."""
+    """Loads a public name when it is first used."""
     if name in _FOLDERS:
         return importlib.import_module(f".{name}", __name__)
     if name not in api.__all__:
@@ -32,5 +32,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is public, loaded or not."""
+    """The public names, loaded or not."""
     return sorted({*__all__, *_FOLDERS, "backends", *(name for name in globals() if name.startswith("__"))})

@@ -1,4 +1,4 @@
-"""The public names but the models, which are written in them; each is loaded when it is first used."""
+"""The public names except the models, which are built from them. Each is loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ _WHEN_USED = {
     "sweeping.making": ("sweep",),
     "sweeping.sweeps": ("Sweep",),
 }
-"""Where the names stand that are loaded when they are first used: all but what is needed to say so."""
+"""The names of each file that are loaded when they are first used: all but the errors and the warning."""
 
 _FILE_OF = {name: file for file, names in _WHEN_USED.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what is first used, and no more."""
+    """Loads a public name when it is first used."""
     if name not in _FILE_OF:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = getattr(importlib.import_module(f".{_FILE_OF[name]}", __package__), name)
@@ -126,7 +126,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _read_graph(text: str) -> Any:
-    """A graph in JSON, whose lines the front end reads."""
+    """Reads a graph from JSON; the front end parses its lines."""
     return importlib.import_module(".frontend.layers", __package__).read_graph(text)
 
 

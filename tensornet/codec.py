@@ -1,11 +1,11 @@
-"""Serialisation: frozen dataclasses as JSON and back, by one rule: their fields and the types of these.
+"""Serialisation: frozen dataclasses as JSON and back, by their fields and the types of the fields.
 
     value := {"is": class, field: value, …}    a class marked by `@document`
-           | {"shared": 3}                     the fourth value of the document's table of shared ones
+           | {"shared": 3}                     the fourth entry of the document's table of shared values
            | [value, …] | number | true | false | null | text
     size  := 4 | "D" | [[1, ["D", 2]], …]      its terms: coefficients, and atoms with powers
 
-What is read back is equal to what was written, and nothing in a document is run: a text is a name,
+The value read back equals the value written. Nothing in a document is run: a text must be a name,
 unless its type says otherwise (`Text`, `Scope`, `Choice`). Fields that equality ignores are not written.
 """
 
@@ -46,7 +46,7 @@ Check: TypeAlias = Callable[[T, Part], None]
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some words: `Annotated[str, Choice("input", "parameter")]`."""
+    """A type annotation for one of several words: `Annotated[str, Choice("input", "parameter")]`."""
 
     words: tuple[str, ...]
 
@@ -55,10 +55,10 @@ class Choice:
 
 
 Text: TypeAlias = Annotated[str, "text"]
-"""Any text at all, such as code."""
+"""Any text, such as code."""
 
 Scope: TypeAlias = Annotated[str, "scope"]
-"""A name, or nothing."""
+"""A name, or the empty text."""
 
 _FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -68,9 +68,9 @@ class _Kind:
     """How values of a class are written.
 
     Attributes:
-        shared: whether equal ones are written once.
-        shown: attributes that are written for whoever reads the document; they follow from the fields.
-        hints: the types of its fields, once they were asked for.
+        shared: whether equal values are written once.
+        shown: further attributes that are written for human readers. They follow from the fields.
+        hints: the types of its fields, computed at the first use.
     """
 
     cls: Any
@@ -79,7 +79,7 @@ class _Kind:
 
     @functools.cached_property
     def hints(self) -> Mapping[str, Any]:
-        """The fields that make a value what it is, with their types."""
+        """The fields that equality compares, with their types."""
         local = {name: kind.cls for name, kind in _KINDS.items()}
         hints = typing.get_type_hints(self.cls, localns=local, include_extras=True)
         return {each.name: hints[each.name] for each in fields(self.cls) if each.compare}
@@ -90,14 +90,14 @@ _CHECKS: dict[type, Callable[[Any, Part], None]] = {}
 
 
 def document(*, shared: bool = False, **shown: Callable[[Any], Any]) -> Callable[[C], C]:
-    """Lets documents hold values of a frozen dataclass.
+    """Allows values of a frozen dataclass in documents.
 
-    A method `checked(part)` of it may refuse what its fields allow and no value can be, and so may what `refuses`
-    adds to the class from a floor above.
+    A method `checked(part)` of the class may reject values that the types of its fields allow. So may a check that
+    a higher layer adds with `refuses`.
 
     Args:
         shared: whether equal values are written once, however often they occur.
-        **shown: what is written as well, for whoever reads the document, and must follow from the value.
+        **shown: functions of further attributes, written for human readers. Reading checks that they match the value.
     """
 
     def marked(cls: C) -> C:
@@ -108,7 +108,7 @@ def document(*, shared: bool = False, **shown: Callable[[Any], Any]) -> Callable
 
 
 def refuses(cls: type[T]) -> Callable[[Check[T]], Check[T]]:
-    """Adds a check of the values of a class that are read; it raises where one cannot be."""
+    """Adds a check for values of a class that are read. It raises an error for an invalid value."""
 
     def added(check: Check[T]) -> Check[T]:
         _CHECKS[cls] = check
@@ -118,7 +118,7 @@ def refuses(cls: type[T]) -> Callable[[Check[T]], Check[T]]:
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, as `__getstate__`: what is kept beside them, a hash, holds in one process alone."""
+    """The fields of a dataclass, for `__getstate__`. A cached hash is left out: it holds in one process only."""
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
@@ -126,12 +126,12 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def write(value: Any, given: Iterable[str] = (), without: Iterable[str] = ()) -> dict[str, Any]:
-    """A dataclass as a value of JSON.
+    """A dataclass as a JSON value.
 
     Args:
-        value: one whose class `document` marks.
-        given: fields of it that are left out, since whoever reads it has them.
-        without: fields that are left out wherever they are, `"Class.field"`.
+        value: a value of a class that `document` marks.
+        given: fields of it that are left out, since the reader has them.
+        without: fields that are left out everywhere, as `"Class.field"`.
     """
     writing, given = _Writing(frozenset(without)), frozenset(given)
     written = writing.fields(value, _KINDS[type(value).__name__])
@@ -140,7 +140,7 @@ def write(value: Any, given: Iterable[str] = (), without: Iterable[str] = ()) ->
 
 
 class _Writing:
-    """A document while it is written: the fields it omits, and its table of shared values."""
+    """A document that is being written: the fields it omits, and its table of shared values."""
 
     def __init__(self, omitted: frozenset[str]) -> None:
         self.omitted = omitted
@@ -148,7 +148,7 @@ class _Writing:
         self.table: list[Any] = []
 
     def plain(self, value: Any) -> Any:
-        """A value of a field in JSON's own types."""
+        """The value of a field in JSON's own types."""
         match value:
             case None | bool() | str():
                 return value
@@ -169,18 +169,18 @@ class _Writing:
         return self.dataclass(value) if is_dataclass(value) else write_size(value)
 
     def dataclass(self, value: Any) -> dict[str, Any]:
-        """A dataclass by its fields, or by its number in the table."""
+        """A dataclass as its fields, or as its number in the table."""
         kind = _KINDS[type(value).__name__]
         if not kind.shared:
             return self.fields(value, kind)
         if value not in self.numbers:
-            written = self.fields(value, kind)  # the shared ones inside come first
+            written = self.fields(value, kind)  # adds shared values inside it first
             self.numbers[value] = len(self.table)
             self.table.append(written)
         return {"shared": self.numbers[value]}
 
     def fields(self, value: Any, kind: _Kind) -> dict[str, Any]:
-        """What is shown of a dataclass, and its fields."""
+        """The class name of a dataclass, its shown attributes and its fields."""
         name = kind.cls.__name__
         kept = (each for each in kind.hints if f"{name}.{each}" not in self.omitted)
         own = {each: self.plain(getattr(value, each)) for each in kept}
@@ -191,15 +191,15 @@ class _Writing:
 
 
 def read(kind: type[T], part: Part, **given: Any) -> T:
-    """What `write` gave, checked as any value of the class is when it is made.
+    """Reads a value that `write` wrote, and checks it like any new value of the class.
 
     Args:
-        kind: the class that is expected.
+        kind: the expected class.
         part: the document.
-        **given: fields that are not in it.
+        **given: fields that are not in the document.
 
     Raises:
-        EquationError: it is something else; the message says where.
+        EquationError: the document holds something else; the message says where.
     """
     shared: list[Any] = []
     table = part.get("table")
@@ -211,7 +211,7 @@ def read(kind: type[T], part: Part, **given: Any) -> T:
 
 
 def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
-    """A value of a type; of a union the member that the document can be."""
+    """Reads a value of a type. For a union, the form of the document selects the member."""
     hint = _evaluated(hint) if isinstance(hint, str) else hint
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -241,7 +241,7 @@ def read_value(hint: Any, part: Part, shared: Sequence[Any] = ()) -> Any:
 
 @functools.cache
 def _evaluated(hint: str) -> Any:
-    """A type that is quoted inside of another, which Python 3.10 leaves as it is: `tuple["Ref | Call", ...]`."""
+    """Evaluates a type quoted inside another one, which Python 3.10 leaves as text: `tuple["Ref | Call", ...]`."""
     names = {name: kind.cls for name, kind in _KINDS.items()}
     return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": hint}), {}, names, True)["it"]
 
@@ -253,7 +253,7 @@ def _word(marker: Any, part: Part) -> str:
 
 
 def _member(options: tuple[Any, ...], part: Part) -> Any:
-    """The member of a union that a document is of."""
+    """The member of a union that fits the form of a document."""
     value = part.value
     if value is None and type(None) in options:
         return type(None)
@@ -271,7 +271,7 @@ def _member(options: tuple[Any, ...], part: Part) -> Any:
 
 
 def _of_fields(cls: Any, part: Part, shared: Sequence[Any], given: Mapping[str, Any]) -> Any:
-    """A dataclass, made of its fields."""
+    """A dataclass, created from its fields."""
     kind = _KINDS[cls.__name__]
     part["is"].one_of(cls.__name__)
     values = {
@@ -295,7 +295,7 @@ def _of_fields(cls: Any, part: Part, shared: Sequence[Any], given: Mapping[str, 
 
 
 def _number(part: Part) -> int | float | complex:
-    """A number that JSON has not, such as inf and 2j."""
+    """A number that JSON cannot express, such as inf and 2j."""
     try:
         return complex(part.text()) if "j" in part.text() else float(part.text())
     except ValueError:
@@ -313,10 +313,10 @@ def _bytes(part: Part) -> bytes:
 
 
 def read_size(part: Part) -> Any:
-    """What `write_size` gave.
+    """Reads a size that `write_size` wrote.
 
     Raises:
-        EquationError: it is no size.
+        EquationError: the value is no size.
     """
     try:
         return read_parts(part.value)

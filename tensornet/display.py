@@ -1,4 +1,4 @@
-"""Display: text made safe for a terminal, and as HTML for a notebook, long parts folded."""
+"""Display: text that is safe for a terminal, and HTML for a notebook with long parts folded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["folded", "printable", "table"]
 
 
 def folded(title: str, parts: Mapping[str, str], text: str) -> str:
-    """A title, parts that are folded, and a text that is not.
+    """HTML of a title, folded parts, and a text that is not folded.
 
     Example:
         >>> print(folded("a graph", {"2 leaves": "x: input"}, "y = x"))
@@ -27,7 +27,7 @@ def folded(title: str, parts: Mapping[str, str], text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; formulas between `$` are left to the notebook.
+    """An HTML table. The notebook renders formulas between `$`.
 
     Example:
         >>> table(["part"], [["a < b"]])
@@ -39,10 +39,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what would steer a terminal shown instead of obeyed; lines and tabs stay.
+    """The text with unprintable characters escaped, so that they cannot control a terminal; newlines and tabs stay.
 
-    Names, paths and formulas may come from elsewhere, and an escape sequence in one of them could
-    clear the screen or forge what is printed.
+    Names, paths and formulas may come from untrusted sources. An escape sequence in one of them could
+    clear the screen or forge the output.
 
     Example:
         >>> print(printable("runs\\x1b[2J/\\u202e.json"))

@@ -1,4 +1,4 @@
-"""JSON documents, read with suspicion: what is not as it must be raises an `EquationError` that says where."""
+"""JSON documents that are validated when read: an invalid value raises an `EquationError` that says where it is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIX = "use what to_json wrote"
 
 
 class Part:
-    """A value somewhere in a document, and where: `Part.of(text, "plan")["steps"]` is `plan.steps`."""
+    """A value in a document, and its path: `Part.of(text, "plan")["steps"]` is `plan.steps`."""
 
     __slots__ = ("_name", "_within", "value")
 
@@ -26,10 +26,10 @@ class Part:
 
     @staticmethod
     def of(text: str, name: str) -> Part:
-        """The whole of a document, which errors call by `name`.
+        """The whole document; errors call it `name`.
 
         Raises:
-            EquationError: the text is no JSON.
+            EquationError: the text is not JSON.
         """
         try:
             return Part(json.loads(text), name)
@@ -38,17 +38,17 @@ class Part:
 
     @property
     def where(self) -> str:
-        """The way to it from the whole: `plan.steps[3].flops`."""
+        """The path of the value in the document: `plan.steps[3].flops`."""
         return self._name if self._within is None else f"{self._within.where}{self._name}"
 
     def fail(self, message: str) -> EquationError:
-        """The error for a value that cannot be there."""
+        """The error for a value that is not valid here."""
         return EquationError(f"{self.where} {message}", fix=FIX)
 
     def _must_be(self, kind: str) -> EquationError:
         return self.fail(f"is a {type(self.value).__name__} where {kind} must be")
 
-    # ---- what is inside
+    # ---- values inside it
 
     def __getitem__(self, name: str) -> Part:
         found = self.get(name)
@@ -57,7 +57,7 @@ class Part:
         return found
 
     def get(self, name: str) -> Part | None:
-        """What an object holds under a name, or nothing."""
+        """The value of a name in an object, or None."""
         if not isinstance(self.value, dict):
             raise self._must_be("an object")
         return Part(self.value[name], f".{name}", self) if name in self.value else None
@@ -69,7 +69,7 @@ class Part:
             yield Part(value, f"[{number}]", self)
 
     def items(self) -> Iterator[tuple[str, Part]]:
-        """The names in an object, each with what it holds."""
+        """The names in an object, each with its value."""
         if not isinstance(self.value, dict):
             raise self._must_be("an object")
         for name, value in self.value.items():
@@ -82,11 +82,11 @@ class Part:
             raise self.fail(f"has {len(found)} values where two must be")
         return found
 
-    # ---- what it is
+    # ---- the value itself
 
     @property
     def is_none(self) -> bool:
-        """Whether there is nothing."""
+        """Whether the value is null."""
         return self.value is None
 
     def text(self) -> str:
@@ -120,9 +120,9 @@ class Part:
         return self.value
 
     def name(self) -> str:
-        """The value, which must be a name: of a tensor or an axis, dots and numbers included; or `...`.
+        """The value, which must be a name of a tensor or an axis, possibly with dots and numbers, or `...`.
 
-        Nothing but words comes in by a name, whatever is made of it later.
+        A name consists of words only, so it is safe in code that is generated from it.
         """
         text = self.text()
         if text != "..." and not all(f"_{word}".isidentifier() for word in text.split(".")):
@@ -130,11 +130,11 @@ class Part:
         return text
 
     def scope(self) -> str:
-        """The value, which must be a name, or empty."""
+        """The value, which must be a name or the empty text."""
         return self.name() if self.value != "" else ""
 
     def among(self, known: Sequence[T]) -> T:
-        """What has the value, which must be one of the numbers of a list."""
+        """The entry of a list at the value, which must be an index into the list."""
         number = self.whole()
         if not 0 <= number < len(known):
             raise self.fail(f"is {number} where a number below {len(known)} must be")

@@ -10,25 +10,25 @@ __all__ = ["Element", "element_type", "itemsize", "real_type"]
 
 
 class Element(IntEnum):
-    """What the elements of a tensor are. Where two meet, both become the greater of the two.
+    """The kind of the elements of a tensor. Where two kinds meet, both become the greater one.
 
-    Positions, and what is made of them, stay exact until they meet numbers of the working type.
+    Positions, and values computed from them, stay exact until they meet numbers of the working type.
     """
 
     TRUTH = 0
     """True and false."""
     SHORT = 1
-    """Integers of any width, as they were given; computed with in int64."""
+    """Integers of any width, as given. They are computed in int64."""
     WHOLE = 2
     """Integers, in int64: positions, counts."""
     WIDE = 3
-    """Real numbers made of those and of constants, in float32, or in float64 beside it."""
+    """Real numbers computed from these and from constants, in float32, or in float64 if the working type has that."""
     NUMBER = 4
-    """Numbers of the working type: the one floating type of the arrays that are given."""
+    """Numbers of the working type: the one floating type of the given arrays."""
 
     @staticmethod
     def of(value: bool | int | float | complex) -> Element:
-        """What a number is: complex ones are of the working type."""
+        """The kind of a Python number. Complex numbers are of the working type."""
         match value:
             case bool():
                 return Element.TRUTH
@@ -40,21 +40,21 @@ class Element(IntEnum):
 
     @property
     def is_exact(self) -> bool:
-        """Whether rounding to the working type may lose something."""
+        """Whether rounding to the working type may lose precision."""
         return Element.TRUTH < self < Element.NUMBER
 
     @property
     def is_position(self) -> bool:
-        """Whether these are integers."""
+        """Whether the elements are integers."""
         return self in (Element.SHORT, Element.WHOLE)
 
 
 def element_type(dtype: object, *, exact: bool = False) -> str:
-    """The name of an element type, `float32` for `torch.float32` and the like.
+    """The name of an element type, such as `float32` for `torch.float32`.
 
     Args:
-        dtype: a name, or the type of a library.
-        exact: whether integers and truth values will do, which parameters cannot have.
+        dtype: a name, or a dtype of an array library.
+        exact: whether integers and truth values are allowed too. Parameters cannot have them.
 
     Raises:
         BackendError: there is no such type.
@@ -67,7 +67,7 @@ def element_type(dtype: object, *, exact: bool = False) -> str:
 
 
 def real_type(dtype: str) -> str:
-    """The type of the real part: that of complex64 is float32."""
+    """The element type of the real part: float32 for complex64."""
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 

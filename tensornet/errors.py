@@ -32,12 +32,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PAGE = "docs/language.md"
-"""The reference page of the language, which errors point at."""
+"""The reference page of the language, to which errors point."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A stretch of one line of an equation block: what an error points at."""
+    """A span of one line of an equation block, to which an error points."""
 
     line: str
     number: int
@@ -46,24 +46,24 @@ class Place:
 
     @property
     def text(self) -> str:
-        """What is written there."""
+        """The text of the span."""
         return self.line[self.column : self.column + self.width]
 
     def caret(self) -> str:
-        """The line with carets under the stretch, numbered from 1."""
+        """The line, numbered from 1, with carets under the span."""
         label = f"  line {self.number}: "
         marker = " " * (len(label) + self.column) + "^" * max(1, self.width)
         return f"{label}{self.line}\n{marker}"
 
 
 class TensornetError(Exception):
-    """The base of every error that `tensornet` raises on purpose.
+    """The base class of every error that `tensornet` raises on purpose.
 
     Args:
         message: what is wrong, in one sentence.
-        place: where in the equations, shown with a caret.
+        place: the place in the equations, shown with a caret.
         fix: what to write instead.
-        see: the section of the reference page that speaks of it.
+        see: the section of the reference page about it.
 
     Example:
         >>> print(EquationError("axis 'z' is unknown", Place("y[z] = x[b]", 1, 2), "remove it", "axes"))
@@ -82,28 +82,28 @@ class TensornetError(Exception):
         return type(self), (self.message, self.place, self.fix, self.see)
 
     def point_at(self, section: str) -> None:
-        """Names the section of the reference page that speaks of it, unless it names one already."""
+        """Sets the section of the reference page, unless the error names one already."""
         if not self.see:
             self.see = section
             self.args = (_told(self.message, self.place, self.fix, section),)
 
 
 class TensornetWarning(UserWarning):
-    """What `tensornet` goes on with, and its user should know; told as an error is."""
+    """A problem that does not stop `tensornet`, but that the user should know. It is worded like an error."""
 
     def __init__(self, message: str, place: Place | None = None, fix: str = "") -> None:
         super().__init__(_told(message, place, fix))
 
 
 def _told(message: str, place: Place | None, fix: str, see: str = "") -> str:
-    """The message, the line with its caret, the fix, and where more is said."""
+    """The message, the line with its caret, the fix, and the section of the reference page."""
     parts = [message, place.caret() if place is not None else "", f"fix: {fix}" if fix else ""]
     parts.append(f"see: {PAGE}#{see}" if see else "")
     return "\n".join(part for part in parts if part)
 
 
 class EquationError(TensornetError, ValueError):
-    """The text of an equation cannot be read, or means nothing."""
+    """The text of an equation cannot be parsed, or has no meaning."""
 
 
 class ShapeError(TensornetError, ValueError):
@@ -111,11 +111,11 @@ class ShapeError(TensornetError, ValueError):
 
 
 class DtypeError(TensornetError, TypeError):
-    """Element types disagree, or one cannot do what the equations ask of it."""
+    """Element types disagree, or one does not support what the equations compute."""
 
 
 def told_in(section: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """For a function whose errors, where nothing inside says otherwise, this section of the reference page tells of."""
+    """A decorator: errors of the function point to this section of the reference page, unless they name another."""
 
     def around(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -132,9 +132,9 @@ def told_in(section: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of the known names that `name` is a slip away from: in a letter, in two that are swapped, in its case.
+    """The known name that `name` is likely a typo of: a wrong letter, two letters swapped, or another case.
 
-    Names of another length are another word: 'floor' is no slip of 'foo'.
+    Names of a very different length are other words: 'floor' is no typo of 'foo'.
     """
     alike = {each.lower(): each for each in known if abs(len(each) - len(name)) <= max(1, len(name) // 4)}
     swapped = [each for each in alike if len(each) > 2 and sorted(each) == sorted(name.lower())]
@@ -143,25 +143,25 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'heads'? ` where one of the known names is a slip away from `name`, else nothing."""
+    """`did you mean 'heads'? ` if `name` is likely a typo of a known name, else the empty text."""
     found = nearest(name, known)
     return f"did you mean '{found}'? " if found else ""
 
 
 def path_of(given: object) -> Path:
-    """The path of a file; an error for what names none."""
+    """The path of a file. Raises an error if the value is no path."""
     if not isinstance(given, str | PathLike):
         raise TensornetError(f"{given!r} names no file", fix="give a path, as text or as a pathlib.Path")
     return Path(given)
 
 
 def by_name(given: object, what: str, example: str) -> Mapping[str, Any]:
-    """Values by their names, or none; an error for what is something else.
+    """A mapping from names to values, empty for None. Raises an error for anything else.
 
     Args:
-        given: what is given.
-        what: what it is to be: `the constants`.
-        example: how it may be written.
+        given: the argument to check.
+        what: the plural noun for it in the error: `the constants`.
+        example: an example of a valid argument.
     """
     if given is not None and not isinstance(given, Mapping):
         raise EquationError(
@@ -171,7 +171,7 @@ def by_name(given: object, what: str, example: str) -> Mapping[str, Any]:
 
 
 def outside(name: str, position: int, size: int) -> ShapeError:
-    """The error for a position that no dimension has."""
+    """The error for a position outside its dimension."""
     return ShapeError(
         f"'{name}' holds the position {position}, where there are {size}",
         fix=f"give whole numbers from 0 to {size - 1}" if size else "there is nothing to choose from",
@@ -179,9 +179,9 @@ def outside(name: str, position: int, size: int) -> ShapeError:
 
 
 def no_positions(name: str, dtype: str) -> DtypeError:
-    """The error for an index that is no array of whole numbers."""
+    """The error for an index that is not an array of integers."""
     return DtypeError(f"'{name}' indexes, and holds {dtype}", fix="give whole numbers, such as int64")
 
 
 class BackendError(TensornetError, RuntimeError):
-    """A library or a device is missing, or a backend cannot do what was asked."""
+    """A library or a device is missing, or a backend does not support an operation."""

@@ -14,15 +14,15 @@ __all__ = ["check_writable", "whole"]
 
 @contextlib.contextmanager
 def whole(path: Path, over: bool = True) -> Iterator[Path]:
-    """A file beside another one, which it becomes when the block ends well; nothing is left of it else.
+    """A temporary file that replaces `path` if the block succeeds, and is removed otherwise.
 
     Args:
-        path: the file that is to be; its folder is made.
-        over: whether one that is there is written over.
+        path: the file to write. Its folder is created.
+        over: whether an existing file is overwritten.
 
     Raises:
-        EquationError: the file is there already.
-        TensornetError: it cannot be written.
+        EquationError: the file exists and must not be overwritten.
+        TensornetError: the file cannot be written.
     """
     try:
         half = _begun(path, over)
@@ -36,7 +36,7 @@ def whole(path: Path, over: bool = True) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Refuses a new file that cannot be written, before there is anything to write; see `whole`."""
+    """Raises an error for a new file that cannot be written, before its content is computed; see `whole`."""
     try:
         _begun(path, over=False).unlink()
     except OSError as error:
@@ -44,7 +44,7 @@ def check_writable(path: Path) -> None:
 
 
 def _begun(path: Path, over: bool) -> Path:
-    """An empty file beside another one."""
+    """Creates an empty temporary file in the folder of another file."""
     if path.exists() and not over:
         raise EquationError(f"{path} is there already", fix="give another name, or remove it first")
     half = path.with_name(f".{os.getpid()}.{path.name}")

@@ -1,10 +1,10 @@
-"""JSON store: entries on disk, under the plan cache (`planning.plan_cache`) and the profiles of devices.
+"""JSON store: entries on disk, used by the plan cache (`planning.plan_cache`) and the profiles of devices.
 
-Processes share them: they are written whole and read with suspicion.
+Processes share the entries. They are written whole, and validated when read.
 
-An entry is a file of JSON that holds its key, its content and a seal, the digest of both. Any number
-of processes may read and write at once: what is there is always one that somebody wrote whole. Only a
-file of the user's own that nobody else can write is believed. Where nothing can be written, nothing is kept.
+An entry is a JSON file with its key, its content and a seal, which is the digest of both. Any number
+of processes may read and write at once: every file is always one that some process wrote whole. A file is
+trusted only if the user owns it and nobody else can write it. If the folder is not writable, nothing is kept.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from typing import Any
 __all__ = ["Store", "cache_folder", "chosen_folder"]
 
 LARGEST = 64 * 2**20
-"""Bytes of a file beyond which it is none of ours."""
+"""The most bytes of a file that is read. A larger one is not an entry."""
 
 ABANDONED = 3600.0
-"""Seconds after which a half-written file is that of a process which is no more."""
+"""Seconds after which the process that left a file half-written is assumed to have ended."""
 
 
 def chosen_folder() -> Path | None:
-    """The folder that `TENSORNET_CACHE` names, if it names one."""
+    """The folder in the environment variable `TENSORNET_CACHE`, or None."""
     chosen = os.environ.get("TENSORNET_CACHE")
     return Path(chosen) if chosen else None
 
 
 def cache_folder() -> Path:
-    """Where what belongs to this machine is kept: `TENSORNET_CACHE`, else the user's cache folder."""
+    """The folder for the data of this machine: `TENSORNET_CACHE`, else the user's cache folder."""
     chosen = chosen_folder()
     if chosen is not None:
         return chosen
@@ -50,9 +50,9 @@ class Store:
     """Entries of one kind in a folder.
 
     Attributes:
-        folder: where; it is made when first written to, for the user alone.
-        kind: how the names of the files begin.
-        most: how many entries are kept, if not all; those used longest ago go.
+        folder: the folder, created at the first write, for the user alone.
+        kind: the prefix of the names of the files.
+        most: the most entries that are kept; None keeps all. The least recently used ones are removed.
     """
 
     folder: Path
@@ -60,11 +60,11 @@ class Store:
     most: int | None = None
 
     def path(self, key: str) -> Path:
-        """Where the entry of a key is."""
+        """The file of the entry of a key."""
         return self.folder / f"{self.kind}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
     def read(self, key: str) -> Any:
-        """The content kept under a key, as it was written; nothing if it is not there, or not as it was."""
+        """The content stored under a key, or None if it is missing, altered or not trusted."""
         try:
             document = json.loads(_text(self.path(key)))
             content = document["content"]
@@ -76,7 +76,7 @@ class Store:
         return content if believed else None
 
     def write(self, key: str, content: Any) -> Path | None:
-        """Keeps content of JSON under a key; returns where, or nothing if that cannot be."""
+        """Stores JSON content under a key. Returns its file, or None if it cannot be written."""
         path, temporary = self.path(key), None
         try:
             text = json.dumps({"key": key, "seal": _seal(key, content), "content": content})
@@ -96,17 +96,17 @@ class Store:
         return path
 
     def _use(self, key: str) -> None:
-        """Notes that the entry was of use just now."""
-        with contextlib.suppress(OSError):  # gone already, or on a disk that cannot be written
+        """Marks the entry as just used."""
+        with contextlib.suppress(OSError):  # removed already, or on a read-only disk
             os.utime(self.path(key))
 
     def _forget(self) -> None:
-        """Removes the entries used longest ago, and what processes that are no more left half-written."""
+        """Removes the least recently used entries, and half-written files of processes that have ended."""
         if self.most is None:
             return
         entries: list[tuple[float, Path]] = []
         for path in self.folder.glob(f"{self.kind}-*"):
-            with contextlib.suppress(OSError):  # another process was first
+            with contextlib.suppress(OSError):  # another process removed it first
                 used = path.stat().st_mtime
                 if path.suffix == ".json":
                     entries.append((used, path))
@@ -118,7 +118,7 @@ class Store:
 
 
 def _text(path: Path) -> bytes:
-    """What a file holds, if it is one that only the user can have written."""
+    """The content of a file that only the user can have written. Raises an error for any other file."""
     with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
         foreign = hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022)
@@ -128,10 +128,10 @@ def _text(path: Path) -> bytes:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Opens what is there; a pipe that somebody put in the place of a file is not waited for."""
+    """Opens a file without blocking, even if somebody put a pipe in its place."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _seal(key: str, content: Any) -> str:
-    """A digest of an entry: a file of which a digit was lost is not believed."""
+    """The digest of an entry, which detects damage to its file."""
     return hashlib.sha256(json.dumps([key, content]).encode()).hexdigest()

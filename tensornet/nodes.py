@@ -6,8 +6,8 @@
                 | Contraction  Σ_summed factor · factor · …
                 | Call         f(…), f[axes](…): a row of the table of operations, `ops.table.FUNCTIONS`
 
-Everything downstream (graphs, rewrites, plans, generated code) is made of these nodes; a step of
-a plan is an equation whose right side is one level deep.
+Everything downstream (graphs, rewrites, plans, generated code) is built from these nodes. A step
+of a plan is an equation with a right side that is one level deep.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Ref:
 @document()
 @dataclass(frozen=True, eq=False)
 class Literal:
-    """A number. 2 and 2.0 are different ones: integers stay exact where real numbers do not."""
+    """A number. 2 and 2.0 differ: integers stay exact where real numbers do not."""
 
     value: bool | int | float | complex
     place: Place | None = field(default=None, compare=False, repr=False)
@@ -53,7 +53,7 @@ class Literal:
 @document()
 @dataclass(frozen=True)
 class Size:
-    """The size of an axis, as a number: of the axis in this equation, else of that name at large."""
+    """The size of an axis, as a number: of the axis in this equation, else the size of that name in the graph."""
 
     axis: str
     place: Place | None = field(default=None, compare=False, repr=False)
@@ -72,7 +72,7 @@ class Contraction:
 @document()
 @dataclass(frozen=True)
 class Call:
-    """A function of the table of operations applied to arguments, over axes where it takes them."""
+    """A function of the table of operations, applied to arguments, over axes if it takes any."""
 
     function: str
     arguments: tuple[Expression, ...] = ()
@@ -83,7 +83,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Span:
-    """`start:stop:step` in brackets, as a text says it; equations have a crop in its place."""
+    """`start:stop:step` in brackets, as parsed. In equations a crop replaces it."""
 
     start: Expression | None = None
     stop: Expression | None = None
@@ -93,13 +93,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Parts:
-    """A composite with positions among its parts, as a text says it; `index_forms` writes it out."""
+    """A composite with positions among its parts, as parsed. `index_forms` expands it."""
 
     entries: tuple[Index, ...]
 
 
 Index: TypeAlias = "str | int | tuple[str, ...] | Ref | Contraction | Call"
-"""An entry of brackets: an axis, a position, a composite, or an expression of positions, in which `index(p)`
+"""An entry in brackets: an axis, a position, a composite, or an expression of positions, in which `index(p)`
 is written `p`."""
 
 Expression: TypeAlias = "Ref | Literal | Size | Contraction | Call"

@@ -1,4 +1,4 @@
-"""The backend protocol: what the library asks of a backend, and the registries that find one, or a reader, by name."""
+"""The backend protocol: the methods of a backend, and the registries of backends and of document readers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Argument(NamedTuple):
-    """An array that a function is to be given: its shape, its element type, and whether it gets a gradient."""
+    """An array argument of a function: its shape, its element type, and whether it gets a gradient."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -34,12 +34,12 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept from the forward pass of a function to its backward pass, besides what the function is given.
+    """The memory kept from the forward pass of a function to its backward pass, besides its arguments.
 
     Attributes:
-        sizes: the pieces of memory, by number, and their bytes.
-        around: those that are kept outside of calls.
-        calls: those that are kept in each call that can be recomputed, and those that the call is given.
+        sizes: the bytes of each piece of memory, by its number.
+        around: the pieces that are kept outside of calls.
+        calls: for each call that can be recomputed, the pieces that it keeps and the pieces of its operands.
     """
 
     sizes: Mapping[int, int]
@@ -57,26 +57,26 @@ class Backend(Protocol):
     """An array library: how its operations are spelled in generated code, and a few services.
 
     `templates` maps an operation to source text with the operands in braces, for instance
-    `"softmax": "torch.softmax({0}, {axis})"`; the names it uses come from `namespace()`, and the record
-    of the operation says what else may stand in braces (`tensornet.ops.record`).
+    `"softmax": "torch.softmax({0}, {axis})"`; the names in it come from `namespace()`. The record
+    of the operation defines what else may be in braces (`tensornet.ops.record`).
     """
 
     @property
     def name(self) -> str:
-        """What users call it."""
+        """The name of the backend for users."""
 
     @property
     def templates(self) -> Mapping[str, str]:
-        """Operation to source text."""
+        """The source text of each operation."""
 
     def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        """What gives the signature of a call: class, shape, element type and device of each array, and what `autocasts`
-        and `changing` depend on. It raises an AttributeError where one is no array."""
+        """A function that gives the signature of a call: class, shape, element type and device of each array, and
+        the state that `autocasts` and `changing` depend on. It raises an AttributeError if one is no array."""
 
     def __hash__(self) -> int: ...
 
     def namespace(self) -> Mapping[str, Any]:
-        """The names generated code may use; imports the library."""
+        """The names that generated code may use. Imports the library."""
 
     def device(self, array: Any = None) -> str:
         """The device of an array, or the default one, as text: `cpu`, `cuda:0`."""
@@ -87,7 +87,7 @@ class Backend(Protocol):
     def version(self, device: str) -> str:
         """Library, version and hardware: the key under which measurements are kept.
 
-        Raises a BackendError if the device is not here.
+        Raises a BackendError if this machine does not have the device.
         """
 
     def asarray(self, array: Any, dtype: str | None = None, device: str | None = None) -> Any:
@@ -100,10 +100,10 @@ class Backend(Protocol):
         """The name of the element type: `float32`."""
 
     def autocasts(self, array: Any) -> bool:
-        """Whether the library brings element types together itself just now, as torch does under autocast."""
+        """Whether the library currently converts element types itself, as torch does under autocast."""
 
     def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Which of some arrays the library will want gradients of, and take them as they are planned."""
+        """The indices of the arrays that need gradients, if the library can use the planned gradients."""
 
     def kept(
         self,
@@ -111,22 +111,22 @@ class Backend(Protocol):
         given: Sequence[Argument],
         device: str,
     ) -> Kept | None:
-        """What the library's autograd would keep of a function, told without computing it.
+        """The memory that the library's autograd would keep for a function, found without computing it.
 
         Args:
-            make: gives the function, of what makes its calls: that is given what is called, and with what.
-            given: the arrays that the function is to be given.
-            device: where they would be.
+            make: builds the function from a caller, which gets each function that is called, and its operands.
+            given: the arguments of the function.
+            device: the device of the arguments.
 
         Returns:
-            Nothing where the library keeps nothing, or cannot tell.
+            None if the library keeps nothing, or if it cannot find out.
         """
 
     def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of arrays, and of whether to train, compiled as a whole where the library does so; or itself."""
+        """The function, of arrays and of whether to train, compiled as a whole if the library supports that."""
 
     def synchronize(self, device: str, *made: Any) -> None:
-        """Waits for the device to finish; for no more than what was made there, where a library knows no device."""
+        """Waits for the device to finish. A library without devices waits for the results in `made` only."""
 
 
 _offered: dict[str, Callable[[], Backend]] = {}
@@ -135,47 +135,47 @@ _readers: dict[str, Callable[[str], Any]] = {}
 
 
 def offer(name: str, load: Callable[[], Backend]) -> None:
-    """Makes a backend known; the arrays of the library of that name are its own.
+    """Registers a backend. Arrays of the library of that name belong to it.
 
     Args:
-        name: what users call it, which is the name of the library.
-        load: gives the backend when it is first asked for.
+        name: its name for users, which is the name of the library.
+        load: returns the backend. It is called each time that the backend is needed.
     """
     _offered[name] = load
 
 
 def offer_any(load: Callable[[Any], Backend]) -> None:
-    """Makes known how a backend is made of any namespace of the Python array API standard."""
+    """Registers the function that builds a backend from a namespace of the Python array API standard."""
     _of_namespace[:] = [load]
 
 
 def offer_reader(document: str, read: Callable[[str], Any]) -> None:
-    """Makes known what reads a kind of document, for values whose texts a floor above them reads.
+    """Registers the reader of a kind of document, for values whose text is parsed by a higher layer.
 
     Args:
-        document: the kind, as the document says it.
-        read: gives the value.
+        document: the kind, as named in the document.
+        read: returns the value of a text.
     """
     _readers[document] = read
 
 
 def reader_of(document: str) -> Callable[[str], Any]:
-    """What reads a kind of document."""
+    """The reader of a kind of document."""
     return _readers[document]
 
 
 def is_offered(name: str) -> bool:
-    """Whether there is a backend of that name."""
+    """Whether a backend of that name is registered."""
     return name in _offered
 
 
 def load_backend(name: str | Backend) -> Backend:
-    """The backend of that name; its library is imported when code first runs on it.
+    """The backend of that name. Its library is imported when code first runs on it.
 
     Raises:
-        BackendError: there is none of that name, or its library is not installed.
+        BackendError: there is no backend of that name, or its library is not installed.
     """
-    if isinstance(name, str) and name in _offered:  # first: to ask whether something is a backend takes long
+    if isinstance(name, str) and name in _offered:  # first: an instance check of a protocol is slow
         return _offered[name]()
     if isinstance(name, Backend):
         return name
@@ -185,15 +185,15 @@ def load_backend(name: str | Backend) -> Backend:
 
 @functools.lru_cache(maxsize=256)
 def _libraries_of(kind: type) -> frozenset[str]:
-    """The libraries that a type and its bases are of."""
+    """The libraries that define a type and its bases."""
     return frozenset(base.__module__.partition(".")[0] for base in kind.__mro__)
 
 
 def backend_of(array: Any) -> Backend:
-    """The backend an array belongs to.
+    """The backend that an array belongs to.
 
     Raises:
-        BackendError: the array is of no library known here.
+        BackendError: the array belongs to no known library.
     """
     libraries = _libraries_of(type(array))
     for name in _offered:

@@ -1,4 +1,4 @@
-"""Threads: work in a thread of its own, and what others do meanwhile."""
+"""Threads: work in a separate thread, and the load that other programs cause."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ __all__ = ["apart", "is_busy", "others_at_work", "tells_of_others"]
 T = TypeVar("T")
 
 QUIET = 0.75
-"""The part of the processors that programs may have on a quiet machine."""
+"""The share of the processors that programs may use on a quiet machine."""
 
 
 def apart(make: Callable[[], T]) -> T:
-    """What is made in a thread of its own, where nothing is on of what is on here, such as autocast, inference
-    mode, a transform or a trace; so it serves wherever it is asked for next."""
+    """The result of a function, called in a new thread, so that it can be used anywhere later.
+
+    Autocast, inference mode, transforms and traces of the calling thread are not active there."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(make).result()
 
 
 def others_at_work() -> Callable[[], float]:
-    """From now on: the part of this machine's processors that other programs had, 0.0 where no system tells."""
+    """A function that gives the share of processor time that other programs used since now; 0.0 if unknown."""
     began = _worked()
 
     def part() -> float:
@@ -39,12 +40,12 @@ def others_at_work() -> Callable[[], float]:
 
 
 def tells_of_others() -> bool:
-    """Whether the system tells what part of the processors other programs had."""
+    """Whether the system reports how much processor time other programs use."""
     return _worked() is not None
 
 
 def is_busy() -> bool:
-    """Whether programs had most of this machine's processors in the last minute, as far as the system tells."""
+    """Whether the load of the last minute exceeded `QUIET` of the processors; False if it is unknown."""
     try:
         return os.getloadavg()[0] > QUIET * (os.cpu_count() or 1)
     except (OSError, AttributeError):
@@ -52,7 +53,7 @@ def is_busy() -> bool:
 
 
 def _worked() -> tuple[float, float, float] | None:
-    """Seconds of all processors so far, those at work, and those at work for this process, as Linux tells them."""
+    """Processor seconds so far, as Linux reports them: in total, busy, and busy for this process."""
     try:
         user, nice, system, idle, waiting, *more = map(
             int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]

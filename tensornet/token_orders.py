@@ -12,7 +12,7 @@ __all__ = ["FactorizationOrder", "factorize", "see_before"]
 
 @dataclass(frozen=True)
 class FactorizationOrder:
-    """Sampled orders: what `models.xlnet` takes beside the tokens, as NumPy arrays.
+    """Sampled orders: the inputs of `models.xlnet` besides the tokens, as NumPy arrays.
 
     Attributes:
         order: z[b, t], the position that comes t-th.
@@ -29,13 +29,13 @@ def factorize(batch: int, length: int, *, predict: float = 1.0, seed: int = 0) -
     """Samples an order z for each text, uniformly, and cuts it for partial prediction.
 
     Args:
-        batch: how many texts.
+        batch: the number of texts.
         length: T, their number of tokens.
-        predict: K; the last T/K positions of the order, one at least, are targets.
+        predict: K. The last T/K positions of the order are targets, at least one.
         seed: the same seed gives the same orders.
 
     Raises:
-        ShapeError: K is less than 1, or a number is not positive.
+        ShapeError: K is less than 1 or infinite, or `batch` or `length` is not a positive integer.
 
     Source: Yang et al. (2019), eq. 3 and 5: |z|/(|z| − c) ≈ K.
 

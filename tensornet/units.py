@@ -1,4 +1,4 @@
-"""Units: amounts as people read them, with three digits and a prefix."""
+"""Units: amounts in readable form, with three digits and a prefix."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _MEMORY = re.compile(
 
 
 def in_bytes(limit: Memory | None) -> int | None:
-    """An amount of memory in bytes, of a number or a text; nothing where none is given.
+    """An amount of memory in bytes, from a number or a text; None for None.
 
     Raises:
-        BackendError: it is no such amount.
+        BackendError: the value is no amount of memory.
 
     Example:
         >>> in_bytes("1GB"), in_bytes("512 MiB"), in_bytes("0.5e9"), in_bytes(4096)

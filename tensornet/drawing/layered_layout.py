@@ -1,7 +1,7 @@
-"""Layered graph layout (Sugiyama): nodes in ranks, edges routed around others.
+"""Layered graph layout (Sugiyama): nodes in layers, edges routed around other nodes.
 
-Layers by the longest way (Sugiyama, Tagawa and Toda 1981): then orders within layers by the means of the
-neighbours, so that few edges cross, and places near them.
+The longest path gives the layer of a node (Sugiyama, Tagawa and Toda 1981). The nodes of a layer are sorted by the
+means of their neighbours, so that few edges cross, and are placed near these means.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Edge: TypeAlias = "tuple[Node, Node]"
 Point: TypeAlias = "tuple[float, float]"
 
 SWEEPS = 12
-"""So often each layer is brought in order by those beside it."""
+"""The number of sweeps over the layers, both for the order and for the positions of nodes."""
 
 APART = 18.0
-"""How far nodes of a layer are from one another."""
+"""The least distance between nodes of a layer."""
 
 BEND = 12.0
-"""How wide the way of an edge past a layer is."""
+"""The width that is reserved for an edge that passes a layer."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where nodes and edges are.
+    """The positions of nodes and edges.
 
     Attributes:
-        centres: of each node, across and down; down in layers.
-        routes: of each edge the points that it goes through, its ends among them.
-        width: how far all of it reaches across, from 0.
-        layers: how many layers there are.
+        centres: the centre of each node: its horizontal position and its layer.
+        routes: the points that each edge goes through, including its ends.
+        width: the total width, from 0.
+        layers: the number of layers.
     """
 
     centres: Mapping[Node, Point]
@@ -46,12 +46,12 @@ class Layout:
 
 
 def layered(nodes: Sequence[Node], edges: Sequence[Edge], widths: Mapping[Node, float]) -> Layout:
-    """A layout.
+    """Computes a layered layout.
 
     Args:
-        nodes: in an order in which each stands behind all that lead to it.
-        edges: from where, to where.
-        widths: of the nodes.
+        nodes: the nodes in topological order.
+        edges: the edges, each as its start and its end.
+        widths: the width of each node.
     """
     drawing = _Drawing(_depths(nodes, edges), dict(widths))
     ways = {edge: drawing.way(edge) for edge in dict.fromkeys(edges)}
@@ -65,7 +65,7 @@ def layered(nodes: Sequence[Node], edges: Sequence[Edge], widths: Mapping[Node, 
 
 
 def _depths(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[Node, int]:
-    """The layer of each node: below all that lead to it, and what nothing leads to just above its first reader."""
+    """The layer of each node: below all its predecessors. A node without any is just above its first reader."""
     above, below = defaultdict[Node, list[Node]](list), defaultdict[Node, list[Node]](list)
     for start, end in edges:
         above[end].append(start)
@@ -100,7 +100,7 @@ class _Drawing:
         self.above[node], self.below[node] = [], []
 
     def way(self, edge: Edge) -> tuple[Node, ...]:
-        """The nodes that an edge goes through, one in each layer; those between its ends are made for it."""
+        """The nodes that an edge goes through, one in each layer. Those between its ends are created for it."""
         start, end = edge
         found = [start]
         for depth in range(self.depth[start] + 1, self.depth[end]):
@@ -115,7 +115,7 @@ class _Drawing:
         return tuple(found)
 
     def order(self) -> None:
-        """Brings each layer in the order of the means of its neighbours, from above and from below in turn."""
+        """Sorts each layer by the means of the neighbours, in the layers above and below in turn."""
         at = {node: n for layer in self.layers.values() for n, node in enumerate(layer)}
         for sweep in range(SWEEPS):
             beside = self.above if sweep % 2 == 0 else self.below
@@ -126,7 +126,7 @@ class _Drawing:
                 at.update({node: n for n, node in enumerate(layer)})
 
     def place(self) -> None:
-        """Puts nodes near the mean of their neighbours, in their order and apart."""
+        """Places nodes near the mean of their neighbours, and keeps their order and distance."""
         for layer in self.layers.values():
             self._spread(layer, dict.fromkeys(layer, 0.0))
         for sweep in range(SWEEPS):
@@ -140,7 +140,7 @@ class _Drawing:
                 self._spread(layer, wanted)
 
     def _spread(self, layer: Sequence[Node], wanted: Mapping[Node, float]) -> None:
-        """The nodes of a layer as near to where they are wanted as keeping apart lets them, in the mean."""
+        """Places the nodes of a layer at their distance from one another, on average where they are wanted."""
         right = -float("inf")
         found: dict[Node, float] = {}
         for node in layer:

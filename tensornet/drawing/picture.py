@@ -21,7 +21,7 @@ from .layered_layout import Layout, layered
 __all__ = ["Picture", "draw"]
 
 CHARACTER, LINE, DEEP, MARGIN = 7.2, 16.0, 92.0, 16.0
-"""Of a monospaced font of 12 pixels: a character, a line; from layer to layer; around the picture."""
+"""The width of a character and the height of a line at 12 pixels, the distance of layers, and the margin."""
 
 FILLS = {
     "input": "#dbeafe",
@@ -30,7 +30,7 @@ FILLS = {
     "equation": "#ffffff",
     "block": "#fef3c7",
 }
-"""The colours of the kinds of node."""
+"""The colour of each kind of node."""
 
 
 @dataclass(frozen=True)
@@ -56,29 +56,29 @@ class _Node:
 
     @property
     def width(self) -> float:
-        """How wide the box is."""
+        """The width of the box."""
         return max(len(line) for line in self.lines) * CHARACTER + 16
 
     @property
     def height(self) -> float:
-        """How high the box is."""
+        """The height of the box."""
         return len(self.lines) * LINE + 10
 
 
 @of_graph
 def draw(graph: Graph, path: str | Path | None = None) -> Picture:
-    """A graph as a picture: what is read stands above what is made of it.
+    """Draws a graph as a picture, with operands above their results.
 
-    A box is an input, a parameter, a constant, an equation with what it does, or a call of a block,
-    folded; an edge has the axes that a tensor is read with there, and below them its sizes, where one is known.
+    A box is an input, a parameter, a constant, an equation with its operations, or a folded call of a block.
+    An edge shows the axes that a tensor is read with and, below them, the tensor's sizes if any is known.
 
     Args:
         graph: a layer or a model.
         path: the SVG file to write, if any.
 
     Raises:
-        EquationError: the file is called otherwise.
-        TensornetError: it cannot be written.
+        EquationError: the name of the file does not end with .svg.
+        TensornetError: the file cannot be written.
 
     Example:
         >>> import tensornet as tn
@@ -151,7 +151,7 @@ def _drawn_box(node: _Node, x: float, y: float) -> Iterator[str]:
 
 
 def _nodes(graph: Graph) -> dict[str, _Node]:
-    """The boxes, by the tensor that each stands for, or the first of several; in the order of the graph."""
+    """The boxes in the order of the graph, by their tensor, or by the first of several results."""
     read = {start for start, *_ in _edges(graph)}
     found: dict[str, _Node] = {}
     for leaf in graph.leaves:
@@ -175,7 +175,7 @@ def _nodes(graph: Graph) -> dict[str, _Node]:
 
 
 def _done(right: Expression) -> tuple[str, ...]:
-    """What an equation does, in a line: the axes it sums, and the functions it calls."""
+    """The operations of an equation, in one line: the functions that it calls, and the axes that it sums."""
     waiting, summed, called = [right], dict[str, None](), dict[str, None]()
     products = 0
     while waiting:
@@ -193,13 +193,13 @@ def _done(right: Expression) -> tuple[str, ...]:
 
 
 def _sizes(graph: Graph, name: str) -> str:
-    """The sizes of a tensor, `b×4×8`; nothing where none is known."""
+    """The sizes of a tensor, `b×4×8`; empty if none is known."""
     sizes = [evaluate(dim_size(dim), graph.bound) for dim in graph.named[name]]
     return "×".join(map(str, sizes)) if any(isinstance(size, int) for size in sizes) else ""
 
 
 def _edges(graph: Graph) -> Iterator[tuple[str, str, str, str]]:
-    """From which box to which, the tensor, and the axes that it is read with."""
+    """The edges: the box that each comes from and leads to, the tensor, and the axes that it is read with."""
     made = {name: item.defines[0] for item in graph.body for name in item.defines}
     for item in graph.body:
         if isinstance(item, Equation):

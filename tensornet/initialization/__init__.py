@@ -1,4 +1,4 @@
 """Initial values: gain propagation, measured initialisation and samplers.
 
-In: a graph. Out: what each parameter starts at, so that every product keeps the variance.
+In: a graph. Out: the initial value of each parameter, such that every product keeps the variance.
 """

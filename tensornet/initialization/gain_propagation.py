@@ -1,7 +1,7 @@
-"""Gain propagation: the mean square asked of an expression, handed down to its parameters.
+"""Gain propagation: the target mean square of an expression, passed down to its parameters.
 
-The rules stand as a table in `initial_values.py`. `aim` keeps the scale; `vanish` makes zero, so that all but one
-factor of a product is alive. What only trying finds is tried: by `rescale` and `_set_gain`.
+The table in `initial_values.py` lists the rules. `aim` brings an expression to its target. `vanish` starts it at
+zero, but keeps all factors of a product except one nonzero. `rescale` and `_set_gain` search where no formula is known.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .state import FAR, Starts
 __all__ = ["aim", "rescale", "vanish"]
 
 EXACT, CLOSE = 1e-9, 0.02
-"""A logarithm of a mean square within the first is on its target; a slope is told by a step of the second."""
+"""The tolerance for the logarithm of a mean square, and the step of the difference quotient that gives its slope."""
 
 NEAR = 2.1
-"""A function of a gain is near to one if its mean square is so within this factor."""
+"""A function of a gain is near its target if its mean square is within this factor."""
 
 STEPS, FARTHEST, WORTH = 8, 2.0, 0.9
-"""So many steps are taken, each of a factor of `exp(2)` at most, while what is off falls below this share of itself."""
+"""The most steps, the largest step (a factor of `exp(2)`), and the share to which each step must reduce the error."""
 
 
 def aim(starts: Starts, expression: Expression, target: float) -> None:
-    """Chooses the parameters of an expression so that its mean square is the target."""
+    """Chooses the starts of the parameters of an expression so that its mean square is the target."""
     if not starts.free(expression):
         return
     match starts.behind(expression):
@@ -43,7 +43,7 @@ def aim(starts: Starts, expression: Expression, target: float) -> None:
 
 
 def _sum(starts: Starts, terms: tuple[Expression, ...], target: float) -> None:
-    """Beside data or a frozen value a weight is a bias, and so is one along fewer axes; the others share the target."""
+    """Weights added to data or to a frozen value are biases, as are those with fewer axes. Others share the target."""
     free = [term for term in terms if starts.free(term)]
     data = [term for term in free if not starts.is_weight(term)]
     alone = [term for term in free if not _is_spread(term, terms)] if len(free) == len(terms) else []
@@ -56,13 +56,13 @@ def _sum(starts: Starts, terms: tuple[Expression, ...], target: float) -> None:
 
 
 def _is_spread(term: Expression, terms: Iterable[Expression]) -> bool:
-    """Whether a parameter is the same along an axis of a term beside it."""
+    """Whether a parameter is broadcast along an axis of another term."""
     own = set(free_axes(term))
     return isinstance(term, Ref) and any(own < set(free_axes(other)) for other in terms)
 
 
 def _product(starts: Starts, term: Contraction, target: float) -> None:
-    """The weights of a product share the target, or else its data; factors that only scale are one if they can be."""
+    """The weights of a product share the target, or else its data do. Factors that only scale are one if possible."""
     data = starts.data(term.factors)
     names = set[str]().union(*map(starts.linear, data))
     for factor in data:
@@ -75,7 +75,7 @@ def _product(starts: Starts, term: Contraction, target: float) -> None:
         gains, rest = [], weights
     for gain in gains:
         _set_gain(starts, gain, 1.0)
-    is_part = term is not starts.line.right and starts.is_weight(term)  # of what another product reads
+    is_part = term is not starts.line.right and starts.is_weight(term)  # read by another product
     if rest:
         names = {*starts.free(Contraction(tuple(rest)))}
         target *= 1.0 if is_part else start_chain(starts, term)
@@ -89,9 +89,9 @@ def _product(starts: Starts, term: Contraction, target: float) -> None:
 
 
 def _share_out(starts: Starts, term: Contraction, weights: list[Expression], target: float) -> None:
-    """Aims the weights of a product: summed axes are charged to those that have them, the rest to all.
+    """Distributes the target over the weights of a product: a summed axis over its holders, the rest over all.
 
-    By logarithms, since the axes of a long product are many.
+    Logarithms are used, since a long product has many axes.
     """
     known, scope = starts.known, starts.known.scope(term)
     settled = (known.of(factor, scope).square for factor in term.factors if not starts.free(factor))
@@ -107,7 +107,7 @@ def _share_out(starts: Starts, term: Contraction, weights: list[Expression], tar
 
 
 def _only_scales(starts: Starts, weight: Expression, term: Contraction) -> bool:
-    """Whether a parameter, or a function of one, is spread over others of a product and not summed."""
+    """Whether a parameter, or a function of one, is broadcast over other factors of a product and not summed."""
     one, own = function_of_one(weight), set(free_axes(weight))
     if one is None or one.name in starts.known.definitions or own & set(term.summed):
         return False
@@ -116,7 +116,7 @@ def _only_scales(starts: Starts, weight: Expression, term: Contraction) -> bool:
 
 
 def vanish(starts: Starts, expression: Expression, target: float) -> None:
-    """A weight starts at zero, all but one of its factors alive, on the scale of the target."""
+    """Starts a weight at zero. All its factors but one are nonzero, on the scale of the target."""
     match starts.behind(expression):
         case Ref(name):
             if name not in starts.known.tensors:
@@ -130,7 +130,7 @@ def vanish(starts: Starts, expression: Expression, target: float) -> None:
 
 
 def _vanish_product(starts: Starts, term: Contraction, target: float) -> None:
-    """The last of the weights starts at zero, unless what is settled makes the product zero already."""
+    """Starts the last weight of a product at zero, unless a settled factor makes the product zero already."""
     *others, last = [factor for factor in term.factors if starts.free(factor)]
     own = set(starts.free(last)).difference(*map(starts.free, others))
     aim(starts, term, target)
@@ -141,7 +141,7 @@ def _vanish_product(starts: Starts, term: Contraction, target: float) -> None:
 
 
 def _call(starts: Starts, call: Call, target: float) -> None:
-    """Weights beside data start at zero; other arguments on the scale that the function asks for, or passes on."""
+    """Weights next to data start at zero. Other arguments start at scale one, or at the target if it is passed on."""
     function, of_data = FUNCTIONS[call.function], not starts.is_weight(call)
     carries = function.kind == "structure" or function.carries
     for argument in call.arguments:
@@ -150,11 +150,11 @@ def _call(starts: Starts, call: Call, target: float) -> None:
         aim(starts, argument, target if carries else 1.0)
 
 
-# ---------------------------------------------------------------------------- what only trying finds
+# ---------------------------------------------------------------------------- found by search
 
 
 def _set_gain(starts: Starts, gain: Expression, target: float) -> None:
-    """A factor that only scales starts at a constant: one, or where its function comes near to it."""
+    """Starts a factor that only scales at a constant: the root of the target, or a value whose function is near it."""
     one = function_of_one(gain)
     assert one is not None
     errors = dict[float, float]()
@@ -168,7 +168,7 @@ def _set_gain(starts: Starts, gain: Expression, target: float) -> None:
 
 
 def rescale(starts: Starts, names: Iterable[str], whole: Expression, target: float) -> None:
-    """Multiplies deviations by one factor that brings the whole to the target, or nearer, by Newton's method."""
+    """Multiplies deviations by one factor that brings the expression to the target, or nearer, by Newton's method."""
     drawn = {name: starts.found[name] for name in names if name in starts.found}
     stds = {name: number for name, (kind, number) in drawn.items() if kind == "std"}
 
@@ -179,7 +179,7 @@ def rescale(starts: Starts, names: Iterable[str], whole: Expression, target: flo
 
     step, error = 0.0, off(0.0)
     for _ in range(STEPS if stds and target else 0):
-        move = FARTHEST  # back from what is too large to be told
+        move = FARTHEST  # back from an overflow
         if error < math.inf:
             slope = (off(step + CLOSE) - error) / CLOSE if abs(error) > EXACT else 0.0
             move = max(-FARTHEST, min(error / slope, FARTHEST)) if slope and math.isfinite(slope) else 0.0
@@ -191,7 +191,7 @@ def rescale(starts: Starts, names: Iterable[str], whole: Expression, target: flo
 
 
 def _off(starts: Starts, expression: Expression, target: float) -> float:
-    """The logarithm of how many times the mean square is too large."""
+    """The logarithm of the ratio of the mean square to its target."""
     reached = starts.known.of(expression).square
     if not reached:
         return -math.inf

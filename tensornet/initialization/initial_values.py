@@ -1,26 +1,26 @@
 """Initial values, derived from the equations so that every product keeps the variance.
 
 A product of independent factors with mean squares m₁, m₂, …, summed over axes of total size S, has
-the mean square S·m₁·m₂·…; the parameters in it share what makes this 1 (`moments.py` estimates it for
-any expression). What is asked of an expression is handed down to its parts:
+the mean square S·m₁·m₂·…; its parameters are scaled to make this 1 (`moments.py` estimates it for
+any expression). The target of an expression is passed down to its parts:
 
-    product            shared by its weights, each charged for the summed axes that it has
+    product            shared by its weights, each scaled down for the summed axes that it has
                        (Glorot and Bengio 2010; He et al. 2015)
     sum of weights     shared by the terms
-    sum with data      a weight beside it is a bias, and starts at zero; of a product of weights the
-    or a frozen value  last does, so that the others learn (Hu et al. 2021, LoRA)
+    sum with data      an added weight is a bias, and starts at zero; in an added product of weights
+    or a frozen value  the last starts at zero, so that the product learns (Hu et al. 2021, LoRA)
     function           its parameters start on the scale that brings it nearest
     factor that only   one           gain[c] * normalize[c](x)
     scales
-    product of data    by those of them that weights scale      silu(x * W) * (x * V)
+    product of data    by the factors that weights scale        silu(x * W) * (x * V)
     alone              1             a table, a token
 
-A weight made by lines of their own, `V = A * B`, is looked through, and starts as the product that
-reads it asks. Of what no start can bring within a factor of 2 a warning says so.
+A weight that an equation of its own computes, `V = A * B`, is looked through: its parameters start as the
+product that reads it requires. A warning names a product that no start can bring within a factor of 2.
 
-What is asked is handed down by `gain_propagation.py`. Then the equation is measured on noise and rescaled, if a
-function is given that runs the graph (`measured.py`). A state of gates is as large as these let it be: that of an LSTM
-a seventh, as at torch's start, and below a half at any.
+`gain_propagation.py` passes the targets down. Then the equation is measured on noise and rescaled, if a function
+that runs the graph is given (`measured.py`). Gates limit the scale of a recurrent state: that of an LSTM is a
+seventh, as with torch's initial values, and below a half with any.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ __all__ = ["Derived", "derived", "starts_of_weight"]
 ZERO = ("value", 0.0)
 
 LOOSE = 1.2
-"""A mean square is as foreseen within this factor."""
+"""A measured mean square agrees with its estimate within this factor."""
 
 ROUNDS, SETTLED = 32, 0.01
-"""So often the moments of a recurrence are gone round, until they change by no more than this share."""
+"""The most iterations of the moments of a recurrence, and the relative change at which these have converged."""
 
 
 @dataclass(frozen=True)
 class Derived:
-    """How parameters start, and what is to be said of it.
+    """The starts of parameters, and the warnings about them.
 
     Attributes:
-        starts: `("std", s)` or `("value", v)` of each parameter that equations say something of.
-        doubts: of which products no start is right.
+        starts: `("std", s)`, `("value", v)` or `("near_identity", v)` for each parameter that the equations determine.
+        doubts: warnings about products that no start suits.
     """
 
     starts: Mapping[str, tuple[str, float]]
@@ -68,11 +68,11 @@ class Derived:
 
 
 def starts_of_weight(program: Graph, square: float) -> dict[str, tuple[str, float]]:
-    """How the parameters of a weight start, whose mean square is to be this.
+    """The starts of the parameters of a weight that give it this mean square.
 
     Args:
-        program: what the weight is made of; its one output is the weight.
-        square: the mean square; if it is zero, all but one factor of a product are alive.
+        program: the equations of the weight, which is the one output.
+        square: the mean square. If it is zero, all factors of a product but one are nonzero.
     """
     graph = program.flat
     starts = Starts(graph)
@@ -92,14 +92,14 @@ def starts_of_weight(program: Graph, square: float) -> dict[str, tuple[str, floa
 
 
 def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
-    """How the parameters start that equations say something of, the same for every seed.
+    """The starts of the parameters that the equations determine, the same for every seed.
 
     Args:
         graph: a layer or a model.
-        sampled: measures a tensor, by the starts that are chosen before it; it gives nothing where it cannot.
+        sampled: measures a tensor, given the starts chosen so far. It returns None if it cannot.
 
     Raises:
-        EquationError: weights are made of weights too many times.
+        EquationError: weights are computed from weights in too many levels.
     """
     graph = graph.flat
     starts, read = Starts(graph), {ref.name for each in graph.equations for ref in each.references}
@@ -120,7 +120,7 @@ def derived(graph: Graph, sampled: Sampled | None = None) -> Derived:
 def _choose(
     starts: Starts, equation: Equation, read: Collection[str], measurement: Measurement | None = None
 ) -> None:
-    """Chooses what an equation is the first to read; a weight waits for who reads it."""
+    """Chooses starts for the parameters that an equation reads first. A computed weight waits for its reader."""
     starts.line, right, known = equation, equation.right, starts.known
     if equation.name in read and starts.is_weight(right) and starts.below(right) - starts.given:
         starts.define(equation)
@@ -138,14 +138,14 @@ def _choose(
     chosen = [name for name in free if starts.found.get(name, ZERO) != ZERO]
     check(starts, equation, seen or Seen(found.mean, (found.square,)), chosen)
     if seen is not None and seen.is_alive() and starts.graph.outputs == (equation.name,):
-        starts.doubts.clear()  # what is alive in the end was so on the way
+        starts.doubts.clear()  # an output on scale needs no warning on the way
     known.tensors[equation.name] = found if math.isfinite(found.square) else STANDARD
 
 
 def _settle(known: Estimator, equations: Sequence[Equation]) -> None:
-    """Goes round a recurrence, whose weights are chosen, until the moments stay; who reads it learns of these.
+    """Iterates the moments of a recurrence with chosen weights until they converge. Its readers see the result.
 
-    What grows from step to step, as a running sum does, keeps those of its first step.
+    If they do not converge, as in a running sum, the moments of the first step are kept.
     """
     first = {equation.name: known.tensors[equation.name] for equation in equations}
     for _ in range(ROUNDS):
@@ -159,7 +159,7 @@ def _settle(known: Estimator, equations: Sequence[Equation]) -> None:
 
 
 def _check_repeated(starts: Starts, recurrence: Recurrence) -> None:
-    """Notes a doubt where random matrices are multiplied position by position, and nothing is added on the way."""
+    """Records a warning if random matrices are multiplied position by position, with nothing added in between."""
     random = {name for name, (kind, _) in starts.found.items() if kind == "std"}
     for equation in recurrence.equations:
         starts.line, term, axis = equation, equation.right, recurrence.labels[equation.name]

@@ -1,8 +1,8 @@
-"""Measured initialisation (LSUV): what gains foresee is corrected by tensors that are computed on noise.
+"""Measured initialisation (LSUV): estimated scales are corrected by measuring tensors on noise.
 
-Gains suppose that factors are independent, and that many terms are summed. A tensor is computed from several starts,
-by a function that runs the graph, and parameters are rescaled until it is typically on its scale (Mishkin and Matas
-2016). What is measured takes the place of what was foreseen, for the equations that follow as well.
+Gain propagation assumes that factors are independent and that many terms are summed. Here a function runs the graph
+and computes a tensor from several starts. Parameters are rescaled until it is typically on its scale (Mishkin and
+Matas 2016). The measured moments replace the estimated ones, also for the equations that follow.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from .state import FAR, Starts
 __all__ = ["Measurement", "Sampled", "Seen", "check"]
 
 EXTREME = 100.0
-"""Losses, scores and averages have no scale to keep: a word is said of a mean square this many times off."""
+"""Losses, scores and averages have no scale to keep: a mean square that is off by this factor gives a warning."""
 
 PASSED = 2.5
-"""So many terms may be added up, one after another, before what comes out is held against their number."""
+"""The number of terms that may be added one after another before the expected scale grows with their number."""
 
 ALIVE = 0.55
 """A tensor is on its scale if more than this share of starts is."""
 
 ENOUGH = 2.0
-"""A mean square is left as it is within this factor."""
+"""A mean square within this factor of its target is not corrected."""
 
 TRIES = 3
-"""So often a line is rescaled and measured again."""
+"""How often an equation may be rescaled and measured again."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A tensor as it comes out of several starts.
+    """A tensor as measured from several starts.
 
     Attributes:
-        mean: of all elements.
+        mean: the mean of all elements.
         squares: the mean square of each start.
     """
 
@@ -52,37 +52,37 @@ class Seen:
 
     @property
     def moments(self) -> Moments:
-        """Those of the typical start."""
+        """The moments of the typical start."""
         return Moments(self.mean, max(statistics.median(self.squares), self.mean**2))
 
     def differs(self, square: float, within: float) -> bool:
-        """Whether the typical mean square is another, by more than a factor."""
+        """Whether the typical mean square differs from `square` by more than the factor `within`."""
         typical = self.moments.square
         return not typical / within <= square <= typical * within
 
     def share(self, scale: float = 1.0) -> float:
-        """The share of starts whose mean square is not far from a scale."""
+        """The share of starts whose mean square is within the factor `FAR` of a scale."""
         return sum(scale / FAR <= square <= scale * FAR for square in self.squares) / len(self.squares)
 
     def is_alive(self, scale: float = 1.0) -> bool:
-        """Whether more than half of the starts have a deviation within a factor of 2, nearly, of the scale's."""
+        """Whether more than the share `ALIVE` of starts has a deviation within a factor of nearly 2 of the scale's."""
         return self.share(scale) > ALIVE
 
     @property
     def is_clear(self) -> bool:
-        """Whether more starts would hardly say otherwise: two and a half deviations of the share, at most."""
+        """Whether more starts would hardly change the verdict: the share is over 2.5 of its deviations from `ALIVE`."""
         return abs(self.share() - ALIVE) > 1.25 / math.sqrt(len(self.squares))
 
 
 Sampled: TypeAlias = Callable[[str, Mapping[str, tuple[str, float]]], "Seen | None"]
-"""A tensor as it comes out, where parameters start so; nothing where that takes too long."""
+"""Measures a tensor, given its name and the starts of parameters; None if it is not finite or cannot be computed."""
 
 
 class Measurement:
-    """Follows the equations in order, and measures what comes out.
+    """Measures the results of the equations, in order.
 
-    Not where positions of the data are averaged, nor behind it: how alike they are is the data's affair, and noise is
-    not alike. Nor what recurs, which gates may keep small.
+    Averages over positions of the data, and tensors computed from them, are not measured. Their scale depends on how
+    similar the positions are, and noise is not similar. Recurrent tensors are not measured: gates may keep them small.
     """
 
     def __init__(self, starts: Starts, sampled: Sampled) -> None:
@@ -91,11 +91,11 @@ class Measurement:
         self.coming = {leaf.name: {*range(len(leaf.dims))} for leaf in starts.graph.inputs}
 
     def correct(self, equation: Equation, names: Collection[str]) -> Seen | None:
-        """Measures a tensor, its parameters on another scale until that is typically on its own.
+        """Measures a tensor, and rescales its parameters until it is typically on scale.
 
         Args:
-            equation: what defines the tensor.
-            names: the parameters that can bring its mean square anywhere.
+            equation: the equation that defines the tensor.
+            names: the parameters that can bring its mean square to any value.
         """
         starts, target, right = self.starts, 1.0, equation.right
         if self._averages(equation):
@@ -110,7 +110,7 @@ class Measurement:
         return seen
 
     def _averages(self, equation: Equation) -> bool:
-        """Whether positions that come in are averaged, here or before."""
+        """Whether positions of the inputs are averaged, here or in an operand."""
         read = [(ref, self.coming.get(ref.name, ())) for ref in equation.references]
         coming = {
             axis for ref, places in read for n in places for axis in axes_of_index(ref.index[n : n + 1])
@@ -124,9 +124,9 @@ class Measurement:
 
 
 def check(starts: Starts, equation: Equation, seen: Seen, chosen: Sequence[str]) -> None:
-    """Notes a doubt where a tensor is not on its scale, though parameters were chosen for it.
+    """Records a warning if a tensor is not on its scale although parameters were chosen for it.
 
-    A number without axes is a loss or a score, and averages of noise are small: a word is said of what is extreme.
+    A number without axes is a loss or a score, and averages of noise are small. Both warn only if extreme.
     """
     right, scale = equation.right, _carried(starts, equation.right, chosen)
     square = seen.moments.square / scale
@@ -143,14 +143,15 @@ def check(starts: Starts, equation: Equation, seen: Seen, chosen: Sequence[str])
 
 
 def _carried(starts: Starts, right: Expression, chosen: Sequence[str]) -> float:
-    """The mean square of what a sum passes on and of something beside that is on its scale, in units of `PASSED`, but
-    no less than 1: a stack of such sums grows by one from each to the next."""
+    """The expected scale of a sum: the mean square of the term that it passes on, plus 1, over `PASSED`; at least 1.
+
+    A stack of such sums grows by one from each sum to the next."""
     terms = right.arguments if isinstance(right, Call) and right.function == "add" else ()
     passed = [term for term in terms if not starts.below(term).intersection(chosen)]
     return max([1.0, *((starts.known.of(term).square + 1.0) / PASSED for term in passed)])
 
 
 def _averaging(right: Expression) -> list[Call]:
-    """The weights that sum to one, of averages."""
+    """The calls whose values sum to one: the weights of averages."""
     calls = (part for part in subexpressions(right) if isinstance(part, Call))
     return [call for call in calls if FUNCTIONS[call.function].sums_to_one]

@@ -2,8 +2,8 @@
 
     E[(Σᵢ xᵢ·Wᵢ)²] = I·E[x²]·E[W²] + I·(I − 1)·E[x]²·E[W]²
 
-The second part is there where no factor has a mean of zero. Functions are integrated by Gauss–Hermite quadrature over
-a normal argument. Factors that depend on one another are the business of the measured pass.
+The second term is present if no factor has a mean of zero. Functions are integrated by Gauss–Hermite quadrature over
+a normal argument. The measured pass corrects for factors that depend on one another.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ TYPICAL = 64
 """The size assumed for an axis that is open."""
 
 NODES = 41
-"""So many points stand for a normal number."""
+"""The number of quadrature points for a normal variable."""
 
 SPREAD = 2.5
-"""The variance of a mean of squares lies below this many times its own square, be it the mean of one."""
+"""The variance of a mean of squares is below this multiple of its squared mean, even for a single square."""
 
 
 class Estimator:
     """Estimates the moments of expressions of a graph from those of its tensors.
 
     Attributes:
-        tensors: the moments of every tensor that are known.
-        definitions: the lines that make weights of parameters; they are looked through.
-        lines: the moments of such weights, as last estimated; who changes a parameter takes them out.
-        scopes: the sizes of axes in expressions, which no start changes.
+        tensors: the known moments, by tensor.
+        definitions: the equations that compute weights from parameters; they are looked through.
+        lines: the moments of such weights, as last estimated. A new start of a parameter removes them.
+        scopes: the sizes of axes in expressions, which do not depend on starts.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -72,7 +72,7 @@ class Estimator:
     # ---- sizes
 
     def scope(self, expression: Expression, around: Scope | None = None) -> Scope:
-        """The sizes of the axes in an expression, and of those around it."""
+        """The sizes of the axes in an expression, and of the axes around it."""
         if isinstance(expression, Contraction):
             expression = Contraction(expression.factors)
         found = self.scopes.get(expression)
@@ -83,7 +83,7 @@ class Estimator:
         return Scope({**around.sizes, **found.sizes}, {**around.assumed, **found.assumed})
 
     def counts(self, part: Expression, axes: Iterable[str], around: Scope | None = None) -> dict[str, float]:
-        """The sizes of some axes in a part of an equation as numbers."""
+        """The sizes of some axes in a part of an equation, as numbers."""
         scope = self.scope(part, around)
         found = {axis: evaluate(scope[axis], self.graph.bound) for axis in axes}
         return {axis: float(size if isinstance(size, int) else TYPICAL) for axis, size in found.items()}
@@ -111,7 +111,7 @@ class Estimator:
         raise AssertionError(expression)
 
     def _of_line(self, name: str) -> Moments:
-        """Those of a weight; the lines before it first, so that a long chain of lines is no deep recursion."""
+        """The moments of a computed weight. Earlier lines come first, so that a long chain needs no deep recursion."""
         for line, equation in self.definitions.items():
             if line not in self.lines:
                 self.lines[line] = self.of(equation.right)
@@ -147,7 +147,7 @@ class Estimator:
     # ---- products
 
     def _product(self, term: Contraction, scope: Scope) -> Moments:
-        """Logarithms are summed, since a long product leaves the range of a float on the way."""
+        """The moments of a product, by sums of logarithms: a long product may leave the range of a float."""
         scope = self.scope(term, scope)
         factors = [(free_axes(factor), self.of(factor, scope)) for factor in self._grouped(term.factors)]
         logs = {axis: _log(count) for axis, count in self.counts(term, term.summed, scope).items()}
@@ -164,7 +164,7 @@ class Estimator:
         return Moments(mean, square)
 
     def _grouped(self, factors: Iterable[Expression]) -> list[Expression]:
-        """The factors of a product: functions of one tensor at one place are one factor."""
+        """The factors of a product. Functions of one tensor, read at the same index, are one factor."""
         places = dict[Ref | int, list[Expression]]()
         for n, factor in enumerate(factors):
             places.setdefault(function_of_one(factor) or n, []).append(factor)
@@ -181,7 +181,7 @@ def _sum(terms: Iterable[Moments]) -> Moments:
 
 
 def moments_of_start(graph: Graph, leaf: Leaf) -> Moments | None:
-    """The moments of a leaf, where they are known from the outset: those of a parameter where its start is told."""
+    """The moments of a leaf that are known from the beginning; None for a parameter without a given start."""
     match leaf.value if leaf.kind == "constant" else leaf.start:
         case Constant() as value:
             return _of_array(value)
@@ -194,7 +194,7 @@ def moments_of_start(graph: Graph, leaf: Leaf) -> Moments | None:
 
 
 def _of_array(value: Constant) -> Moments:
-    """Those of the elements that are no mask: not infinite, nor standing for it."""
+    """The moments of the elements that are no mask: neither infinite nor at least 1e6 in absolute value."""
     array = value.array().ravel()
     finite = array[abs(array) < 1e6] if array.dtype.kind in "fc" else array[:0]
     if not finite.size:
@@ -205,11 +205,11 @@ def _of_array(value: Constant) -> Moments:
 # ---------------------------------------------------------------------------- functions
 
 _BLANK = Size("")
-"""Where the one tensor of an expression stood: a number without a name."""
+"""The placeholder for the one tensor of an expression: a number without a name."""
 
 
 def _mapped(expression: Expression) -> Expression | None:
-    """What an expression maps element by element to numbers that can be computed, if that is one thing alone."""
+    """The only operand that an expression maps element by element with functions of numbers, or None."""
     if (one := function_of_one(expression)) is not None:
         return one
     match expression:
@@ -221,7 +221,7 @@ def _mapped(expression: Expression) -> Expression | None:
 
 @functools.lru_cache(1024)
 def _of_form(form: Expression, moments: Moments) -> Moments:
-    """Those of a function of the blank in a form; none where the integral does not exist."""
+    """The moments of a function of the placeholder; `UNKNOWN` if the integral does not exist."""
     levels = _levels(form) and moments.variance < SPREAD * moments.mean**2
     deviation, mean, square = 0.0 if levels else math.sqrt(moments.variance), 0.0, 0.0
     try:
@@ -244,9 +244,9 @@ def _points() -> tuple[tuple[float, float], ...]:
 
 
 def _levels(form: Expression) -> bool:
-    """Whether a function is asked of positive numbers and evens them out, as a root does or what divides by one.
+    """Whether a function takes positive numbers and compresses them, as a root or its reciprocal does.
 
-    Its argument is taken for its mean then: in a norm that is exact, as what is divided is large where this is.
+    Its argument is then replaced by its mean. In a norm this is exact, since the numerator is large where this is.
     """
     match form:
         case Call("power", (_, exponent)):

@@ -1,9 +1,9 @@
 """Near-identity initialisation of long chains of weights.
 
-A product of random matrices wanders off: the logarithm of its scale is a sum of as many random terms. What
-is near the identity keeps what comes in, however many there are; weights that no link can be stay random,
-so that the product is no identity itself. A core that reads a feature beside, `A[l,i,r] * f[b,i]`, is the
-identity for each position of it, divided by what the features add up to in the mean.
+The scale of a long product of random matrices drifts: its logarithm is a sum of as many random terms. Matrices
+near the identity keep their input, however many there are. Weights that cannot be links stay random, so that the
+product itself is not an identity. A core that also reads a feature, `A[l,i,r] * f[b,i]`, is the identity for each
+position of the feature, divided by the mean of the sum of the features.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .state import FAR, Starts
 __all__ = ["behind_its_mean", "start_chain"]
 
 OFTEN_OFF = math.log(2.0) / 0.6745
-"""Where its logarithm deviates this much, half of the starts are off by a factor of 2: the links of a chain start
-near the identity."""
+"""At this deviation of the logarithm of a product, half of the starts are off by a factor of 2. Above it, the links of
+a chain start near the identity."""
 
 UNPREDICTABLE = math.log(10.0)
-"""A product whose logarithm deviates this much is worth a word."""
+"""The deviation of the logarithm of a product above which there is a warning."""
 
 
 def start_chain(starts: Starts, term: Contraction) -> float:
     """Starts the links of a product near the identity if it is long.
 
     Returns:
-        By how much the typical square lies below its mean then, beyond what is tolerable.
+        The factor by which the typical square is then below its mean, beyond the tolerable one.
     """
     if _wandering(starts, term)[1] > OFTEN_OFF:
         _start_links(starts, term)
@@ -42,7 +42,7 @@ def start_chain(starts: Starts, term: Contraction) -> float:
 
 
 def _products(starts: Starts, product: Expression) -> Iterator[Contraction]:
-    """A product and those that are factors of it, those of weights with lines of their own too."""
+    """A product and the products among its factors, including those of computed weights."""
     found = starts.behind(product)
     if isinstance(found, Contraction):
         yield found
@@ -51,7 +51,7 @@ def _products(starts: Starts, product: Expression) -> Iterator[Contraction]:
 
 
 def _start_links(starts: Starts, term: Contraction) -> None:
-    """Starts the links of a product, but for one where there is nothing else whose start is to be chosen."""
+    """Starts the links of a product near the identity, except one if no other parameter is left to choose."""
     known, free = starts.known, starts.free(term)
     data = {axis: known.of(factor) for factor in starts.data(term.factors) for axis in free_axes(factor)}
     factors = [(each, product) for product in _products(starts, term) for each in product.factors]
@@ -64,11 +64,11 @@ def _start_links(starts: Starts, term: Contraction) -> None:
         size = max(count for axis, count in counts.items() if axis not in data)
         starts.start(ref.name, "near_identity", 1 / math.prod(count * each.mean for count, each in features))
         let_through = 1 / (size * math.prod(count * each.square for count, each in features))
-        known.tensors[ref.name] = Moments(0.0, let_through)  # the mean square that passes on what comes in
+        known.tensors[ref.name] = Moments(0.0, let_through)  # the mean square that keeps the scale
 
 
 def _is_link(ref: Ref, counts: Mapping[str, float], data: Mapping[str, Moments]) -> bool:
-    """Whether a weight has two axes of one size, and others only of features that add up to something."""
+    """Whether a weight has two axes of equal size, and others only of features whose sum is not near zero."""
     ends = [count for axis, count in counts.items() if axis not in data]
     features = [data[axis] for axis in counts if axis in data]
     adds_up = all(each.mean > 0 and each.mean**2 > 0.1 * each.square for each in features)
@@ -76,9 +76,9 @@ def _is_link(ref: Ref, counts: Mapping[str, float], data: Mapping[str, Moments])
 
 
 def _wandering(starts: Starts, term: Contraction) -> tuple[float, float]:
-    """By how much the logarithm of a product's square lies below that of its mean, and the deviation of its root.
+    """How far the logarithm of a product's square is below that of its mean, and the deviation of its half.
 
-    Each sum that data have no part in, and no link lets through, is a χ² of as many degrees of freedom.
+    Each sum without data, and not along a link, is a χ² with as many degrees of freedom as terms.
     """
     decay = variance = 0.0
     of_data = {axis for factor in starts.data(term.factors) for axis in free_axes(factor)}
@@ -95,5 +95,5 @@ def _wandering(starts: Starts, term: Contraction) -> tuple[float, float]:
 
 
 def behind_its_mean(size: float) -> float:
-    """By how much the mean of the logarithm of a χ² of so many degrees of freedom lies below that of its mean."""
+    """How far the mean logarithm of a χ² with `size` degrees of freedom is below the logarithm of its mean."""
     return 1 / size + 1 / (3 * size**2) if size > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Samplers: initial values drawn by NumPy, one for each initializer."""
+"""Samplers: initial values drawn by NumPy, for each initializer."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from ..sizes import evaluate, size_names
 __all__ = ["Fan", "check_start", "fan_of", "square_of", "start_array"]
 
 NOISE = 0.01
-"""How far from the identity what starts near it is: the deviation of all that is added to one output."""
+"""The distance of `near_identity` from the identity: the deviation of the noise added to one output."""
 
 
 @dataclass(frozen=True)
 class Fan:
-    """The dimensions of a parameter by what they are where it is read first.
+    """The roles of the dimensions of a parameter where it is first read.
 
     Attributes:
-        inner: its inputs: those summed there that data have, or a factor before it.
-        apart: those whose axes no data have, or only what a recurrence goes on with: it shares them with other
-            weights, or they come out.
-        count: how many dimensions there are.
-        beside: those that come in and are kept: for each position along them it is a matrix of its own.
+        inner: its inputs: summed dimensions whose axes the data or an earlier factor have.
+        apart: dimensions whose axes no data have, except the state of a recurrence. It shares them with other
+            weights, or they are outputs.
+        count: the number of dimensions.
+        beside: dimensions that come in and are not summed. It has a separate matrix for each position along them.
     """
 
     inner: tuple[int, ...]
@@ -49,13 +49,13 @@ class Fan:
 
     @property
     def outer(self) -> tuple[int, ...]:
-        """Its outputs: all others."""
+        """Its outputs: all other dimensions."""
         return tuple(n for n in range(self.count) if n not in self.inner and n not in self.beside)
 
     @property
     def pair(self) -> tuple[int, int]:
-        """The dimensions between which an identity is: the two that there are, or that no data have, or else the
-        last two."""
+        """The two dimensions of an identity, `beside` excluded: the only two, or the two that no data have, or else
+        the last two."""
         own = [n for n in range(self.count) if n not in self.beside]
         own = own if len(own) > 1 else [*range(self.count)]
         apart = [n for n in self.apart if n in own]
@@ -65,8 +65,8 @@ class Fan:
 
 @dataclass(frozen=True)
 class _Around:
-    """What a factor of a product is read in: the axes summed, those that come in, and those that data have, other
-    than what a recurrence goes on with."""
+    """The context of a factor in a product: the axes that are summed, those that come in, and those of the data,
+    except the state of a recurrence."""
 
     summed: frozenset[str] = frozenset()
     coming: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class _Around:
 
 
 def fan_of(graph: Graph, leaf: Leaf) -> Fan:
-    """The fan of a parameter; nothing goes into one that no equation reads."""
+    """The fan of a parameter. One that no equation reads has no inputs."""
     return _fans(graph).get(leaf.name) or Fan((), (), len(leaf.dims))
 
 
@@ -100,7 +100,7 @@ def _fans(graph: Graph) -> Mapping[str, Fan]:
 def _read(
     expression: Expression, around: tuple[_Around, ...], parameters: frozenset[str]
 ) -> Iterator[tuple[Ref, tuple[_Around, ...]]]:
-    """The tensors read, with the products that they stand in, the innermost first."""
+    """The tensors that an expression reads, each with the products around it, the innermost first."""
     if isinstance(expression, Ref):
         yield expression, around
     if not isinstance(expression, Contraction) or not expression.summed:
@@ -119,7 +119,7 @@ def _read(
 
 
 def square_of(kind: str, number: float, shape: tuple[float, ...], fan: Fan) -> float:
-    """The mean square of what a parameter starts at."""
+    """The mean square of the initial value of a parameter."""
     inputs, outputs = (math.prod(shape[n] for n in dims) for dims in (fan.inner, fan.outer))
     match kind:
         case "value" | "std":
@@ -134,11 +134,11 @@ def square_of(kind: str, number: float, shape: tuple[float, ...], fan: Fan) -> f
 
 
 def start_array(graph: Graph, leaf: Leaf, derived: tuple[str, float], seed: int) -> Any:
-    """The array that a parameter starts at: as is said, or else as is derived.
+    """The initial array of a parameter, by its given start or else by the derived one.
 
     Raises:
-        ShapeError: its size is open.
-        EquationError: it cannot start so.
+        ShapeError: a size of the parameter is open.
+        EquationError: the parameter cannot have this start.
     """
     import numpy
 
@@ -156,7 +156,7 @@ def start_array(graph: Graph, leaf: Leaf, derived: tuple[str, float], seed: int)
 
 
 def _drawn(generator: Any, kind: str, number: float, shape: tuple[int, ...], fan: Fan) -> Any:
-    """An array that a parameter starts at."""
+    """Draws the initial array of a parameter."""
     import numpy
 
     if kind == "value" or not number:
@@ -170,25 +170,25 @@ def _drawn(generator: Any, kind: str, number: float, shape: tuple[int, ...], fan
         return number * array
     square = square_of(kind, number, shape, fan)
     array = generator.standard_normal(shape)
-    array *= math.sqrt(square / float((array**2).mean()))  # exactly the moment, not only on average
+    array *= math.sqrt(square / float((array**2).mean()))  # the exact moment, not only on average
     return array
 
 
 def _orthogonal(generator: Any, shape: tuple[int, ...], fan: Fan) -> Any:
-    """Outputs by inputs, the fewer of them orthonormal, for each position along what they stand beside."""
+    """Matrices of outputs by inputs, orthonormal along the smaller side, for each position along `fan.beside`."""
     import numpy
 
     order = (*fan.beside, *fan.outer, *fan.inner)
     count, rows, columns = (math.prod(shape[n] for n in dims) for dims in (fan.beside, fan.outer, fan.inner))
     matrices = generator.standard_normal((count, rows, columns))
     q, r = numpy.linalg.qr(matrices.swapaxes(1, 2) if rows < columns else matrices)
-    q = q * numpy.sign(numpy.diagonal(r, axis1=1, axis2=2))[:, None]  # all are alike (Mezzadri 2007)
+    q = q * numpy.sign(numpy.diagonal(r, axis1=1, axis2=2))[:, None]  # uniformly distributed (Mezzadri 2007)
     q = q.swapaxes(1, 2) if rows < columns else q
     return q.reshape([shape[n] for n in order]).transpose(numpy.argsort(order))
 
 
 def _identity(shape: tuple[int, ...], pair: tuple[int, int]) -> Any:
-    """Ones where the positions along two dimensions are equal, whatever those along the others are."""
+    """Ones where the positions along two dimensions are equal, at all positions along the others."""
     import numpy
 
     positions = numpy.indices([shape[n] if n in pair else 1 for n in range(len(shape))], sparse=True)
@@ -197,10 +197,10 @@ def _identity(shape: tuple[int, ...], pair: tuple[int, int]) -> Any:
 
 @told_in("starts")
 def check_start(name: str, kind: str, shape: tuple[Any, ...], fan: Fan) -> None:
-    """Refuses a kind of start that a parameter cannot have.
+    """Raises an error for a kind of start that a parameter cannot have.
 
     Raises:
-        EquationError: nothing goes into it, or it has no two dimensions.
+        EquationError: the start needs inputs and the parameter has none, or it needs two dimensions.
     """
     if kind in ("kaiming", "xavier", "orthogonal") and not fan.inner:
         fix = "give a standard deviation, 'zeros', 'ones' or an array"

@@ -1,4 +1,4 @@
-"""The state of initialisation: scales that are settled, and the moments that follow."""
+"""The state of initialisation: the chosen starts, and the moments that follow."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from .moments import Estimator
 __all__ = ["FAR", "Starts"]
 
 FAR = 3.6
-"""A mean square this many times too large or too small, a deviation nearly twice, is worth a word."""
+"""A mean square that is off by more than this factor (a deviation by nearly 2) gives a warning."""
 
 
 class Starts:
-    """What is settled of the parameters of a graph, and what follows from it.
+    """The starts chosen so far for the parameters of a graph, and the moments that follow.
 
     Attributes:
         graph: the graph, without calls.
-        known: the moments of every tensor that has some yet.
-        given: the leaves whose values or starts are told.
-        leaves: the parameters and given leaves that each weight is made of.
-        found: the starts that are chosen.
-        doubts: of which products no start is right.
-        line: the equation that is read now.
+        known: the estimator, with the moments known so far.
+        given: the leaves with a given value or start.
+        leaves: the parameters and given leaves that each weight is computed from.
+        found: the chosen starts.
+        doubts: warnings about products that no start suits.
+        line: the current equation.
     """
 
     line: Equation
@@ -50,10 +50,10 @@ class Starts:
         self.found: dict[str, tuple[str, float]] = {}
         self.doubts: list[TensornetWarning] = []
 
-    # ---- what an expression is made of
+    # ---- the parts of an expression
 
     def is_weight(self, expression: Expression) -> bool:
-        """Whether nothing but parameters and constants goes into the value, and no axis of the data."""
+        """Whether a value depends on parameters and constants alone, and not on positions along an axis."""
         calls = (part for part in subexpressions(expression) if isinstance(part, Call))
         if any(FUNCTIONS[call.function].of_axis_alone for call in calls):
             return False
@@ -65,15 +65,15 @@ class Starts:
         return [each for each in factors if not is_scalar(each) and not self.is_weight(each)]
 
     def below(self, expression: Expression) -> frozenset[str]:
-        """The parameters and constants that go into an expression, by way of weights too."""
+        """The parameters and constants that an expression is computed from, directly or through weights."""
         return frozenset().union(*(self.leaves.get(ref.name, ()) for ref in references(expression)))
 
     def free(self, expression: Expression) -> list[str]:
-        """The parameters in it whose start is still to be chosen."""
+        """The parameters in an expression whose start is not chosen yet."""
         return sorted(name for name in self.below(expression) if name not in self.known.tensors)
 
     def linear(self, expression: Expression) -> set[str]:
-        """Those of them that can bring its mean square anywhere: by products, and by sums in all of their terms."""
+        """The free parameters that can bring its mean square to any value: in a product, or in all terms of a sum."""
         match expression:
             case Ref(name) if name in self.known.definitions:
                 return self.linear(self.known.definitions[name].right)
@@ -87,7 +87,7 @@ class Starts:
         return set()
 
     def behind(self, expression: Expression) -> Expression:
-        """What a weight with a line of its own is."""
+        """The expression that computes a weight, if one does; else the expression itself."""
         while isinstance(expression, Ref) and expression.name in self.known.definitions:
             expression = self.known.definitions[expression.name].right
         return expression
@@ -95,19 +95,19 @@ class Starts:
     # ---- choosing
 
     def define(self, equation: Equation) -> None:
-        """A weight made by a line of its own, which waits for who reads it."""
+        """Registers a weight that an equation computes. Its reader chooses the starts of its parameters."""
         self.known.definitions[equation.name] = equation
         self.leaves[equation.name] = self.below(equation.right)
 
     def start(self, name: str, kind: str, number: float) -> None:
-        """Settles a parameter."""
+        """Sets the start of a parameter."""
         self.found[name] = (kind, number)
         self.known.tensors[name] = Moments(number if kind == "value" else 0.0, number**2)
         for line in [line for line in self.known.lines if name in self.leaves[line]]:
             del self.known.lines[line]
 
     def doubt(self, term: Expression, what: str) -> None:
-        """Notes that no start suits a product."""
+        """Records a warning that no start suits a product."""
         names = sorted(self.below(term) - self.given)
         fix = f"scale it by a number, normalize within it, or say how {', '.join(names)} start, by init="
         place = term.place or self.line.place

@@ -1,4 +1,4 @@
 """Weights as equations: factorizations, substitution and freezing.
 
-In: a graph and what stands in the place of its parameters. Out: the graph in the new parameters.
+In: a graph, and equations that replace its parameters. Out: the graph in the new parameters.
 """

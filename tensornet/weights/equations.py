@@ -1,7 +1,7 @@
 """Weight equations: a weight as an expression in factors, from text or from the factorization table.
 
-What comes out is a graph without data: its parameters are the new ones, its inputs other leaves of the model,
-its one output the weight.
+The result is a graph without data. Its parameters are the new ones, its inputs are other leaves of the model,
+and its one output is the weight.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ __all__ = [
 ]
 
 KEPT = "base"
-"""What a weight that its own equation reads is called under its name: `W.base`."""
+"""The name of the original weight in the scope of the new one, if the new equation reads it: `W.base`."""
 
 LETTERS = "oijklmnpqstu"
-"""What the dimensions of a weight are called, in order."""
+"""The axis names of the dimensions of a weight, in order."""
 
 Modes = int | Sequence[int | Sequence[int]]
-"""Into how many parts dimensions are split: one number, or for each a number or the sizes of its parts."""
+"""The split of dimensions: one number of parts for all, or for each a number of parts or their sizes."""
 
 
 Form = str | tuple[str, Rank]
-"""What a weight becomes: equations, the name of a factorization, or that and its rank."""
+"""The new form of a weight: equations, the name of a factorization, or that name and a rank."""
 
 FORMS = FACTORIZATIONS | SHARING
 """The factorizations that a weight may become."""
@@ -62,11 +62,11 @@ FORMS = FACTORIZATIONS | SHARING
 
 @dataclass(frozen=True)
 class Weight:
-    """What stands in the place of a weight.
+    """The replacement of a weight.
 
     Attributes:
-        program: its equations, in the sizes of the model; its parameters have the names of the text.
-        operands: what its inputs are, by full names.
+        program: its equations, in the sizes of the model. Its parameters have their names in the text.
+        operands: the full names of its inputs in the model.
     """
 
     program: Graph
@@ -74,14 +74,14 @@ class Weight:
 
 
 class Weights:
-    """Makes the weights of a model, one after another; their sizes have names that fit together.
+    """Builds the new weights of a model, one after another, with consistent names of sizes.
 
     Args:
         graph: the model.
-        inputs, constants, init, shared, rank, modes, sizes: those of `substitute`.
+        inputs, constants, init, shared, rank, modes, sizes: the arguments of `substitute`.
 
     Attributes:
-        common: the factors that several weights share, as the model has them.
+        common: the factors that several weights share, as leaves of the model.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Weights:
         self.common: dict[tuple[tuple[str, ...], str], Leaf] = {}
 
     def check_given(self) -> None:
-        """Refuses what was given for a name that no weight has."""
+        """Raises an error if an argument is given for a name that no weight uses."""
         given = {
             "a size": self.sizes,
             "a constant": self.constants,
@@ -123,15 +123,15 @@ class Weights:
                     raise EquationError(f"{what} is given for '{name}', which no equation has", fix=fix)
 
     def weight(self, leaf: Leaf, text: Form, together: tuple[str, ...]) -> Weight:
-        """What stands in the place of a leaf.
+        """Builds the replacement of a weight.
 
         Args:
-            leaf: the weight, as the model has it.
-            text: its equations, or the name of a factorization, with a rank of its own or without.
-            together: the weights that it shares factors with, itself among them.
+            leaf: the weight in the model.
+            text: its equations, or the name of a factorization, with or without a rank.
+            together: the weights that it shares factors with, including itself.
 
         Raises:
-            EquationError: the text is not in the language, or reads what is not there.
+            EquationError: the text is not in the language, or reads an unknown tensor.
             ShapeError: sizes disagree or are missing, or the weight has no such form.
         """
         try:
@@ -167,10 +167,10 @@ class Weights:
         self.taken.update(f"{leaf.name}.{each.name}" for each in own.leaves)
         return Weight(own, tuple(names[each.name] for each in own.inputs))
 
-    # ---- what several weights share
+    # ---- factors that several weights share
 
     def _shared_in(self, program: Graph, text: str) -> tuple[str, ...]:
-        """The parameters of a weight that it has together with others."""
+        """The parameters that a weight shares with others."""
         kind = "" if "=" in text else text.removeprefix("+").rpartition("*")[2].strip()
         named = shared_names(kind, self.shared) if kind else self.shared
         found = tuple(leaf.name for leaf in program.parameters if leaf.name in named)
@@ -178,10 +178,10 @@ class Weights:
         return found
 
     def _common(self, program: Graph, name: str, together: tuple[str, ...]) -> str:
-        """What the model calls a factor that several weights have together.
+        """The name in the model of a factor that several weights share.
 
         Raises:
-            ShapeError: it is of another shape than in a weight before.
+            ShapeError: its shape differs from that in an earlier weight.
         """
         leaf = next(each for each in program.parameters if each.name == name)
         if (together, name) not in self.common:
@@ -199,7 +199,7 @@ class Weights:
     # ---- from the table
 
     def _form(self, leaf: Leaf, name: str, rank: Rank, times: int) -> tuple[Graph, Factored]:
-        """The equation of a factorization, of so many weights that share factors."""
+        """The graph and the factors of a factorization. `times` is the number of weights that share factors."""
         shape = [evaluate(size, self.graph.bound) for size in leaf.shape]
         if not all(isinstance(size, int) for size in shape):
             names = ", ".join(f"{name}=" for name in self.graph.open_sizes)
@@ -209,7 +209,7 @@ class Weights:
         return in_form(dims, name, rank, self.modes, shared_names(name, self.shared), times)
 
     def _added(self, leaf: Leaf, text: str, rank: Rank, times: int) -> tuple[Graph, dict[str, str]]:
-        """The weight as it was, and what `+form` adds to it, `+0.5*form` a half of."""
+        """The original weight plus a factorization, as `+form`, or a multiple of one, as `+0.5*form`."""
         factor, _, name = text.removeprefix("+").rpartition("*")
         program, found = self._form(leaf, name.strip(), rank, times)
         left = show_index(program.equations[0].left)
@@ -220,7 +220,7 @@ class Weights:
     # ---- from a text
 
     def _read(self, leaf: Leaf, text: str, given: Mapping[str, Any]) -> tuple[Graph, dict[str, str]]:
-        """The graph of a text, and the leaf of the model that each of its inputs is."""
+        """The graph of a text, and the model's leaf for each of its inputs."""
         read = WeightText(text)
         self.used |= read.words
         listed = [each for each in self.inputs if each.name in read.words - read.target_names]
@@ -247,7 +247,7 @@ class Weights:
         return program, names
 
     def _seen(self, declared: Declaration, path: str) -> str:
-        """The leaf that a weight means by a name: in its own scope, or in one around it."""
+        """The leaf that a name in a weight refers to: in the scope of the weight, or in an enclosing one."""
         scopes = path.split(".")[:-1]
         for depth in range(len(scopes), -1, -1):
             name = ".".join([*scopes[:depth], declared.name])
@@ -265,8 +265,8 @@ class Formed:
     """A weight in one of the forms of the table.
 
     Attributes:
-        dims: the axes that each dimension is made of.
-        sizes: theirs, and those of the ranks.
+        dims: the axes of each dimension.
+        sizes: the sizes of these axes, and of the ranks.
         product: the factors.
     """
 
@@ -276,7 +276,7 @@ class Formed:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Those of the factors."""
+        """The shapes of the factors."""
         return tuple(tuple(self.sizes[axis] for axis in each.axes) for each in self.product.factors)
 
     @property
@@ -295,7 +295,7 @@ def in_form(
     shared: Collection[str] = (),
     times: int = 1,
 ) -> tuple[Graph, Factored]:
-    """A weight in one of the forms of the table, as a graph whose output it is, and as factors; see `formed`."""
+    """A weight in one of the forms of the table: the graph that computes it, and its factors; see `formed`."""
     found = formed(dims, kind, rank, modes, shared, times)
     return found.program, found.product
 
@@ -311,10 +311,10 @@ def formed(
     """A weight in one of the forms of the table.
 
     Args:
-        dims: the sizes of the axes that each dimension of the weight is made of.
-        kind: the form, in any case.
+        dims: the sizes of the axes of each dimension of the weight.
+        kind: the name of the form, in upper or lower case.
         rank, modes: as for `substitute`.
-        shared, times: the factors that so many weights have together.
+        shared, times: the factors that several weights share, and the number of these weights.
 
     Raises:
         ShapeError: the weight has no such form.
@@ -349,13 +349,13 @@ def _parts(
 
 
 def _usual(dim: tuple[int, ...], size: int, form: Factorization, order: int) -> tuple[int, ...]:
-    """The parts of a dimension where none are asked for: those it has already, if they are as many."""
+    """The default parts of a dimension: its own axes, if there are as many as the form needs."""
     count = form.parts[0] if form.parts else 1 if form.halves else 2 if form.pairs or order < 3 else 1
     return dim if len(dim) == count else tensorize(size, count)
 
 
 def _split(size: int, parts: int | Sequence[int]) -> tuple[int, ...]:
-    """The sizes of the parts of a dimension: as nearly equal as can be, or those that are given."""
+    """The sizes of the parts of a dimension: as nearly equal as possible, or as given."""
     if isinstance(parts, int):
         return tensorize(size, parts)
     given = check_sizes(parts, "modes")
@@ -365,11 +365,11 @@ def _split(size: int, parts: int | Sequence[int]) -> tuple[int, ...]:
     return given
 
 
-# ---------------------------------------------------------------------------- its leaves
+# ---------------------------------------------------------------------------- leaves of a weight
 
 
 def _keeping(program: Graph, names: Mapping[str, str], leaf: Leaf) -> Graph:
-    """The program in which the weight as it was, if it reads it, is a parameter of its own."""
+    """The program with the original weight, if it reads that, as a parameter of its own."""
     kept = [each.name for each in program.inputs if names[each.name] == leaf.name]
     if not kept:
         return program
@@ -384,7 +384,7 @@ def _keeping(program: Graph, names: Mapping[str, str], leaf: Leaf) -> Graph:
 
 
 def _apart(program: Graph, path: str, taken: set[str]) -> Graph:
-    """The program whose leaves have names that nothing in the model has."""
+    """The program, with leaves renamed if the model already uses their names."""
     within = {name.removeprefix(f"{path}.") for name in taken if name.startswith(f"{path}.")}
     names: dict[str, str] = {}
     for leaf in program.leaves:
@@ -402,7 +402,7 @@ def _renamed(program: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def _given(program: Graph, names: Collection[str]) -> Graph:
-    """The program to which some of its parameters are given."""
+    """The program with some of its parameters as inputs."""
     leaves = tuple(
         Leaf(each.name, "input", each.dims) if each.name in names else each for each in program.leaves
     )
@@ -410,11 +410,11 @@ def _given(program: Graph, names: Collection[str]) -> Graph:
 
 
 def shared_names(method: str, shared: str | Sequence[str]) -> tuple[str, ...]:
-    """The factors of a factorization that several weights have together.
+    """The factors of a factorization that several weights share.
 
     Args:
-        method: its name.
-        shared: what is shared beside those that the factorization shares by itself.
+        method: the name of the factorization.
+        shared: further shared factors, besides those that the factorization always shares.
 
     Raises:
         ShapeError: there is no such factorization.
@@ -424,20 +424,20 @@ def shared_names(method: str, shared: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _scope_of(names: Sequence[str]) -> str:
-    """The words that scoped names have in the same places: `blocks.Wq` of `blocks.0.Wq` and `blocks.1.Wq`."""
+    """The words that are the same at one place of all scoped names: `blocks.Wq` of `blocks.0.Wq` and `blocks.1.Wq`."""
     columns = zip(*(name.split(".") for name in names), strict=False)
     return ".".join(column[0] for column in columns if len(set(column)) == 1)
 
 
 def _starting(program: Graph, leaf: Leaf, square: float, had: Mapping[str, Leaf]) -> Graph:
-    """The program whose parameters start so that the weight has the deviation that it was to start with.
+    """The program with starts for its parameters, so that the weight starts with the deviation that was given for it.
 
-    What the equations of the model imply they imply of the new parameters too. Where a weight is added to what
-    it was, all that is added is zero.
+    If none was given, the equations of the model determine the starts later. If terms are added to the original
+    weight, they start at zero.
 
     Args:
         square: the mean square of the weight.
-        had: the parameters that start as they do in a weight before.
+        had: the parameters that have their start from an earlier weight.
     """
     kept = any(each.name == KEPT for each in program.leaves)
     if leaf.start is None and not kept:

@@ -3,16 +3,16 @@
     tucker     G[r*] * U*[m*,r*]        a core, and a matrix for each mode
     tt         G*[r<,m*,r>]             a train of cores
 
-`*` counts the modes: a factor with it is there once for each, and what has it inside is that mode's own; in a
-factor without it, it stands for all of them.
+`*` is the number of a mode. A factor with `*` in its name occurs once for each mode, and `*` inside it means that
+mode. In a factor without it, `*` inside stands for all modes.
 
     m*         the modes, one by one: every part of every dimension of the weight
-    p*         the parts of equal place in all dimensions, together: o1,i1 and o2,i2
+    p*         the parts at the same place of all dimensions, together: o1,i1 and o2,i2
     o, i       all of the first dimension; all of the others
     o2, i1     a part of the first dimension, of the second
     r          the one rank
-    r*, r*+1   a rank of each mode, and that of the next; after the last comes the first
-    r<, r>     the rank before a mode and after it; none before the first and after the last
+    r*, r*+1   the rank of each mode, and that of the next one; the first follows the last
+    r<, r>     the rank before a mode and after it; none before the first or after the last
     r1, r2     ranks by their numbers
 """
 
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 Parts = Sequence[Sequence[str]]
-"""The axes that each dimension of a weight is made of."""
+"""The axes of each dimension of a weight."""
 
 Sizes = Sequence[Sequence[int]]
-"""Their sizes."""
+"""The sizes of these axes."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Factorization:
     """A form of a weight.
 
     Attributes:
-        equation: its factors, in short; see above.
-        largest: the largest useful value of each rank, of the sizes of the modes that the equation speaks of, and,
-            where factors are shared, of the number of weights that share them.
-        parts: how many each dimension must be made of, where the form is of so many alone.
-        shared: the factors that several weights have together.
+        equation: its factors, in the short notation above.
+        largest: gives the largest useful value of each rank from the sizes of the modes. If factors are shared, the
+            number of weights that share them comes last among these sizes.
+        parts: the number of parts that each dimension must have, if the form requires it.
+        shared: the factors that several weights share.
     """
 
     equation: str
@@ -76,12 +76,12 @@ class Factorization:
 
     @property
     def pairs(self) -> bool:
-        """Whether it puts the parts of equal place together, so that all dimensions have as many."""
+        """Whether it pairs the parts at the same place, so that all dimensions must have equally many."""
         return "p*" in self.equation
 
     @property
     def halves(self) -> bool:
-        """Whether it knows no more of the weight than its first dimension and the others."""
+        """Whether it treats the weight as a matrix: its first dimension by all others."""
         return not re.search(r"[mp]\*|[oi]\d", self.equation)
 
     def modes(self, parts: Parts) -> tuple[tuple[str, ...], ...]:
@@ -96,9 +96,9 @@ class Factorization:
         """The largest useful value of each rank.
 
         Args:
-            parts: the axes that each dimension of the weight is made of.
-            known: their sizes.
-            times: how many weights share factors, where the form has such.
+            parts: the axes of each dimension of the weight.
+            known: the sizes of these axes.
+            times: the number of weights that share factors, if the form has shared factors.
         """
         modes = tuple(prod(known[axis] for axis in mode) for mode in self.modes(parts))
         return self.largest((*modes, times) if self.shared else modes)
@@ -120,14 +120,14 @@ class Factorization:
         return tuple(found)
 
     def check(self, name: str, parts: Sequence[int]) -> None:
-        """Refuses a weight that has no such form.
+        """Raises an error for a weight that has no such form.
 
         Args:
-            name: the form's, for the error.
-            parts: how many parts each dimension has.
+            name: the name of the form, for the error.
+            parts: the number of parts of each dimension.
 
         Raises:
-            ShapeError: its dimensions are too few, or have other numbers of parts.
+            ShapeError: the weight has too few dimensions, or numbers of parts that do not fit.
         """
         shown = (
             f"'{name}' of {len(parts)} dimension(s) in {' and '.join(str(each) for each in parts)} part(s)"
@@ -144,7 +144,7 @@ class Factorization:
 def _axes(
     entry: str, numbers: Sequence[int], modes: Sequence[tuple[str, ...]], parts: Parts
 ) -> tuple[str, ...]:
-    """What an entry of a factor in short stands for, at some of the modes."""
+    """The axes that an entry in the short notation stands for, at the given modes."""
     match entry:
         case "m*" | "p*":
             return tuple(axis for n in numbers for axis in modes[n - 1])
@@ -167,27 +167,27 @@ def _axes(
 
 
 def _each(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """A mode's own rank: no more than it is long."""
+    """One rank for each mode: at most the size of the mode."""
     return sizes
 
 
 def _terms(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """As many terms of a sum as make any tensor: one for each position of all modes but the longest."""
+    """The number of terms that suffices for any tensor: the product of all modes but the longest."""
     return (prod(sizes) // max(sizes),)
 
 
 def _cuts(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The ranks of the matrices that a train is cut into."""
+    """The ranks of the matrices at the cuts of a train: at most the size on each side of a cut."""
     return tuple(min(prod(sizes[:n]), prod(sizes[n:])) for n in range(1, len(sizes)))
 
 
 def _ring(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of a train, and what links its ends."""
+    """The rank that links the ends, and then the ranks of a train."""
     return (min(sizes[0], sizes[-1]), *_cuts(sizes))
 
 
 def _sides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The ranks of a matrix between two others: no more than each side is long."""
+    """The ranks of a matrix between two others: at most the size of each side."""
     return sizes[:2]
 
 
@@ -208,7 +208,7 @@ FACTORIZATIONS: dict[str, Factorization] = {
     "btt": Factorization("L[o1,o2,i1,r] * R[o2,i1,r,i2]", _blocks, (2, 2)),
     "monarch": Factorization("L[o1,o2,i1] * R[o2,i1,i2]", parts=(2, 2)),
 }
-"""The forms, by name: each an equation, and how large its ranks may usefully be.
+"""The forms by name, each with its equation and its largest useful ranks.
 
 | form | W[o₁…,i₁…] = | source |
 |---|---|---|
@@ -220,7 +220,7 @@ FACTORIZATIONS: dict[str, Factorization] = {
 | low_rank | Σ_r U[o,r]·V[r,i] | Eckart and Young (1936) |
 | tr | Σ ∏ Gₖ[rₖ,mₖ,rₖ₊₁], r_{M+1} = r₁ | Zhao et al. (2016), tensor ring |
 | btt | Σ_r L[o₁,o₂,i₁,r]·R[o₂,i₁,r,i₂] | Qiu et al. (2024), block tensor train |
-| monarch | L[o₁,o₂,i₁]·R[o₂,i₁,i₂] | Dao et al. (2022), of which btt is a sum |
+| monarch | L[o₁,o₂,i₁]·R[o₂,i₁,i₂] | Dao et al. (2022); btt is a sum of these |
 """
 
 SHARING: dict[str, Factorization] = {
@@ -229,7 +229,7 @@ SHARING: dict[str, Factorization] = {
         "U[o,r1] * C[r1,r2,r3] * P[r3] * V[r2,i]", lambda sizes: sizes, shared=("U", "C", "V")
     ),
 }
-"""The forms of several weights together, which share factors: the stack W[l,o,i] of them is one tensor.
+"""The forms of several weights that share factors: their stack W[l,o,i] is one tensor.
 
 | form | W_l[o,i] = | shared | source |
 |---|---|---|---|
@@ -239,14 +239,14 @@ SHARING: dict[str, Factorization] = {
 
 
 def form_named(name: str, among: Sequence[str] = tuple(FACTORIZATIONS)) -> str:
-    """The name of a factorization, in any case.
+    """The name of a factorization in the table, from a name in upper or lower case.
 
     Args:
-        name: what a user says.
-        among: the ones that can be chosen.
+        name: the name from the user.
+        among: the names to choose from.
 
     Raises:
-        ShapeError: there is none.
+        ShapeError: no factorization has this name.
     """
     kind = name.lower()
     if kind not in among:
@@ -257,10 +257,10 @@ def form_named(name: str, among: Sequence[str] = tuple(FACTORIZATIONS)) -> str:
 
 @dataclass(frozen=True)
 class Factored:
-    """A weight as a product of factors, with the ranks it has.
+    """A weight as a product of factors, with its ranks.
 
     Attributes:
-        factors: what is multiplied.
+        factors: the factors of the product.
         ranks: the name and the value of each rank.
     """
 
@@ -271,7 +271,7 @@ class Factored:
         return " * ".join(map(self._shown, self.factors))
 
     def renamed(self, names: Mapping[str, str]) -> Factored:
-        """The same with other names for some factors and ranks."""
+        """A copy with other names for some factors and ranks."""
         factors = tuple(
             Factor(names.get(each.name, each.name), tuple(names.get(axis, axis) for axis in each.axes))
             for each in self.factors
@@ -279,7 +279,7 @@ class Factored:
         return Factored(factors, {names.get(name, name): size for name, size in self.ranks.items()})
 
     def _shown(self, factor: Factor) -> str:
-        """A factor, summed over ranks that no other has: of one mode there is one factor."""
+        """A factor, summed over ranks that no other factor has: with one mode there is only one factor."""
         axes = [axis for each in self.factors for axis in each.axes]
         alone = [axis for axis in factor.axes if axis in self.ranks and axes.count(axis) == 1]
         return f"sum[{','.join(alone)}]({factor})" if alone else str(factor)
@@ -298,18 +298,18 @@ def factored(
 
     Args:
         name: the form.
-        parts: the axes that each dimension of the weight is made of.
-        sizes: their sizes.
+        parts: the axes of each dimension of the weight.
+        sizes: the sizes of these axes.
         rank: 'same' for full rank, a float for a fraction of the dense parameters, an int, or one for each rank.
         called: other names for factors and ranks.
-        shared: those of the factors that several weights have together.
-        times: how many weights these are; a fraction is one of all their parameters.
+        shared: the factors that several weights share.
+        times: the number of these weights. A fraction refers to the parameters of all of them.
 
     Raises:
         ShapeError: the weight has no such form, or the rank does not fit.
 
     Warns:
-        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
+        TensornetWarning: no ranks come within 10 % of the fraction, or the nearest ones need more than dense.
 
     Example:
         >>> print(factored("blocktt", (("o1", "o2"), ("i1", "i2")), ((4, 8), (8, 4)), rank=2))
@@ -339,13 +339,13 @@ def _count(
     times: int,
     values: Sequence[int],
 ) -> int:
-    """The parameters of some weights in one form, whose shared factors count once.
+    """The number of parameters of some weights in one form. Shared factors count once.
 
     Args:
         factors, shared, times: see `factored`.
         ranks: the names of the ranks.
         known: the sizes of the parts.
-        values: those of the ranks.
+        values: the values of the ranks.
     """
     have = {**known, **dict(zip(ranks, values, strict=True))}
     return sum(
@@ -359,14 +359,14 @@ def _count(
 
 @functools.lru_cache(maxsize=1024)
 def tensorize(size: int, modes: int) -> tuple[int, ...]:
-    """Factors of a size that are as nearly equal as can be, the smallest first: those of the least sum.
+    """The factors of a size that are as nearly equal as possible (with the least sum), the smallest first.
 
     Args:
-        size: what is to be split.
-        modes: into how many, 1 to 12.
+        size: the size to split, at most 2⁴⁰.
+        modes: the number of factors, 1 to 12.
 
     Raises:
-        ShapeError: these are no positive integers, or more modes than 12.
+        ShapeError: one of these is no positive integer, or is too large.
 
     Example:
         >>> tensorize(768, 3), tensorize(3072, 2), tensorize(7, 2)
@@ -379,7 +379,7 @@ def tensorize(size: int, modes: int) -> tuple[int, ...]:
 
     @functools.cache
     def best(rest: int, count: int, least: int) -> tuple[int, ...] | None:
-        """The factors from `least` up, of the least sum."""
+        """The factors with the least sum, none of them below `least`; None if there are none."""
         if count == 1:
             return (rest,) if rest >= least else None
         found: tuple[int, ...] | None = None

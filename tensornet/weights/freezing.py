@@ -1,4 +1,4 @@
-"""Freezing: parameters become constants with the values they have."""
+"""Freezing: parameters become constants with given values."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["freeze"]
 
 @of_graph
 def freeze(graph: Graph, params: Mapping[str, Any], names: str | Sequence[str] = "*") -> Graph:
-    """Makes parameters constants with the values they have; the others stay parameters.
+    """Turns parameters into constants with the values in `params`. The others stay parameters.
 
-    What depends on constants alone is computed once, where the graph runs. So a frozen weight in factors is
-    multiplied together, in part or as a whole, wherever going through the factors at each call takes longer:
-    y = x·A·B becomes y = x·W with W = A·B, or stays as it is, whichever is faster at the batch it meets.
+    Tensors that depend on constants alone are computed once, on the device of the graph. So the factors of a frozen
+    weight are multiplied together, in part or in full, if that makes a call faster. For example, y = x·A·B becomes
+    y = x·W with W = A·B, or stays as it is, whichever is faster at the batch size of the call.
 
     Args:
         graph: a layer or a model.
-        params: name to array of any library; more than those that are frozen may be there.
-        names: which parameters, by their scoped names: patterns of `fnmatch`, where `*` stands for
-            anything, dots included, as `"encoder.* head.W"` or a list of them; all if not given.
+        params: name to array of any library. Parameters that are not frozen may be included.
+        names: the scoped names of the parameters to freeze, as `"encoder.* head.W"` or a list. They are
+            patterns of `fnmatch`: `*` matches anything, including dots. All parameters by default.
 
     Raises:
-        EquationError: a name or a pattern fits no parameter.
-        ShapeError: an array is missing, or has another shape than the graph says.
-        DtypeError: an array holds no numbers.
+        EquationError: a name or a pattern matches no parameter.
+        ShapeError: an array is missing, or its shape does not match the graph.
+        DtypeError: an array is not numeric.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -63,7 +63,7 @@ def _others(known: Sequence[str], missing: Sequence[str]) -> str:
 
 
 def _holding(graph: Graph, values: Mapping[str, Constant]) -> Graph:
-    """The graph, and the blocks that it calls, with constants in the place of parameters."""
+    """The graph, and the blocks that it calls, with constants instead of parameters."""
     leaves = tuple(
         replace(leaf, kind="constant", start=None, value=values[leaf.name])
         if leaf.kind == "parameter" and leaf.name in values

@@ -21,29 +21,29 @@ Rank = str | int | float | Sequence[int]
 Ranks = tuple[int, ...]
 
 LARGEST = 2**62
-"""Counts of elements from here on are no machine integers."""
+"""Element counts from here on are computed as Python integers, not as int64."""
 
 SEARCHED = 20_000
-"""So many choices of ranks are all looked at; of more, those next to the proportional one."""
+"""Up to this many choices of ranks, all are compared; of more, those near the proportional one."""
 
 STRIDES = 2**14
-"""Ranks up to so many are searched one by one; larger ones in strides that shrink to one."""
+"""Ranks up to this value are searched one by one, larger ranks in strides that shrink to one."""
 
 CLOSE = 0.01
-"""Counts that differ from what was asked by no more than this part of it are as good as equal."""
+"""Counts within this share of the requested count are treated as equal to it."""
 
 FAR = 0.1
-"""A count that differs by more than this part is worth a word."""
+"""A count that is off by more than this share gives a warning."""
 
 
 def choose_ranks(
     rank: Rank, full: Sequence[int], parameters: Callable[[Ranks], int], dense: int | None = None
 ) -> Ranks:
-    """The ranks that a user's `rank` stands for.
+    """The ranks that the argument `rank` stands for.
 
-    A float asks for a fraction of the dense parameters, and gets the ranks whose number of
-    parameters is nearest to it; of those within one per cent, the ranks nearest to being in
-    proportion to the full ones.
+    A float is a fraction of the dense parameters. It gives the ranks with the nearest number of
+    parameters. Among those within one per cent, it gives the ranks that are nearest to
+    proportional to the full ones.
 
     Args:
         rank: `'same'` for full rank, a float for a fraction of the dense parameters, an int for
@@ -54,7 +54,7 @@ def choose_ranks(
         dense: the number of elements of the dense form; by default that at full rank.
 
     Raises:
-        ShapeError: it is none of these, or of the wrong length.
+        ShapeError: `rank` is none of these, or has the wrong length.
 
     Warns:
         TensornetWarning: the nearest number of parameters is more than 10 % off, or more than dense.
@@ -78,7 +78,7 @@ def choose_ranks(
 
 
 def _whole(value: object) -> int | None:
-    """An integer of any kind as an int; nothing for what is none."""
+    """An integer of any type as an int; None for anything else."""
     if isinstance(value, bool):
         return None
     try:
@@ -88,7 +88,7 @@ def _whole(value: object) -> int | None:
 
 
 def _positive(rank: Real, full: Sequence[int]) -> float:
-    """A fraction of the dense parameters, refused where it is none."""
+    """A fraction of the dense parameters. Raises an error unless it is positive and finite."""
     if not 0 < float(rank) < math.inf:
         raise _bad(rank, full)
     return float(rank)
@@ -108,7 +108,7 @@ def _bad(rank: Rank | Real, full: Sequence[int]) -> ShapeError:
 
 
 def _fraction(fraction: float, full: Ranks, parameters: Callable[[Ranks], int], dense: int) -> Ranks:
-    """The ranks whose parameters come nearest to the fraction of the dense ones."""
+    """The ranks whose number of parameters is nearest to a fraction of the dense number."""
     target = fraction * dense
     ideal = _proportional(target, full, parameters)
     if math.prod(full) <= SEARCHED:
@@ -129,14 +129,14 @@ def _fraction(fraction: float, full: Ranks, parameters: Callable[[Ranks], int], 
 
 
 def _counts(choices: Sequence[Ranks], full: Ranks, parameters: Callable[[Ranks], int]) -> Any:
-    """The number of elements at each of some choices of ranks, all at once: sums of products are of arrays too."""
+    """The number of elements at each choice of ranks, all at once: `parameters` works on arrays too."""
     kind = np.int64 if parameters(full) < LARGEST else object
     columns: Any = tuple(np.array(choices, dtype=kind).reshape(len(choices), -1).T)
     return np.broadcast_to(parameters(columns), len(choices))
 
 
 def _proportional(target: float, full: Ranks, parameters: Callable[[Ranks], int]) -> tuple[float, ...]:
-    """The ranks in proportion to the full ones that would have `target` parameters, were they real numbers."""
+    """The real-valued ranks, proportional to the full ones and at least 1, that have `target` parameters."""
     steps = 2**52
 
     def at(share: float) -> tuple[float, ...]:
@@ -148,7 +148,7 @@ def _proportional(target: float, full: Ranks, parameters: Callable[[Ranks], int]
 def _descent(
     target: float, ideal: tuple[float, ...], full: Ranks, parameters: Callable[[Ranks], int]
 ) -> Iterator[Ranks]:
-    """The roundings of the ideal ranks, and from the nearest of them step by step nearer."""
+    """The roundings of the ideal ranks, then the result of a local search from the nearest, and its neighbours."""
 
     def off(ranks: Ranks) -> float:
         return abs(parameters(ranks) - target)
@@ -174,7 +174,7 @@ def _descent(
 
 
 def _neighbours(ranks: Ranks, full: Ranks, stride: int = 1) -> Iterator[Ranks]:
-    """The ranks one step away, of one rank or of two."""
+    """The ranks that differ by one stride in one rank or in two."""
     both = (-stride, stride)
     steps = [(k, step) for k in range(len(full)) for step in both if 1 <= ranks[k] + step <= full[k]]
     for moves in itertools.chain(itertools.combinations(steps, 1), itertools.combinations(steps, 2)):
@@ -183,7 +183,7 @@ def _neighbours(ranks: Ranks, full: Ranks, stride: int = 1) -> Iterator[Ranks]:
 
 
 def _tell(fraction: float, target: float, count: int, ranks: Ranks, dense: int) -> None:
-    """Says so where the nearest is not near, or saves nothing."""
+    """Warns if the nearest count is far from the target, or exceeds the dense count."""
     if abs(count - target) <= FAR * target and count <= dense:
         return
     shown = ranks[0] if len(ranks) == 1 else ranks
@@ -198,10 +198,10 @@ def _tell(fraction: float, target: float, count: int, ranks: Ranks, dense: int) 
 
 
 def check_sizes(sizes: int | Sequence[int], what: str) -> Ranks:
-    """Sizes as a tuple of positive integers, one at least.
+    """Sizes as a tuple of 1 to 12 positive integers.
 
     Raises:
-        ShapeError: they are not.
+        ShapeError: they are anything else.
     """
     one = _whole(sizes)
     given = (one,) if one is not None else tuple(sizes) if isinstance(sizes, Sequence) else ()

@@ -18,7 +18,7 @@ __all__ = ["ModelSizes"]
 
 
 class ModelSizes:
-    """The sizes that a model goes by, and those of its new weights, which join them one after another."""
+    """The sizes of a model and of its new weights, which are added one after another."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -29,11 +29,11 @@ class ModelSizes:
         agreed = {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
         bound = {name: value for name, value in agreed.items() if isinstance(value, int)}
         self.outer = Unifier(bound)
-        self.opened = set(values) - set(bound)  # names that mean something else somewhere, or have no value
+        self.opened = set(values) - set(bound)  # names with several values, or without one
 
     @property
     def bound(self) -> Mapping[str, Any]:
-        """The sizes that have a value, with those of the weights that have joined."""
+        """The sizes that have a value, including those of the weights added so far."""
         return {**self.graph.bound, **self.outer.bound}
 
     def joined(self, program: Graph, leaves: Mapping[str, Leaf], given: Mapping[str, Any]) -> Graph:
@@ -41,11 +41,11 @@ class ModelSizes:
 
         Args:
             program: the equations of a weight.
-            leaves: what its tensors are there: its output, and its inputs.
-            given: the sizes that a user gave by name; one that is its own name stays open.
+            leaves: the leaves of the model that its output and its inputs stand for.
+            given: the sizes that the user gave by name. A size that is its own name stays open.
 
         Raises:
-            ShapeError: dimensions are fewer or longer than those of the leaf, or nothing tells their size.
+            ShapeError: dimensions differ from those of the leaf in number or size, or a size is unknown.
         """
         private = Private(program)
         for name, leaf in leaves.items():
@@ -66,14 +66,14 @@ class ModelSizes:
         private.adopt(self.outer, self.opened)
         sizes = {name: self.outer.resolve(private.moved(symbol(name))) for name in names_of_sizes(program)}
         made = instance(program, tuple(sorted(sizes.items())), tuple(sorted(self.bound.items())), None)
-        for name, ours, size in waiting:  # what has more than one open size
+        for name, ours, size in waiting:  # dimensions with several open sizes
             own = self.outer.resolve(private.moved(dim_size(ours)))
             if not are_equal(own, size, self.bound):
                 raise _unequal(name, ours, own, size)
         return made
 
     def _solved(self, private: Private, name: str, ours: Dim, size: Any) -> bool:
-        """Makes one dimension of the program as long as it is in the model, if that can be seen by now."""
+        """Unifies one dimension of the program with that of the model. Returns whether it is settled."""
         own = evaluate(private.value(private.moved(dim_size(ours))), self.graph.bound)
         other = evaluate(size, self.graph.bound)
         if not private.waits(own):
@@ -99,7 +99,7 @@ class ModelSizes:
 
 
 def _alike(ours: Dim, theirs: Dim, given: Mapping[str, Any]) -> list[tuple[Dim, Any]]:
-    """What is as long as what: a dimension, or each of its parts where they have the names of its own."""
+    """Pairs of equal size: the whole dimension, or each axis if the names agree and none has a given size."""
     names = [axis.name for axis in ours]
     if names == [axis.name for axis in theirs] and not given.keys() & set(names):
         return [((own,), axis.size) for own, axis in zip(ours, theirs, strict=True)]
@@ -107,7 +107,7 @@ def _alike(ours: Dim, theirs: Dim, given: Mapping[str, Any]) -> list[tuple[Dim, 
 
 
 def _unknown(program: Graph, private: Private) -> set[str]:
-    """The private names that nothing tells the size of."""
+    """The private names whose size is unknown."""
     sizes = (axis.size for dims in program.named.values() for dim in dims for axis in dim)
     found = {name for size in sizes for name in _waiting(private.value(private.moved(size)))}
     for name in names_of_sizes(program):
@@ -120,7 +120,7 @@ def _waiting(size: Any) -> set[str]:
 
 
 def _missing(names: set[str], waiting: Sequence[Dim], leaf: Leaf) -> ShapeError:
-    """The error for sizes that nothing tells: of a composite one is what the others leave."""
+    """The error for unknown sizes. The last axis of a composite need not be given: it follows from the others."""
     unknown = {name.rstrip("@") for name in names}
     wanted = set(unknown)
     for dim in waiting:

@@ -2,8 +2,8 @@
 
 W[(a,b),(c,d)] = P[a,c,r] · Q[r,b,d]
 
-The weight stays, as a result of that name in the scope that it had; the parameters that it is made of are
-called after it, `W.P` and `W.Q`.
+The weight stays as a computed tensor, with its name and in its scope. The new parameters are named after it,
+`W.P` and `W.Q`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def substitute(
     modes: Modes | None = None,
     **sizes: Any,
 ) -> Graph:
-    """Puts equations in the place of parameters: W[(a,b),(c,d)] = Σ_r P[a,c,r]·Q[r,b,d].
+    """Replaces parameters by equations: W[(a,b),(c,d)] = Σ_r P[a,c,r]·Q[r,b,d].
 
-    A weight is told by a pattern, and what it becomes by its equations, whose last line is the weight, or by the
-    name of a factorization. It stays, as a result of its name in its scope; the parameters that it is made of are
-    called after it, `blocks.0.mlp.W1.P`. What read it reads it as before, and the planner goes through the factors
-    or multiplies them together, whichever is faster. Calls of one block whose weights are equal in form stay calls
-    of one block.
+    A pattern selects the weights. Their new form is given by equations, whose last line defines the weight, or by
+    the name of a factorization. The weight stays as a computed tensor, with its name and in its scope. The new
+    parameters are named after it, `blocks.0.mlp.W1.P`. The equations that read the weight do not change. The planner
+    applies the factors one by one or multiplies them together first, whichever is faster. Calls of one block still
+    share that block if their weights have the same form.
 
     | factorization | W = | parameters, rank R |
     |---|---|---|
@@ -53,7 +53,7 @@ def substitute(
     | tucker | Σ G[r₁…]·∏ Uₖ[mₖ,rₖ] | ∏ Rₖ + Σ MₖRₖ |
     | cp | Σ_r ∏ Uₖ[mₖ,r] | R·Σ Mₖ |
     | tt | Σ ∏ Gₖ[rₖ₋₁,mₖ,rₖ] | Σ Rₖ₋₁MₖRₖ |
-    | tr | Σ ∏ Gₖ[rₖ,mₖ,rₖ₊₁], the last rank the first | Σ RₖMₖRₖ₊₁ |
+    | tr | Σ ∏ Gₖ[rₖ,mₖ,rₖ₊₁], the last rank is the first | Σ RₖMₖRₖ₊₁ |
     | blocktt | Σ ∏ Gₖ[rₖ₋₁,oₖ,iₖ,rₖ] | Σ Rₖ₋₁OₖIₖRₖ |
     | kronecker | Σ_r ∏ Aₖ[r,oₖ,iₖ] | R·Σ OₖIₖ |
     | btt | Σ_r L[o₁,o₂,i₁,r]·R[o₂,i₁,r,i₂] | R·O₂I₁·(O₁ + I₂) |
@@ -61,40 +61,41 @@ def substitute(
     | fact_tt | Σ U[o,r₁]·S[r₁,r₂]·V[r₂,i], U and V shared | R·(O + I) + R² for each weight |
     | fact_tk | Σ U[o,r₁]·C[r₁,r₂,r₃]·P[r₃]·V[r₂,i], U, C and V shared | R·(O + I) + R³ + R for each weight |
 
-    Here o is the first dimension, i all others, and mₖ the parts of all dimensions one after another: each dimension
-    is split into parts, `modes` or `models.tensorize` says into which. Shared factors are one parameter of all weights
-    that one pattern tells and that have one shape: the stack of these weights is one tensor, whose layers are an axis.
-    It is called after what their names have in common, `blocks.mlp.W1.U`.
+    Here o is the first dimension, i all others, and mₖ the parts of all dimensions one after another. `modes` or
+    `models.tensorize` determines the parts of each dimension. A shared factor is one parameter of all weights that
+    one pattern selects and that have the same shape: the stack of these weights is one tensor, with the layers as an
+    axis. The factor is named after the common words of their names, `blocks.mlp.W1.U`.
 
     Args:
         graph: a layer or a model.
-        weights: name to equations, or to a factorization, or with a `+` before it, "+low_rank", to the weight as it
-            was and that, which starts at zero. The names are scoped ones of parameters, or patterns of
-            `fnmatch`, where `*` stands for anything, dots included; what a later pattern says overrides an earlier
-            one. In the equations a name that no line defines is a new parameter of this weight; the weight's own
-            name is the weight as it was, which stays as the parameter `W.base`, and what is added to it starts at
-            zero. A left side without axes, `W = …`, has those that the weight is declared with.
-        inputs: other parameters and constants of the graph that equations read, found in the scope of the weight or
-            in one around it. They are no new ones, and no factors of their own.
-        constants: arrays with a fixed value that equations read, by name.
-        shared: names among the new parameters that weights of one pattern and shape have together, beside those that
-            the factorization shares by itself.
-        init: how new parameters start, as `layer` takes it. By default a weight that was given a start keeps its
-            deviation, and what the equations of the model imply they imply of the factors.
-        rank: of factorizations that are not told with one of their own, as ("tt", 4): 'same' for full rank, a float
+        weights: name to equations or to the name of a factorization. "+low_rank" keeps the original weight and adds a
+            factorization to it, which starts at zero. The names are scoped names of parameters, or patterns of
+            `fnmatch`, where `*` matches anything, including dots. A later pattern overrides an earlier one. In the
+            equations, a name that no line defines is a new parameter of this weight. The weight's own name is the
+            original weight, which stays as the parameter `W.base`; terms added to it start at zero. A left side
+            without axes, `W = …`, has the axes that its line reads the original weight with, or else its declared
+            axes.
+        inputs: other parameters and constants of the graph that the equations read. They are looked up in the scope
+            of the weight and then in the enclosing scopes. They do not become new parameters.
+        constants: arrays with fixed values that the equations read, by name.
+        shared: names of new parameters that weights of one pattern and shape share, besides those that the
+            factorization always shares.
+        init: how new parameters start, as in `layer`. By default, a weight with a given start keeps its deviation.
+            Without one, the equations of the model determine how the factors start.
+        rank: the rank of factorizations that have none of their own, as in ("tt", 4): 'same' for full rank, a float
             for a fraction of the weight's parameters, an int, or one for each rank.
-        modes: of factorizations: how many parts each dimension is split into, or for each dimension how many, or
-            their sizes, as ((8, 8, 12), (12, 16, 16)). By default two for a matrix and where parts are paired, else
-            one; a dimension that was made of as many, as (h,d), keeps those.
-        **sizes: of axes of the equations: a positive integer, or an expression in the sizes of the model. What
-            follows from the shape of the weight may be left out.
+        modes: for factorizations, the number of parts of each dimension: one number for all, or for each dimension a
+            number or the sizes of its parts, as ((8, 8, 12), (12, 16, 16)). By default two for a matrix or a vector
+            and for forms with paired parts, else one. A dimension that has as many axes, as (h,d), keeps them.
+        **sizes: sizes of axes of the equations: a positive integer, or an expression in the sizes of the model. Sizes
+            that follow from the shape of the weight may be left out.
 
     Raises:
-        EquationError: a pattern fits no parameter, or an equation is not in the language.
+        EquationError: a pattern matches no parameter, or an equation is not in the language.
         ShapeError: sizes disagree or are missing, or a weight has no such form.
 
     Warns:
-        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
+        TensornetWarning: no ranks come within 10 % of the fraction, or the nearest ones need more than dense.
 
     Source: Novikov et al. (2015), "Tensorizing neural networks"; Hu et al. (2021), "LoRA", for W + A·B; Jie and
     Deng (2023), "FacT", and Bershatsky et al. (2024), "LoTR", for shared factors.
@@ -130,7 +131,7 @@ def substitute(
 
 
 class _Told(NamedTuple):
-    """A weight that a pattern tells, and what it becomes."""
+    """A weight that a pattern selects, and its new form."""
 
     leaf: Leaf
     pattern: str
@@ -138,12 +139,12 @@ class _Told(NamedTuple):
 
 
 def _shape(leaf: Leaf, bound: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The shape of a leaf, in values where sizes have them: weights may call one size by several names."""
+    """The shape of a leaf, with known sizes as integers: weights may name one size differently."""
     return tuple(evaluate(size, bound) for size in leaf.shape)
 
 
 def _together(told: Iterable[_Told], bound: Mapping[str, Any]) -> dict[tuple[str, Any], tuple[str, ...]]:
-    """The names of the weights of one pattern and shape."""
+    """The names of the weights of each pattern and shape."""
     found: dict[tuple[str, Any], tuple[str, ...]] = {}
     for leaf, pattern, _ in told:
         key = pattern, _shape(leaf, bound)
@@ -152,7 +153,7 @@ def _together(told: Iterable[_Told], bound: Mapping[str, Any]) -> dict[tuple[str
 
 
 def _with_leaves(graph: Graph, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> Graph:
-    """The graph with leaves more, and their sizes."""
+    """The graph with additional leaves and their sizes."""
     leaves = tuple(leaves)
     names = _with_theirs((name for leaf in leaves for name in _sizes_of_leaf(leaf)), bound)
     sizes = {**{name: bound[name] for name in names}, **graph.bound}
@@ -160,7 +161,7 @@ def _with_leaves(graph: Graph, leaves: Iterable[Leaf], bound: Mapping[str, Any])
 
 
 def _told(graph: Graph, weights: Mapping[str, Form]) -> list[_Told]:
-    """The weights that patterns tell, with what is said of each last."""
+    """The weights that patterns select, each with the form from the last matching pattern."""
     if not isinstance(weights, Mapping):
         fix = 'write {"*.W1": "low_rank"}'
         raise EquationError(f"weights are told by names and equations, not {type(weights).__name__}", fix=fix)
@@ -173,7 +174,7 @@ def _told(graph: Graph, weights: Mapping[str, Form]) -> list[_Told]:
 
 
 def _check_reads(found: Mapping[str, Weight]) -> None:
-    """Refuses equations that read a weight which is replaced with them."""
+    """Raises an error for equations that read a weight that is replaced in the same call."""
     for path, weight in found.items():
         for name in weight.operands:
             if name in found:
@@ -182,14 +183,14 @@ def _check_reads(found: Mapping[str, Weight]) -> None:
 
 
 class _Placing:
-    """Puts weights where they are read, in the graph and in the blocks that it calls."""
+    """Inserts weights before their first readers, in the graph and in the blocks that it calls."""
 
     def __init__(self, bound: Mapping[str, Any]) -> None:
         self.bound = bound
         self.made: dict[tuple[Graph, tuple[tuple[str, Weight], ...]], Graph] = {}
 
     def of(self, graph: Graph, weights: Mapping[str, Weight]) -> Graph:
-        """The graph with weights, by its own names of them, in the place of its leaves."""
+        """The graph with weights instead of leaves. The keys are the names of these leaves in the graph."""
         if not weights:
             return graph
         key = graph, tuple(sorted(weights.items(), key=lambda each: each[0]))
@@ -220,7 +221,7 @@ class _Placing:
     def _sizes(
         self, graph: Graph, leaves: Iterable[Leaf], body: Iterable[Equation | Apply]
     ) -> dict[str, Any]:
-        """The sizes that have a value, of what speaks of any: a text holds no others."""
+        """The known sizes that leaves and body mention: the text of a graph has no others."""
         known = {**self.bound, **graph.bound}
         names = {each for leaf in leaves for each in _sizes_of_leaf(leaf)}
         for item in body:
@@ -228,7 +229,7 @@ class _Placing:
         return {name: known[name] for name in _with_theirs(names, known)}
 
     def _call(self, graph: Graph, call: Apply, weights: Mapping[str, Weight]) -> Apply:
-        """A call of a block with weights; what they read and the block has not is handed to it."""
+        """A call whose block has weights inserted. Tensors that they read from outside become operands of the call."""
         own = {call.scoped(leaf.name): leaf.name for leaf in call.graph.leaves if leaf.kind != "input"}
         inside = {own[name]: weight for name, weight in weights.items() if name in own}
         if not inside:
@@ -248,17 +249,17 @@ class _Placing:
         return replace(call, graph=self.of(block, moved), operands=(*call.operands, *more))
 
     def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """Dimensions in integers, where they have a value: a block may call other sizes by their names."""
+        """Dimensions with known sizes as integers: a block may use the same names for other sizes."""
         return tuple(tuple(Axis(axis.name, evaluate(axis.size, self.bound)) for axis in dim) for dim in dims)
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """What stands in the place of a weight.
+    """The replacement of a weight.
 
     Attributes:
-        path: the weight, by the name that it had, and that what is computed instead has.
-        leaf: the weight as it was.
+        path: the name of the weight, which is also the name of the computed tensor.
+        leaf: the original weight.
         program: the equations that compute it. Its leaves are those of the whole graph, by their full names,
             and its one output is the weight.
     """
@@ -269,17 +270,17 @@ class Replacement:
 
     @property
     def kept(self) -> str | None:
-        """The leaf of the program that is the weight as it was, if the equations read it: `W.base`."""
+        """The leaf of the program that holds the original weight, if the equations read it: `W.base`."""
         name = f"{self.path}.{KEPT}"
         return name if any(leaf.name == name for leaf in self.program.leaves) else None
 
 
 def replaced(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
-    """The parameters of a graph that are computed in another, with what computes them there.
+    """The parameters of a graph that another graph computes, with the equations that compute them there.
 
     Args:
         graph: a layer or a model.
-        substituted: the same with equations in the place of parameters; see `substitute`.
+        substituted: the same graph with equations instead of some parameters; see `substitute`.
 
     Example:
         >>> import tensornet as tn
@@ -296,7 +297,7 @@ def replaced(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
 
 
 def computing(flat: Graph, name: str) -> Graph:
-    """What one result of a graph without calls needs."""
+    """The part of a graph without calls that computes one of its tensors."""
     pruned = eliminate_dead_code(replace(flat, outputs=(name,)))
     needed = pruned.needed()
     leaves = tuple(leaf for leaf in pruned.leaves if leaf.name in needed)
@@ -312,12 +313,12 @@ def _sizes_of_leaf(leaf: Leaf) -> Iterator[str]:
 
 
 def _spoken_of(equation: Equation) -> set[str]:
-    """The names that an equation means sizes by: those it speaks of, and those of axes that no tensor sizes."""
+    """The size names of an equation: those that it mentions, and those of axes that no tensor gives a size."""
     return {*spoken_sizes(equation), *sized_by_name(equation.right)}
 
 
 def _with_theirs(names: Iterable[str], known: Mapping[str, Any]) -> set[str]:
-    """Those of some names that have a value, and those in the formulas that are values."""
+    """The given names that have a value, and the known names in the formulas of these values."""
     found = {name for name in names if name in known}
     while more := {each for name in found for each in size_names(known[name]) if each in known} - found:
         found |= more

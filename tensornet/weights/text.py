@@ -15,12 +15,12 @@ __all__ = ["WeightText", "declared_as", "read_as"]
 
 
 def read_as(name: str, leaf: Leaf) -> str:
-    """A tensor with the axes that a leaf has."""
+    """The text of a tensor with the axes of a leaf."""
     return f"{name}[{show_index(index_of(leaf.dims)) or '()'}]"
 
 
 def declared_as(declared: Declaration, leaf: Leaf, shown: bool) -> str:
-    """An input as `layer` takes it: with the axes of the leaf, if nothing shows others."""
+    """An input as `layer` takes it, with the axes of the leaf unless it is declared or read with others."""
     if declared.dims is None:
         return declared.name if shown else read_as(declared.name, leaf)
     index = tuple(dim[0][0] if len(dim) == 1 else tuple(axis for axis, _ in dim) for dim in declared.dims)
@@ -32,9 +32,9 @@ class WeightText:
 
     Attributes:
         words: every name in the text.
-        inputs: what it declares as given from outside.
+        inputs: the inputs that it declares.
         shown: the tensors that it reads with axes.
-        target: the last line, if that is an equation; it defines the weight.
+        target: the last line, if that is an equation. It defines the weight.
     """
 
     def __init__(self, text: str) -> None:
@@ -50,18 +50,18 @@ class WeightText:
 
     @property
     def target_names(self) -> set[str]:
-        """What the text calls the weight."""
+        """The name of the weight in the text; empty if no equation defines it."""
         return {self.target.name} if self.target else set()
 
     @property
     def reads_itself(self) -> bool:
-        """Whether the weight is read by its own name, as it was."""
+        """Whether the text reads the original weight, by the weight's own name."""
         return bool(
             self.target_names & {ref.name for ref in self.read} - {each.name for each in self.declared}
         )
 
     def targeted(self, leaf: Leaf) -> str:
-        """The text whose last line names its axes, and is called otherwise than the weight that it reads."""
+        """The text with axes on the left of its last line, and a new name there if it reads the original weight."""
         if self.target is None:
             return self.text
         place, name = self.target.place, self.target.name
@@ -77,7 +77,7 @@ class WeightText:
 
 
 def _brackets(target: Equation, leaf: Leaf) -> str:
-    """The axes of a weight that its line does not name: as the line reads the old one, else as it is declared."""
+    """The axes of a left side without any: as the line reads the original weight, else as the weight is declared."""
     read = (ref.index for ref in target.references if ref.name == target.name and ref.index)
     index = next(read, index_of(leaf.dims))
     return f"[{show_index(index)}]" if index else ""
