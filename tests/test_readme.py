@@ -21,7 +21,11 @@ import tensornet
 from tensornet.cli import app
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDES = {
+    each.name: each.read_text(encoding="utf-8") for each in sorted((ROOT / "docs" / "guides").iterdir())
+}
+PAGES = {"README.md": README, **{name: text for name, text in GUIDES.items() if "```python" in text}}
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensornet.__path__, "tensornet.")
@@ -43,9 +47,16 @@ def run_blocks(text: str, file: str) -> tuple[dict[str, Any], int]:
     return names, ran
 
 
-def test_python_blocks_print_what_the_readme_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_python_blocks_print_what_a_page_prints(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # where a picture is written
-    assert run_blocks(README, "README.md")[1] >= 5
+    assert run_blocks(PAGES[page], page)[1] >= 3
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) < 160
 
 
 def test_training_is_the_same_on_every_backend() -> None:
@@ -81,8 +92,8 @@ def test_the_studies_of_the_page_run(tmp_path: Path, number: int, names: tuple[s
     ]
 
 
-def test_the_error_in_the_readme_is_the_error() -> None:
-    command, shown = re.findall(r"\$ tensornet (plan \"h.*?)\n(error: .*?)```", README, re.S)[0]
+def test_the_error_in_the_guide_is_the_error() -> None:
+    command, shown = re.findall(r"\$ tensornet (plan \"h.*?)\n(error: .*?)```", GUIDES["layers.md"], re.S)[0]
     result = CliRunner().invoke(app, shlex.split(command))
     assert f"error: {result.exception}\n" == shown
 
