@@ -1,4 +1,4 @@
-"""What classifiers cost: times, measured apart from training and in turns, and what is kept for the backward pass."""
+"""Costs of classifiers: times, measured in turns and apart from training, and bytes kept for the backward pass."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ FORMAT = "tensornet.study.measured"
 FILE = "measured.json"
 
 ROUNDS, WARM = 9, 3
-"""Turns of each classifier, and those before that do not count: in the first all is planned and allocated."""
+"""Measured turns of each classifier, and warm-up turns before them: the first one plans and allocates."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be appraised.
+    """The classifiers that are to be measured.
 
     Attributes:
-        subject: what is studied.
-        runs: those whose classifiers are measured, in turns.
-        compressions: name of a run → what its classifier was compressed to, if it was.
-        seed: of the examples.
-        hardware: on which.
+        subject: the subject of the study.
+        runs: the runs whose classifiers are measured, in turns.
+        compressions: name of a run → how its classifier was compressed; None if it was not.
+        seed: the seed of the examples and the parameters.
+        hardware: the hardware that is measured.
     """
 
     subject: Subject
@@ -51,10 +51,10 @@ class Wanted:
 
 
 def appraise(wanted: Wanted) -> tuple[Appraisal, ...]:
-    """Measures the classifiers of these runs, each in its turn, round after round, and plans their training.
+    """Measures the classifiers of these runs in turns, round after round, and plans their training.
 
-    Whatever slows the machine for a while so slows all of them alike, and the median of the rounds
-    leaves it out.
+    So a temporary slowdown of the machine affects all classifiers alike, and the median over the rounds
+    excludes it.
     """
     hardware = wanted.hardware
     clock = Clock(wait=lambda *made: hardware.wait())
@@ -70,7 +70,7 @@ def appraise(wanted: Wanted) -> tuple[Appraisal, ...]:
 
 
 def appraise_on_worker(wanted: Wanted) -> tuple[Appraisal, ...] | TensornetError:
-    """`appraise` in another process; errors come back as values."""
+    """`appraise` in another process; errors are returned as values."""
     try:
         return appraise(wanted)
     except TensornetError as error:
@@ -78,7 +78,7 @@ def appraise_on_worker(wanted: Wanted) -> tuple[Appraisal, ...] | TensornetError
 
 
 class _Measured:
-    """The classifier of a run, with a mini-batch and an example that lie ready."""
+    """The classifier of a run, with a prepared mini-batch and a prepared example."""
 
     def __init__(self, wanted: Wanted, run: Run) -> None:
         task, examples = wanted.subject.task(), wanted.subject.examples(wanted.seed)
@@ -87,19 +87,19 @@ class _Measured:
         self.run = TrainingRun(run.name, graph, examples, run.recipe, wanted.seed, wanted.hardware)
         self.batch = self.run.mini_batch(0)
         self.example = examples.batch(tuple(each[:1] for each in self.run.test[:-1]))
-        self.run.train = self.run.test = ()  # on a device each classifier would have all examples for itself
+        self.run.train = self.run.test = ()  # else each would keep all examples on the device
 
     def step(self) -> None:
-        """A step of training."""
+        """Computes a training step."""
         self.run.update(*self.batch)
 
     def predict(self) -> None:
-        """A prediction for one example."""
+        """Computes a prediction for one example."""
         with self.run.torch.no_grad(), self.hardware.autocast():
             self.run.module(*self.example)
 
     def appraisal(self, step: float, prediction: float) -> Appraisal:
-        """These seconds, and the plan of a mini-batch as the module has it."""
+        """The appraisal with these seconds, and the plan by which the module trains on a mini-batch."""
         graph = self.run.classifier
         sizes: dict[str, Any] = sizes_of_batch(graph, self.run.examples, self.run.recipe.batch)
         plan = tn.plan(
@@ -124,7 +124,7 @@ def _digest(settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the file holds."""
+    """The content of the file."""
 
     format: str
     seal: str
@@ -133,7 +133,7 @@ class _Kept:
 
 
 def keep_appraisals(folder: Path, appraisals: Sequence[Appraisal], settings: Mapping[str, Any]) -> None:
-    """Keeps what was measured, for these settings.
+    """Keeps the measurements for these settings.
 
     Raises:
         TensornetError: the folder cannot be written.
@@ -145,7 +145,7 @@ def keep_appraisals(folder: Path, appraisals: Sequence[Appraisal], settings: Map
 def kept_appraisals(
     folder: Path, settings: Mapping[str, Any], say: Callable[[str], None]
 ) -> tuple[Appraisal, ...]:
-    """What was measured before with these settings; nothing if there is none, or it was damaged and is set aside."""
+    """Earlier measurements with these settings; empty if there are none, or if they are damaged and set aside."""
     path = folder / FILE
     if not path.exists():
         return ()

@@ -1,4 +1,4 @@
-"""One's own examples as arrays: a file of NumPy's, or a function that returns them.
+"""The user's own examples as arrays: a NumPy file, or a function that returns them.
 
 `numpy.savez("wine.npz", x_train=…, y_train=…, x_test=…, y_test=…)` writes such a file.
 """
@@ -39,16 +39,16 @@ END = ".npz"
 DAMAGED = (zipfile.BadZipFile, zlib.error)
 
 CHANNELS = (1, 3, 4)
-"""An image whose last axis is as long, and whose first is not, has its channels there."""
+"""Numbers of channels: an image whose last axis has such a size, and whose first has not, has its channels last."""
 
 
 def are_arrays(data: Data) -> bool:
-    """Whether examples are one's own arrays."""
+    """Whether the examples are the user's own arrays."""
     return callable(data) or (data is not None and data.endswith(END))
 
 
 def name_of(data: Data) -> str:
-    """What arrays are called in a report: the name of the file, or of the function."""
+    """The name of arrays in a report: that of the file or of the function."""
     if callable(data):
         return str(getattr(data, "__name__", type(data).__name__)).strip("<>")
     return Path(data or "").name
@@ -56,7 +56,7 @@ def name_of(data: Data) -> str:
 
 @dataclass(frozen=True)
 class _Part:
-    """Examples, finite numbers with one of them along the first axis, and the class of each, from 0."""
+    """Examples along the first axis, as finite numbers, and the class of each, from 0."""
 
     inputs: Any
     labels: Any
@@ -65,15 +65,15 @@ class _Part:
 def load_arrays(data: Data, as_seen: Callable[[str, Any], Any] = lambda name, inputs: inputs) -> Examples:
     """The arrays of a file or of a function, standardised by the training examples.
 
-    Images with channels are standardised channel by channel, vectors number by number, all others by one
+    Images with channels are standardised channel by channel, vectors element by element, all others by one
     mean and one deviation. Classes are the sorted distinct values of `y_train`.
 
     Args:
         data: a file, or a function.
-        as_seen: what a classifier is to see of the array of a name, e.g. images with their channels first.
+        as_seen: converts an array, given its name, to the form that a classifier takes, e.g. with channels first.
 
     Raises:
-        TensornetError: an array is missing, is of another shape or kind, or holds what is no finite number.
+        TensornetError: an array is missing, has a wrong shape or type, or holds a number that is not finite.
     """
     name = name_of(data)
     arrays = _read_file(str(data)) if not callable(data) else _returned(data, name)
@@ -108,7 +108,7 @@ def as_images(name: str, inputs: Any) -> Any:
     """Images (n, H, W), (n, C, H, W) or (n, H, W, C) as (n, C, H, W).
 
     Raises:
-        TensornetError: they are none of these.
+        TensornetError: they have none of these shapes.
     """
     if inputs.ndim == 3:
         return inputs[:, None]
@@ -153,7 +153,7 @@ def _returned(function: Callable[[], Any], name: str) -> Mapping[str, Any]:
 
 
 def _array(place: str, value: Any) -> Any:
-    """What a function returned as an array of one shape."""
+    """A value that a function returned, as an array."""
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -171,7 +171,7 @@ def _check_names(name: str, there: Sequence[str]) -> None:
 
 
 def _inputs(name: str, which: str, array: Any, as_seen: Callable[[str, Any], Any]) -> Any:
-    """Examples as bytes or float32."""
+    """The examples as uint8 or float32, checked."""
     place = f"{name}: {which}"
     if array.dtype.kind not in "buif":
         raise TensornetError(f"{place} holds {array.dtype}", fix="give numbers")
@@ -189,7 +189,7 @@ def _inputs(name: str, which: str, array: Any, as_seen: Callable[[str, Any], Any
 
 
 def _labels(name: str, arrays: Mapping[str, Any], counts: Sequence[int]) -> tuple[int, Any, Any]:
-    """How many classes there are, and the number of its class for each training and each test example."""
+    """The number of classes, and the class number of each training and each test example."""
     for which, count in zip(("y_train", "y_test"), counts, strict=True):
         array, place = arrays[which], f"{name}: {which}"
         if array.ndim != 1 or len(array) != count:
@@ -217,7 +217,7 @@ def _shape(inputs: Any) -> str:
 
 
 def image_sizes(train: Any) -> dict[str, Any]:
-    """What models of images take by name."""
+    """The sizes that image models take by name; empty if the examples have no channels."""
     if train.ndim != 4:
         return {}
     _, channels, height, width = train.shape
@@ -225,13 +225,13 @@ def image_sizes(train: Any) -> dict[str, Any]:
 
 
 def _standardised(train: Any) -> tn.Graph:
-    """A layer of such examples: less the mean of the training examples, over their deviation."""
+    """A layer that subtracts the mean of the training examples and divides by their deviation."""
     over, axes = {2: ((0,), "i"), 4: ((0, 2, 3), "c")}.get(train.ndim, (None, ""))
     mean = np.mean(train, axis=over, dtype=np.float64)
     deviation = np.std(train, axis=over, dtype=np.float64)
     deviation = np.where(
         deviation > 1e-6 * np.maximum(1.0, abs(mean)), deviation, 1.0
-    )  # a constant stays one
+    )  # constant values are not scaled
     if not axes:
         return tn.layer(f"y[...] = (x[...] - {_plain(mean)}) / {_plain(deviation)}", inputs="x")
     constants = {"mu": np.array(mean, np.float32), "sigma": np.array(deviation, np.float32)}
@@ -242,7 +242,7 @@ def _standardised(train: Any) -> tn.Graph:
 
 
 def _plain(value: Any) -> str:
-    """A number as the language reads it, a negative one in brackets."""
+    """A number in the syntax of the language, in parentheses, as it may be negative."""
     number = float(value)
     assert math.isfinite(number)
     return f"({number!r})"

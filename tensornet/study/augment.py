@@ -12,10 +12,10 @@ __all__ = ["augmented"]
 
 
 def augmented(images: Any, recipe: Recipe, seed: int) -> Any:
-    """Images (n, …, H, W) shifted, turned, zoomed and mirrored at random, as the recipe allows.
+    """Images (n, …, H, W) shifted, rotated, zoomed and mirrored at random, as the recipe allows.
 
-    What comes in from outside is 0; values between pixels are bilinear. The draws are made on the
-    CPU, so that they are the same on every device.
+    Pixels from outside an image are 0; values between pixels are interpolated bilinearly. Random numbers
+    are drawn on the CPU, so that they are the same on every device.
     """
     if not recipe.augments:
         return images
@@ -32,7 +32,7 @@ def augmented(images: Any, recipe: Recipe, seed: int) -> Any:
     right, down = 2.0 * uniform(recipe.shift) / width, 2.0 * uniform(recipe.shift) / height
     side = 1.0 - 2.0 * (torch.rand(count, generator=draw) < (0.5 if recipe.flip else 0.0))
     cosine, sine = size * angle.cos(), size * angle.sin()
-    # a map of coordinates in [-1, 1]; the sides differ, so turning has to know their ratio
+    # maps of coordinates in [-1, 1]; the sides may differ, so the rotation depends on their ratio
     rows = [side * cosine, -sine * height / width, right, side * sine * width / height, cosine, down]
     maps = torch.stack(rows, dim=1).reshape(count, 2, 3).to(images.device, images.dtype)
     functional = torch.nn.functional

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: two files in turn, each whole or refused, so that a kill at any moment loses little."""
+"""Checkpoints of a run: the newest and the previous file, each whole or refused, so that a kill loses little."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = "tensornet.study.checkpoint"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands: its tensors by name, and the rest as JSON."""
+    """The state of a run: its tensors by name, and the rest as JSON."""
 
     tensors: Mapping[str, Any]
     state: Mapping[str, Any]
@@ -28,9 +28,9 @@ class Checkpoints:
     """The newest checkpoint of a run and the one before it, as safetensors, each sealed by a digest.
 
     Attributes:
-        path: of the newest; the one before has `.previous` in its name.
-        fingerprint: of the settings of the run.
-        say: told when a file is refused.
+        path: the file of the newest; the one before has `.previous` in its name.
+        fingerprint: the fingerprint of the settings of the run.
+        say: receives a message if a file is refused.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class Checkpoints:
         return self.path.with_suffix(f".previous{self.path.suffix}")
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Keeps a checkpoint; the newest so far becomes the previous.
+        """Keeps a checkpoint; the newest so far becomes the previous one.
 
         Raises:
             TensornetError: the folder cannot be written.
@@ -56,12 +56,12 @@ class Checkpoints:
         write_whole(self.path, sealed_tensors(checkpoint.tensors, metadata), self.previous)
 
     def load(self, check: Callable[[Checkpoint], None] = lambda found: None) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or nothing.
+        """The newest checkpoint that is whole, or None.
 
-        One that is damaged is set aside, lest it replace a good one.
+        A damaged one is set aside, so that it does not replace a good one.
 
         Args:
-            check: raises ValueError, saying why, for one that this run cannot have written.
+            check: raises ValueError, with the reason, for a checkpoint that this run cannot have written.
         """
         for path in (self.path, self.previous):
             if path.exists():
@@ -75,12 +75,12 @@ class Checkpoints:
         return None
 
     def remove(self) -> None:
-        """Removes both, and what a killed process left half-written."""
+        """Removes both files, and those that a killed process left half-written."""
         for path in (self.path, self.previous, *self.path.parent.glob(f".{self.path.name}.*")):
             remove(path)
 
     def _read(self, path: Path) -> Checkpoint:
-        """Raises an error that says what is wrong with the file."""
+        """The checkpoint in a file; raises an error that says what is wrong with it."""
         tensors, metadata = read_tensors(path)
         if metadata.get("fingerprint") != self.fingerprint or metadata.get("format") != FORMAT:
             raise ValueError("it is not one of this run")

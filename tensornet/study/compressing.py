@@ -1,6 +1,6 @@
-"""Rows that are compressed: the trained classifier of another row, with factors in the place of weights.
+"""Rows that are compressed: the trained classifier of another row, with factors in place of weights.
 
-run of the other row, by the same optimizer and seed → budget, calibration → classifier, its parameters, what it lost
+run of the other row, with the same optimizer and seed → budget, calibration → classifier, its parameters, its errors
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .training import right_ones, sizes_of_batch
 __all__ = ["BUDGETS", "CompressedRow", "Start", "check_row", "classifier", "compressed_start"]
 
 BUDGETS = ("parameters", "flops", "seconds", "error")
-"""What a budget may be of, as `tensornet.compress` takes it."""
+"""The quantities that a budget may limit, as `tensornet.compress` takes them."""
 
 DENSE = "dense"
-"""The form of a weight that stays as it was."""
+"""The form of an unchanged weight."""
 
 
 @dataclass(frozen=True)
 class CompressedRow:
-    """What is made of the trained classifier of another row.
+    """A row that compresses the trained classifier of another row.
 
     Attributes:
-        about: what it is, in a few words.
+        about: a short description.
         origin: the name of the other row.
         budget: one of `BUDGETS`.
-        amount: how much; a part of what the classifier costs, or a number.
+        amount: the limit: a fraction of the classifier's cost, or an absolute number.
         method, modes, include, exclude, uniform: as `tensornet.compress` takes them.
-        calibrate: by so many training examples weights are weighed; 0 for none.
+        calibrate: the number of training examples used for calibration; 0 for none.
     """
 
     about: str
@@ -60,12 +60,12 @@ class CompressedRow:
 
 @dataclass(frozen=True)
 class Start:
-    """What is fine-tuned.
+    """The starting point of fine-tuning.
 
     Attributes:
-        classifier: the graph, of standardised inputs.
-        parameters: its own, by name.
-        compression: what was made smaller, and what that lost.
+        classifier: the graph, which takes standardised inputs.
+        parameters: its parameters, by name.
+        compression: how it was compressed, and what that lost.
     """
 
     classifier: tn.Graph
@@ -74,7 +74,7 @@ class Start:
 
 
 def check_row(row: CompressedRow, origin: tn.Graph) -> None:
-    """Raises an error for a form that there is not, or a pattern that tells no parameter of the other row."""
+    """Raises an error if a form is unknown, or if a pattern matches no parameter of the other row."""
     for method in row.method:
         form_named(method)
     names = [leaf.name for leaf in origin.parameters]
@@ -82,7 +82,7 @@ def check_row(row: CompressedRow, origin: tn.Graph) -> None:
 
 
 def classifier(task: Task, row: Any, examples: Examples, compression: Compression | None = None) -> tn.Graph:
-    """The classifier of a row; of one that is compressed, with each weight in the form that it was given."""
+    """The classifier of a row; in a compressed row, each weight has the form that it was given."""
     if not isinstance(row, CompressedRow):
         return task.build(row, examples)
     assert compression is not None
@@ -107,17 +107,17 @@ def compressed_start(
     seed: int,
     hardware: Hardware,
 ) -> Start:
-    """Compresses a trained classifier, and tells what that loses on the test examples.
+    """Compresses a trained classifier, and measures what that loses on the test examples.
 
     Args:
-        task: what is studied.
+        task: the task of the study.
         row: how it is compressed.
-        examples: some weigh weights, if the row says so; those of the test tell what is lost.
-        origin: the run of the other row.
-        trained: its classifier, of inputs as they are in the examples, and its parameters.
-        recipe: for the size of a mini-batch.
-        seed: which examples are taken to weigh by.
-        hardware: what computes it.
+        examples: training examples calibrate, if the row requires it; test examples measure the loss.
+        origin: the result of the run of the other row.
+        trained: its classifier, which takes the inputs as they are in the examples, and its parameters.
+        recipe: gives the size of a mini-batch.
+        seed: chooses the examples for calibration.
+        hardware: the hardware that computes it.
 
     Raises:
         TensornetError: the budget cannot be met.
@@ -127,7 +127,7 @@ def compressed_start(
     sizes: dict[str, Any] = {}
     if row.budget in ("flops", "seconds"):
         sizes = sizes_of_batch(graph, examples, recipe.batch)
-    # sums split over other threads round otherwise
+    # sums split over another number of threads round differently
     with hardware.reproducible(), library("threadpoolctl").threadpool_limits(hardware.threads):
         small: Compressed = tn.compress(
             graph,
@@ -151,7 +151,7 @@ def compressed_start(
 def _calibration(
     row: CompressedRow, examples: Examples, batch: int, seed: int
 ) -> list[tuple[Any, ...]] | None:
-    """Mini-batches of training examples, drawn by the seed; nothing where the row asks for none."""
+    """Mini-batches of training examples, drawn by the seed; None if the row requires no calibration."""
     if not row.calibrate:
         return None
     torch = library("torch")
@@ -165,7 +165,7 @@ def _calibration(
 def _logits(
     graph: tn.Graph, parameters: Mapping[str, Any], examples: Examples, batch: int, hardware: Hardware
 ) -> Any:
-    """What a classifier says of the test examples, on the CPU."""
+    """The logits of a classifier for the test examples, on the CPU."""
     torch = library("torch")
     module = tn.module(graph, params=parameters, dtype="float32")
     module.to(hardware.device).eval()
@@ -178,7 +178,7 @@ def _logits(
 
 
 def _told(small: Compressed, origin: RunResult, before: Any, after: Any, labels: Any) -> Compression:
-    """What was made smaller, and what that loses."""
+    """The record of a compression: the forms of the weights, and what they lose."""
     top1, top5 = (100.0 * float(each) / len(labels) for each in right_ones(after, labels))
     weights = tuple(_weight(row, small.misfits.get(row.path)) for row in small.allocation.rows)
     return Compression(

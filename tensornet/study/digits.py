@@ -1,4 +1,4 @@
-"""The digits: 1,797 real images of 8×8 pixels that come with scikit-learn, and small classifiers of them."""
+"""The digits: 1,797 real images of 8×8 pixels that come with scikit-learn, and small classifiers for them."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ CLASSES = 10
 """The digits 0 to 9."""
 
 Rank = str | int | float | tuple[int, ...]
-"""As `tensornet.models` takes it: 'same', a fraction of the parameters, one rank, or a rank each."""
+"""A rank as `tensornet.models` takes it: 'same', a fraction of the parameters, one rank, or a tuple of ranks."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The settings of one classifier: two hidden layers with GELU between, and a linear head.
+    """The settings of one classifier: hidden layers, each followed by GELU, and a linear head.
 
     Attributes:
-        about: what it is, in a few words.
-        body: how the hidden layers are made: "tcl", or the `factorization` of `models.linear`.
-        hidden: the sizes of the output of each hidden layer.
-        rank: the rank of the weights of hidden layers made by `models.linear`.
+        about: a short description.
+        body: the kind of the hidden layers: "tcl", or the `factorization` of `models.linear`.
+        hidden: the output sizes of each hidden layer.
+        rank: the rank of the weights of hidden layers built by `models.linear`.
         head: the `factorization` of the head, which is `models.trl`.
         head_rank: its rank.
     """
@@ -83,7 +83,7 @@ STUDY: dict[str, Row] = {
 }
 """The table of the study: name → settings, in the order they are trained and shown.
 
-The narrow dense rows are the controls: what a plain network does with as few parameters.
+The narrow dense rows are controls: they show what a plain network reaches with as few parameters.
 """
 
 
@@ -92,8 +92,8 @@ def build_graph(row: Row, shape: Sequence[int] = (SIDE, SIDE), classes: int = CL
 
     Args:
         row: its settings.
-        shape: that of one example; one that is no matrix is seen as one.
-        classes: how many there are.
+        shape: the shape of one example, which is reshaped to a matrix if it is not one.
+        classes: the number of classes.
     """
     folded = _folded(shape)
     sizes: tuple[int, ...] = folded.sizes
@@ -122,7 +122,7 @@ def build_graph(row: Row, shape: Sequence[int] = (SIDE, SIDE), classes: int = CL
 
 @dataclass(frozen=True)
 class _Folded:
-    """An example seen as a matrix: the names and sizes of its own axes, those of the matrix, what makes it one."""
+    """An example as a matrix: the names and sizes of its own axes, the matrix sizes, and the layer that reshapes it."""
 
     axes: str
     named: dict[str, int]
@@ -131,7 +131,10 @@ class _Folded:
 
 
 def _folded(shape: Sequence[int]) -> _Folded:
-    """A matrix as it is, a vector in rows, as near to a square as its size allows, others in rows of the last axis."""
+    """The matrix that an example becomes; a matrix stays as it is.
+
+    A vector is split as near to a square as its size allows. Other shapes merge all axes but the last.
+    """
     if len(shape) == 1:
         (size,) = shape
         rows = next(each for each in range(math.isqrt(size), 0, -1) if size % each == 0)
@@ -147,14 +150,14 @@ def _folded(shape: Sequence[int]) -> _Folded:
 
 
 def _hidden(row: Row, ins: tuple[int, ...], outs: tuple[int, ...]) -> tn.Graph:
-    """One hidden layer: x[..., i1…iN] → y[..., o1…oN] of a TCL, x[..., (i1…iN)] → y[..., (o1…oN)] else."""
+    """One hidden layer: x[..., i1…iN] → y[..., o1…oN] for a TCL, else x[..., (i1…iN)] → y[..., (o1…oN)]."""
     if row.body == "tcl":
         return tn.models.tcl(ins, outs, bias=True)
     return tn.models.linear(ins, outs, factorization=row.body, rank=row.rank)
 
 
 TEST_IMAGES = 450
-"""Images held out; the other 1,347 train."""
+"""The number of test images; the other 1,347 are for training."""
 
 
 ABOUT = "the 1,797 digits of scikit-learn (8×8 pixels), 450 of them, every class in proportion, held out"
@@ -164,15 +167,15 @@ def load_digits(seed: int, data: Data = None) -> Examples:
     """The digits, split by `seed` with every class in proportion.
 
     Pixels go from 0 to 16. They are standardised by the mean and standard deviation of all training
-    pixels together: some are never inked, so one by one they have no deviation to divide by.
+    pixels together: some pixels are never inked, so their own deviation is 0.
 
     Args:
-        seed: decides the split.
-        data: nothing; the digits come with scikit-learn.
+        seed: determines the split.
+        data: None, as the digits come with scikit-learn.
 
     Raises:
         BackendError: scikit-learn or PyTorch is missing.
-        TensornetError: a place of data is given.
+        TensornetError: `data` is given.
     """
     if data is not None:
         fix = (
@@ -206,7 +209,7 @@ def split_digits(seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 def _label(name: str) -> str:
-    """`TCL 8, Tucker` of tcl8-tucker."""
+    """The label of a row in pictures, such as `TCL 8, Tucker` for tcl8-tucker."""
     words = {"tcl": "TCL ", "-tucker": ", Tucker", "-cp": ", CP", "-tt": ", TT", "blocktt": "block-TT"}
     for short, long in words.items():
         name = name.replace(short, long)
@@ -235,7 +238,7 @@ DIGITS = Task(
 
 
 def _of_any(row: Row) -> str:
-    """What a row is, of examples of any size and of so many classes."""
+    """The description of a row for examples of any size and any number of classes."""
     if row.body == row.head == "dense":
         return f"dense, hidden layers of {' and '.join(str(prod(each)) for each in row.hidden)}"
     bounded = row.head == "tucker" and isinstance(row.head_rank, tuple)
@@ -243,7 +246,7 @@ def _of_any(row: Row) -> str:
 
 
 def digits(data: Data) -> Task:
-    """The default study, of the digits or of one's own arrays."""
+    """The default study, of the digits or of the user's own arrays."""
     if not are_arrays(data):
         return DIGITS
     return replace(

@@ -1,4 +1,4 @@
-"""Files that are never seen half-written, and that tell by a seal whether they are what was written."""
+"""Files that are never seen half-written, and whose seal shows whether they are as they were written."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ __all__ = [
 ]
 
 SEAL = "seal"
-"""The name, in JSON, of the digest of the file that it stands in."""
+"""The JSON key of the digest of the file that contains it."""
 
 BLANK = 64 * "0"
-"""What stands in its place while the digest is taken."""
+"""The placeholder of the digest while it is computed."""
 
 ASIDE = ".damaged"
-"""In the name of a file that was set aside."""
+"""Part of the name of a file that was set aside."""
 
 
 def seal(content: bytes) -> bytes:
-    """Content that holds `"seal": BLANK` once, with the digest of all of it in that place.
+    """Replaces BLANK in content that holds `"seal": BLANK` once by the digest of the whole content.
 
     Example:
         >>> is_sealed(seal(f'{{"seal": "{BLANK}", "loss": 0.5}}'.encode()))
@@ -53,7 +53,7 @@ def seal(content: bytes) -> bytes:
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether this is what `seal` made, all of it."""
+    """Whether the content is complete and as `seal` returned it."""
     try:
         start, end = _place(content)
     except ValueError:
@@ -62,7 +62,7 @@ def is_sealed(content: bytes) -> bool:
 
 
 def _place(content: bytes) -> tuple[int, int]:
-    """Where the digest stands: in quotes that are not themselves inside a text."""
+    """The start and end of the digest; its quotes are not escaped, so it is not inside another text."""
     found = re.search(rb'"%s": ?"([0-9a-f]{64})"' % SEAL.encode(), content)
     if found is None:
         raise ValueError("there is no seal")
@@ -82,11 +82,11 @@ def sealed_tensors(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> b
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tensors and the texts that `sealed_tensors` kept.
+    """The tensors and the texts that `sealed_tensors` stored.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is something else; the error says what.
+        ValueError: it is damaged or something else; the error says what.
     """
     if not is_sealed(path.read_bytes()):
         raise ValueError("its content is not what was written")
@@ -98,17 +98,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def write_whole(path: Path, content: bytes, previous: Path | None = None) -> None:
-    """Writes a file so that whoever reads it finds the old content or the new, never a part.
+    """Writes a file atomically: a reader finds the old content or the new, never a part.
 
-    A folder in the place of the file is set aside.
+    A folder of the same name is set aside.
 
     Args:
         path: the file.
         content: all of it.
-        previous: the name that the old content keeps; at any moment at least one of the two is whole.
+        previous: the new name of the old content; at any moment at least one of the two files is whole.
 
     Raises:
-        TensornetError: the folder cannot be made or written.
+        TensornetError: the folder cannot be created or written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -131,7 +131,7 @@ def write_whole(path: Path, content: bytes, previous: Path | None = None) -> Non
 
 
 def set_aside(path: Path) -> None:
-    """Gives what is damaged another name, `<name>.damaged`, so that neither is it used nor is anything lost."""
+    """Renames a damaged file to `<name>.damaged`, so that it is not used and nothing is lost."""
     names = (f"{path.name}{ASIDE}{'' if number == 1 else number}" for number in itertools.count(1))
     free = next(name for name in names if not os.path.lexists(path.with_name(name)))
     with contextlib.suppress(FileNotFoundError):  # another process was faster
@@ -139,7 +139,7 @@ def set_aside(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, if it is there; a folder in its place is set aside."""
+    """Removes a file, if it exists; a folder of the same name is set aside."""
     if path.is_dir() and not path.is_symlink():
         set_aside(path)
     else:
@@ -147,5 +147,5 @@ def remove(path: Path) -> None:
 
 
 def set_aside_in(folder: Path) -> list[Path]:
-    """What was set aside in a folder, by name."""
+    """The files that were set aside in a folder, sorted by name."""
     return sorted(folder.glob(f"*{ASIDE}*"))

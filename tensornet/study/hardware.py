@@ -1,4 +1,4 @@
-"""What a run is computed on: the device, its threads and precision, and the processes that share it."""
+"""The hardware of a run: the device, its threads and precision, and the processes that share the run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .libraries import library
 __all__ = ["PRECISIONS", "Hardware", "Place", "processes"]
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
-"""In what the contractions of a step are computed; parameters stay in float32."""
+"""The precisions for the contractions of a step; parameters stay in float32."""
 
 MOST_THREADS = 1024
-"""Of one process; a system that cannot start so many ends it in the middle of an import."""
+"""The most threads of one process; a system that cannot start them kills the process during an import."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A device, and this process among those that train together.
+    """A device, and the rank of this process among those that train together.
 
     Attributes:
-        device: as torch names it, "cpu" or "cuda:0".
-        threads: of one process on the CPU.
-        precision: "float32", or what autocast computes contractions in.
-        processes: how many share each mini-batch.
-        rank: the number of this one, from 0; the first writes and speaks.
+        device: the torch device name, such as "cpu" or "cuda:0".
+        threads: threads of one process on the CPU.
+        precision: "float32", or the type in which autocast computes contractions.
+        processes: the number of processes that share each mini-batch.
+        rank: the number of this process, from 0; only the first one writes files and messages.
     """
 
     device: str = "cpu"
@@ -47,11 +47,11 @@ class Hardware:
     def chosen(
         cls, device: str | None = None, threads: int | None = None, precision: str = "auto"
     ) -> Hardware:
-        """What is asked for, or the first CUDA device where there is one, and all cores.
+        """The required hardware; by default the first CUDA device if there is one, else the CPU, and all cores.
 
         Raises:
-            BackendError: the device is not there.
-            TensornetError: the precision, or the number of threads, makes no sense there.
+            BackendError: the device does not exist.
+            TensornetError: the precision or the number of threads is invalid there.
         """
         torch = library("torch")
         distributed = torch.distributed
@@ -75,7 +75,7 @@ class Hardware:
         return self.device.partition(":")[0]
 
     def described(self) -> dict[str, Any]:
-        """All of it that numbers depend on."""
+        """The properties that numbers depend on."""
         return {
             "device": self.kind,
             "threads": self.threads,
@@ -84,7 +84,7 @@ class Hardware:
         }
 
     def machine(self) -> str:
-        """What a reader wants to know of it beside."""
+        """A description of the machine for readers."""
         cores = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
         if self.kind != "cuda":
             return cores
@@ -97,7 +97,7 @@ class Hardware:
         return torch.autocast(self.kind, getattr(torch, self.precision), enabled=reduced)
 
     def scaler(self) -> Any:
-        """What keeps gradients in float16 from vanishing; for other precisions it does nothing."""
+        """The scaler that keeps float16 gradients from vanishing; it does nothing for other precisions."""
         return library("torch").amp.GradScaler(self.kind, enabled=self.precision == "float16")
 
     def wrapped(self, module: Any) -> Any:
@@ -107,7 +107,7 @@ class Hardware:
         return library("torch").nn.parallel.DistributedDataParallel(module)
 
     def memory(self) -> int:
-        """The bytes that the device has."""
+        """The bytes of memory that the device has."""
         if self.kind == "cuda":
             return int(library("torch").cuda.mem_get_info(self.device)[1])
         names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
@@ -115,8 +115,8 @@ class Hardware:
         return math.prod(map(os.sysconf, names)) if known else sys.maxsize
 
     def check_room(self, parameters: int) -> None:
-        """Raises an error where a classifier of so many parameters cannot be trained here."""
-        # each has a gradient as well, all in float32; the optimizer and the examples come on top
+        """Raises an error if a classifier with this many parameters cannot be trained here."""
+        # parameters and gradients, all in float32; the optimizer and the examples need more
         needed, there = 8 * parameters, self.memory()
         if needed > there:
             raise TensornetError(
@@ -126,7 +126,7 @@ class Hardware:
             )
 
     def wait(self) -> None:
-        """Until what was asked of the device is done, so that times are those of the work."""
+        """Waits until the device has finished its work, so that measured times include it."""
         if self.kind == "cuda":
             library("torch").cuda.synchronize(self.device)
 
@@ -137,7 +137,7 @@ class Hardware:
         return values
 
     def agreed(self, value: Any) -> Any:
-        """What the first process says, to all."""
+        """The value of the first process, in all processes."""
         if self.processes == 1:
             return value
         said = [value]
@@ -146,9 +146,9 @@ class Hardware:
 
     @contextmanager
     def reproducible(self) -> Iterator[None]:
-        """Deterministic algorithms, this number of threads, plans by built-in constants; then all as before.
+        """Sets deterministic algorithms, this number of threads, plans by built-in constants; restores all at the end.
 
-        Sums split over other threads, or in the order that suits a measured device, round differently.
+        Sums split over another number of threads, or in an order chosen for a measured device, round differently.
         """
         torch = library("torch")
         threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
@@ -171,20 +171,20 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs are computed: the hardware, and what a reader wants to know of the machine."""
+    """The place where runs are computed: the hardware, and a description of the machine."""
 
     hardware: Hardware
     machine: str
 
     @classmethod
     def chosen(cls, device: str | None, threads: int | None, precision: str) -> Place:
-        """As `Hardware.chosen`, of this machine."""
+        """Like `Hardware.chosen`, for this machine."""
         hardware = Hardware.chosen(device, threads, precision)
         return cls(hardware, hardware.machine())
 
     @classmethod
     def on_worker(cls, asked: tuple[str | None, int | None, str]) -> Place | TensornetError:
-        """Device, threads and precision, as `chosen` takes them, on another machine; errors come back as values."""
+        """`chosen` on a worker, for a tuple of device, threads and precision; errors are returned as values."""
         try:
             return cls.chosen(*asked)
         except TensornetError as error:
@@ -204,7 +204,7 @@ def _precision(wanted: str, device: str) -> str:
 
 @contextmanager
 def processes() -> Iterator[None]:
-    """Joins the processes that `torchrun` started, for as long as the study runs; alone it does nothing."""
+    """Joins the processes that `torchrun` started, while the study runs; without `torchrun` it does nothing."""
     torch = library("torch")
     started = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
     if not started or torch.distributed.is_initialized():

@@ -1,7 +1,7 @@
-"""Readers of the well-known files: MNIST's idx, CIFAR-10's batches, the folder tree of Tiny ImageNet.
+"""Readers of well-known image files: MNIST's idx, CIFAR-10's batches, the folder tree of Tiny ImageNet.
 
-Each gives images as uint8 (n, C, H, W) and labels as int64 (n,), NumPy arrays, or an error that names
-the file and what was expected of it.
+Each returns NumPy arrays: images as uint8 (n, C, H, W) and labels as int64 (n,). Errors name the file and
+its expected content.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ Part = tuple[Any, Any]
 IMAGES_MAGIC, LABELS_MAGIC = 2051, 2049
 
 MOST = 2**30
-"""Bytes of an idx file, unpacked, that are read; the largest well-known one, of EMNIST, has half as many."""
+"""The most bytes that are read of an unpacked idx file; the largest well-known one, of EMNIST, has half as many."""
 
 MOST_OF_BATCH = 2**27
-"""Those of a batch of CIFAR-10; the published ones have a quarter as many."""
+"""The most bytes that are read of a CIFAR-10 batch; the published ones have a quarter as many."""
 
 FILE_NAME = re.compile(r"\w[\w.-]*")
 """A name that stays in its folder."""
 
 
 def read_mnist(folder: Path) -> tuple[Part, Part]:
-    """`train-images-idx3-ubyte` and the three others, as they are or compressed by gzip."""
+    """Reads `train-images-idx3-ubyte` and the three other files, plain or compressed by gzip."""
     parts = []
     for part in ("train", "t10k"):
         file, labels_file = _idx_file(folder, f"{part}-images", 3), _idx_file(folder, f"{part}-labels", 1)
@@ -72,7 +72,7 @@ def _idx_file(folder: Path, stem: str, order: int) -> Path:
 
 
 def _idx(path: Path, magic: int, shape: tuple[int, ...]) -> Any:
-    """The bytes of an idx file as an array (n, *shape): magic number, sizes, then as many bytes as they say."""
+    """An idx file as an array (n, *shape); it holds a magic number, the sizes, then one byte for each element."""
     header = 4 * (len(shape) + 2)
     start = _content(path, header)
     words = np.frombuffer(start[: len(start) // 4 * 4], ">u4").tolist()
@@ -97,7 +97,7 @@ def _idx(path: Path, magic: int, shape: tuple[int, ...]) -> Any:
 
 
 def _content(path: Path, most: int) -> bytes:
-    """The first bytes of a file, unpacked if it is compressed; no more are unpacked."""
+    """The first `most` bytes of a file, unpacked if it is compressed; no more are unpacked."""
     try:
         with path.open("rb") as raw:
             packed = path.suffix == ".gz" or raw.peek(2)[:2] == b"\x1f\x8b"
@@ -109,7 +109,7 @@ def _content(path: Path, most: int) -> bytes:
 
 
 def read_cifar10(folder: Path) -> tuple[Part, Part]:
-    """`data_batch_1` to `data_batch_5` and `test_batch`, the python version."""
+    """Reads `data_batch_1` to `data_batch_5` and `test_batch` of the Python version."""
     parts = []
     for names in ([f"data_batch_{number}" for number in range(1, 6)], ["test_batch"]):
         batches = [_batch(folder / name) for name in names]
@@ -140,7 +140,7 @@ def _batch(path: Path) -> tuple[Any, Any]:
 
 
 def _labels(found: Any) -> Any:
-    """A list of whole numbers, or an array of bytes (n,), as int64; nothing if it is something else."""
+    """A list of whole numbers, or an array of bytes (n,), as int64; None for anything else."""
     if isinstance(found, np.ndarray) and found.ndim == 1:
         return found.astype(np.int64)
     if isinstance(found, list) and all(type(each) is int and abs(each) < 2**31 for each in found):
@@ -149,7 +149,7 @@ def _labels(found: Any) -> Any:
 
 
 def read_tiny_imagenet(folder: Path) -> tuple[Part, Part]:
-    """`wnids.txt`, `train/<wnid>/images/*.JPEG`, and `val/images/*` with `val/val_annotations.txt` for the test."""
+    """Reads `wnids.txt`, `train/<wnid>/images/*.JPEG`, and `val/images/*` with `val/val_annotations.txt`."""
     wnids = _lines(folder / "wnids.txt")
     for wnid in wnids:
         if not FILE_NAME.fullmatch(wnid):
@@ -210,7 +210,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _photos(paths: list[Path], side: int = 64) -> Any:
-    """Images in colour, (n, 3, side, side)."""
+    """These files as colour images (n, 3, side, side)."""
     images = np.empty((len(paths), 3, side, side), np.uint8)
     for number, path in enumerate(paths):
         images[number] = _photo(path, side).transpose(2, 0, 1)
@@ -218,7 +218,7 @@ def _photos(paths: list[Path], side: int = 64) -> Any:
 
 
 def _photo(path: Path, side: int) -> Any:
-    """A photograph (side, side, 3); its size is looked at before it is unpacked."""
+    """A photograph (side, side, 3); its size is checked before it is unpacked."""
     image = library("PIL.Image")
     bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
     try:
@@ -232,7 +232,7 @@ def _photo(path: Path, side: int) -> Any:
 
 
 def _classes(path: Path, labels: Any, classes: int = 10) -> Any:
-    """The labels of a file, if they are classes, from 0."""
+    """The labels of a file; raises an error unless they are classes from 0 to `classes` - 1."""
     if not len(labels):
         raise TensornetError(f"{path} is empty", fix="fetch it anew")
     wrong = labels[(labels < 0) | (labels >= classes)]
@@ -246,14 +246,14 @@ FORMATS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], tuple[Part, Part
     "cifar10": ("*_batch*", (".", "cifar-10-batches-py"), read_cifar10),
     "tiny-imagenet": ("wnids.txt", (".", "tiny-imagenet-200"), read_tiny_imagenet),
 }
-"""Name → by which file it is known, the folders within a folder where it is looked for, its reader."""
+"""Name → the pattern of a file that identifies it, the subfolders that are searched, its reader."""
 
 
 def recognised(folder: Path) -> tuple[str, Path]:
     """The name of the data in a folder, and the folder of its files.
 
     Raises:
-        TensornetError: it holds nothing that is known.
+        TensornetError: it holds no known data set.
     """
     for name, (pattern, places, _) in FORMATS.items():
         for place in places:
@@ -266,7 +266,7 @@ def recognised(folder: Path) -> tuple[str, Path]:
     )
 
 
-# ---------------------------------------------------------------------------- what was published
+# ---------------------------------------------------------------------------- published files
 
 
 MNIST = {
@@ -290,14 +290,14 @@ CIFAR10 = {
 FIRST_CLASSES = (
     "n02124075 n04067472 n04540053 n04099969 n07749582 n01641577 n02802426 n09246464 n07920052 n03970156"
 )
-"""With these the list of the 200 classes of Tiny ImageNet begins."""
+"""The first ten of the 200 classes of Tiny ImageNet, in the order of its list."""
 
 IMAGES_OF_CLASS = 500
-"""Those that train; a tenth of them test."""
+"""The training images of each class; there is a tenth as many test images."""
 
 
 def are_published(name: str, folder: Path) -> bool:
-    """Whether the files of a format are those of the data set it comes from, and not one's own in its format."""
+    """Whether these are the published files of a data set, and not the user's own files in its format."""
     match name:
         case "mnist":
             files = {_idx_file(folder, stem, 3 if "images" in stem else 1): MNIST[stem] for stem in MNIST}
@@ -312,7 +312,7 @@ def are_published(name: str, folder: Path) -> bool:
 
 
 def _are_tiny_imagenet(folder: Path) -> bool:
-    """By its classes and by how many images there are of each."""
+    """Whether this is Tiny ImageNet, judged by its classes and the number of images of each."""
     wnids = _lines(folder / "wnids.txt")
     counts = {len(list((folder / "train" / wnid / "images").glob("*.JPEG"))) for wnid in wnids}
     tested = len(_lines(folder / "val" / "val_annotations.txt"))

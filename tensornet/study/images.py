@@ -25,7 +25,7 @@ HUB = {
     "cifar10": ("uoft-cs/cifar10", "img", "test"),
     "tiny-imagenet": ("zh-plus/tiny-imagenet", "image", "valid"),
 }
-"""Name → data set of the Hugging Face hub, its column of images, and the part that tests."""
+"""Name → data set of the Hugging Face hub, its column of images, and its test part."""
 
 DIGITS = "digits"
 
@@ -35,13 +35,15 @@ TITLES = {
     "cifar10": "CIFAR-10",
     "tiny-imagenet": "Tiny ImageNet",
 }
-"""Name of the images → what a heading calls them."""
+"""Name of the images → their name in a heading."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Which images: the name of their kind, the folder of their files, without which they come from the hub, and
-    what that folder is called."""
+    """The source of images: the name of their kind, the folder of their files, and the name of that folder.
+
+    Without a folder they come from the hub, or from scikit-learn in the case of the digits.
+    """
 
     name: str
     folder: Path | None = None
@@ -49,7 +51,7 @@ class Source:
 
 
 def source_of(data: str | None) -> Source:
-    """What `--data` says: a name, or a folder whose files are recognised.
+    """The source that `--data` gives: a name, or a folder whose files are recognised.
 
     Raises:
         TensornetError: it is neither.
@@ -66,15 +68,15 @@ def source_of(data: str | None) -> Source:
 
 
 def load_images(source: Source, seed: int) -> Examples:
-    """Images as uint8 (n, C, H, W), standardised channel by channel by what stands before the classifier.
+    """Images as uint8 (n, C, H, W), which a layer in front of the classifier standardises channel by channel.
 
     Args:
-        source: which.
-        seed: decides the split of the digits; the others have a test part of their own.
+        source: the source of the images.
+        seed: determines the split of the digits; the other data sets have a test part of their own.
 
     Raises:
         BackendError: a library is missing.
-        TensornetError: a file is missing or damaged, or the hub cannot be reached; it says what was expected.
+        TensornetError: a file is missing or damaged, or the hub cannot be reached. The error says what was expected.
     """
     known, called = True, TITLES[source.name]
     if source.name == DIGITS:
@@ -111,7 +113,7 @@ def load_images(source: Source, seed: int) -> Examples:
 
 
 def standardised(train: Any) -> tn.Graph:
-    """A layer of images (n, C, H, W): less the mean of the training pixels of the channel, over their deviation."""
+    """A layer for images (n, C, H, W): subtracts the training mean of each channel and divides by its deviation."""
     levels = np.arange(256.0)
     counts = [np.bincount(train[:, channel].reshape(-1), minlength=256) for channel in range(train.shape[1])]
     means = [float(each @ levels / each.sum()) for each in counts]

@@ -1,4 +1,4 @@
-"""One run as a value, which this process or another trains, here or elsewhere, to the same numbers."""
+"""One run as a value: this process or another, on any machine, trains it to the same numbers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Run:
     """A row of a task, and how it is trained.
 
     Attributes:
-        name: the row, and the optimizer where there are several.
+        name: the row, and the optimizer if there are several.
         of: the row.
-        recipe: how.
-        origin: the run whose classifier it compresses, if it does.
+        recipe: how it is trained.
+        origin: the run whose classifier it compresses, if any.
     """
 
     name: str
@@ -47,15 +47,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Job:
-    """A run with one seed, with all that training it takes.
+    """A run with one seed, and everything that is needed to train it.
 
     Attributes:
-        folder: that of the study; every process sees the same.
-        subject: what is studied.
-        run: which run of it.
-        seed: of all that is random.
-        hardware: what computes it.
-        settings: all that its numbers depend on; a process that finds others does not train it.
+        folder: the folder of the study, which all processes share.
+        subject: the subject of the study.
+        run: the run.
+        seed: the seed of everything that is random.
+        hardware: the hardware that computes it.
+        settings: everything that its numbers depend on; a process that finds other settings does not train it.
     """
 
     folder: Path
@@ -67,14 +67,14 @@ class Job:
 
     @property
     def progress(self) -> Path:
-        """The file in which another process says how far it is."""
+        """The file in which another process reports its progress."""
         return RunStore(self.folder).progress(self.run.name, self.settings)
 
 
 def settings_of(
     subject: Subject, task: Task, run: Run, seed: int, examples: Examples, hardware: Hardware
 ) -> dict[str, Any]:
-    """All that the numbers of a run depend on."""
+    """Everything that the numbers of a run depend on."""
     found = {
         "name": run.name,
         "row": asdict(task.rows[run.of]),
@@ -91,21 +91,21 @@ def settings_of(
 
 
 def counts(examples: Examples) -> dict[str, int]:
-    """How many examples there are."""
+    """The numbers of training and test examples."""
     return {"train": len(examples.train_labels), "test": len(examples.test_labels)}
 
 
 def train_job(job: Job, store: RunStore, progress: Progress, wait: float = 0.0) -> RunResult:
-    """Trains a run from where it stands, and keeps it in the folder.
+    """Trains a run, or resumes it from its checkpoint, and keeps the result in the folder.
 
     Args:
         job: the run.
         store: its folder.
-        progress: told of every step.
-        wait: so many seconds, at the most, for another process that trains it.
+        progress: receives the progress after every step.
+        wait: the most seconds to wait for another process that trains it.
 
     Raises:
-        TensornetError: the run comes to no result, or another process trains it.
+        TensornetError: the run fails, or another process trains it.
     """
     run, settings, first = job.run, job.settings, not job.hardware.rank
     task, examples = job.subject.task(), job.subject.examples(job.seed)
@@ -113,7 +113,7 @@ def train_job(job: Job, store: RunStore, progress: Progress, wait: float = 0.0) 
     checkpoints = store.checkpoints(run.name, settings)
     with store.training(run.name, settings, wait) if first else nullcontext():
         found = store.load(run.name, settings) if wait else None
-        if found is not None:  # by who was waited for
+        if found is not None:  # trained by the other process
             return found
         start = None if run.origin is None else _start(job, run.origin, task, examples, store)
         trained = train(
@@ -139,7 +139,7 @@ def train_job(job: Job, store: RunStore, progress: Progress, wait: float = 0.0) 
 
 
 def _start(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
-    """The classifier of another run, compressed, by the first process for all.
+    """The compressed classifier of another run; the first process computes it for all processes.
 
     Raises:
         TensornetError: that run is not finished, or the budget cannot be met.
@@ -158,7 +158,7 @@ def _start(job: Job, origin: Run, task: Task, examples: Examples, store: RunStor
 
 
 def _kept_or_made(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
-    """What was kept of it before, or made now and kept."""
+    """The compressed classifier: loaded if it was kept before, else computed, and kept if it will be trained."""
     kept, row = store.start(job.run.name, job.settings), task.rows[job.run.of]
     before = kept.load(functools.partial(_check_start, task, row, examples))
     if before is not None:
@@ -171,19 +171,19 @@ def _kept_or_made(job: Job, origin: Run, task: Task, examples: Examples, store: 
 
 
 def _started(task: Task, row: Any, examples: Examples, found: Checkpoint) -> Start:
-    """The classifier that was kept."""
+    """The compressed classifier of a checkpoint."""
     compression = read(Compression, found.state)
     return Start(classifier(task, row, examples, compression), dict(found.tensors), compression)
 
 
 def _check_start(task: Task, row: Any, examples: Examples, found: Checkpoint) -> None:
-    """Raises ValueError unless this is what was compressed."""
+    """Raises ValueError unless the checkpoint holds the compressed classifier of this row."""
     start = _started(task, row, examples, found)
     check_parameters(start.classifier, start.parameters)
 
 
 def _made(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
-    """The classifier of another run, compressed now."""
+    """Compresses the classifier of another run."""
     settings = job.settings["from"]
     found = store.load(origin.name, settings)
     if found is None:
@@ -204,11 +204,11 @@ def _made(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore
 
 
 _ALONE = threading.Lock()
-"""Threads and seeds are those of the whole process: a worker of several threads trains one run at a time."""
+"""Thread counts and seeds are global to a process: a worker with several threads trains one run at a time."""
 
 
 def train_on_worker(job: Job) -> RunResult | TensornetError:
-    """`train_job` in another process, which says how far it is in a file; errors come back as values."""
+    """`train_job` in another process, which writes its progress to a file; errors are returned as values."""
     with _ALONE:
         try:
             _check_settings(job)
@@ -221,7 +221,7 @@ def train_on_worker(job: Job) -> RunResult | TensornetError:
 
 
 def _check_settings(job: Job) -> None:
-    """Raises an error unless this process finds the same data and versions as the one that asks."""
+    """Raises an error unless this process finds the same data and versions as the process that submitted the job."""
     examples = job.subject.examples(job.seed)
     found = settings_of(job.subject, job.subject.task(), job.run, job.seed, examples, job.hardware)
     for name, value in job.settings.items():

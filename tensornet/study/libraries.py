@@ -23,11 +23,11 @@ NEEDED = {
 """Name to import → name to install; all are needed for every study."""
 
 EXTRAS = {"distributed": "dask", "submitit": "slurm"}
-"""Name to import → the extra that installs it; a study needs them only where it is told to use them."""
+"""Name to import → the extra that installs it; a study needs them only if it uses such workers."""
 
 
 def library(name: str) -> Any:
-    """The module of that name, imported now.
+    """Imports the module of this name.
 
     Raises:
         BackendError: it, or the library it belongs to, is not installed.
@@ -44,12 +44,12 @@ def library(name: str) -> Any:
 
 
 def toml() -> Any:
-    """What reads TOML: a part of Python since 3.11, a library before."""
+    """The reader of TOML: a part of Python since 3.11, a library before."""
     return library("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def check_libraries() -> None:
-    """Imports all that the study needs, so that nothing is missing after minutes of training.
+    """Imports all libraries that the study needs, so that none is missing after minutes of training.
 
     Raises:
         BackendError: one is not installed.
@@ -59,7 +59,7 @@ def check_libraries() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Library → version, of those that numbers depend on."""
+    """Library → version, for the libraries that numbers depend on."""
     found = {"tensornet-einsum": tn.__version__}
     for name in ("numpy", *NEEDED.values()):
         if name not in ("matplotlib", "safetensors", "filelock"):

@@ -1,4 +1,4 @@
-"""A report as one page of HTML that needs nothing beside it: pictures, tables that sort, models folded in."""
+"""A report as a self-contained HTML page: pictures, sortable tables, and models in foldable sections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Model:
-    """A classifier, with what is folded in for it: headings and texts."""
+    """A classifier, with its foldable sections: headings and texts."""
 
     name: str
     told: Sequence[tuple[str, str]]
@@ -54,7 +54,7 @@ for (const head of document.querySelectorAll("th")) head.onclick = () => {
   body.append(...[...body.rows].sort((a, b) => (up ? 1 : -1) * compare(value(a), value(b))));
 };
 """
-"""A click on a heading sorts by its column, the next one the other way round."""
+"""A click on a heading sorts by its column; the next click reverses the order."""
 
 
 def page(
@@ -69,18 +69,18 @@ def page(
     environment: str,
     command: str,
 ) -> str:
-    """The page.
+    """The page as HTML.
 
     Args:
         title: its heading.
-        introduction: what stands below it.
-        tables: with their headings; **bold** is bold.
-        figures: a caption, and a picture as SVG, each.
-        reading: what the numbers can bear.
-        meanings: what each column is.
-        models: the classifiers, folded in.
-        environment: what the numbers depend on, as JSON, folded in.
-        command: what gives them again.
+        introduction: the text below the heading.
+        tables: the tables with their headings; **bold** is bold.
+        figures: pairs of a caption and a picture as SVG.
+        reading: how to read the numbers.
+        meanings: the meaning of each column.
+        models: the classifiers, in foldable sections.
+        environment: the values that numbers depend on, as JSON, in a foldable section.
+        command: the command that reproduces the numbers.
     """
     parts = [
         f"<h1>{escape(title)}</h1>",
@@ -140,7 +140,7 @@ def _block(told: tuple[str, str]) -> tuple[str, str]:
 
 
 def _marked(text: str) -> str:
-    """Escaped, with what stands between ** in bold and between ` as code."""
+    """The escaped text, with parts between ** in bold and parts between ` as code."""
     for mark, tag in (("**", "b"), ("`", "code")):
         parts = text.split(mark) if tag == "code" else escape(text).split(mark)
         text = "".join(f"<{tag}>{each}</{tag}>" if place % 2 else each for place, each in enumerate(parts))

@@ -1,7 +1,7 @@
 """Bytes and lists in a pickle, read without unpickling: no name in the file is looked up, nothing is called.
 
-A pickle is a program for a machine with a stack. Of its instructions, the few that dictionaries, lists,
-texts, numbers and NumPy's arrays of bytes consist of are followed here; any other is an error.
+A pickle is a program for a stack machine. Only the few instructions that dictionaries, lists, texts, numbers
+and NumPy arrays of bytes need are executed here; any other instruction is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["read_pickle"]
 
 @dataclass(frozen=True)
 class _Name:
-    """What the file calls a function or a class."""
+    """The name of a function or a class in the file."""
 
     module: str
     name: str
@@ -30,20 +30,20 @@ class _Name:
 
 @dataclass
 class _Array:
-    """An array; what it holds is said after it is first mentioned."""
+    """An array; the file gives its contents after its first mention."""
 
     value: Any = None
 
 
 _BYTES = object()
-"""The type of the elements of arrays, the only one there is."""
+"""The element type of arrays; only this one is supported."""
 
 
 def read_pickle(content: bytes) -> Any:
-    """What a pickle holds, if it is dictionaries, lists, texts, whole numbers and arrays of bytes.
+    """The value of a pickle that consists of dictionaries, lists, texts, whole numbers and arrays of bytes.
 
-    Texts of Python 2 come as bytes, keys of dictionaries always as texts; arrays are those of the
-    outermost dictionary.
+    Texts of Python 2 are returned as bytes, keys of dictionaries always as texts. Arrays are converted
+    only if they are the whole value, or values of the outermost dictionary.
 
     Raises:
         ValueError: it is damaged, or holds something else; the error says what.
@@ -74,7 +74,7 @@ def _settled(value: Any) -> Any:
 CODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
 
 ESCAPED = ("STRING", "INST", "PERSID")
-"""Instructions with quoted texts, of Python 2's protocol 0, in which no batch was published."""
+"""Refused instructions: quoted texts of Python 2's protocol 0, in which no batch was published."""
 
 
 def _instructions(content: bytes) -> Iterator[tuple[str, Any]]:
@@ -138,7 +138,7 @@ class _Machine:
                 self.collect(instruction)
 
     def collect(self, instruction: str) -> None:
-        """The instructions that make or fill what holds others."""
+        """Follows the instructions that create or fill tuples, lists and dictionaries."""
         match instruction:
             case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
                 count = 0 if instruction == "EMPTY_TUPLE" else int(instruction[-1])
@@ -163,7 +163,7 @@ class _Machine:
                 raise ValueError(_refused(instruction))
 
     def pop(self, count: int) -> list[Any]:
-        """The topmost so many."""
+        """Removes the topmost `count` values; a list of them."""
         if count > len(self.stack):
             raise IndexError
         start = len(self.stack) - count
@@ -172,7 +172,7 @@ class _Machine:
         return taken
 
     def marked(self) -> list[Any]:
-        """What was put on the stack since the last mark."""
+        """Removes the values that were pushed since the last mark; a list of them."""
         start = self.marks.pop()
         if start > len(self.stack):
             raise IndexError
@@ -196,7 +196,7 @@ def _text(value: Any) -> str:
 
 
 def _called(name: Any, arguments: Any) -> Any:
-    """What the calls in the pickle of an array stand for."""
+    """The value of a call in the pickle of an array."""
     if not isinstance(name, _Name):
         raise ValueError("it calls what has no name")
     match str(name).replace("numpy._core.", "numpy.core."), arguments:
@@ -214,7 +214,7 @@ def _called(name: Any, arguments: Any) -> Any:
 
 
 def _build(target: Any, state: Any) -> None:
-    """Says what an array holds; of the type of its elements all is known."""
+    """Sets the contents of an array; the element type needs no state."""
     if target is _BYTES:
         return
     match target, state:

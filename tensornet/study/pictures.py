@@ -1,8 +1,8 @@
-"""The pictures of a study, as they would be printed: PNG, SVG and PDF, a column or a page wide.
+"""The pictures of a study, in the format of a printed paper: PNG, SVG and PDF, a column or a page wide.
 
-Drawn without a screen and without matplotlib's global state, in the colours of Okabe and Ito ("Color Universal
-Design", 2008), which the colour-blind tell apart; marks and lines differ besides. Bars and bands are a standard
-deviation over the seeds.
+They are drawn without a screen and without matplotlib's global state. The colours are those of Okabe and Ito ("Color
+Universal Design", 2008), which colour-blind readers can distinguish; marks and line styles differ too. Bars and bands
+are a standard deviation over the seeds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["COMPRESSION", "FORMATS", "PICTURES", "draw", "pareto_front", "pictur
 FORMATS = ("png", "svg", "pdf")
 
 COLUMN, PAGE = 3.4, 7.0
-"""Inches: the width of a column of a paper, and of both."""
+"""Inches: the width of one column of a paper, and of both columns."""
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
 COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -50,7 +50,7 @@ Point = TypeVar("Point", bound=_Point)
 def pareto_front(
     results: Sequence[Point], cost: Callable[[Point], float] = lambda each: each.parameters
 ) -> list[Point]:
-    """The results that no other beats: each is more accurate than all that cost as little."""
+    """The Pareto front: the results that are more accurate than all others that cost no more."""
     front: list[Point] = []
     for result in sorted(results, key=lambda each: (cost(each), -each.test_top1)):
         if not front or result.test_top1 > front[-1].test_top1:
@@ -59,9 +59,9 @@ def pareto_front(
 
 
 def draw(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal]) -> dict[str, bytes]:
-    """Every picture in every format, by the name of its file."""
+    """Draws every picture in every format: name of the file → its bytes."""
     rows = summaries(results)
-    # what is not trained at all may be far below, and has a picture of its own
+    # rows that were not trained at all may be far below; they have a picture of their own
     trained = [row for row in rows if row.first.history] or rows
     shown = {name: _Shown(task, trained if name in PICTURES else rows, costs) for name in pictures_of(rows)}
     rc = {"font.size": FONT, "svg.hashsalt": "tensornet", "pdf.fonttype": 42, "axes.linewidth": 0.6}
@@ -75,20 +75,20 @@ def draw(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal
 
 @dataclass(frozen=True)
 class _Shown:
-    """What a picture shows: the rows of a task, and what they cost where that was measured."""
+    """The contents of a picture: the rows of a task, and their costs if these were measured."""
 
     task: Task
     rows: Sequence[Summary]
     costs: Mapping[str, Appraisal]
 
     def name(self, row: Summary) -> str:
-        """As one would call it: the row, and the optimizer where there are several."""
+        """The name of a row in a picture: its label, and the optimizer if there are several."""
         label, optimizer = self.task.label(row.first.row), row.first.recipe.optimizer
         several = len({each.first.recipe.optimizer for each in self.rows}) > 1
         return f"{label} ({optimizer})" if several else label
 
     def kinds(self) -> list[tuple[str, list[Summary], str, str]]:
-        """The controls and the others, with their name, colour and mark."""
+        """The kinds of rows (controls, others, compressed) with their name, colour and mark."""
         made = compressed(self.rows)
         controls = [each for each in self.rows if each.first.row in self.task.controls and each not in made]
         others = [each for each in self.rows if each not in controls and each not in made]
@@ -103,7 +103,7 @@ class _Shown:
 
 @dataclass(frozen=True)
 class _Cost:
-    """Something of which less is better: what an axis says, its unit, and its number for a row."""
+    """A cost (less is better): the title of its axis, its unit, and its value for a row."""
 
     title: str
     unit: str
@@ -129,7 +129,7 @@ def _costs(shown: _Shown) -> list[_Cost]:
 
 
 def _pareto(shown: _Shown) -> Any:
-    """Test top-1 against parameters, the Pareto front drawn: a column wide."""
+    """Test top-1 against parameters, with the Pareto front: a column wide."""
     figure = _figure(COLUMN, 2.6)
     axes = figure.add_subplot()
     _against(axes, shown, _costs(shown)[0])
@@ -140,7 +140,7 @@ def _pareto(shown: _Shown) -> Any:
 
 
 def _all_costs(shown: _Shown) -> Any:
-    """Test top-1 against each cost: a page wide, two panels in a row, one axis of accuracies."""
+    """Test top-1 against each cost: a page wide, two panels in a row, with a shared accuracy axis."""
     costs = _costs(shown)
     lines = len(costs) // 2
     figure = _figure(PAGE, 2.4 * lines)
@@ -156,7 +156,7 @@ def _all_costs(shown: _Shown) -> Any:
 
 
 def _compression(shown: _Shown) -> Any:
-    """Test top-1 of what is compressed, before and after fine-tuning, and of all else: a column wide."""
+    """Test top-1 of all rows, for compressed ones before and after fine-tuning: a column wide."""
     figure = _figure(COLUMN, 2.6)
     axes = figure.add_subplot()
     _against(axes, shown, _costs(shown)[0])
@@ -173,7 +173,7 @@ def _compression(shown: _Shown) -> Any:
 
 
 def _curves(shown: _Shown) -> Any:
-    """Test top-1 by epoch, a line for each row: a page wide, the names beside."""
+    """Test top-1 by epoch, a line for each row: a page wide, with the legend at the right."""
     figure = _figure(PAGE, max(2.6, 0.16 * len(shown.rows)))
     axes = figure.add_subplot()
     for number, row in enumerate(shown.rows):
@@ -216,14 +216,14 @@ PICTURES: dict[str, Callable[[_Shown], Any]] = {
     "curves": _curves,
     "training": _training,
 }
-"""Name of the file → how it is drawn."""
+"""Name of the file → the function that draws it."""
 
 COMPRESSION = "compression"
-"""The name of the picture that there is where something is compressed."""
+"""The name of the picture that exists only if a row is compressed."""
 
 
 def pictures_of(rows: Sequence[Summary]) -> dict[str, Callable[[_Shown], Any]]:
-    """The pictures of these rows: name of the file → how it is drawn."""
+    """The pictures of these rows: name of the file → the function that draws it."""
     return {**PICTURES, COMPRESSION: _compression} if compressed(rows) else PICTURES
 
 
@@ -234,7 +234,7 @@ PARTS = ("train_top1", "test_top1")
 
 
 def _against(axes: Any, shown: _Shown, cost: _Cost) -> None:
-    """Test top-1 against a cost on a logarithmic axis, and the Pareto front."""
+    """Draws test top-1 against a cost on a logarithmic axis, and the Pareto front."""
     front = pareto_front(shown.rows, cost.of)
     axes.step(
         [cost.of(each) for each in front],
@@ -266,12 +266,12 @@ def _against(axes: Any, shown: _Shown, cost: _Cost) -> None:
 
 
 def _points(shown: _Shown, cost: _Cost) -> list[tuple[float, float, str]]:
-    """Where each row is, and its name."""
+    """The coordinates of each row, and its name."""
     return [(cost.of(each), each.test_top1, shown.name(each)) for each in shown.rows]
 
 
 def _line(axes: Any, row: Summary, figure: str, label: str, colour: str, style: str) -> None:
-    """The mean by epoch, in a band of a deviation to each side."""
+    """Draws the mean by epoch, in a band of one deviation on each side."""
     curve = row.curve(figure)
     epochs = range(1, len(curve) + 1)
     means = [mean for mean, _ in curve]
@@ -294,19 +294,19 @@ def _line(axes: Any, row: Summary, figure: str, label: str, colour: str, style: 
 
 
 def _beside(shares: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """How far the deviations reach below and above the means, none beyond 0 and 100 %."""
+    """The lengths of the error bars below and above the means, clipped to 0 and 100 %."""
     below = [min(mean, deviation) for mean, deviation in shares]
     return below, [min(100.0 - mean, deviation) for mean, deviation in shares]
 
 
 def _settled(row: Summary, figure: str) -> Sequence[tuple[float, float]]:
-    """The epochs after the first fifth: those before, near chance, would press the others into the top."""
+    """The epochs after the first fifth; the earlier ones, near chance, would squeeze the others to the top."""
     curve = row.curve(figure)
     return curve[len(curve) // 5 :]
 
 
 def _limit(axes: Any, shares: Sequence[tuple[float, float]], room: float = 0.08) -> None:
-    """Limits around means and deviations in percent, of which there are none beyond 0 and 100."""
+    """Sets the y limits around means and deviations in percent, within 0 and 100."""
     least = min(mean - deviation for mean, deviation in shares)
     most = max(mean + deviation for mean, deviation in shares)
     margin = max(1.0, room * (most - least))
@@ -319,7 +319,7 @@ def _by_epoch(axes: Any) -> None:
 
 
 def _log_axis(axes: Any, values: Sequence[float], unit: str) -> None:
-    """A logarithmic x axis around these values, with few numbers: 500, 1 k, 20 M."""
+    """Sets a logarithmic x axis around these values, with few tick labels: 500, 1 k, 20 M."""
     ticker = library("matplotlib.ticker")
     least, most = min(values) / 1.7, max(values) * 2.2
     axes.set_xscale("log")
@@ -330,7 +330,7 @@ def _log_axis(axes: Any, values: Sequence[float], unit: str) -> None:
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten in between; of many, these powers alone."""
+    """The ticks in between: 1, 2 and 5 times powers of ten; only the powers if that gives more than six."""
     powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
     fine = [
         step * 10.0**power for power in powers for step in (1, 2, 5) if least <= step * 10.0**power <= most
@@ -339,7 +339,7 @@ def _ticks(least: float, most: float) -> list[float]:
 
 
 def _label(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
-    """Names the points: each label as near to its point as it covers no mark, no label and no legend."""
+    """Labels the points: each label in the nearest of the places with least overlap of marks, labels and legend."""
     figure = axes.figure
     renderer = figure.canvas.get_renderer()
     figure.draw_without_rendering()
@@ -349,7 +349,7 @@ def _label(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
     taken += [] if legend is None else [legend.get_window_extent(renderer)]
     for x, y, name in points:
         text = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=FONT - 1)
-        text.set_in_layout(False)  # a label takes no room from what it labels
+        text.set_in_layout(False)  # labels do not shrink the axes
         boxes = {place: _box(text, place, renderer) for place in _PLACES}
         best = min(_PLACES, key=lambda place: _overlap(boxes[place], taken, inside))
         taken.append(_box(text, best, renderer))
@@ -361,37 +361,37 @@ def _label(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a label may stand beside its point: so many points off, in a direction."""
+    """A candidate place for a label: its distance from the point, in points, and its angle in degrees."""
 
     distance: float
     angle: float
 
     @property
     def offset(self) -> tuple[float, float]:
-        """To the right and up, in points."""
+        """The offset to the right and up, in points."""
         turn = math.radians(self.angle)
         return self.distance * math.cos(turn), self.distance * math.sin(turn)
 
     @property
     def side(self) -> str:
-        """How the label is aligned: it goes on away from the point."""
+        """The horizontal alignment, by which the label extends away from the point."""
         right = self.offset[0]
         return "center" if abs(right) < 1e-6 else "left" if right > 0 else "right"
 
 
 NEAR = 8.0
-"""Points; a label farther off has a line to its mark."""
+"""Points; a label farther away has a line to its mark."""
 
 _PLACES = tuple(
     _Place(distance, angle)
     for distance in (5.0, 7.0, 12.0, 18.0, 25.0, 33.0)
     for angle in (-45, 45, -135, 135, 0, 180, -90, 90, -20, 20, -160, 160, -70, 70, -110, 110)
 )
-"""Nearest first, and below the front first, where no line runs."""
+"""The nearest places first; at equal distance, those below the front first, where there is no line."""
 
 
 def _box(text: Any, place: _Place, renderer: Any) -> Any:
-    """Puts a label in a place, and measures it there."""
+    """Moves a label to a place; its bounding box there."""
     text.set_position(place.offset)
     text.set_horizontalalignment(place.side)
     text.set_verticalalignment("center")
@@ -399,7 +399,7 @@ def _box(text: Any, place: _Place, renderer: Any) -> Any:
 
 
 def _overlap(box: Any, taken: Sequence[Any], inside: Any) -> float:
-    """The area of a label that covers others, or is outside."""
+    """The area of a label that overlaps other boxes or is outside the axes."""
     bbox = library("matplotlib.transforms").Bbox
     within = bbox.intersection(box, inside)
     area = box.width * box.height - (0.0 if within is None else within.width * within.height)
@@ -408,26 +408,26 @@ def _overlap(box: Any, taken: Sequence[Any], inside: Any) -> float:
 
 
 def _around(centre: Any, dpi: float) -> Any:
-    """The box, in pixels, of the mark of a point."""
+    """The bounding box of the mark of a point, in pixels."""
     (x, y), half = centre, 2.5 * dpi / 72.0
     return library("matplotlib.transforms").Bbox.from_extents(x - half, y - half, x + half, y + half)
 
 
 def _figure(width: float, height: float) -> Any:
-    """A figure of that size in inches on the Agg canvas."""
+    """A figure of this size, in inches, on an Agg canvas."""
     figure = library("matplotlib.figure").Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     library("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
     return figure
 
 
 _METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-"""The same picture is the same bytes, whenever it is drawn."""
+"""Removes the dates, so that the same picture always has the same bytes."""
 
 
 def _saved(figure: Any) -> dict[str, bytes]:
     """The figure in each format."""
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # it is laid out, once for all formats
+    figure.set_layout_engine("none")  # the layout is computed, once for all formats
     found = {}
     for kind in FORMATS:
         buffer = io.BytesIO()

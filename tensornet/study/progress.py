@@ -1,4 +1,4 @@
-"""Showing how far a study has come: bars on a terminal, a line now and then elsewhere."""
+"""Showing the progress of a study: bars on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Bars", "Noted", "Watch", "bars", "watch"]
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Where there is no terminal."""
+"""The time between two lines, if there is no terminal."""
 
 SECONDS_BETWEEN_NOTES = 1.0
-"""In which a process elsewhere says how far it is."""
+"""The time between two progress notes of another process."""
 
 
 class Bars:
@@ -38,19 +38,19 @@ class Bars:
             self._over = [shown.add_task("runs", total=runs), shown.add_task("steps", total=None)]
 
     def begin(self, name: str, done: int, steps: int) -> None:
-        """Names the run, and sets the bar of steps."""
+        """Shows the name of the run, and resets the bar of steps."""
         if self._shown is not None:
             self._shown.reset(self._over[1], description=name, completed=done, total=steps)
         if done:
             self._console.print(f"{name}: goes on after step {done:,} of {steps:,}", highlight=False)
 
     def step(self) -> None:
-        """One step more."""
+        """Advances the bar of steps."""
         if self._shown is not None:
             self._shown.advance(self._over[1])
 
     def epoch(self, name: str, number: int, epoch: Epoch) -> None:
-        """One epoch more."""
+        """Shows the test accuracy after an epoch."""
         if self._shown is not None:
             told = f"{name} {epoch.test_top1:.1f} %"
             self._shown.update(self._over[1], description=told)
@@ -63,21 +63,21 @@ class Bars:
             )
 
     def end(self) -> None:
-        """One run more."""
+        """Advances the bar of runs."""
         if self._shown is not None:
             self._shown.advance(self._over[0])
 
 
 @contextmanager
 def bars(console: Console, runs: int) -> Iterator[Bars]:
-    """Bars for so many runs, gone when they are done."""
+    """Bars for this many runs, which disappear at the end of the block."""
     with _drawn(console) as shown:
         yield Bars(console, shown, runs)
 
 
 @dataclass(frozen=True)
 class _Note:
-    """How far a run is: steps done, of how many, and the newest accuracy on the test, in percent."""
+    """The progress of a run: steps done, all steps, and the newest test accuracy, in percent."""
 
     done: int = 0
     steps: int = 0
@@ -85,25 +85,25 @@ class _Note:
 
 
 class Noted:
-    """Writes how far a run is into a file, from which another process shows it."""
+    """Writes the progress of a run to a file, from which another process shows it."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._note, self._written = path, _Note(), -SECONDS_BETWEEN_NOTES
 
     def begin(self, name: str, done: int, steps: int) -> None:
-        """A run starts, or goes on after some of its steps."""
+        """Notes that a run starts, or resumes after `done` of its steps."""
         self._set(_Note(done, steps))
 
     def step(self) -> None:
-        """One step more."""
+        """Notes one more step."""
         self._set(replace(self._note, done=self._note.done + 1))
 
     def epoch(self, name: str, number: int, epoch: Epoch) -> None:
-        """One epoch more."""
+        """Notes the test accuracy after an epoch."""
         self._set(replace(self._note, top1=epoch.test_top1))
 
     def end(self) -> None:
-        """The run is finished."""
+        """Removes the file, as the run is finished."""
         remove(self._path)
 
     def _set(self, note: _Note) -> None:
@@ -114,7 +114,7 @@ class Noted:
 
 
 def _noted(path: Path) -> _Note | None:
-    """What a file says, if there is one and it says something."""
+    """The note in a file; None if the file is missing or invalid."""
     try:
         return read(_Note, json.loads(path.read_bytes()))
     except (OSError, ValueError):
@@ -131,7 +131,7 @@ class Watch:
         self._over = None if shown is None else shown.add_task("runs", total=len(runs))
 
     def look(self) -> None:
-        """Shows how far the runs are."""
+        """Shows the progress of the runs, at most once a second."""
         if time.monotonic() - self._looked < SECONDS_BETWEEN_NOTES:
             return
         self._looked = time.monotonic()
@@ -149,7 +149,7 @@ class Watch:
             self._console.print("; ".join([head, *lines]), highlight=False, soft_wrap=True)
 
     def end(self, name: str) -> None:
-        """A run is finished."""
+        """Removes the bar of a finished run, and advances the bar of runs."""
         remove(self._left.pop(name))
         if self._shown is not None and self._over is not None:
             self._shown.advance(self._over)
@@ -159,18 +159,18 @@ class Watch:
 
 @contextmanager
 def watch(console: Console, runs: Mapping[str, Path]) -> Iterator[Watch]:
-    """What other processes do, as the files say that they write, gone when it is done."""
+    """The progress of runs in other processes, read from their files; it disappears at the end of the block."""
     try:
         with _drawn(console) as shown:
             yield Watch(console, shown, runs)
     finally:
-        for path in runs.values():  # of those that were stopped
+        for path in runs.values():  # left by runs that were stopped
             remove(path)
 
 
 @contextmanager
 def _drawn(console: Console) -> Iterator[Progress | None]:
-    """Where bars are drawn, on a terminal."""
+    """The display that bars are drawn on; None if there is no terminal."""
     if not console.is_terminal:
         yield None
         return

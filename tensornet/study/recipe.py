@@ -19,14 +19,14 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"weight_decay": 0.0},
     "sgd": {"learning_rate": 0.1, "weight_decay": 5e-4},
 }
-"""Name → what a recipe for AdamW has to change for it.
+"""Name → its changes of a recipe for AdamW.
 
-Adam adds the decay to the gradient, where its step size divides it away again (Loshchilov & Hutter
-2019), so it gets none; SGD, with Nesterov's momentum, has no step size of its own for each parameter.
+Adam adds the decay to the gradient, where its adaptive step size cancels it (Loshchilov & Hutter 2019), so it
+gets no decay. SGD, with Nesterov's momentum, has no adaptive step size for each parameter.
 """
 
 MOMENTUM = 0.9
-"""That of SGD."""
+"""The momentum of SGD."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Recipe:
         warmup: the share of all steps in which the learning rate rises.
         smoothing: ε of label smoothing.
         clip: the largest norm of all gradients together; 0 is no limit.
-        shift: training images move by up to this many pixels, each way.
-        rotate: they turn by up to this many degrees, each way.
+        shift: training images move by up to this many pixels in each direction.
+        rotate: they rotate by up to this many degrees in each direction.
         zoom: they grow or shrink by up to this share.
         flip: whether half of them are mirrored, left to right.
     """
@@ -67,14 +67,14 @@ class Recipe:
         return bool(self.shift or self.rotate or self.zoom or self.flip)
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate at a step, from 0, of `steps`."""
+        """The learning rate at a step, counted from 0, of `steps`."""
         rising = max(1, round(self.warmup * steps))
         if step < rising:
             return self.learning_rate * (step + 1) / rising
         return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
 
     def optimized_by(self, name: str) -> Recipe:
-        """This recipe, made for AdamW, for another optimizer."""
+        """This recipe, which is for AdamW, adapted to another optimizer."""
         return replace(self, optimizer=name, **OPTIMIZERS[name])
 
     def changed(self, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
@@ -82,10 +82,10 @@ class Recipe:
 
         Args:
             changes: name → value.
-            epochs: how many there are at the least; none where there is a classifier without training.
+            epochs: the least number of epochs; 0 if there is a classifier without training.
 
         Raises:
-            TensornetError: a setting is unknown, or its value out of range.
+            TensornetError: a setting is unknown, or its value is out of range.
         """
         known = {field.name: getattr(self, field.name) for field in fields(self)}
         values = {}
@@ -98,7 +98,7 @@ class Recipe:
         return replace(self, **values)
 
     def update_rule(self, parameters: Iterable[Any]) -> Any:
-        """The optimizer of torch for these parameters."""
+        """The torch optimizer for these parameters."""
         optim = library("torch").optim
         settings: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
         if self.optimizer == "sgd":
@@ -111,7 +111,7 @@ _BELOW_ONE = ("warmup", "smoothing", "zoom")
 
 
 def _checked(name: str, value: Any, kind: type, least: int) -> Any:
-    """A value of the kind that the setting has, within its range."""
+    """The value as the type of its setting; raises an error if it is out of range."""
     if kind is str:
         if value not in OPTIMIZERS:
             raise TensornetError(f"there is no optimizer '{value}'", fix=f"choose of {', '.join(OPTIMIZERS)}")

@@ -1,4 +1,4 @@
-"""What the study writes: results.json, results.csv, report.md and report.html with pictures, and a table."""
+"""The outputs of a study: results.json, results.csv, report.md and report.html with pictures, and a table."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ _FIGURES = ("counted", "flops", "train_top1", "train_top5", "test_top1", "test_t
 _COSTS = ("step_ms", "latency_ms", "kept")
 _COMPRESSION = ("origin", "before_top1", "compressed_top1", "error", "weight_error")
 COLUMNS = _MODEL + _FIGURES + _COSTS + _COMPRESSION
-"""The columns of results.csv: of a result, of the recipe it was trained by, of what was measured apart, and of what it
-was compressed from."""
+"""The columns of results.csv: those of a result, its recipe, its measured costs, and its compression."""
 
 _DRAWN = tuple(f"{name}.{kind}" for name in (*PICTURES, COMPRESSION) for kind in FORMATS)
 OUTPUTS = ("results.json", "results.csv", *_DRAWN, "report.md", "report.html")
-"""The files of results, in the order they are written; not each study has all pictures."""
+"""The files of results, in the order they are written; not every study has all pictures."""
 
 
 def write_outputs(
@@ -58,11 +57,11 @@ def write_outputs(
     """Writes all files of results, each whole or not at all.
 
     Args:
-        folder: where.
-        task: what was studied.
+        folder: the folder of the files.
+        task: the task of the study.
         results: every run that is shown.
-        environment: what the numbers depend on beside the runs.
-        costs: name of a run → what its classifier costs, where it was measured.
+        environment: the values that numbers depend on besides the runs.
+        costs: name of a run → the costs of its classifier, if they were measured.
 
     Raises:
         TensornetError: the folder cannot be written.
@@ -87,11 +86,11 @@ def write_outputs(
 
 
 LONGEST = 60
-"""Where all formulas have more characters they are in the report, but not in the table."""
+"""If all formulas have more characters, they are in the report, but not in the table."""
 
 
 NARROW = 100
-"""On a terminal of fewer columns there is no room for formulas."""
+"""A terminal with fewer columns has no room for formulas."""
 
 
 def table(
@@ -100,9 +99,9 @@ def table(
     costs: Mapping[str, Appraisal] | None = None,
     width: int = NARROW,
 ) -> Table:
-    """The results as a table for the terminal; of several seeds mean ± standard deviation, and how many.
+    """The results as a table for the terminal; for several seeds, mean ± standard deviation and their number.
 
-    Where rows are compressed, the accuracy before they are fine-tuned has the place of top-5.
+    If rows are compressed, their accuracy before fine-tuning replaces the top-5 accuracy.
     """
     from rich.table import Table
     from rich.text import Text
@@ -110,7 +109,7 @@ def table(
     shown = Table(title=task.title, title_justify="left")
     shown.add_column("name", no_wrap=True)
     rows = summaries(results)
-    one_seed = all(len(row.runs) == 1 for row in rows)  # of several the figures need the room
+    one_seed = all(len(row.runs) == 1 for row in rows)  # with several seeds the figures need the room
     with_formulas = one_seed and width >= NARROW and any(len(each.formula) <= LONGEST for each in results)
     if with_formulas:
         shown.add_column("parameters\nby formula")
@@ -136,7 +135,7 @@ def table(
 
 
 def _compressed(row: Summary) -> str:
-    """The accuracy of what is compressed, before it is fine-tuned."""
+    """The accuracy of a compressed row before fine-tuning; empty for other rows."""
     return told([each.test_top1 for each in row.compressions]) if row.compressions else ""
 
 
@@ -155,7 +154,7 @@ def _json(
 
 
 def _summary(row: Summary) -> dict[str, Any]:
-    """Mean and standard deviation over the seeds."""
+    """The means and standard deviations over the seeds."""
     shares = {name: {"mean": row.mean(name), "deviation": row.deviation(name)} for name in SHARES}
     return {"name": row.name, "seeds": [each.seed for each in row.runs], **shares}
 

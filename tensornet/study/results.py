@@ -1,4 +1,4 @@
-"""What a run comes to: an entry for each epoch, the result, and the trained classifier. Data only."""
+"""The results of runs: an entry for each epoch, the result, and the trained classifier. Data only."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Epoch:
-    """How a run stands after an epoch: loss in nats, accuracies in percent; checked when it is made.
+    """The figures of a run after an epoch: loss in nats, accuracies in percent; checked on creation.
 
-    On the training examples they are those of the mini-batches as they were trained on, augmented and
-    with dropout, while the parameters changed.
+    The training figures are those of the mini-batches during training: augmented, with dropout, and
+    while the parameters changed.
     """
 
     train_loss: float
@@ -54,15 +54,15 @@ def _check_shares(top1: float, top5: float) -> None:
 
 @dataclass(frozen=True)
 class CompressedWeight:
-    """What a weight was given, and what it lost; its numbers are checked when it is made.
+    """The form and ranks that a weight was given, and its errors; its numbers are checked on creation.
 
     Attributes:
-        path, shape: the weight.
-        form: what it became, "dense" where it stays as it was.
-        ranks: of the form.
-        parameters: of its factors.
+        path, shape: the name and the shape of the weight.
+        form: its new form; "dense" if it is unchanged.
+        ranks: the ranks of the form.
+        parameters: the number of elements of its factors.
         error: ‖W − Ŵ‖ / ‖W‖.
-        output_error: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the examples that weighed it, if any did.
+        output_error: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the calibration examples, if there were any.
     """
 
     path: str
@@ -87,15 +87,15 @@ def _check_losses(*errors: float) -> None:
 
 @dataclass(frozen=True)
 class Compression:
-    """How a trained classifier was made smaller, before it was trained on; its numbers are checked when it is made.
+    """How a trained classifier was compressed, before fine-tuning; its numbers are checked on creation.
 
     Attributes:
         origin: the name of the run that trained it.
-        parameters: its own, before.
-        before_top1, before_top5: percent of test examples that it had right.
-        test_top1, test_top5: likewise, with factors in the place of weights and nothing trained.
+        parameters: its number of parameters before compression.
+        before_top1, before_top5: its test accuracies before compression, in percent.
+        test_top1, test_top5: the same with factors in place of weights, without further training.
         error: ‖y − ŷ‖ / ‖y‖ over the logits y of the test examples.
-        weights: what each weight was given.
+        weights: one entry for each weight.
     """
 
     origin: str
@@ -114,33 +114,33 @@ class Compression:
 
     @property
     def weight_error(self) -> float:
-        """That of all weights together: (Σ e² / count)^½."""
+        """The error of all weights together: (Σ e² / count)^½."""
         squares = [each.error**2 for each in self.weights]
         return math.sqrt(statistics.fmean(squares)) if squares else 0.0
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run; its numbers are checked when it is made.
+    """A finished run; its numbers are checked on creation.
 
     Attributes:
-        name: that of the run: the row, and the optimizer where there are several.
-        row: that of its row in the task.
-        seed: that of all that is random in it.
-        about: what the classifier is.
+        name: the name of the run: the row, and the optimizer if there are several.
+        row: the name of its row in the task.
+        seed: the seed of everything that is random in it.
+        about: a description of the classifier.
         recipe: how it was trained.
         formula: its number of parameters, in the sizes of axes.
         sizes: those sizes, as "i=8, j=8".
-        parameters: the formula evaluated.
-        counted: the elements of `module.parameters()`.
+        parameters: the value of the formula.
+        counted: the number of elements of `module.parameters()`.
         flops: FLOPs of the contractions for one example, forward.
-        history: one entry an epoch.
+        history: one entry for each epoch.
         train_top1: percent of training examples whose most likely class is right, after the last epoch,
             evaluated as the test examples are.
-        train_top5: percent whose five most likely classes hold the right one.
-        test_top1: likewise, of the test examples.
-        test_top5: likewise.
-        compression: what it starts from, where that is a trained classifier made smaller.
+        train_top5: percent whose five most likely classes contain the right one.
+        test_top1: the same for the test examples.
+        test_top5: the same for the test examples.
+        compression: how the classifier that it starts from was compressed, if it was.
     """
 
     name: str
@@ -172,38 +172,38 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Summary:
-    """The runs of one row by one optimizer, one for each seed; what the seed decides is told by mean and deviation."""
+    """The runs of one row with one optimizer, one for each seed; figures are means and deviations over the seeds."""
 
     runs: tuple[RunResult, ...]
 
     @property
     def first(self) -> RunResult:
-        """The first run: for all that is the same in each."""
+        """The first run, for values that are the same in all runs."""
         return self.runs[0]
 
     @property
     def name(self) -> str:
-        """That of the runs."""
+        """The name of the runs."""
         return self.first.name
 
     @property
     def parameters(self) -> int:
-        """Those of the classifier; the mean over the seeds where ranks depend on what was trained."""
+        """The number of parameters; the mean over the seeds, as ranks may depend on the trained weights."""
         return round(self.mean("parameters"))
 
     @property
     def flops(self) -> int:
-        """Those of the contractions for one example, forward; the mean over the seeds likewise."""
+        """FLOPs of the contractions for one example, forward; likewise the mean over the seeds."""
         return round(self.mean("flops"))
 
     @property
     def compressions(self) -> tuple[Compression, ...]:
-        """What each run starts from, where that is a trained classifier made smaller."""
+        """The compressions of the runs that start from a compressed classifier."""
         return tuple(each.compression for each in self.runs if each.compression is not None)
 
     @property
     def test_top1(self) -> float:
-        """The mean over the seeds."""
+        """The mean over the seeds of the top-1 test accuracy."""
         return self.mean("test_top1")
 
     def mean(self, figure: str) -> float:
@@ -211,11 +211,11 @@ class Summary:
         return statistics.fmean(getattr(each, figure) for each in self.runs)
 
     def deviation(self, figure: str) -> float:
-        """Its standard deviation over the seeds (divided by n - 1); 0 for one run."""
+        """The standard deviation over the seeds of a field of `RunResult` (divided by n - 1); 0 for one run."""
         return _deviation([getattr(each, figure) for each in self.runs])
 
     def told(self, figure: str) -> str:
-        """`97.20`, or over several seeds `97.20 ± 0.31 (3)`."""
+        """A field of `RunResult` as text: `97.20`, or over several seeds `97.20 ± 0.31 (3)`."""
         return told([getattr(each, figure) for each in self.runs])
 
     def curve(self, figure: str) -> tuple[tuple[float, float], ...]:
@@ -230,7 +230,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def told(values: Sequence[float]) -> str:
-    """A figure of each seed: `97.20`, or of several `97.20 ± 0.31 (3)`.
+    """The text of a figure, which has a value for each seed: `97.20`, or for several `97.20 ± 0.31 (3)`.
 
     Example:
         >>> told([97.2]), told([97.0, 98.0])
@@ -241,7 +241,7 @@ def told(values: Sequence[float]) -> str:
 
 
 def summaries(results: Iterable[RunResult]) -> list[Summary]:
-    """The results of the same name together, in the order in which the names come first."""
+    """The results grouped by name, in the order in which the names first occur."""
     grouped: dict[str, list[RunResult]] = {}
     for each in results:
         grouped.setdefault(each.name, []).append(each)
@@ -250,16 +250,16 @@ def summaries(results: Iterable[RunResult]) -> list[Summary]:
 
 @dataclass(frozen=True)
 class Appraisal:
-    """What the classifier of a run costs where it was measured; its numbers are checked when it is made.
+    """The measured costs of the classifier of a run; its numbers are checked on creation.
 
     Attributes:
-        name: that of the run.
-        equations: the classifier, as it prints.
-        plan: how a mini-batch of training is computed, as it prints.
+        name: the name of the run.
+        equations: the classifier as text.
+        plan: the plan of a training step on a mini-batch, as text.
         kept: bytes kept from the forward pass to the backward pass, for a mini-batch.
-        step_ms: milliseconds of a training step (forward, backward, update) of one mini-batch that lies
-            ready, the median over rounds in which each classifier takes its turn.
-        latency_ms: milliseconds of a prediction for one example, likewise.
+        step_ms: milliseconds of a training step (forward, backward, update) on one prepared mini-batch,
+            the median over rounds in which the classifiers take turns.
+        latency_ms: milliseconds of a prediction for one example, measured in the same way.
     """
 
     name: str
@@ -279,7 +279,7 @@ class Appraisal:
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a run, the classifier, and the parameters it ended with, by name."""
+    """The result of a run, the classifier, and the final parameters, by name."""
 
     result: RunResult
     graph: tn.Graph

@@ -1,4 +1,4 @@
-"""Running a study: what is finished is kept, the rest is trained, then all is written down."""
+"""Running a study: keeps the finished runs, trains the others, and writes all results."""
 
 from __future__ import annotations
 
@@ -58,40 +58,40 @@ def run_study(
 ) -> list[RunResult]:
     """Trains the classifiers of a task on its examples and writes the results into a folder.
 
-    A run that the folder holds already, with the same settings, is kept; one that was interrupted
-    goes on from its checkpoint and ends in the same numbers. Writes `results.json`, `results.csv`,
+    A finished run with the same settings is kept if the folder already holds it. An interrupted run resumes
+    from its checkpoint and ends in the same numbers. Writes `results.json`, `results.csv`,
     `report.md`, `report.html`, pictures as PNG, SVG and PDF, and for each run
-    `runs/<name>.seed<n>.<fingerprint>.json` and its weights as safetensors. They show every run that is
-    finished with these settings and seeds, those of an earlier call too. Started by `torchrun`, the
-    processes share each mini-batch; with `workers` whole runs are trained at once.
+    `runs/<name>.seed<n>.<fingerprint>.json` and its weights as safetensors. They show every finished run
+    with these settings and seeds, including those of earlier calls. If `torchrun` starts the processes, they
+    share each mini-batch; with `workers`, several whole runs are trained at once.
 
     Args:
-        folder: made if it is not there.
-        task: "digits", "text" or "thesis", or a TOML file that says a study; what is given here besides
-            goes before what it says.
-        data: where the examples come from, as the task takes it: a name, a folder, or one's own arrays. These are
-            a file `.npz` with `x_train`, `y_train`, `x_test` and `y_test` (`numpy.savez` writes it), or a
-            function that returns the four, in this order or as a dict: an example along the first axis, and a
+        folder: created if it does not exist.
+        task: "digits", "text" or "thesis", or a TOML file that describes a study. Other arguments given here
+            override the file.
+        data: the source of the examples, as the task takes it: a name, a folder, or the user's own arrays. These
+            are a file `.npz` with `x_train`, `y_train`, `x_test` and `y_test` (`numpy.savez` writes it), or a
+            function that returns the four, in this order or as a dict. Examples are along the first axis, with a
             class for each. "digits" takes arrays of any shape, "thesis" images (n, H, W), (n, C, H, W) or
             (n, H, W, C).
         epochs: passes over the training examples; those of the task's recipe if not given.
-        seed: for the split, the initial values, the mini-batches and all else that is random; 0 if
-            nothing is said.
-        seeds: several of them, or how many, from 0; each row is trained with each.
-        rows: names among the rows of the task, all if not given.
+        seed: for the split, the initial values, the mini-batches and everything else that is random. If not
+            given, the seeds of the file, else 0.
+        seeds: a list of seeds, or their number, counted from 0; each row is trained with each seed.
+        rows: names of rows of the task, all if not given.
         optimizers: "adamw", "adam", "sgd"; those of the task if not given.
         recipe: other numbers for the recipe, by name.
-        device: as torch names it; the first CUDA device if there is one, else the CPU.
-        threads: of each process on the CPU; as the task says if not given, or its share of the cores.
-        precision: "float32", "bfloat16", "float16", or "auto" for bfloat16 where a GPU has it.
-        fresh: whether runs in the folder are done anew.
-        measure: whether times are measured, apart from training, and what is kept for gradients told.
-        workers: who trains the runs, several at once: `Processes(2)`, `Dask(address)`, `Submitit(folder)`;
-            this process, one after the other, if not given.
+        device: a torch device name; if not given, the first CUDA device if there is one, else the CPU.
+        threads: threads of each process on the CPU; if not given, the task's number or a share of the cores.
+        precision: "float32", "bfloat16", "float16", or "auto": bfloat16 on a GPU that supports it.
+        fresh: whether runs that the folder holds are trained again.
+        measure: whether to measure times, apart from training, and to report the bytes kept for gradients.
+        workers: train several runs at once: `Processes(2)`, `Dask(address)`, `Submitit(folder)`. If not
+            given, this process trains one run after the other.
         console: where progress is shown; standard output if not given.
 
     Returns:
-        The results of these rows, in their order in the task, and of each in the order of the seeds.
+        The results of these rows in the task's order, and those of each row in the order of the seeds.
 
     Raises:
         BackendError: PyTorch, scikit-learn or matplotlib is missing, or there is no such device.
@@ -134,16 +134,16 @@ def run_study(
 
 
 def results_folder(task: str | Path, data: Data | Path = None) -> Path:
-    """Where the results of a study go if nothing is said: a folder for each task and data set, or for a file."""
+    """The default folder for results: one for each task and data set, or one for each study file."""
     subject = subject_of(task, data)
     return Path(f"study-{Path(task).stem if subject.written else subject.task().name}")
 
 
 def subject_of(task: str | Path, data: Data | Path = None) -> Subject:
-    """What a study is about that is called by a name or by its file.
+    """The subject of a study, which is given by its name or by its file.
 
     Raises:
-        TensornetError: the file says no study.
+        TensornetError: the file does not describe a study.
     """
     data = data if data is None or callable(data) else str(data)
     if not str(task).endswith(".toml"):
@@ -153,12 +153,12 @@ def subject_of(task: str | Path, data: Data | Path = None) -> Subject:
 
 
 def _a(noun: str) -> str:
-    """`a text`, `an example`."""
+    """A noun with its article: `a text`, `an example`."""
     return f"{'an' if noun[0] in 'aei' else 'a'} {noun}"
 
 
 def _check_sent(subject: Subject) -> None:
-    """Raises an error for a function that another process cannot call."""
+    """Raises an error if the data come from a function that another process cannot call."""
     try:
         pickle.dumps(subject)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -169,7 +169,7 @@ def _check_sent(subject: Subject) -> None:
 
 
 def _seeds(subject: Subject, seed: int | None, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Those that are given, else those of the file, else 0."""
+    """The seeds that are given, else those of the file, else 0."""
     if seed is not None and seeds is not None:
         raise TensornetError("seed and seeds are both given", fix="give one of them")
     if seeds is not None:
@@ -180,7 +180,7 @@ def _seeds(subject: Subject, seed: int | None, seeds: int | Sequence[int] | None
 
 
 def _place(workers: Workers | None, device: str | None, threads: int | None, precision: str) -> Place:
-    """On what runs are computed: here, or where the workers are."""
+    """The place where runs are computed: this machine, or that of the workers."""
     if workers is None:
         return Place.chosen(device, threads, precision)
     here = Place.chosen(device if workers.are_here else "cpu", threads, "auto")
@@ -200,14 +200,14 @@ def _runs(
     optimizers: Sequence[str] | None,
     changes: Mapping[str, Any],
 ) -> list[Run]:
-    """The runs of these rows by these optimizers, in the order of the task."""
+    """The runs of these rows with these optimizers, in the order of the task."""
     names = _with_origins(task, _among(task.rows, rows, "row"))
     chosen = _among(OPTIMIZERS, task.optimizers if optimizers is None else optimizers, "optimizer")
     return [_run(task, name, optimizer, changes) for name in names for optimizer in chosen]
 
 
 def _run(task: Task, name: str, optimizer: str, changes: Mapping[str, Any]) -> Run:
-    """A row by an optimizer, and the run that it is made of, if it is."""
+    """The run of a row with an optimizer; a compressed row also has the run that it compresses."""
     row = task.rows[name]
     recipe = _recipe(
         task.recipe.changed(task.changes(row)).optimized_by(optimizer),
@@ -219,13 +219,13 @@ def _run(task: Task, name: str, optimizer: str, changes: Mapping[str, Any]) -> R
 
 
 def _with_origins(task: Task, names: Sequence[str]) -> list[str]:
-    """These rows, and those that some of them are made of, in the order of the task."""
+    """These rows, and the rows that some of them compress, in the order of the task."""
     origins = [row.origin for row in map(task.rows.__getitem__, names) if isinstance(row, CompressedRow)]
     return [name for name in task.rows if name in names or name in origins]
 
 
 def _among(known: Mapping[str, Any], wanted: Sequence[str] | None, what: str) -> list[str]:
-    """Those that are wanted, in the order they are known; all if nothing is said."""
+    """The wanted names, in the order of `known`; all of them if `wanted` is None."""
     names = list(known) if wanted is None else [wanted] if isinstance(wanted, str) else list(wanted)
     for name in names:
         if name not in known:
@@ -236,7 +236,7 @@ def _among(known: Mapping[str, Any], wanted: Sequence[str] | None, what: str) ->
 
 
 def _recipe(recipe: Recipe, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
-    """A recipe with other numbers, of so many epochs at the least."""
+    """A recipe with other numbers; `epochs` is the least number of epochs allowed."""
     if "optimizer" in changes:
         raise TensornetError("the optimizer is not a number of the recipe", fix="choose it by --optimizer")
     return recipe.changed(changes, epochs)
@@ -244,7 +244,7 @@ def _recipe(recipe: Recipe, changes: Mapping[str, Any], epochs: int = 1) -> Reci
 
 @dataclass(frozen=True)
 class _Study:
-    """A folder, what is studied, what is changed of its recipe, seeds, the hardware, workers: what runs share."""
+    """The settings that all runs share: folder, subject, task, changes of the recipe, seeds, place, workers."""
 
     folder: Path
     subject: Subject
@@ -262,11 +262,11 @@ class _Study:
 
     @property
     def hardware(self) -> Hardware:
-        """What computes the runs."""
+        """The hardware that computes the runs."""
         return self.place.hardware
 
     def check(self, runs: Sequence[Run]) -> None:
-        """Raises an error for what would be wrong only after other runs were trained."""
+        """Raises now the errors that would otherwise appear only after other runs were trained."""
         examples = self.subject.examples(self.seeds[0])
         flat = examples.standard is None or examples.train_inputs[0].ndim < 3
         if flat and any(run.recipe.augments for run in runs):
@@ -290,7 +290,7 @@ class _Study:
 
     @contextmanager
     def _located(self, row: str) -> Iterator[None]:
-        """Names the row in an error, and the file and the key where the study has one."""
+        """Puts the row in front of an error, or the file and the key if the study comes from a file."""
         written, place = self.subject.written, f"row {row}"
         if written is not None:
             place = f"{written.path}: {written.key_of(self.task.rows[row], row)}"
@@ -300,7 +300,7 @@ class _Study:
             raise type(error)(f"{place}: {error.message}", error.place, error.fix) from None
 
     def environment(self) -> dict[str, Any]:
-        """What the numbers depend on beside the run: seeds, recipe, data, hardware, versions."""
+        """The values that numbers depend on besides the run: seeds, recipe, data, hardware, versions."""
         examples, written = self.subject.examples(self.seeds[0]), self.subject.written
         data = self.subject.data
         place = {"returned by": name_of(data)} if callable(data) else data
@@ -317,8 +317,10 @@ class _Study:
         }
 
     def jobs(self, runs: Sequence[Run]) -> Iterator[Job]:
-        """Each run with each seed, after the one that it is made of; those of a seed together, as they share
-        examples."""
+        """A job for each run and seed; jobs of one seed come together, as they share examples.
+
+        A compressed run comes after the run that it compresses.
+        """
         for seed in self.seeds:
             examples = self.subject.examples(seed)
             for run in sorted(runs, key=lambda run: run.origin is not None):
@@ -326,7 +328,7 @@ class _Study:
                 yield Job(self.folder, self.subject, run, seed, self.hardware, settings)
 
     def run(self, runs: Sequence[Run], fresh: bool) -> list[RunResult]:
-        """The results of these runs, found in the folder or trained now."""
+        """The results of these runs, loaded from the folder or trained now."""
         jobs = list(self.jobs(runs))
         if fresh and not self.hardware.rank:
             for job in jobs:
@@ -359,12 +361,12 @@ class _Study:
         self._say(f"results in {self.folder}")
 
     def _in_order(self, runs: Sequence[Run], results: Iterable[RunResult]) -> list[RunResult]:
-        """Those of a row together, by seed."""
+        """The results sorted by run, then by seed."""
         names = [run.name for run in runs]
         return sorted(results, key=lambda each: (names.index(each.name), self.seeds.index(each.seed)))
 
     def _costs(self, runs: Sequence[Run], results: Sequence[RunResult]) -> dict[str, Appraisal]:
-        """What the classifiers of these results cost, by the name of the run; measured before, or now."""
+        """The costs of the classifiers of these results, by the name of the run; measured before, or now."""
         seed = self.seeds[0]
         compressions = {each.name: each.compression for each in reversed(results)}
         runs = [run for run in runs if run.name in compressions]
@@ -387,7 +389,7 @@ class _Study:
         return {each.name: each for each in found}
 
     def _name(self, job: Job) -> str:
-        """What a run is called where there may be several seeds."""
+        """The name of a run, with its seed if there are several seeds."""
         return self._named(job.run, job.seed)
 
     def _named(self, run: Run, seed: int) -> str:

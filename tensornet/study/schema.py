@@ -1,4 +1,4 @@
-"""Values from JSON, checked: each field is there, of its kind, and finite."""
+"""Values from JSON, checked: each field is present, has its type, and is finite."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Value = TypeVar("Value")
 
 
 def read(kind: type[Value], document: Any, name: str = "it") -> Value:
-    """The value of a kind that `asdict` and JSON wrote.
+    """The value of a type, which `asdict` and JSON wrote.
 
     Args:
         kind: `str`, `bool`, `int`, `float`, `dict`, a tuple `tuple[kind, ...]`, a dataclass of such fields, or
-            `kind | None`; a field that is nothing by default may be missing.
-        document: what JSON gave.
-        name: what it is called in the error.
+            `kind | None`; a field whose default is None may be missing.
+        document: the parsed JSON.
+        name: its name in the error.
 
     Raises:
-        ValueError: it is something else, or a number that is not finite.
+        ValueError: the document is something else, or a number is not finite.
 
     Example:
         >>> read(tuple[int, ...], [1, 2])

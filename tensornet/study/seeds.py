@@ -11,14 +11,14 @@ from tensornet.errors import TensornetError
 __all__ = ["checked_seeds"]
 
 MOST = 1000
-"""More seeds than this were meant as one."""
+"""The most seeds; a larger number was meant as a seed itself."""
 
 
 def checked_seeds(seeds: Any) -> tuple[int, ...]:
-    """The seeds that are given, each once; a number n stands for 0 to n - 1.
+    """The seeds that are given, each once; a number n means 0 to n - 1.
 
     Raises:
-        TensornetError: there is none, or one is no whole number from 0 to 2³² - 1.
+        TensornetError: there is no seed, or one is not a whole number from 0 to 2³² - 1.
 
     Example:
         >>> checked_seeds(3), checked_seeds([7, 8])

@@ -1,4 +1,4 @@
-"""What a report tells of rows that are compressed: accuracy before, after that and after fine-tuning; each weight."""
+"""Report tables of compressed rows: accuracy before and after compression, after fine-tuning; each weight."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEANINGS = (
     "- **before, compressed, fine-tuned**: percent of test examples whose most likely class is right: of the",
     "  classifier it was made of, with factors in the place of weights, and trained on from there.",
 )
-"""What each column of the first table is."""
+"""The meaning of each column of the first table."""
 
 
 def compressed(rows: Sequence[Summary]) -> list[Summary]:
@@ -42,7 +42,7 @@ def compressed(rows: Sequence[Summary]) -> list[Summary]:
 
 
 def sections(rows: Sequence[Summary]) -> list[Section]:
-    """The tables of the rows that are compressed; none if there are none."""
+    """The tables of the compressed rows; empty if there are none."""
     found = compressed(rows)
     if not found:
         return []
@@ -71,7 +71,7 @@ def _line(row: Summary) -> list[str]:
 
 
 def _weights(rows: Sequence[Summary]) -> list[list[str]]:
-    """A line for each weight: its rank and what it lost, in the first run of each row."""
+    """A line for each weight: its form, ranks and errors in the first run of each row."""
     given: list[dict[str, CompressedWeight]] = [
         {each.path: each for each in row.compressions[0].weights} for row in rows
     ]
@@ -83,7 +83,7 @@ def _weights(rows: Sequence[Summary]) -> list[list[str]]:
 
 
 def _cell(weight: CompressedWeight | None) -> str:
-    """Form and ranks, with the error in percent."""
+    """The form and ranks of a weight, with its errors in percent."""
     if weight is None or weight.form == "dense":
         return "–"
     ranks = "×".join(map(str, weight.ranks))

@@ -1,4 +1,4 @@
-"""Runs on disk: of a finished one a JSON and its weights, written whole or not at all, known by its settings."""
+"""Runs on disk: a finished run is a JSON file and its weights, written atomically, identified by its settings."""
 
 from __future__ import annotations
 
@@ -23,71 +23,71 @@ from .schema import read
 __all__ = ["RunStore", "fingerprint", "load_trained"]
 
 FORMAT = "tensornet.study.run.3"
-"""Of a result. The third: with its seed, and without times, which are measured apart."""
+"""The format of a result. The third has the seed, and no times, which are measured apart."""
 
 WEIGHTS = "tensornet.study.run.2"
-"""Of its weights: sealed, and with the scaling of the inputs in the graph."""
+"""The format of its weights: sealed, and with the scaling of the inputs in the graph."""
 
 SECONDS_OF_WAITING = 30.0
-"""For a process that was stopped to let go of a run that another goes on with."""
+"""The seconds to wait until a stopped process releases a run that another process resumes."""
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """A text that differs when any setting does, or the format in which a run is kept."""
+    """A text that changes if any setting changes, or the format in which a run is kept."""
     document = {"format": FORMAT, **settings}
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class RunStore:
-    """The runs in a folder, each known by its name and a fingerprint of all that its numbers depend on.
+    """The runs in a folder, each identified by its name and a fingerprint of everything its numbers depend on.
 
-    Of a finished one `runs/<name>.seed<n>.<fingerprint>.json` and its weights, `….safetensors`; meanwhile its
-    checkpoints. Runs with other settings have other files, so none is ever lost to another. Each file
-    is sealed; what is not as it was written is set aside, and the run counts as unfinished.
+    A finished run is `runs/<name>.seed<n>.<fingerprint>.json` and its weights, `….safetensors`; an unfinished
+    run has checkpoints. Runs with other settings have other files, so no run overwrites another. Each file
+    is sealed. A file that has changed since it was written is set aside, and its run counts as unfinished.
 
     Attributes:
-        folder: that of the study.
-        say: told when a file is set aside.
+        folder: the folder of the study.
+        say: receives a message if a file is set aside.
     """
 
     folder: Path
     say: Callable[[str], None] = lambda text: None
 
     def path(self, name: str, settings: Mapping[str, Any]) -> Path:
-        """Where the result of a run is kept."""
+        """The file of the result of a run."""
         return self.folder / "runs" / f"{name}.seed{settings['seed']}.{fingerprint(settings)[:8]}.json"
 
     def progress(self, name: str, settings: Mapping[str, Any]) -> Path:
-        """Where a run that is trained elsewhere says how far it is."""
+        """The file in which a run that is trained by another process reports its progress."""
         return self.path(name, settings).with_suffix(".progress")
 
     def prepare(self) -> None:
-        """Makes the folder, so that one that cannot be written is known before a run is trained.
+        """Creates the folder, and checks that it can be written before any run is trained.
 
         Raises:
-            TensornetError: it cannot be made or written.
+            TensornetError: it cannot be created or written.
         """
         probe = self.folder / "runs" / ".writable"
         write_whole(probe, b"")
         probe.unlink(missing_ok=True)
 
     def checkpoints(self, name: str, settings: Mapping[str, Any]) -> Checkpoints:
-        """The checkpoints of a run, which is not finished."""
+        """The checkpoints of an unfinished run."""
         path = self.path(name, settings).with_suffix(".checkpoint")
         return Checkpoints(path, fingerprint(settings), self.say)
 
     def start(self, name: str, settings: Mapping[str, Any]) -> Checkpoints:
-        """What a run that is not finished starts from, where making it took work."""
+        """The starting point of an unfinished run, kept because it was costly to compute."""
         path = self.path(name, settings).with_suffix(".start")
         return Checkpoints(path, fingerprint(settings), self.say)
 
     @contextmanager
     def training(self, name: str, settings: Mapping[str, Any], wait: float = 0.0) -> Iterator[None]:
-        """Keeps other processes from training the same run; waits so many seconds for one that does.
+        """Locks a run, so that no other process trains it; waits up to `wait` seconds for one that does.
 
         Raises:
-            TensornetError: one does already.
+            TensornetError: another process still trains it.
         """
         locks, path = library("filelock"), self.path(name, settings).with_suffix(".lock")
         if path.is_dir():
@@ -119,13 +119,13 @@ class RunStore:
             "result": asdict(trained.result),
         }
         write_whole(path.with_suffix(".safetensors"), weights)
-        # the JSON says that the run is finished, so it comes last
+        # the JSON marks the run as finished, so it is written last
         write_whole(path, seal((json.dumps(document, indent=1) + "\n").encode()))
-        for half_written in path.parent.glob(f".{path.stem}.*"):  # by a process that was killed
+        for half_written in path.parent.glob(f".{path.stem}.*"):  # left by a process that was killed
             remove(half_written)
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
-        """The finished run with these settings, or nothing: it is absent, or was damaged and is set aside."""
+        """The finished run with these settings; None if it is absent, or damaged and therefore set aside."""
         path = self.path(name, settings)
         if not path.exists():
             return None
@@ -138,7 +138,7 @@ class RunStore:
             return None
 
     def _read(self, path: Path, name: str, settings: Mapping[str, Any]) -> RunResult:
-        """Raises an error that says why this is not what `save` wrote."""
+        """The result in a file; raises an error with the reason if `save` did not write the file."""
         content = path.read_bytes()
         if not is_sealed(content):
             raise ValueError("its content is not what was written")
@@ -155,7 +155,7 @@ class RunStore:
         return result
 
     def remove(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Removes all of a run, finished or not."""
+        """Removes the files of a run, finished or not."""
         path = self.path(name, settings)
         for each in (path, path.with_suffix(".safetensors")):
             remove(each)
@@ -165,7 +165,7 @@ class RunStore:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the JSON of a finished run holds."""
+    """The content of the JSON file of a finished run."""
 
     format: str
     seal: str
@@ -176,12 +176,12 @@ class _Kept:
 
 
 def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
-    """The classifier of a finished run, and its parameters by name, as tensors of torch.
+    """The classifier of a finished run, and its parameters by name, as torch tensors.
 
-    The graph takes inputs as the data set has them: its first equation scales them as in training.
-    Images are pixels from 0 to 255, (n, channels, height, width), as floating numbers; the digits of
-    scikit-learn go from 0 to 16, (n, 8, 8) in the study `digits` and (n, 1, 8, 8) in `thesis`; texts are
-    tokens and which of them are there, (n, words) each.
+    The graph takes inputs as the data set has them; its first equation scales them as in training.
+    Images are pixels from 0 to 255, (n, channels, height, width), as floating-point numbers. The digits of
+    scikit-learn go from 0 to 16, (n, 8, 8) in the study `digits` and (n, 1, 8, 8) in `thesis`. Texts are
+    tokens and a mask of those that are not padding, (n, words) each.
 
     Args:
         path: the file `runs/<name>.seed<n>.<fingerprint>.safetensors` of a study.
@@ -190,8 +190,8 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
         The graph, inputs → y[b,o], a logit for each class, and its parameters.
 
     Raises:
-        TensornetError: there is no such file, it is damaged, no study wrote it, or one of a version
-            that did not keep how inputs are scaled.
+        TensornetError: the file does not exist, it is damaged, no study wrote it, or an earlier version
+            wrote it, which did not keep the scaling of inputs.
     """
     try:
         parameters, metadata = read_tensors(Path(path))
@@ -209,7 +209,7 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
 
 
 def check_parameters(graph: tn.Graph, parameters: Mapping[str, Any]) -> None:
-    """Raises ValueError unless these are the parameters of the graph, each of its shape."""
+    """Raises ValueError unless these are the parameters of the graph, each with its shape."""
     shapes = {
         leaf.name: tuple(evaluate(size, graph.bound) for size in leaf.shape) for leaf in graph.parameters
     }

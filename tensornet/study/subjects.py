@@ -1,4 +1,4 @@
-"""What can be studied, by name or by a file, as a value that another process can take."""
+"""The subjects of studies, by name or by a file, as values that another process can take."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ TASKS: dict[str, Callable[[Data], Task]] = {
     "text": text,
     "thesis": thesis,
 }
-"""What can be studied, by name; the thesis is a study of its own for each data set."""
+"""The tasks, by name; the thesis is a separate study for each data set."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a study is about.
+    """The subject of a study.
 
     Attributes:
         name: one of `TASKS`.
         data: where the examples come from, as the task takes it.
-        written: what a file changes of the task.
+        written: the changes of the task by a file.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Subject:
         """The task.
 
         Raises:
-            TensornetError: there is none of that name, or the file asks for what it has not.
+            TensornetError: there is no task of this name, or the file requires something that the task lacks.
         """
         if self.name not in TASKS:
             message, fix = f"there is no study '{self.name}'", f"choose of {', '.join(TASKS)}"
@@ -54,7 +54,7 @@ class Subject:
         return base if self.written is None else self.written.of(base)
 
     def examples(self, seed: int) -> Examples:
-        """The examples of a seed; those asked for last are at hand."""
+        """The examples of a seed; those of the last call are cached."""
         return _examples(self.name, self.data, seed if self.task().splits else 0)
 
 
@@ -64,5 +64,5 @@ def _examples(name: str, data: Data, seed: int) -> Examples:
 
 
 def forget_examples() -> None:
-    """The next time they are loaded, as they are then."""
+    """Clears the cache, so that examples are loaded again at the next call."""
     _examples.cache_clear()

@@ -1,4 +1,4 @@
-"""What a study is about: the examples, the classifiers that are compared on them, and the recipe."""
+"""The task of a study: the examples, the classifiers that are compared on them, and the recipe."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["Examples", "Published", "Task"]
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs of a classifier as tensors, an example along the first axis, and labels (n,) as int64.
+    """Inputs of a classifier as tensors, with examples along the first axis, and labels (n,) as int64.
 
     Attributes:
         train_inputs: one tensor for each input of the classifier.
         train_labels: their classes, from 0.
         test_inputs: likewise, held out.
         test_labels: likewise.
-        about: where they come from, with numbers; part of what a kept run is known by.
-        sizes: what the classifiers need to know of them, such as the size of a vocabulary.
-        standard: a layer that makes of images (n, …, H, W), which can be augmented, what the classifier
-            takes; a run keeps it in front of the classifier. Without it inputs go in as they are.
-        name: what they are called in a heading.
-        known: whether they are those that a study's recipe was tried on, and its published figures are of.
+        about: where they come from, with numbers; part of what identifies a kept run.
+        sizes: the sizes that classifiers need, such as that of a vocabulary.
+        standard: a layer that turns images (n, …, H, W), which can be augmented, into the input of the
+            classifier. A run keeps it in front of the classifier. Without it, inputs are not changed.
+        name: their name in a heading.
+        known: whether the study's recipe was tried on them, and its published figures are for them.
     """
 
     train_inputs: tuple[Any, ...]
@@ -42,11 +42,11 @@ class Examples:
     known: bool = False
 
     def batch(self, inputs: tuple[Any, ...], change: Callable[[Any], Any] = lambda images: images) -> Any:
-        """What the run takes of these inputs; images are changed by the augmentation."""
+        """These inputs as the run takes them; images become floats and are changed by the augmentation."""
         return inputs if self.standard is None else (change(inputs[0].float()),)
 
     def behind_standard(self, classifier: tn.Graph) -> tn.Graph:
-        """The classifier as the run keeps it, of inputs as they are here."""
+        """The classifier as the run keeps it, which takes these inputs before standardisation."""
         if self.standard is None:
             return classifier
         standard, (image,) = self.standard, classifier.inputs
@@ -73,27 +73,27 @@ class Task:
     """A study: `tensornet study NAME`.
 
     Attributes:
-        name: what it is called.
-        title: the heading of its report; `{data}` stands for what the examples are called.
-        example: what one example is called.
+        name: its name.
+        title: the heading of its report; `{data}` is replaced by the name of the examples.
+        example: the noun for one example.
         rows: name to settings of a classifier, in the order they are trained and shown.
-        recipe: how all of them are trained, but for the optimizer.
-        load: the examples, from a seed and the place of the data (a name or a folder, or nothing).
-        build: the graph of a row for these examples.
-        caution: what a reader of the accuracies should know of numbers of the recipe that were tried on the examples.
+        recipe: how all of them are trained, except for the optimizer.
+        load: returns the examples, given a seed and the source of the data (a name, a folder, arrays, or None).
+        build: returns the graph of a row for these examples.
+        caution: how the numbers of the recipe were tried on the examples, as a warning to readers of the accuracies.
         tried: the names of these numbers.
         reference: the row that the parameters of the others are compared with.
-        changes: what a row changes of the recipe, which the optimizer may change again.
-        overrides: name of a row to what it changes whatever the optimizer.
-        optimizers: each row is trained by each of them; more than one stand in the names of runs.
-        threads: of one process on the CPU; all cores if not given.
-        published: what others reported on the same data.
-        source: where they did.
+        changes: a row's changes of the recipe, which the optimizer may change again.
+        overrides: name of a row to its changes for every optimizer.
+        optimizers: each row is trained by each of them; if there are several, names of runs contain them.
+        threads: threads of one process on the CPU; all cores if None.
+        published: figures that others reported on the same data.
+        source: where these figures were published.
         splits: whether the examples depend on the seed.
-        labels: name of a row to what it is called in pictures, where that is another.
+        labels: name of a row to its name in pictures, if that is different.
         controls: the names of the rows that the others are compared with.
-        kinds: what the controls are called, and what the others.
-        base: the study that this one is a change of.
+        kinds: the name of the controls, and that of the others.
+        base: the study that this one changes.
     """
 
     name: str
@@ -119,16 +119,16 @@ class Task:
     base: Task | None = None
 
     def label(self, row: str) -> str:
-        """What a row is called in pictures."""
+        """The name of a row in pictures."""
         return self.labels.get(row, row)
 
     def of(self, examples: Examples) -> Task:
-        """What is so of these examples: their name in the heading; nothing that was published or tried on others."""
+        """The task for these examples: their name in the heading; figures and caution only if they are known."""
         task = replace(self, title=self.title.replace("{data}", examples.name))
         return task if examples.known else replace(task, published=(), caution="")
 
     def own_recipe(self, row: str) -> Recipe | None:
-        """How the study of that name trains a row, but for the optimizer; nothing for a row that is not its own."""
+        """The study's own recipe for a row, except for the optimizer; None for a row that is not its own."""
         own = self.base or self
         settings = own.rows.get(row)
         if settings is None or settings is not self.rows.get(row):

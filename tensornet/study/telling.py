@@ -1,4 +1,4 @@
-"""What a report tells, in words and tables: as Markdown, and as a page of HTML."""
+"""The contents of a report, in words and tables: as Markdown, and as an HTML page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARES = ("train_top1", "train_top5", "test_top1", "test_top5")
 """The accuracies of a result."""
 
 UNTOLD = ("batch", "warmup", "smoothing", "clip", "shift", "rotate", "zoom", "flip")
-"""The numbers of a recipe that no column tells of a row."""
+"""The numbers of a recipe that no column shows."""
 
 PUBLISHED = "Beside the published figures"
 PUBLISHED_COLUMNS = (
@@ -39,7 +39,7 @@ PUBLISHED_COLUMNS = (
 )
 
 TEXTS = ("name", "classifier", "trained by", "model", "optimizer", "made of", "weight", "shape")
-"""The columns that are no numbers."""
+"""The columns that hold texts, not numbers."""
 
 WEIGHTS_TOLD = (
     "Form and rank, and the error ‖W − Ŵ‖ / ‖W‖ in percent; after it, where examples weighed the weight, that of what"
@@ -53,12 +53,12 @@ TITLES = {
     "training": "Each run: top-1 on train and test by epoch",
     COMPRESSION: "Test top-1 compressed, and fine-tuned, against parameters",
 }
-"""Name of a picture → what it is called where it cannot be seen."""
+"""Name of a picture → its alternative text."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a report tells, as Markdown and as a page."""
+    """A report, as Markdown and as an HTML page."""
 
     task: Task
     rows: Sequence[Summary]
@@ -67,7 +67,7 @@ class Report:
 
     @property
     def seeds(self) -> int:
-        """Over so many seeds are means taken, at the most."""
+        """The largest number of seeds that a mean is taken over."""
         return max(len(row.runs) for row in self.rows)
 
     def markdown(self) -> str:
@@ -94,7 +94,7 @@ class Report:
         return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
     def html(self, pictures: Mapping[str, bytes]) -> str:
-        """`report.html`, with all that it shows in it."""
+        """`report.html`, with all pictures embedded."""
         captions = self.captions()
         tables = [Section("Results", self.columns(), self.results_table()), *sections(self.rows)]
         if self._comparable():
@@ -112,7 +112,7 @@ class Report:
         )
 
     def _told(self, row: Summary) -> list[tuple[str, str]]:
-        """What is folded in for a model: a heading and a text each."""
+        """The foldable sections of a model: a heading and a text each."""
         told = [("Parameters", _formula(row.first).replace("`", ""))]
         cost = self.costs.get(row.name)
         if cost is not None:
@@ -125,7 +125,7 @@ class Report:
     # ------------------------------------------------------------------------ texts
 
     def introduction(self) -> list[str]:
-        """What was trained on what, how, and where."""
+        """The introduction: the data, and how and where the classifiers were trained."""
         environment = self.environment
         recipe, hardware = environment["recipe"], environment["hardware"]
         used = dict.fromkeys(OPTIMIZERS[row.first.recipe.optimizer] for row in self.rows)
@@ -144,7 +144,7 @@ class Report:
         ]
 
     def _otherwise(self) -> list[str]:
-        """Of which rows numbers of the recipe are others, beside those that have a column."""
+        """Sentences on the rows whose recipe differs from the shared one in numbers that have no column."""
         shared = self.environment["recipe"]
         told: dict[str, list[str]] = {}
         for row in self.rows:
@@ -159,7 +159,7 @@ class Report:
         return [f"Of {_listed(names)}: {others}." for others, names in told.items()]
 
     def changes(self) -> str:
-        """How training images are augmented; nothing if they are not."""
+        """How training images are augmented; empty if they are not."""
         recipe = self.environment["recipe"]
         return ", ".join(
             text
@@ -173,7 +173,7 @@ class Report:
         )
 
     def captions(self) -> dict[str, str]:
-        """What stands below each picture."""
+        """The caption of each picture."""
         example, changes, several = self.task.example, self.changes(), self.seeds > 1
         tests = f"{self.environment['data']['test']:,} test {example}s, none of them augmented"
         mean = f", mean over {self.seeds} seeds" if several else ""
@@ -205,7 +205,7 @@ class Report:
         return ("name", "classifier", "trained by", "parameters", "× fewer", "FLOPs", *shares, *measured)
 
     def results_table(self) -> list[list[str]]:
-        """The rows of the report; bold on the Pareto front."""
+        """The table of results; names on the Pareto front are bold."""
         front = {row.name for row in pareto_front(self.rows)}
         most = next((row.parameters for row in self.rows if row.first.row == self.task.reference), None)
         lines = []
@@ -230,7 +230,7 @@ class Report:
         return lines
 
     def published_table(self) -> list[list[str]]:
-        """The published table, and as its further rows the runs by the study's own recipe."""
+        """The published table, followed by the rows that were trained by the study's own recipe."""
         theirs = [
             [f"{each.name} (published)", each.optimizer, f"{each.parameters:,}", *_shares(each)]
             for each in self.task.published
@@ -242,16 +242,16 @@ class Report:
         return theirs + ours
 
     def _comparable(self) -> list[Summary]:
-        """The rows that are trained as the study trains them, where there are published figures of the same data."""
+        """The rows trained by the study's own recipe, if there are published figures for the same data."""
         return [row for row in self.rows if self.task.published and self._is_own(row.first)]
 
     def _is_own(self, run: RunResult) -> bool:
-        """Whether nothing is changed of how the study trains a row."""
+        """Whether a run was trained by the study's own recipe for its row."""
         own = self.task.own_recipe(run.row)
         return own is not None and run.recipe == own.optimized_by(run.recipe.optimizer)
 
     def _compressed(self) -> list[list[str]]:
-        """The tables of what is compressed, and the picture; nothing if nothing is."""
+        """The tables and the picture of the compressed rows; empty if there are none."""
         parts: list[list[str]] = []
         for number, each in enumerate(sections(self.rows)):
             parts += [[f"## {each.heading}"], [WEIGHTS_TOLD] if number else []]
@@ -271,9 +271,9 @@ class Report:
         return [[f"## {PUBLISHED}"], [source], _markdown_table(PUBLISHED_COLUMNS, self.published_table())]
 
     def reading(self) -> list[str]:
-        """What the numbers can bear."""
+        """How to read the numbers: which differences are significant."""
         tested = self.environment["data"]["test"]
-        # where nothing is wrong, as much as if one were: there is an error all the same
+        # if no example is wrong, the error of one wrong example: the standard error is not 0
         best = min(max(row.test_top1 for row in self.rows) / 100.0, 1.0 - 1.0 / tested)
         error = 100.0 * math.sqrt(best * (1.0 - best) / tested)
         example, several = self.task.example, self.seeds > 1
@@ -292,7 +292,7 @@ class Report:
         ]
 
     def _tried(self) -> list[str]:
-        """Of which rows which numbers of the recipe were chosen by looking at these examples."""
+        """Sentences that name the recipe numbers that were chosen by looking at these examples, and their rows."""
         rows: dict[tuple[str, ...], list[str]] = {}
         for row in self.rows:
             rows.setdefault(self._tried_of(row), []).append(row.name)
@@ -305,7 +305,7 @@ class Report:
         ]
 
     def _tried_of(self, row: Summary) -> tuple[str, ...]:
-        """The numbers of its recipe that were tried on these examples, and that nothing changed."""
+        """The numbers of a row's recipe that were tuned on these examples and have not been changed."""
         own = self.task.own_recipe(row.first.row)
         tried = {} if own is None else {name: getattr(own, name) for name in self.task.tried}
         return tuple(
@@ -315,7 +315,7 @@ class Report:
         )
 
     def meanings(self) -> list[str]:
-        """What each column is, as a list."""
+        """The meaning of each column, as a list."""
         example, reference = self.task.example, self.task.reference
         fewer = (
             [f"- **× fewer**: the parameters of the row `{reference}` divided by these."] if reference else []
@@ -345,7 +345,7 @@ class Report:
         ]
 
     def command(self) -> str:
-        """What gives these numbers again."""
+        """The command that reproduces these numbers."""
         environment, task = self.environment, self.task
         shown = {row.first.row for row in self.rows}
         rows = [name for name in task.rows if name in shown]
@@ -383,7 +383,7 @@ class Report:
 
 
 def _markdown_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """A table, texts to the left and numbers to the right."""
+    """A Markdown table, with texts aligned to the left and numbers to the right."""
     texts = len([column for column in columns if column in TEXTS])
     rule = "|" + "---|" * texts + "--:|" * (len(columns) - texts)
     return [f"| {' | '.join(columns)} |", rule, *(f"| {' | '.join(line)} |" for line in lines)]
@@ -394,7 +394,7 @@ def _formula(result: RunResult) -> str:
 
 
 def _training(row: Summary, epochs: int) -> str:
-    """The optimizer, its rate and decay; how many epochs, where they are others than those of the study."""
+    """The optimizer, its learning rate and weight decay; and the epochs if they differ from the study's."""
     recipe: Recipe = row.first.recipe
     if not recipe.epochs:
         return "–"
@@ -403,7 +403,7 @@ def _training(row: Summary, epochs: int) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Names as a list: `a, b and c`."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -413,7 +413,7 @@ def _shares(row: Published) -> list[str]:
 
 
 def _set_aside(names: Sequence[str]) -> list[list[str]]:
-    """Which files were damaged, if any."""
+    """The section on damaged files; empty if there are none."""
     if not names:
         return []
     told = [

@@ -19,10 +19,10 @@ __all__ = ["TEXT", "TextRow", "load_texts", "text"]
 
 DEFAULT = "stanfordnlp/imdb"
 WORDS = 20_000
-"""The most frequent words that get a vector each."""
+"""The number of most frequent words, each of which gets a vector."""
 
 LENGTH = 256
-"""Words of a text that are read; the rest is cut."""
+"""The number of words that are read of a text; the rest is cut."""
 
 PADDING, UNKNOWN = 0, 1
 
@@ -32,11 +32,11 @@ class TextRow:
     """The settings of one `models.transformer_classifier`.
 
     Attributes:
-        about: what it is, in a few words.
+        about: a short description.
         dim: the width.
         depth: the number of layers.
-        heads: of the attention.
-        pool: what is made of the positions.
+        heads: the number of attention heads.
+        pool: how positions are pooled: "mean" or "max".
     """
 
     about: str
@@ -52,7 +52,7 @@ ROWS: dict[str, TextRow] = {
     "transformer-max": TextRow("one layer of 64, 4 heads, largest over words", 64, 1, 4, "max"),
     "transformer-2": TextRow("two layers of 128, 4 heads, mean over words", 128, 2, 4, "mean"),
 }
-"""The first row is the control: what the words alone tell, whatever their order."""
+"""The first row is the control: the accuracy of the words alone, regardless of their order."""
 
 
 def text(data: Data) -> Task:
@@ -68,7 +68,7 @@ def text(data: Data) -> Task:
 
 
 def load_texts(seed: int, data: str | None) -> Examples:
-    """Texts with a label, as tokens and which of them are there.
+    """Labelled texts, as tokens and a mask of those that are not padding.
 
     Args:
         seed: not used; the data set has a test part of its own.
@@ -78,7 +78,7 @@ def load_texts(seed: int, data: str | None) -> Examples:
 
     Raises:
         BackendError: a library is missing.
-        TensornetError: the data cannot be read; it says what was expected where.
+        TensornetError: the data cannot be read; the error says what was expected where.
     """
     name = data or DEFAULT
     train, test = _from_folder(Path(name)) if Path(name).is_dir() else _from_hub(name)
@@ -114,7 +114,7 @@ Part = tuple[Sequence[str], Sequence[int]]
 
 
 def _from_folder(folder: Path) -> tuple[Part, Part]:
-    """`train/<class>/*.txt` and `test/<class>/*.txt`; classes without test texts are left out."""
+    """Reads `train/<class>/*.txt` and `test/<class>/*.txt`; classes without a test folder are left out."""
     expected = "expected are train/<class>/*.txt and test/<class>/*.txt, in UTF-8"
     classes: list[str] = []
     parts: list[Part] = []

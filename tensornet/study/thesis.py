@@ -1,8 +1,8 @@
-"""The experiments of the thesis, chapter 4: Swin against its tensorized form, by Adam and by AdamW.
+"""The experiments of the thesis, chapter 4: Swin against its tensorized form, with Adam and with AdamW.
 
-`tensornet study thesis --data mnist` trains, on images of any of the data sets, a dense Swin and
-tensorized ones of the same shape at several ranks (the sizes of their modes), and sets the published
-figures beside them, where the images and the recipe are those of the experiment.
+`tensornet study thesis --data mnist` trains a dense Swin and tensorized ones of the same shape at several
+ranks (the sizes of their modes), on the images of any of the data sets. The report shows the published
+figures next to them if the images and the recipe are those of the experiment.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["Experiment", "SwinRow", "fitting", "thesis"]
 
 @dataclass(frozen=True)
 class SwinRow:
-    """One `models.tensor_swin`, which is dense if nothing in it is tensorized.
+    """The settings of one `models.tensor_swin`, which is dense if nothing in it is tensorized.
 
     Attributes:
-        about: what it is, in a few words.
-        settings: its own; the others are those of the experiment.
-        learning_rate: as it needs it: small factors bear a larger one than large matrices.
+        about: a short description.
+        settings: its own settings; the others are those of the experiment.
+        learning_rate: its learning rate; small factors tolerate a larger one than large matrices.
     """
 
     about: str
@@ -44,11 +44,11 @@ class Experiment:
     Attributes:
         title: the heading of its report.
         shape: the settings that all rows share.
-        rows: name → what it is, and the settings of its own.
-        recipe: how they are trained.
+        rows: name → the row, with its own settings.
+        recipe: how the rows are trained.
         published: the rows of the table of the thesis.
         table: the number of that table.
-        threads: of one process on the CPU; all cores if not given.
+        threads: threads of one process on the CPU; all cores if not given.
     """
 
     title: str
@@ -65,7 +65,7 @@ Modes = tuple[tuple[int, int, int], ...]
 
 
 def _swin(modes: Modes, heads: Modes, learning_rate: float) -> SwinRow:
-    """Dense: the modes only say how wide each stage is, the heads how many there are."""
+    """A dense row: the modes only give the width of each stage, and the heads their number."""
     settings = {"modes": modes, "heads": heads, "tensorized": (), "weights": "soft"}
     return SwinRow("Swin, dense", settings, learning_rate)
 
@@ -77,7 +77,7 @@ def _tensor(modes: Modes, heads: Modes, learning_rate: float, weights: str = "so
 
 
 SWIN_T, TENSOR_SWIN = 27_528_690, 1_368_626
-"""The parameters as the thesis prints them, the same for every data set."""
+"""The numbers of parameters that the thesis prints, the same for every data set."""
 
 
 def _published(*rows: tuple[str, str, float, float, float, float]) -> tuple[Published, ...]:
@@ -100,10 +100,10 @@ SWIN_T_ROWS = {
         ((96, 1, 1), (96, 1, 2), (96, 1, 4), (96, 1, 8)), ((3, 1, 1), (6, 1, 1), (12, 1, 1), (24, 1, 1)), 1e-3
     ),
 }
-"""The widths, depths and heads of Swin-T; named by the modes of the last stage."""
+"""Rows with the widths, depths and heads of Swin-T, named by the modes of the last stage."""
 
 COLOUR = Recipe(epochs=100, batch=128, weight_decay=0.05, smoothing=0.1, clip=1.0, shift=4.0, flip=True)
-"""CIFAR-10 and Tiny ImageNet."""
+"""The recipe for CIFAR-10 and Tiny ImageNet."""
 
 EXPERIMENTS: dict[str, Experiment] = {
     "digits": Experiment(
@@ -116,7 +116,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "tensor-8x4x2-signed": _tensor(((8, 4, 1), (8, 4, 2)), ((2, 2, 1), (2, 2, 2)), 0.02, "signed"),
         },
         recipe=Recipe(epochs=20, batch=64, weight_decay=0.02, smoothing=0.05, clip=1.0, shift=0.5),
-        threads=1,  # at these sizes more would only wait for each other
+        threads=1,  # at these sizes more threads would only wait for each other
     ),
     "mnist": Experiment(
         title="{data}: Swin and tensorized Swin",
@@ -166,19 +166,19 @@ EXPERIMENTS: dict[str, Experiment] = {
         table="table 4.3.3",
     ),
 }
-"""Name of the images → the experiment on them."""
+"""Name of the images → the experiment with them."""
 
 
 def thesis(data: Data) -> Task:
     """The experiment for these images.
 
     Args:
-        data: "digits", "mnist", "cifar10", "tiny-imagenet" (by the Hugging Face hub, but for the
-            digits), a folder with the files of one of the last three, or one's own arrays, which the
-            classifiers of the digits take, with patches and windows that fit.
+        data: "digits", "mnist", "cifar10", "tiny-imagenet" (from the Hugging Face hub, except for the
+            digits), a folder with the files of one of the last three, or the user's own arrays. For these
+            arrays the rows of the digits are used, with patches and windows that fit.
 
     Raises:
-        TensornetError: it is none of these.
+        TensornetError: the data are none of these.
     """
     if are_arrays(data):
         name, experiment = Path(name_of(data)).stem, replace(EXPERIMENTS["digits"], shape={"depths": (2, 2)})
@@ -222,11 +222,13 @@ def _load_arrays(seed: int, data: Data) -> Examples:
 
 
 MOST_PATCHES = 8
-"""Along each side of an image of one's own, where it is a square."""
+"""The most patches along the shorter side of the user's own images."""
 
 
 def fitting(examples: Examples) -> dict[str, Any]:
-    """The size of these images, and patches and windows that fit: two windows along the shorter side where it is even.
+    """The size of these images, and patch and window sizes that fit.
+
+    There are two windows along the shorter side if its number of patches is even, else one.
 
     Example: 2 and 2 for 8×8 pixels, 2 and 4 for 16×16, 4 and 7 for 28×28, 4 and 4 for 32×32.
     """
@@ -241,5 +243,5 @@ def fitting(examples: Examples) -> dict[str, Any]:
 
 
 def _label(name: str) -> str:
-    """`8×8×2, signed` of tensor-8x8x2-signed."""
+    """The label of a row in pictures, such as `8×8×2, signed` for tensor-8x8x2-signed."""
     return "Swin" if name == "swin" else name.removeprefix("tensor-").replace("x", "×").replace("-", ", ")

@@ -1,7 +1,7 @@
 """Training one run: the same numbers every time, whatever ran before and wherever it was interrupted.
 
-Every random draw is made from the seed, the name of the run and the number of the step. So all that a
-checkpoint has to keep is the parameters, the state of the optimizer, and how far the run has come.
+Every random draw depends only on the seed, the name of the run and the number of the step or epoch. So a
+checkpoint only has to keep the parameters, the state of the optimizer, and the progress of the run.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 __all__ = ["CHECKPOINT_SECONDS", "Progress", "TrainingRun", "right_ones", "sizes_of_batch", "train"]
 
 CHECKPOINT_SECONDS = 10.0
-"""Between two checkpoints; more where writing one takes long."""
+"""The time between two checkpoints; longer if writing one takes long."""
 
 SHARE_OF_WRITING = 0.05
-"""The most of the time that goes into writing checkpoints."""
+"""The largest share of the time that is spent on writing checkpoints."""
 
 
 class Progress(Protocol):
-    """Who is told how far a run has come."""
+    """Receives the progress of a run."""
 
     def begin(self, name: str, done: int, steps: int) -> None:
-        """A run starts, or goes on after some of its steps."""
+        """A run starts, or resumes after `done` of its steps."""
 
     def step(self) -> None:
-        """One step more."""
+        """A step is finished."""
 
     def epoch(self, name: str, number: int, epoch: Epoch) -> None:
-        """One epoch more."""
+        """An epoch is finished."""
 
 
 class _Silent:
@@ -60,7 +60,7 @@ class _Silent:
 
 @dataclass(frozen=True)
 class _State:
-    """How far a run has come: updates made, and the epochs so far."""
+    """The progress of a run: the number of updates, and the epochs so far."""
 
     step: int = 0
     history: tuple[Epoch, ...] = ()
@@ -68,10 +68,10 @@ class _State:
 
 @dataclass(frozen=True)
 class _Kept(_State):
-    """What a checkpoint keeps beside tensors.
+    """The state that a checkpoint keeps besides tensors.
 
     Attributes:
-        scaler: the state of what scales gradients.
+        scaler: the state of the gradient scaler.
     """
 
     scaler: dict[str, Any] = field(default_factory=dict)
@@ -94,26 +94,26 @@ def train(
 ) -> Trained:
     """Trains the classifier that `graph` describes, inputs to logits y[b,o].
 
-    The same seed gives the same numbers, whatever ran before, and also if the run
-    was stopped, at any moment, and goes on from its checkpoint. Several processes give those of one,
-    up to rounding, where nothing is dropped at random: each draws its own masks.
+    The same seed gives the same numbers, whatever ran before, even if the run is stopped at any
+    moment and resumes from its checkpoint. Several processes give the same numbers as one, up to
+    rounding, unless there is dropout: each process draws its own masks.
 
     Args:
-        name: that of the run; with the seed it decides every random draw.
-        row: that of its row in the task.
-        about: what the classifier is.
-        graph: the classifier, of standardised inputs.
-        examples: what it learns and is tested on.
+        name: the name of the run; with the seed it determines every random draw.
+        row: the name of its row in the task.
+        about: a description of the classifier.
+        graph: the classifier, which takes standardised inputs.
+        examples: the training and test examples.
         recipe: how it is trained.
         seed: for initial values, mini-batches, augmentation and dropout.
-        hardware: what computes it.
-        parameters: what it starts from, by name; drawn by the seed if not given.
-        checkpoints: where it is kept meanwhile, and goes on from.
-        every: seconds between two checkpoints.
-        progress: told of every step.
+        hardware: the hardware that computes it; one thread of the CPU if not given.
+        parameters: the initial values, by name; drawn by the seed if not given.
+        checkpoints: where checkpoints are written, and where the run resumes from.
+        every: the least number of seconds between two checkpoints.
+        progress: receives the progress after every step.
 
     Raises:
-        TensornetError: the loss is no longer a number, or a checkpoint cannot be written.
+        TensornetError: the loss is not finite, or a checkpoint cannot be written.
     """
     hardware, progress = hardware or Hardware(), progress or _Silent()
     with hardware.reproducible():
@@ -158,7 +158,7 @@ class TrainingRun:
         self.steps_of_epoch = -(-len(examples.train_labels) // recipe.batch)
         self.steps = recipe.epochs * self.steps_of_epoch
         if parameters is None:
-            # initial values are derived for inputs of variance 1, which those of the classifier have
+            # initial values are derived for inputs of variance 1, as the classifier gets them
             parameters = tn.init(graph, seed=seed, backend="torch")
         starts = {name: each.clone() for name, each in parameters.items()}
         self.module = tn.module(self.graph, params=starts, dtype="float32").to(hardware.device)
@@ -169,7 +169,7 @@ class TrainingRun:
         self.sums = self.torch.zeros(3, dtype=self.torch.float64, device=hardware.device)
 
     def advance(self, step: int) -> None:
-        """One update, on the share of the mini-batch that is this process's own."""
+        """Makes one update, on this process's share of the mini-batch."""
         self.torch.manual_seed(self._seed("step", step, self.hardware.rank))  # dropout draws from it
         taken, labels, count = self.mini_batch(step)
         for group in self.optimizer.param_groups:
@@ -179,7 +179,7 @@ class TrainingRun:
         self.sums += self.hardware.total(self.torch.stack([loss.detach().double(), *right]))
 
     def mini_batch(self, step: int) -> tuple[tuple[Any, ...], Any, int]:
-        """Inputs, augmented, and labels of this process's share of a step, and how many examples the step has."""
+        """Augmented inputs and labels of this process's share of a step, and the number of examples of the step."""
         epoch, place = divmod(step, self.steps_of_epoch)
         chosen = self._shuffled(epoch)[place * self.recipe.batch : (place + 1) * self.recipe.batch]
         *inputs, labels = (each[chosen] for each in self.train)
@@ -189,7 +189,7 @@ class TrainingRun:
         return tuple(each[mine] for each in taken), labels[mine], len(chosen)
 
     def update(self, taken: tuple[Any, ...], labels: Any, count: int) -> tuple[Any, Any]:
-        """Forward, backward and update on a mini-batch of `count` examples over all processes; loss and logits."""
+        """Computes one update on a mini-batch of `count` examples over all processes; the loss and the logits."""
         hardware, recipe = self.hardware, self.recipe
         with hardware.autocast():
             logits = self.wrapped(*taken).float()
@@ -197,7 +197,7 @@ class TrainingRun:
             logits, labels, label_smoothing=recipe.smoothing, reduction="sum"
         )
         self.optimizer.zero_grad()
-        # over the processes gradients are averaged, so each stands for all
+        # gradients are averaged over the processes, so each loss is multiplied by their number
         self.scaler.scale(loss * (hardware.processes / count)).backward()
         if recipe.clip:
             self.scaler.unscale_(self.optimizer)
@@ -207,7 +207,7 @@ class TrainingRun:
         return loss, logits
 
     def counted(self, state: _State) -> _State:
-        """The state after one update more; at the end of an epoch with accuracies."""
+        """The state after one more update; at the end of an epoch, with the accuracies."""
         state = replace(state, step=state.step + 1)
         if state.step % self.steps_of_epoch:
             return state
@@ -223,7 +223,7 @@ class TrainingRun:
         return replace(state, history=(*state.history, epoch))
 
     def accuracies(self, part: tuple[Any, ...]) -> tuple[float, float]:
-        """Percent of examples whose most likely class, and whose five most likely classes, are right."""
+        """Top-1 and top-5 accuracy in percent: the likeliest class, or one of the likeliest five, is right."""
         share = 4 * self.recipe.batch
         mine = slice(self.hardware.rank, None, self.hardware.processes)
         right = self.torch.zeros(2, dtype=self.torch.float64, device=self.hardware.device)
@@ -238,7 +238,7 @@ class TrainingRun:
         return top1, top5
 
     def result(self, row: str, about: str, state: _State) -> RunResult:
-        """The run, finished."""
+        """The result of the finished run."""
         graph, formula = self.classifier, tn.parameter_formula(self.classifier)
         names = sorted(str(size) for size in formula.free_symbols)
         sizes = sizes_of_batch(graph, self.examples, self.recipe.batch)
@@ -265,19 +265,19 @@ class TrainingRun:
             test_top5=test_top5,
         )
 
-    # ------------------------------------------------------------------------ being interrupted
+    # ------------------------------------------------------------------------ interruption
 
     def parameters(self) -> dict[str, Any]:
         """The parameters, by name, on the CPU."""
         return {name: each.detach().cpu().clone() for name, each in self.module.state_dict().items()}
 
     def checkpoint(self, state: _State) -> Checkpoint:
-        """All that the rest of the run depends on."""
+        """The checkpoint: all state that the rest of the run depends on."""
         kept = _Kept(state.step, state.history, self.scaler.state_dict())
         return Checkpoint(self._tensors(self.optimizer), asdict(kept))
 
     def _tensors(self, optimizer: Any) -> dict[str, Any]:
-        """Parameters, what the optimizer keeps of each, and the sums of the epoch, by name."""
+        """The parameters, the optimizer's state of each, and the sums of the epoch, by name."""
         tensors = {f"parameters.{name}": each for name, each in self.parameters().items()}
         tensors["sums"] = self.sums.cpu().clone()
         for number, slots in optimizer.state_dict()["state"].items():
@@ -285,7 +285,7 @@ class TrainingRun:
         return tensors
 
     def resumed(self, checkpoints: Checkpoints | None) -> _State:
-        """The state of the checkpoint, with which all processes go on; or the beginning."""
+        """Restores the checkpoint in all processes; its state, or the initial one if there is none."""
         here = checkpoints is not None and self.hardware.rank == 0
         found = self.hardware.agreed(checkpoints.load(self._check) if checkpoints and here else None)
         if found is None:
@@ -310,7 +310,7 @@ class TrainingRun:
         return kept
 
     def _check(self, found: Checkpoint) -> None:
-        """Raises ValueError unless this run can have written the checkpoint."""
+        """Raises ValueError unless this run could have written the checkpoint."""
         kept = read(_Kept, found.state)
         epochs = kept.step // self.steps_of_epoch
         if not 0 < kept.step <= self.steps or epochs != len(kept.history):
@@ -320,13 +320,13 @@ class TrainingRun:
         there = _shapes(found.tensors)
         expected = _shapes(self._tensors(self._updated()))
         if self.scaler.is_enabled() and not any(name.startswith("optimizer.") for name in there):
-            expected = _shapes(self._tensors(self.optimizer))  # so far it skipped every update
+            expected = _shapes(self._tensors(self.optimizer))  # the scaler has skipped every update so far
         wrong = sorted({name for name, _ in expected.items() ^ there.items()})
         if wrong:
             raise ValueError(f"of its tensors some are wrong or missing: {', '.join(wrong)}")
 
     def _updated(self) -> Any:
-        """An optimizer as that of the run is after an update: with all that it keeps of each parameter."""
+        """An optimizer like that of the run after one update, with its full state of each parameter."""
         copies = [each.detach().clone() for each in self.module.parameters()]
         for each in copies:
             each.grad = self.torch.zeros_like(each)
@@ -343,13 +343,13 @@ class TrainingRun:
         return self.order[1]
 
     def _seed(self, *use: object) -> int:
-        """A seed for each use, so that no number depends on what was drawn before."""
+        """A seed for each use, so that no draw depends on earlier draws."""
         text = ":".join(map(str, (self.seed, self.name, *use)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 def sizes_of_batch(graph: tn.Graph, examples: Examples, batch: int) -> dict[str, int]:
-    """What the sizes of the inputs of a classifier are for so many examples."""
+    """The sizes of the input axes of a classifier for a mini-batch of `batch` examples."""
     shapes = [(batch, *each.shape[1:]) for each in examples.test_inputs]
     return dict(sizes_from_shapes(graph, graph.inputs, shapes))
 
@@ -367,6 +367,6 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def right_ones(logits: Any, labels: Any) -> list[Any]:
-    """How many examples have their class first in the logits, and among the first five."""
+    """The number of examples whose class has the largest logit, and one of the five largest."""
     likely = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     return [likely[:, :1].sum().double(), likely.sum().double()]

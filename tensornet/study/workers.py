@@ -1,7 +1,7 @@
-"""Who trains runs at once: processes of this machine, a Dask cluster, or what `submitit` starts under Slurm.
+"""Workers that train runs at once: processes of this machine, a Dask cluster, or Slurm jobs by `submitit`.
 
-Each is an executor that takes functions and gives futures, as those of `concurrent.futures`. What is
-lost with a worker is asked for again, and goes on from what the worker kept in the folder.
+Each opens an executor that takes functions and returns futures, like those of `concurrent.futures`. A run
+that is lost with its worker is submitted again, and resumes from what the worker kept in the folder.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SECONDS_BETWEEN_LOOKS = 0.1
-"""At the futures."""
+"""The seconds between two polls of the futures."""
 
 TRIES = 8
-"""A run whose workers are lost so often is not asked for again."""
+"""A run is not submitted again after this many lost workers."""
 
 
 class Future(Protocol):
-    """What will be the result of a function."""
+    """The future result of a call."""
 
     def done(self) -> bool:
-        """Whether it is there, or will never be."""
+        """Whether the call has ended, by a result or an error."""
 
     def result(self) -> Any:
-        """The result, or the error there was."""
+        """The result of the call; raises its error if it failed."""
 
     def cancel(self) -> Any:
-        """It is no longer wanted."""
+        """Cancels the call."""
 
 
 class Executor(Protocol):
-    """What calls functions elsewhere."""
+    """Calls functions in other processes."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
-        """Asks for a call."""
+        """Submits a call."""
 
 
 class Workers(Protocol):
-    """Where runs are trained, beside this process."""
+    """The workers that train runs instead of this process."""
 
     @property
     def are_here(self) -> bool:
         """Whether they are processes of this machine."""
 
     def threads(self, cores: int) -> int | None:
-        """The threads of each, where this machine has so many cores; nothing for what the worker has."""
+        """The threads of each worker if this machine has `cores` cores; None for the worker's own number."""
 
     def lost(self) -> tuple[type[BaseException], ...]:
-        """The errors that say that a worker is gone, and nothing about what it did."""
+        """The errors that mean that a worker is gone, not that the call failed."""
 
     def open(self) -> Any:
         """A context with an executor."""
@@ -72,10 +72,10 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class Processes:
-    """So many processes of this machine, each started anew (`spawn`).
+    """Processes of this machine, each started as a new interpreter (`spawn`).
 
     Attributes:
-        number: how many.
+        number: the number of processes.
     """
 
     number: int
@@ -86,20 +86,20 @@ class Processes:
 
     @property
     def are_here(self) -> bool:
-        """They are."""
+        """Always true."""
         return True
 
     def threads(self, cores: int) -> int:
-        """The cores are divided among them."""
+        """An equal share of the cores for each process."""
         return max(1, cores // self.number)
 
     def lost(self) -> tuple[type[BaseException], ...]:
-        """With one process all futures of the pool are lost."""
+        """The error of a broken pool: if one process dies, all futures of the pool are lost."""
         return (BrokenProcessPool,)
 
     @contextmanager
     def open(self) -> Iterator[Executor]:
-        """A pool, whose processes are ended if the block is left by an error."""
+        """A pool; its processes are terminated if the block raises an error."""
         others = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(self.number, mp_context=spawn, initializer=_leave_interrupts_to_the_parent)
@@ -114,7 +114,7 @@ class Processes:
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """A terminal sends Ctrl-C to all; the parent ends the others."""
+    """Ignores Ctrl-C, which a terminal sends to all processes; the parent ends the others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -123,22 +123,22 @@ class Dask:
     """The workers of a Dask cluster; the extra `dask` installs what it needs.
 
     Attributes:
-        address: of its scheduler, as "tcp://127.0.0.1:8786".
+        address: the address of its scheduler, such as "tcp://127.0.0.1:8786".
     """
 
     address: str
 
     @property
     def are_here(self) -> bool:
-        """They may be anywhere."""
+        """Always false; they may be anywhere."""
         return False
 
     def threads(self, cores: int) -> None:
-        """Those that torch has there; a nanny leaves it one."""
+        """None: each worker uses the threads that torch has there; a nanny leaves it one."""
         return
 
     def lost(self) -> tuple[type[BaseException], ...]:
-        """What `distributed` raises when workers died with a task."""
+        """The errors that `distributed` raises if workers died with a task."""
         scheduler, client = library("distributed.scheduler"), library("distributed.client")
         return (scheduler.KilledWorker, client.FutureCancelledError)
 
@@ -162,12 +162,12 @@ class Dask:
 
 @dataclass(frozen=True)
 class Submitit:
-    """Jobs of Slurm, or processes, that `submitit` starts; the extra `slurm` installs what it needs.
+    """Slurm jobs, or local processes, that `submitit` starts; the extra `slurm` installs what it needs.
 
     Attributes:
-        folder: for the scripts and logs of the jobs; every machine sees the same.
+        folder: for the scripts and logs of the jobs; all machines share it.
         cluster: "slurm", or "local" for processes of this machine.
-        resources: what is asked for each run, as `submitit.AutoExecutor.update_parameters` takes it:
+        resources: the resources required for each run, as `submitit.AutoExecutor.update_parameters` takes them:
             `timeout_min`, `slurm_partition`, `gpus_per_node`, `mem_gb`, and `cpus_per_task`, the threads
             of each run.
     """
@@ -178,15 +178,15 @@ class Submitit:
 
     @property
     def are_here(self) -> bool:
-        """Slurm may start them anywhere."""
+        """Whether the cluster is "local"; Slurm may start jobs anywhere."""
         return self.cluster == "local"
 
     def threads(self, cores: int) -> int:
-        """Those that are asked for."""
+        """The required `cpus_per_task`, or 1."""
         return int(self.resources.get("cpus_per_task", 1))
 
     def lost(self) -> tuple[type[BaseException], ...]:
-        """A job that ended without a result."""
+        """The error of a job that ended without a result."""
         return (library("submitit").core.utils.UncompletedJobError,)
 
     @contextmanager
@@ -194,7 +194,7 @@ class Submitit:
         """An executor of `submitit`.
 
         Raises:
-            TensornetError: there is no such cluster here, or no such resource.
+            TensornetError: the cluster is not available here, or a resource is unknown.
         """
         try:
             executor = library("submitit").AutoExecutor(folder=self.folder, cluster=self.cluster)
@@ -216,19 +216,19 @@ def on_workers(
     ready: Callable[[Item], bool] = lambda item: True,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Calls a function of each item on workers, those whose workers were lost again.
+    """Calls a function on each item on workers, and repeats the calls whose workers were lost.
 
     Args:
-        workers: who calls it.
-        function: one that can be imported by name; it returns its errors.
-        items: that it is called with.
-        done: told each item and its result, here, as soon as it is there.
-        look: called now and then meanwhile.
-        ready: whether an item can be asked for, now that others are done.
-        say: told when something was lost.
+        workers: the workers that call it.
+        function: importable by name; it returns its errors instead of raising them.
+        items: the arguments of the calls.
+        done: receives each item and its result, in this process, as soon as it is available.
+        look: called regularly while calls are running.
+        ready: whether an item can be submitted yet; items may depend on others that are done.
+        say: receives a message if a worker was lost.
 
     Raises:
-        TensornetError: one was returned, or the workers of an item are lost again and again.
+        TensornetError: a call returned one, or the workers of an item were lost `TRIES` times.
     """
     left = dict.fromkeys(range(len(items)), TRIES)
     while left:

@@ -1,4 +1,4 @@
-"""A study as one TOML file: which classifiers, of what budgets, over which seeds, by which recipe."""
+"""A study as one TOML file: its classifiers, budgets, seeds and recipe."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["StudyFile", "check_classifier", "read_study"]
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study as its file says it; what the file leaves out is that of the study it is based on.
+    """A study as its file describes it; keys that the file leaves out come from the study it is based on.
 
     Attributes:
         path: the file.
-        study: what it is based on: the examples, the recipe, the rows that are only named.
+        study: the study it is based on, with the examples, the recipe, and the rows that are only named.
         data: where the examples come from.
         title: the heading of the report.
         reference: the row that the parameters of the others are compared with.
         seeds: each row is trained once for each.
         optimizers: each row is trained by each of them.
-        recipe: what is changed of the recipe, for every row and optimizer.
-        rows: name → what the file says of it; all rows of the study if there is none.
+        recipe: changes of the recipe, for every row and optimizer.
+        rows: name → its entry in the file; all rows of the study if there is none.
     """
 
     path: str
@@ -50,11 +50,11 @@ class StudyFile:
     rows: Mapping[str, RowEntry] = field(default_factory=dict)
 
     def of(self, base: Task) -> Task:
-        """This study, as a change of the one it is based on.
+        """This study as a task: the base task with the changes of the file.
 
         Raises:
-            TensornetError: a row without a model is none of that study, or a number of the recipe makes no
-                sense; it names the file, the key and the fix.
+            TensornetError: a row without a model does not exist in that study, or a number of the recipe is
+                invalid. The error names the file, the key and the fix.
         """
         entries = self.rows or {name: RowEntry(f"rows.{name}") for name in base.rows}
         rows = {name: entry.built or self._known(base, name, entry) for name, entry in entries.items()}
@@ -93,7 +93,7 @@ class StudyFile:
         )
 
     def _origin(self, entries: Mapping[str, RowEntry], entry: RowEntry) -> RowEntry | None:
-        """The row that another is made of, if it is made of one."""
+        """The row that a compressed row is made from; None for other rows."""
         if not isinstance(entry.built, CompressedRow):
             return None
         origin = entries.get(entry.built.origin)
@@ -105,7 +105,7 @@ class StudyFile:
         return origin
 
     def _changed(self, recipe: Recipe, key: str, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
-        """A recipe with other numbers, of so many epochs at the least."""
+        """A recipe with other numbers; `epochs` is the least number of epochs allowed."""
         if "optimizer" in changes:
             fix = f'write optimizers = ["{changes["optimizer"]}"] above the tables'
             raise wrong(self.path, f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
@@ -113,14 +113,14 @@ class StudyFile:
             return recipe.changed(changes, epochs)
 
     def _known(self, base: Task, name: str, entry: RowEntry) -> Any:
-        """The row of that name that the study has."""
+        """The row of this name in the base study."""
         if name not in base.rows:
             fix = f"{near(name, base.rows)}give it a model, or choose of {', '.join(base.rows)}"
             raise wrong(self.path, entry.place, f"the study '{self.study}' has no row '{name}'", fix)
         return base.rows[name]
 
     def _build(self, base: Task, row: Any, examples: Examples) -> tn.Graph:
-        """The classifier of a row that is trained from scratch: of these examples, a logit for each class."""
+        """The classifier of a row that is trained from scratch, with a logit for each class of these examples."""
         if not isinstance(row, BuiltRow):
             return base.build(row, examples)
         taken = tn.models.settings(row.model)
@@ -128,13 +128,13 @@ class StudyFile:
         return tn.models.create(row.model, **{**known, **row.settings})
 
     def key_of(self, row: Any, name: str) -> str:
-        """The key that an error of a row names: its settings, if it has any, else itself."""
+        """The key that an error about a row names: its settings if it has a model, else the row itself."""
         entry = self.rows.get(name, RowEntry(f"rows.{name}"))
         return f"{entry.place}.settings" if isinstance(row, BuiltRow) else entry.place
 
 
 def check_classifier(graph: tn.Graph, examples: Examples) -> None:
-    """Raises an error unless the graph takes these inputs, and gives a logit for each class."""
+    """Raises an error unless the graph takes these inputs and returns a logit for each class."""
     shapes = [tuple(each.shape) for each in examples.train_inputs]
     if len(graph.inputs) != len(shapes) or len(graph.outputs) != 1:
         raise TensornetError(
@@ -163,10 +163,10 @@ def check_classifier(graph: tn.Graph, examples: Examples) -> None:
 
 
 def read_study(path: str | Path) -> StudyFile:
-    """The study that a TOML file says.
+    """The study that a TOML file describes.
 
     Raises:
-        TensornetError: there is no such file, it is no TOML, or a key or its value makes no sense; the error
+        TensornetError: the file does not exist, it is not TOML, or a key or its value is invalid. The error
             names the file, the key and the fix.
     """
     path, name = Path(path), str(path)
@@ -182,7 +182,7 @@ def read_study(path: str | Path) -> StudyFile:
             f"lists or tables lie more than {LEVELS} deep in one another",
         )
         raise wrong(name, where, deep, "write them flat") from None
-    except ValueError as error:  # no text in UTF-8, or no TOML: it says where
+    except ValueError as error:  # not UTF-8, or not TOML: the error says where
         raise TensornetError(
             f"{name} is no TOML: {error}", fix="see docs/studies.md for one that is"
         ) from None
@@ -206,11 +206,11 @@ def read_study(path: str | Path) -> StudyFile:
 
 
 LEVELS = 16
-"""So deep may lists and tables lie in one another; what a study says lies half as deep."""
+"""The deepest nesting of lists and tables that is allowed; a study needs half of it."""
 
 
 def _check_levels(path: str, document: Mapping[str, Any]) -> None:
-    """Nothing lies deeper than `LEVELS`; without recursion, which would not come back from there."""
+    """Raises an error if lists or tables are nested deeper than `LEVELS`; a recursive check could overflow."""
     inside: list[tuple[str, int, Any]] = [(key, 1, value) for key, value in document.items()]
     while inside:
         place, level, value = inside.pop()
@@ -224,7 +224,7 @@ def _check_levels(path: str, document: Mapping[str, Any]) -> None:
 
 
 def _deepest_line(text: str) -> int:
-    """The number of the first line that opens the most brackets, or names the most tables."""
+    """The number of the first line with the most opening brackets, braces and dots together."""
     lines = text.splitlines()
     depths = [line.count("[") + line.count("{") + line.count(".") for line in lines]
     return depths.index(max(depths)) + 1

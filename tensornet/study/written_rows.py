@@ -1,4 +1,4 @@
-"""The rows that a study's file says: of a model or made of another, one for each of their budgets."""
+"""The rows of a study file: built from a model or compressed from another row, one for each budget."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .compressing import BUDGETS, CompressedRow
 __all__ = ["BuiltRow", "RowEntry", "check_keys", "entries", "located", "wrong"]
 
 BUDGET = "budget"
-"""What stands in the settings of a row in the place of each of its budgets."""
+"""The placeholder in the settings of a row that is replaced by each of its budgets."""
 
 
 @dataclass(frozen=True)
 class BuiltRow:
-    """A classifier by the name of its builder.
+    """A classifier, given by the name of its builder.
 
     Attributes:
-        about: what it is, in a few words.
+        about: a short description.
         model: one of `tensornet.models.names()`.
-        settings: its own; `classes` and `vocabulary`, where it takes them, are those of the examples.
+        settings: its own settings; `classes` and `vocabulary`, if it takes them, come from the examples.
     """
 
     about: str
@@ -37,14 +37,14 @@ class BuiltRow:
 
 @dataclass(frozen=True)
 class RowEntry:
-    """What the file says of one row.
+    """The file's entry for one row.
 
     Attributes:
-        place: its key, as "rows.dense".
-        built: how it is made; nothing for the row of that name that the study has already.
-        recipe: what it changes of the recipe.
+        place: its key, such as "rows.dense".
+        built: the row itself; None for the row of this name in the base study.
+        recipe: its changes of the recipe.
         label: its name in pictures.
-        control: whether it is what the others are compared with.
+        control: whether the others are compared with it.
     """
 
     place: str
@@ -76,11 +76,11 @@ _COMPRESSED: dict[str, tuple[type, ...]] = {
     "calibrate": (int,),
     **_SHARED,
 }
-"""The keys of a row that is made of another."""
+"""The keys of a row that is compressed from another."""
 
 
 def entries(path: str, document: Mapping[str, Any]) -> Iterator[tuple[str, RowEntry]]:
-    """The rows by name, one for each budget where a row has such."""
+    """The rows by name; a row with budgets gives one for each of them."""
     rows = document.get("rows", {})
     if isinstance(rows, list):
         yield from ((str(name), RowEntry("rows")) for name in rows)
@@ -99,7 +99,7 @@ def entries(path: str, document: Mapping[str, Any]) -> Iterator[tuple[str, RowEn
 def _built(
     path: str, place: str, name: str, row: Mapping[str, Any], budgets: Sequence[Any]
 ) -> Iterator[tuple[str, RowEntry]]:
-    """A row of a model for each of its budgets; one where its settings name none."""
+    """The rows of a model: one for each budget, or a single one if no setting takes a budget."""
     model, settings = row.get("model"), _frozen(row.get("settings", {}))
     if model is None and (settings or "about" in row or "budgets" in row):
         raise wrong(path, place, "it has settings, and no model", 'add model = "…", one of `tensornet count`')
@@ -129,7 +129,7 @@ def _built(
 def _compressed(
     path: str, place: str, name: str, row: Mapping[str, Any], budgets: Sequence[Any]
 ) -> Iterator[tuple[str, RowEntry]]:
-    """A row that is made of another, for each of its budgets; one where it has a number."""
+    """The rows compressed from another: one for each budget, or a single one if the row gives a number."""
     kinds = [kind for kind in BUDGETS if kind in row]
     if len(kinds) != 1:
         found = f"there are {len(kinds)} budgets" if kinds else "there is no budget"
@@ -152,7 +152,7 @@ def _compressed(
 
 
 def _compression(row: CompressedRow) -> str:
-    """`swin` at 20 % of its parameters, low_rank, weighed by 512 examples."""
+    """A description: `swin` at 20 % of its parameters, low_rank, weighed by 512 examples."""
     how = f"{100 * row.amount:g} %" if isinstance(row.amount, float) else f"{row.amount:,}"
     what = f"an error of {how}" if row.budget == "error" else f"{how} of its {row.budget}"
     parts = [f"`{row.origin}` at {what}", " or ".join(row.method)]
@@ -164,12 +164,12 @@ def _compression(row: CompressedRow) -> str:
 def _of_budgets(
     path: str, place: str, name: str, row: Mapping[str, Any], budgets: Sequence[Any], key: str
 ) -> Iterator[tuple[str, RowEntry, Any]]:
-    """What is the same for each of a row's budgets: how the budget is written in names, an entry, the budget.
+    """For each budget of a row: its text in names, an entry, and the budget; without a budget, one entry.
 
     Args:
         path, place, name, row: the row.
-        budgets: those of the file.
-        key: where the row wants them, if it does.
+        budgets: the budgets of the file, for rows that have none of their own.
+        key: the key of the row that takes the budgets; empty if none does.
     """
     entry = RowEntry(place, None, row.get("recipe", {}), row.get("label", ""), row.get("control", False))
     own = row.get("budgets", budgets)
@@ -188,13 +188,13 @@ def _of_budgets(
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples, within and without."""
+    """The value with tuples in place of lists, at every level."""
     if isinstance(value, dict):
         return {name: _frozen(each) for name, each in value.items()}
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-# ---------------------------------------------------------------------------- what is wrong
+# ---------------------------------------------------------------------------- errors
 
 
 _TOLD = {
@@ -210,7 +210,7 @@ _TOLD = {
 def check_keys(
     path: str, place: str, table: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]
 ) -> None:
-    """Each key is known, and its value of a kind that it has."""
+    """Raises an error unless each key is known and its value has an allowed type."""
     for key, value in table.items():
         full = f"{place}.{key}" if place else key
         if key not in known:
