@@ -1,6 +1,6 @@
-"""Layers and models as equations; nothing here knows a backend.
+"""Layers and models as equations, independent of any backend.
 
-`create(name, **settings)` makes one by name, `names()` lists them.
+`create(name, **settings)` builds one by its name; `names()` lists the names.
 """
 
 from __future__ import annotations
@@ -165,19 +165,19 @@ _MAKERS: dict[str, Callable[..., Graph]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The names that `create` knows."""
+    """The names that `create` accepts."""
     return tuple(sorted(_MAKERS))
 
 
 def create(name: str, /, **changes: Any) -> Graph:
-    """The layer or model of that name.
+    """Builds the layer or model with the given name.
 
     Args:
         name: one of `names()`.
-        **changes: its settings; see `settings(name)`.
+        **changes: the settings; see `settings(name)`.
 
     Raises:
-        EquationError: there is none of that name.
+        EquationError: no layer or model has that name.
         ShapeError: a setting is unknown, missing, of another type, or does not fit.
 
     Example:
@@ -189,7 +189,7 @@ def create(name: str, /, **changes: Any) -> Graph:
 
 
 class Required(Enum):
-    """What stands in the place of a default where a setting has none."""
+    """The type of `REQUIRED`, which replaces the default of a setting that has none."""
 
     REQUIRED = "required"
 
@@ -198,14 +198,14 @@ class Required(Enum):
 
 
 REQUIRED = Required.REQUIRED
-"""Of a setting that is always to be given; see `settings`."""
+"""Marks a setting that must always be given; see `settings`."""
 
 
 def settings(name: str) -> dict[str, Any]:
-    """The settings of a layer or model, with their defaults; `REQUIRED` where there is none.
+    """The settings of a layer or model and their defaults; `REQUIRED` for a setting without a default.
 
     Raises:
-        EquationError: there is none of that name.
+        EquationError: no layer or model has that name.
 
     Example:
         >>> settings("mode_dot")["mode"]
@@ -216,7 +216,7 @@ def settings(name: str) -> dict[str, Any]:
 
 
 def __dir__() -> list[str]:
-    """What is public."""
+    """The public names."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 

@@ -1,10 +1,11 @@
-"""Attention as one block of equations: soft, hard and signed; self, cross and key–value store.
+"""Attention as one block of equations: soft, hard or signed; self-attention, cross-attention or key–value store.
 
     a = [soft](arg)max_β(Kᵀq),  h = V·a                       (attention lecture, key–value store)
     Attention(Q, K, V) = softmax(Q·Kᵀ/√d)·V                   (thesis eq. 2.3.3)
     MultiHead(Q, K, V) = [head₁ ⊕ … ⊕ head_h]·W_O             (thesis eq. 2.3.5–2.3.6)
 
-A mask says which keys a query may see. A query that may see none sees all of them alike.
+A mask selects the keys that a query may see. If a query may see none, all its keys get the same score: softmax weighs
+them equally, and "hard" takes the first.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ MASKS = {
 MASK_INPUTS = {"padding": "keep[b,j]", "any": "see[b,i,j]"}
 
 HIDDEN = "-1e30"
-"""The score of a key that may not be seen. Finite, so that a row of such scores is not 0/0."""
+"""The score of a masked key. It is finite, so that a row of masked keys does not become 0/0."""
 
 
 def masks_of(mask: str | Sequence[str] | None) -> tuple[str, ...]:
-    """A mask, or several that must all agree, as a tuple of names.
+    """The names of one or several masks as a tuple; a key is seen if all masks allow it.
 
     Raises:
-        ShapeError: one has another name.
+        ShapeError: a name is unknown.
     """
     names = () if mask is None else (mask,) if isinstance(mask, str) else tuple(dict.fromkeys(mask))
     for name in names:
@@ -58,7 +59,7 @@ def weight_lines(
     past: bool = False,
     heads: str = "h",
 ) -> list[str]:
-    """The equations from q and k to the weights a, whatever q and k are made of, with the axes of heads of queries."""
+    """The equations that compute the weights a from q and k; `heads` are the head axes of the queries."""
     chosen(weights, tuple(WEIGHTS), "weights")
     beta = None if beta is None else real(beta, "beta", 0)
     dropout = real(dropout, "dropout", 0, 1)
@@ -85,19 +86,19 @@ def dot_product_attention(
 ) -> tn.Graph:
     """y = V·[soft](arg)max_β(Kᵀ·q) for every query, without projections.
 
-    Inputs q[b, h, i, d], k[b, h, j, d], v[b, h, j, f], then keep[b, j] or see[b, i, j] if the mask
-    is given by the caller; output y[b, h, i, f]. No parameters.
+    Inputs: q[b, h, i, d], k[b, h, j, d], v[b, h, j, f], then keep[b, j] for "padding" and see[b, i, j]
+    for "any". Output: y[b, h, i, f]. No parameters.
 
     Args:
-        weights: "soft", "hard" (the first largest score takes all) or "signed"
+        weights: "soft", "hard" (weight 1 for the largest score, the first of equal ones) or "signed"
             (sign(A)·softmax(|A|)).
         beta: the inverse temperature; 1/√d if not given.
-        mask: "causal", "padding" (keep is nonzero at keys that are there), "any" (see is nonzero
-            where i may see j), or several of them.
+        mask: "causal", "padding" (keep is nonzero at keys that are not padding), "any" (see is nonzero
+            where query i may see key j), or several of them.
         dropout: the share of weights dropped in training.
 
     Raises:
-        ShapeError: a choice is none of these.
+        ShapeError: a choice is unknown.
 
     Source: attention lecture, "key–value store"; thesis eq. 2.3.3 and 3.0.15.
 
@@ -135,30 +136,30 @@ def attention(
 ) -> tn.Graph:
     """Multi-head attention with projections: MultiHead(x, z, u) = [head₁ ⊕ … ⊕ head_h]·W_O.
 
-    Inputs x[b, i, c] alone (self-attention); x and z[b, j, e] if `keys` is given
-    (cross-attention); x, z and u[b, j, g] if `values` is given too; then keep[b, j] or see[b, i, j]
-    if the mask is the caller's, and with `past` the stored keys[b, h, past, d] and
-    values[b, h, past, f]. Output y[b, i, o]; with `past` also all keys and values so far.
+    Inputs: x[b, i, c] alone (self-attention); x and z[b, j, e] if `keys` is given (cross-attention);
+    x, z and u[b, j, g] if `values` is given too. Then keep[b, j] for the mask "padding" and see[b, i, j]
+    for "any"; with `past` the stored keys[b, h, past, d] and values[b, h, past, f].
+    Output: y[b, i, o]; with `past` also the stored and new keys k[b, h, j, d] and values v[b, h, j, f].
 
-    Parameters: Wq (qk·dim), Wk (qk·keys), Wv (v·values), Wo (out·v), and their biases qk, qk, v, out. In groups, Wk
-    and Wv, their biases and what is stored have G heads in place of h.
+    Parameters: Wq (qk·dim), Wk (qk·keys), Wv (v·values), Wo (out·v), and their biases (qk, qk, v, out). With `groups`,
+    Wk, Wv, their biases and the stored keys and values have G heads instead of h.
 
     Args:
         dim: the width of x.
         heads: h; it divides `qk` and `v`.
-        groups: G: so many heads of keys and values, each for h/G heads of queries side by side; as many as `heads`
-            if not given. One is multi-query attention.
+        groups: G, the number of heads of keys and values; each serves h/G consecutive heads of queries. `heads` if
+            not given; 1 is multi-query attention.
         keys: the width of z.
         values: the width of u.
-        qk: the width of all queries, and of all keys if these are not in groups; `dim` if not given.
-        v: the width of all values; `qk` if not given.
+        qk: the width of all queries, and without `groups` of all keys: h times that of a head; `dim` if not given.
+        v: h times the width of a value head, and without `groups` the width of all values; `qk` if not given.
         out: the width of y; `dim` if not given.
         weights, beta, mask, dropout: as in `dot_product_attention`.
-        rotary: turn queries and keys by their positions, with this base; as `rotary_embedding` does, with its
-            `scaling` and `neighbours`. Stored keys are turned.
+        rotary: rotate queries and keys by their positions with this base, as `rotary_embedding` does, with its
+            `scaling` and `neighbours`. Stored keys are already rotated.
         bias: whether queries, keys and values have biases.
         out_bias: whether the output has one.
-        past: for decoding step by step: go on from stored keys and values.
+        past: whether to continue from stored keys and values, to decode step by step.
 
     Raises:
         ShapeError: the heads do not divide the widths, or a choice is unknown.
@@ -224,10 +225,10 @@ def attention(
 def attention_in_two(
     dim: Size, heads: Size, *, keys: Size, qk: Size, mask: str | Sequence[str] | None = None
 ) -> tuple[tn.Graph, tn.Graph]:
-    """`attention(dim, heads, keys=keys, qk=qk, mask=mask)` as two layers, for keys that are read many times.
+    """`attention(dim, heads, keys=keys, qk=qk, mask=mask)` as two layers, for keys that are read several times.
 
-    The first takes z[b, j, e] to its keys k[b, h, j, d] and values v[b, h, j, f]; the second takes x[b, i, c]
-    and these, and what the mask needs, to y[b, i, o].
+    The first computes keys k[b, h, j, d] and values v[b, h, j, f] from z[b, j, e]. The second computes y[b, i, o]
+    from x[b, i, c], k, v and the inputs of the mask.
     """
     made = [
         _projected("k", "Wk", "z[b,j,e]", "h", "d", True),
@@ -253,7 +254,7 @@ def attention_in_two(
 
 
 def _projected(name: str, weight: str, source: str, heads: str, width: str, bias: bool) -> str:
-    """The equation of queries, keys or values, a width of each head."""
+    """The equation that projects `source` to queries, keys or values, split into heads."""
     place, channel = source.rstrip("]").split(",")[1:]
     made = f"({heads},{width})"
     added = f" + b{weight[1:]}[{made}]" if bias else ""
@@ -261,12 +262,12 @@ def _projected(name: str, weight: str, source: str, heads: str, width: str, bias
 
 
 def _joined(bias: bool, heads: str = "h") -> str:
-    """The equation of the output."""
+    """The equation of the output projection, which joins the heads."""
     return f"y[b,i,o] = a[b,{heads},i,j] * v[b,h,j,f] * Wo[o,({heads},f)]" + (" + bo[o]" if bias else "")
 
 
 def _heads(dim: Size, heads: Size, qk: Size, v: Size) -> dict[str, Size]:
-    """The number of heads, and the widths of each."""
+    """The number of heads, and the widths of one head of keys and of values."""
     return {
         "h": heads,
         "d": divided(qk, heads, "dim" if qk is dim else "qk", "heads"),

@@ -1,4 +1,4 @@
-"""BERT: a Transformer encoder that reads whole texts, with segments and learned positions.
+"""BERT: a bidirectional Transformer encoder with segment embeddings and learned positions.
 
 z₀ = LN(E(t_n) + S(segment_n) + P(n)),   zₗ = LN(x + MLP(x)), x = LN(zₗ₋₁ + MSA(zₗ₋₁))
 
@@ -26,10 +26,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Devlin et al. (2019), §3, uncased."""
 
 SEGMENTS = "S[s,c]: parameter(std=0.02)\ny[b,n,c] = x[b,n,c] + S[{row},c]"
-"""What tells the first text from the second."""
+"""The segment embedding, which distinguishes the first text from the second."""
 
 POOLED = "y[b,f] = tanh(x[b,0,c] * W[f,c] + bias[f])"
-"""What a text is classified by: its first token."""
+"""The pooled vector, which a text is classified by: a projection of its first token."""
 
 
 HEADS = (None, "pooled", "classes", "labels", "tokens")
@@ -55,35 +55,36 @@ def bert(
 ) -> tn.Graph:
     """BERT over tokens.
 
-    Inputs t[b, n] of tokens; with padding keep[b, n], nonzero at tokens that are there; with segments
-    segment[b, n], the number of the text a token is of, which is else 0.
+    Inputs: t[b, n] of tokens; with `padding` keep[b, n], nonzero at tokens that are not padding; with `segments`
+    segment[b, n], the number of the text that a token belongs to. Without it all tokens belong to text 0.
 
-    | head | output | is |
+    | head | output | meaning |
     |---|---|---|
-    | none | y[b, n, D] | all tokens |
-    | pooled | y[b, D] | tanh(W·z⁰ + b) of the first |
-    | classes | logits[b, K] | of the pooled |
-    | labels | logits[b, n, K] | of each token |
-    | tokens | logits[b, n, V] | of the tokens that were hidden |
+    | None | y[b, n, D] | the vectors of all tokens |
+    | pooled | y[b, D] | tanh(W·z⁰ + b) of the first token |
+    | classes | logits[b, K] | classes of the text, from the pooled vector |
+    | labels | logits[b, n, K] | classes of each token |
+    | tokens | logits[b, n, V] | the masked language model |
 
-    Parameters: (V + length + kinds)·D + 2D (embedding), 4D² + 2DF + 9D + F for each layer, and the head's: D² + D
-    (pooled), as many and D·K + K (classes), D·K + K (labels), D² + 3D + V (tokens, with the embedding again).
+    Parameters: (V + length + kinds)·D + 2D (embedding), 4D² + 2DF + 9D + F for each layer, and those of the head:
+    D² + D (pooled), D² + D + D·K + K (classes), D·K + K (labels), D² + 3D + V (tokens; its output matrix is the
+    embedding).
 
     Args:
         vocabulary: V.
         dim: D.
         depth: L, the number of layers.
-        heads: of the attention; they divide D.
+        heads: the number of attention heads, which divides D.
         hidden: F, the width inside the MLP; 4·D if not given.
         length: the number of positions.
         kinds: the number of segments.
-        segments: whether the caller says which segment each token is of.
-        padding: whether the caller says which tokens are there.
-        head: see above.
+        segments: whether `segment` is an input.
+        padding: whether `keep` is an input.
+        head: one of the table above.
         classes: K.
-        activation: of the MLP, and of the head of tokens.
-        eps: of the norms.
-        dropout: the share dropped in training: embeddings, weights, sublayers, hidden values.
+        activation: of the MLP, and of the head "tokens".
+        eps: ε of the norms.
+        dropout: the share dropped in training, of embeddings, attention weights, sublayer outputs and hidden values.
 
     Raises:
         ShapeError: the heads do not divide D, or a choice is unknown.
@@ -127,7 +128,7 @@ def bert(
 
 
 def _read(z: tn.Tensor, head: str | None, activation: str, ln: tn.Graph) -> Any:
-    """What a head makes of all tokens."""
+    """Applies a head to the vectors of all tokens."""
     if head in ("pooled", "classes"):
         y = tn.layer(POOLED, inputs="x", f="D")(z, scope="pool")
         return projection("D", "K")(y, scope="head") if head == "classes" else y

@@ -1,6 +1,6 @@
-"""What every Transformer is made of, besides attention: norms, feed-forward, residuals, embeddings.
+"""The parts of a Transformer besides attention: norms, feed-forward layers, residuals, embeddings.
 
-Each is a layer, called as `layer(x, scope="name")` inside a model.
+Each is a layer that a model calls as `layer(x, scope="name")`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = [
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
 
 LOGITS = "logits[b,n,v] = h[b,n,c] * E[v,c]"
-"""The output layer of a language model, whose matrix may be that of its embedding."""
+"""The output layer of a language model; its matrix may be that of the embedding."""
 
 SHIFTED = "y[b,n,v] = x[b,n,v] + bias[v]"
 """Logits with a bias."""
 
 
 def activated(name: str, value: str) -> str:
-    """The text of an activation of a value.
+    """The expression that applies an activation to the expression `value`.
 
     Example:
         >>> activated("gelu", "x[b,c]"), activated("quick_gelu", "x[b,c]")
@@ -55,7 +55,7 @@ def activated(name: str, value: str) -> str:
 def norm(dim: Size, eps: float = 1e-5, *, bias: bool = True) -> tn.Graph:
     """y = γ ⊙ (x − μ)/√(σ² + ε) + β over the last axis.
 
-    Input x[..., c], output y[..., c]; 2·dim parameters, `gain` (γ) and `bias` (β).
+    Input: x[..., c]. Output: y[..., c]. Parameters: 2·dim, `gain` (γ) and `bias` (β).
 
     Args:
         dim: the width.
@@ -78,7 +78,7 @@ def norm(dim: Size, eps: float = 1e-5, *, bias: bool = True) -> tn.Graph:
 def rms_norm(dim: Size, eps: float = 1e-6) -> tn.Graph:
     """y = γ ⊙ x/√(mean(x²) + ε) over the last axis.
 
-    Input x[..., c], output y[..., c]; dim parameters, `gain` (γ).
+    Input: x[..., c]. Output: y[..., c]. Parameters: dim, `gain` (γ).
 
     Args:
         dim: the width.
@@ -102,13 +102,13 @@ def rms_norm(dim: Size, eps: float = 1e-6) -> tn.Graph:
 def projection(dim: Size, out: Size, *, bias: bool = True, start: float | str | None = None) -> tn.Graph:
     """y = W·x + b over the last axis.
 
-    Input x[..., c], output y[..., o]; dim·out parameters, and out more with the bias.
+    Input: x[..., c]. Output: y[..., o]. Parameters: dim·out, and out for the bias.
 
     Args:
         dim: the width of x.
         out: the width of y.
         bias: whether b is added.
-        start: the standard deviation W starts with, or "zeros"; derived if not given.
+        start: the initial standard deviation of W, or "zeros"; derived from the equation if not given.
 
     Example:
         >>> tn.parameter_formula(projection("D", "K"))
@@ -125,17 +125,17 @@ def feed_forward(
 ) -> tn.Graph:
     """y = W₂·f(W₁·x + b₁) + b₂ at every position.
 
-    Input x[..., c], output y[..., c]; 2·dim·hidden + hidden + dim parameters.
+    Input: x[..., c]. Output: y[..., c]. Parameters: 2·dim·hidden, and hidden + dim for the biases.
 
     Args:
         dim: the width of x and y.
-        hidden: the width between.
+        hidden: the width of the hidden layer.
         activation: f: "gelu", "gelu_tanh", "quick_gelu" (x·σ(1.702·x)), "relu", "silu" or "tanh".
         dropout: the share of hidden values dropped in training.
         bias: whether b₁ and b₂ are added.
 
     Raises:
-        ShapeError: there is no such activation.
+        ShapeError: the activation is unknown.
 
     Source: Vaswani et al. (2017), eq. 2; thesis eq. 2.10.18.
 
@@ -157,19 +157,19 @@ def feed_forward(
 def gated_feed_forward(
     dim: Size, hidden: Size, *, activation: str = "silu", dropout: float = 0.0, bias: bool = False
 ) -> tn.Graph:
-    """y = W₂·(f(W₁·x) ⊙ W₃·x) at every position, a gated linear unit; SwiGLU with f = silu.
+    """y = W₂·(f(W₁·x) ⊙ W₃·x) at every position: a gated linear unit, SwiGLU if f = silu.
 
-    Input x[..., c], output y[..., c]; 3·dim·hidden parameters, and 2·hidden + dim more with biases.
+    Input: x[..., c]. Output: y[..., c]. Parameters: 3·dim·hidden, and 2·hidden + dim for the biases.
 
     Args:
         dim: the width of x and y.
-        hidden: the width between.
+        hidden: the width of the hidden layer.
         activation: f, as in `feed_forward`.
         dropout: the share of hidden values dropped in training.
         bias: whether b₁, b₃ and b₂ are added.
 
     Raises:
-        ShapeError: there is no such activation.
+        ShapeError: the activation is unknown.
 
     Source: Shazeer (2020), "GLU variants improve Transformer", eq. 5 and 6.
 
@@ -192,7 +192,7 @@ def gated_feed_forward(
 
 @functools.cache
 def residual(dropout: float = 0.0) -> tn.Graph:
-    """z = x + SubLayer(x), given both: inputs x[...] and y[...] (thesis eq. 2.3.7).
+    """z = x + y, where y = SubLayer(x): inputs x[...] and y[...] (thesis eq. 2.3.7).
 
     Args:
         dropout: the share of y dropped in training.
@@ -221,7 +221,7 @@ def sublayer(
         x: the tensor.
         compute: the sublayer.
         normed: the norm.
-        pre: whether the norm stands before the sublayer.
+        pre: whether the norm comes before the sublayer.
         scope: the scope of the norm.
         dropout: the share of the sublayer's output dropped in training.
     """
@@ -233,12 +233,12 @@ def sublayer(
 def looking(
     attend: tn.Graph, others: Sequence[tn.Tensor], besides: list[tn.Tensor]
 ) -> Callable[[tn.Tensor], Any]:
-    """An attention as a sublayer of its first input.
+    """An attention as a function of its first input, for `sublayer`.
 
     Args:
         attend: the attention.
         others: its other inputs.
-        besides: takes what it gives besides its output, such as all keys and values so far.
+        besides: a list to which its further outputs are appended, such as all keys and values so far.
     """
 
     def look(h: tn.Tensor) -> Any:
@@ -254,16 +254,16 @@ def looking(
 def encoder_layer(
     attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, *, pre: bool = True, dropout: float = 0.0
 ) -> tn.Graph:
-    """x′ = x + Attention(LN(x)), x″ = x′ + MLP(LN(x′)); with the norms after the sums if not `pre`.
+    """x′ = x + Attention(LN(x)), x″ = x′ + MLP(LN(x′)); without `pre` the norms come after the sums.
 
-    Inputs are those of the attention: x[b, i, c], then what it takes besides. Output z[b, i, c], and what else the
-    attention gives. The parts have the scopes `attention`, `mlp`, `norm1` and `norm2`.
+    The inputs are those of the attention: x[b, i, c], then its others. The outputs are z[b, i, c], then the further
+    outputs of the attention. The parts have the scopes `attention`, `mlp`, `norm1` and `norm2`.
 
     Args:
         attend: the attention.
         mlp: the feed-forward layer.
         normed: the norm.
-        pre: whether norms stand before the sublayers.
+        pre: whether norms come before the sublayers.
         dropout: the share of each sublayer's output dropped in training.
     """
 
@@ -281,7 +281,7 @@ def encoder_layer(
 
 
 def taken(graph: tn.Graph) -> list[str]:
-    """The inputs of a graph, as those of a model around it are declared."""
+    """Declarations of the inputs of a graph, to be those of a model around it."""
     return [str(leaf).removesuffix(": input") for leaf in graph.inputs]
 
 
@@ -289,13 +289,13 @@ def taken(graph: tn.Graph) -> list[str]:
 def embedding(vocabulary: Size, dim: Size, *, scale: bool = False) -> tn.Graph:
     """y[b, n] = E[t[b, n]]: the vectors of tokens.
 
-    Input t[b, n] of whole numbers from 0, output y[b, n, c]; vocabulary·dim parameters.
+    Input: t[b, n] of integers from 0. Output: y[b, n, c]. Parameters: vocabulary·dim.
 
     Args:
         vocabulary: the number of tokens.
         dim: the width.
-        scale: whether the vectors are multiplied by √dim (Vaswani et al. 2017, §3.4), and E starts
-            with variance 1/dim; it starts with a standard deviation of 0.02 otherwise.
+        scale: whether the vectors are multiplied by √dim (Vaswani et al. 2017, §3.4) and E is initialized
+            with variance 1/dim; otherwise its initial standard deviation is 0.02.
 
     Example:
         >>> print(embedding(100, 8).equations[0])

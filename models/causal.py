@@ -1,8 +1,8 @@
-"""Language models that only look back: what GPT-2 and Llama have in common.
+"""Causal language models: the parts that GPT-2 and Llama have in common.
 
-P(t_{n+1} | t_1 … t_n) = softmax(E·LN(z_L[n])),  each layer with attention of queries to keys not after them.
+P(t_{n+1} | t_1 … t_n) = softmax(E·LN(z_L[n])),  where a query of each layer attends to the keys up to its position.
 
-Step by step, keys and values of all tokens so far are inputs, and outputs with those of the new tokens.
+To decode step by step, the keys and values of earlier tokens are inputs. The outputs append those of the new tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["language_model", "masks"]
 
 
 def masks(padding: bool) -> list[str]:
-    """The names of the masks."""
+    """The names of the masks of the attention."""
     return ["causal", *(["padding"] if padding else [])]
 
 
@@ -36,23 +36,23 @@ def language_model(
     padding: bool,
     past: bool,
 ) -> tn.Graph:
-    """A language model of one kind of layer.
+    """A language model of equal layers.
 
-    Inputs t[b, n] of tokens; with padding keep[b, n], or keep[b, past + n] of all so far, nonzero at tokens that are
-    there; with `past` the stored keys and values of each layer: keys0, values0, keys1, … Output logits[b, n, V], or
-    vectors [b, n, D]; with `past` then all keys and values, in the same order.
+    Inputs: t[b, n] of tokens; with `padding` keep[b, n], nonzero at tokens that are not padding; with `past` the stored
+    keys and values of each layer: keys0, values0, keys1, … With both, keep[b, past + n] covers stored tokens too.
+    Outputs: logits[b, n, V], or vectors [b, n, D]; with `past` then all keys and values, in the same order.
 
     Args:
-        embed: makes vectors of tokens.
-        layer: takes vectors, and what its attention takes besides.
+        embed: computes the vectors of tokens.
+        layer: takes the vectors, then the further inputs of its attention.
         normed: the last norm.
-        sizes: of the model: V, D and those of the layer.
+        sizes: the sizes of the model: V, D and those of the layer.
         depth: the number of layers.
         stored: the axes of stored keys and values, such as "[b,h,past,d:D/h]".
         logits: whether there is an output layer.
-        tied: whether its matrix is that of the embedding.
-        padding: whether the caller says which tokens are there.
-        past: whether to go on from stored keys and values.
+        tied: whether the output matrix is that of the embedding.
+        padding: whether `keep` is an input.
+        past: whether to continue from stored keys and values.
     """
     inputs = {"t": "t[b,n]", **when(padding, keep="keep[b,j:past + n]" if past else "keep[b,n]")}
     kept = [f"{what}{number}" for number in range(depth) for what in ("keys", "values")] if past else []

@@ -1,4 +1,4 @@
-"""Settings of layers and models, checked by their annotations before anything is built of them."""
+"""Checks the settings of layers and models against their annotations before anything is built."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ P = ParamSpec("P")
 
 
 def checked(make: Callable[P, Graph]) -> Callable[P, Graph]:
-    """`make`, with settings that have the names and the types of its signature, or an error that says so.
+    """Wraps `make` so that its settings are checked against the names and types of its signature.
 
-    Whole numbers of any library become `int`, numbers `float`, lists and arrays `tuple`.
+    Integers of any library become `int`, numbers `float`, lists and arrays `tuple`.
 
     Raises:
-        ShapeError: a setting is unknown, missing, or of another type than its annotation.
+        ShapeError: a setting is unknown, missing, or does not have the type of its annotation.
 
     Example:
         >>> @checked
@@ -58,7 +58,11 @@ def checked(make: Callable[P, Graph]) -> Callable[P, Graph]:
 def _bound(
     maker: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> inspect.BoundArguments:
-    """The settings by name."""
+    """The settings of a call by name.
+
+    Raises:
+        ShapeError: a setting is unknown, missing or given twice.
+    """
     known = signature.parameters
     fix = f"its settings: {', '.join(known)}"
     for name in kwargs:
@@ -66,7 +70,7 @@ def _bound(
             raise ShapeError(f"'{maker}' has no setting '{name}'", fix=near(name, known) + fix)
     try:
         given = signature.bind_partial(*args, **kwargs)
-    except TypeError as error:  # too many, or one by its place and by its name
+    except TypeError as error:  # too many, or one given by position and by name
         raise ShapeError(f"'{maker}' has {error}", fix=fix) from None
     missing = [
         name for name, each in known.items() if each.default is each.empty and name not in given.arguments
@@ -86,11 +90,11 @@ def _unfit(maker: str, setting: inspect.Parameter, value: Any, kind: Any) -> Sha
 
 
 def _read(value: Any, kind: Any, name: str) -> Any:
-    """`value` as one of its kind.
+    """`value` converted to the annotation `kind`.
 
     Raises:
-        TypeError: it is none.
-        TensornetError: it is a size that cannot be.
+        TypeError: it does not have that type.
+        TensornetError: it is an invalid size.
     """
     parts = get_args(kind)
     match get_origin(kind) or kind:
@@ -115,7 +119,7 @@ def _read(value: Any, kind: Any, name: str) -> Any:
 
 
 def _first(value: Any, kinds: Sequence[Any], name: str) -> Any:
-    """`value` as one of the first kind that it fits."""
+    """`value` converted to the first of `kinds` that it fits."""
     for kind in kinds:
         try:
             return _read(value, kind, name)
@@ -146,7 +150,7 @@ def _number(value: Any) -> float:
 
 
 def _size(value: Any, name: str) -> Any:
-    """A size: as it is if it is an expression or its text, once it has been read."""
+    """A checked size: an integer if it is constant; otherwise the expression or its text, unchanged."""
     if not isinstance(value, str) and not hasattr(value, "free_symbols") and not size_names(value):
         value = _whole(value)
     read = read_sizes({name: value})[name]
@@ -154,7 +158,7 @@ def _size(value: Any, name: str) -> Any:
 
 
 def _shown(kind: Any) -> str:
-    """What an annotation asks for."""
+    """An annotation in words, for an error message."""
     parts = get_args(kind)
     match get_origin(kind) or kind:
         case origin if origin is Union or origin is UnionType:

@@ -48,8 +48,8 @@ def transformer_classifier(
 ) -> tn.Graph:
     """A Transformer encoder that classifies texts.
 
-    Inputs t[b, n] of tokens, and with padding keep[b, n], nonzero at tokens that are there; output
-    logits[b, K].
+    Inputs: t[b, n] of tokens; with `padding` keep[b, n], nonzero at tokens that are not padding.
+    Output: logits[b, K].
 
     Args:
         vocabulary: the number of tokens.
@@ -57,8 +57,8 @@ def transformer_classifier(
         dim, depth, heads, hidden, pre, positions, length, scale, activation, bias, out_bias, eps,
             dropout: as in `transformer`.
         embedding_norm: whether a norm follows the embedding and its positions.
-        pool: what is made of the positions: their "max", their "mean", or the "first".
-        padding: whether the caller says which tokens are there.
+        pool: how positions are reduced to one vector: their "max", their "mean", or the "first".
+        padding: whether `keep` is an input.
 
     Raises:
         ShapeError: the heads do not divide the width, or a choice is unknown.

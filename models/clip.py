@@ -1,7 +1,7 @@
-"""The two towers of CLIP: images and texts as vectors that are alike where they belong together.
+"""CLIP: an image encoder and a text encoder whose vectors are similar for an image and its text.
 
 z₀ = LN([x_class; x_p¹E; …; x_pᴺE] + E_pos),  I = W_I·LN(z_L⁰)          an image
-z₀ = [E(t₁); …; E(t_n)] + E_pos,  no token sees a later one,  T = W_T·LN(z_L at the last token)
+z₀ = [E(t₁); …; E(t_n)] + E_pos,  causal attention,  T = W_T·LN(z_L at the last token)      a text
 
 Radford et al. (2021), "Learning transferable visual models from natural language supervision".
 """
@@ -40,7 +40,7 @@ LAST = {
     "end": "at[b,n] = hardmax[n](where(t[b,n] == {end}, 1, 0))",
 }
 TAKEN = "y[b,c] = at[b,n] * x[b,n,c]"
-"""The vector of the first token that is chosen."""
+"""The vector of the token at which `at` is 1: the first that matches."""
 
 
 @checked
@@ -59,9 +59,9 @@ def clip_vision(
     eps: float = 1e-5,
     dropout: float = 0.0,
 ) -> tn.Graph:
-    """The tower of images: a Vision Transformer with a norm before its layers, and no bias of patches.
+    """The image encoder: a Vision Transformer with a norm before its layers and no bias in the patch embedding.
 
-    Input x[b, C, H, W], output y[b, E], or y[b, D] if nothing is projected, or all tokens [b, N+1, D] without a pool.
+    Input: x[b, C, H, W]. Output: y[b, E]; y[b, D] without a projection; all tokens [b, N+1, D] without a pool.
 
     Parameters: P²·C·D (E), D (class token), (N+1)·D (positions), 4D² + 2DF + 9D + F for each layer, 4D (the norms),
     D·E (the projection).
@@ -71,15 +71,15 @@ def clip_vision(
         patch: P; it divides H and W.
         dim: D.
         depth: L, the number of layers.
-        heads: of the attention; they divide D.
+        heads: the number of attention heads, which divides D.
         hidden: F, the width inside the MLP; 4·D if not given.
-        out: E, the width that images and texts have in common, or none.
+        out: E, the common width of image and text vectors; None for no projection.
         channels: C.
-        pool: "token", the norm of the class token; or none, and then no projection.
+        pool: "token", the norm of the class token; or None, which also omits the projection.
         activation, eps, dropout: as in `vit`.
 
     Raises:
-        ShapeError: the patch does not divide the image, or the heads the width.
+        ShapeError: the patch does not divide the image, or the heads do not divide the width.
 
     Source: Radford et al. (2021), §2.4.
 
@@ -126,10 +126,10 @@ def clip_text(
     eps: float = 1e-5,
     dropout: float = 0.0,
 ) -> tn.Graph:
-    """The tower of texts: a Transformer whose tokens see none after themselves.
+    """The text encoder: a Transformer with causal attention.
 
-    Inputs t[b, n] of tokens, and with padding keep[b, n], nonzero at tokens that are there; output y[b, E], or
-    y[b, D] if nothing is projected, or all tokens [b, n, D] without a pool.
+    Inputs: t[b, n] of tokens; with `padding` keep[b, n], nonzero at tokens that are not padding. Output: y[b, E];
+    y[b, D] without a projection; all tokens [b, n, D] without a pool.
 
     Parameters: V·D (tokens), length·D (positions), 4D² + 2DF + 9D + F for each layer, 2D (the norm), D·E.
 
@@ -137,13 +137,13 @@ def clip_text(
         vocabulary: V.
         dim: D.
         depth: L, the number of layers.
-        heads: of the attention; they divide D.
+        heads: the number of attention heads, which divides D.
         hidden: F, the width inside the MLP; 4·D if not given.
-        out: E, the width that images and texts have in common, or none.
+        out: E, the common width of image and text vectors; None for no projection.
         length: the number of positions.
-        end: the token that ends a text, whose first is what is read; the largest of all tokens if not given.
-        pool: "token", the vector at the end of the text; or none, and then no projection.
-        padding: whether the caller says which tokens are there.
+        end: the token that ends a text, read at its first occurrence; the largest token of the text if not given.
+        pool: "token", the vector at the end of the text; or None, which also omits the projection.
+        padding: whether `keep` is an input.
         activation, eps, dropout: as in `vit`.
 
     Raises:
@@ -180,7 +180,7 @@ def clip_text(
 
 
 def _layer(activation: str, eps: float, dropout: float, *, causal: bool, padding: bool = False) -> tn.Graph:
-    """One layer of either tower."""
+    """One layer of either encoder."""
     mask = [*(["causal"] if causal else []), *(["padding"] if padding else [])]
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
     return encoder_layer(attention("D", "h", mask=mask), mlp, norm("D", eps), dropout=dropout)

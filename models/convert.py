@@ -1,7 +1,7 @@
-"""Models of other libraries as graphs and parameters: Hugging Face `transformers`, and torch itself.
+"""Conversion of models of Hugging Face `transformers` and of torch into graphs and parameters.
 
-A model is known by its class, its configuration becomes settings, and each of our parameters is found
-under the name it has there (`#` stands for the number of a layer).
+The class of a model selects its converter, and its configuration becomes settings. Each of our parameters is
+looked up by its name in the other library (`#` is the number of a layer).
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ def from_transformers(model: Any, **changes: Any) -> tuple[tn.Graph, Parameters]
     | MarianMTModel | the same | logits |
 
     Args:
-        model: a model of one of these classes, or of one derived from it that computes the same. The
-            graph is the model as it evaluates: what it drops in training, `dropout=` says anew.
+        model: a model of one of these classes, or of a derived class that computes the same. The
+            graph is that of `model.eval()`; give `dropout=` to train with dropout.
         **changes: settings of our model that the configuration does not fix, such as
             `two_streams=True, mask="permutation", segments=True, memory=True` for XLNet, whose
-            masks are nonzero where something may be seen; `mask=True` for the Perceiver; `padding=True` for
-            Marian, BERT, GPT-2, Llama and the texts of CLIP; `segments=True` for BERT; `past=True` for GPT-2 and
-            Llama, which then write step by step, from stored keys and values. With causal attention
-            (`attn_type="uni"`) XLNet's query stream never sees its own token here; theirs does unless a
-            permutation mask forbids it.
+            masks are nonzero at positions that may be seen; `mask=True` for the Perceiver; `padding=True` for
+            Marian, BERT, GPT-2, Llama and the text encoder of CLIP; `segments=True` for BERT; `past=True` for GPT-2
+            and Llama, to decode step by step from stored keys and values. With causal attention
+            (`attn_type="uni"`) XLNet's query stream never sees its own token here; in `transformers` it does
+            unless a permutation mask forbids it.
 
     Returns:
-        The graph, and name to parameter: the model's own tensors, detached and in the shapes of the
-        graph, or copies of those that lie transposed there (GPT-2); `tensornet.to_backend` moves them to
-        another library. Its buffers are constants of the graph.
+        The graph, and a dictionary from names to parameters. These are the model's own tensors, detached and in
+        the shapes of the graph; transposed weights (GPT-2) are copied. `tensornet.to_backend` moves them to
+        another library. Buffers of the model become constants of the graph.
 
     Raises:
-        ShapeError: the class, its configuration or a change is not supported.
+        ShapeError: the class, its configuration or a setting is not supported.
 
     Example:
         >>> from transformers import ViTConfig, ViTModel
@@ -95,20 +95,20 @@ def from_torch(module: Any, **changes: Any) -> tuple[tn.Graph, Parameters]:
     | torch.nn.RNN, LSTM, GRU | x[b, t, i] | output; with `states=True` from h0 (and c0), and the last ones |
     | MarianModel, MarianMTModel (transformers) | input_ids[b, m], decoder_input_ids[b, n] | as there |
 
-    The batch comes first in our graphs, whatever `batch_first` says.
+    The batch axis comes first in our graphs, for any value of `batch_first`.
 
     Args:
-        module: a module of one of these classes, or of one derived from it that computes the same.
-        **changes: settings of our model besides: `padding=True` for the masks of a Transformer, `causal=`
-            where attention looks ahead or not, `mask=` and `weights=` for attention, `dropout=` where
-            the module has several rates; `inputs="x[b,c:3,i:32,j:32]"`, the input of a Sequential, where its layers
-            do not tell it: x[b, c] if they begin with a Linear.
+        module: a module of one of these classes, or of a derived class that computes the same.
+        **changes: further settings of our model: `padding=True` for the masks of a Transformer, `causal=` for
+            whether its attention is causal, `mask=` and `weights=` for attention, `dropout=` if the module has
+            several rates. `inputs="x[b,c:3,i:32,j:32]"` declares the input of a Sequential whose layers do not
+            determine it; it is x[b, c] if they begin with a Linear.
 
     Returns:
-        The graph, and name to parameter, as `from_transformers` returns them.
+        The graph and the parameters by name, as `from_transformers` returns them.
 
     Raises:
-        ShapeError: the class, its settings or a change is not supported.
+        ShapeError: the class, its settings or a change of them is not supported.
 
     Example:
         >>> import torch
@@ -160,7 +160,7 @@ def _parameter(graph: tn.Graph, leaf: Any, theirs: Made, state: Mapping[str, Any
 
 
 def _check_ties(made: Mapping[str, Made], trained: Mapping[str, Any]) -> None:
-    """Refuses what is one parameter there and two here, as training would part them."""
+    """Raises an error if two of our parameters are one in the model, since training would separate them."""
     seen: dict[Any, str] = {}
     for ours, each in made.items():
         same = (*(id(trained.get(key, key)) for key in each.keys), each.make)
@@ -172,7 +172,7 @@ def _check_ties(made: Mapping[str, Made], trained: Mapping[str, Any]) -> None:
 
 
 def _with_constants(graph: Graph, values: Mapping[str, Any]) -> Graph:
-    """The graph with parameters that are fixed, as buffers are."""
+    """The graph with the parameters named in `values` turned into constants, for the buffers of a model."""
     leaves = tuple(
         replace(
             leaf,

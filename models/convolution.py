@@ -1,4 +1,4 @@
-"""Convolutions, their kernels dense or factorized: a layer, a residual block, and what the Perceiver begins with."""
+"""Convolutions with dense or factorized kernels: a layer, a residual block, and the stem of the Perceiver."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .dimensions import Size, divided, hygienic, positive
 __all__ = ["convolution", "convolutional_stem", "residual_block"]
 
 FORMS = ("dense", "separable", "tucker2", "tucker", "cp", "tt", "low_rank", "tr")
-"""Those of a kernel, whose dimensions are of one part each."""
+"""The factorizations of a kernel, which do not split its modes into parts."""
 
 SPACE, MADE, INNER = "hwd", "pql", "uvk"
-"""The axes of the operand, of the result and of the kernel, in each dimension."""
+"""The axes of the operand, of the result and of the kernel in each spatial dimension."""
 
 
 @dataclass(frozen=True)
 class _Dimension:
-    """One dimension of a convolution."""
+    """The settings of one spatial dimension of a convolution."""
 
     kernel: int
     stride: int
@@ -48,10 +48,10 @@ def convolution(
     rank: Rank = "same",
     bias: bool = True,
 ) -> tn.Graph:
-    """y[b,o,p,…] = Σ x[b,c,s·p + d·u,…] · F[o,c,u,…] + β[o], over an input with zeros around it.
+    """y[b,o,p,…] = Σ x[b,c,s·p + d·u,…] · F[o,c,u,…] + β[o], over an input padded with zeros.
 
-    Input x[b, C, H, …], output y[b, O, ⌊(H + 2·padding − dilation·(K − 1) − 1)/stride⌋ + 1, …], of one to three
-    dimensions, whose sizes stay open.
+    Input: x[b, C, H, …] with one to three spatial dimensions, whose sizes stay open. Output: y[b, O, P, …] with
+    P = ⌊(H + 2·padding − dilation·(K − 1) − 1)/stride⌋ + 1.
 
     | factorization | F[o,c,u,v] = | ranks |
     |---|---|---|
@@ -64,24 +64,24 @@ def convolution(
     | tr | a ring of cores | one for each |
     | low_rank | Σ_r U[o,r]·V[r,c,u,v] | one |
 
-    The planner finds the order in which factors are applied: of tucker2 a 1 × 1, the core, and a 1 × 1.
+    The planner chooses the order in which factors are applied: for tucker2 a 1 × 1, the core, and a 1 × 1.
 
     Args:
         channels: C.
         out: O.
-        kernel: K, once or for each dimension.
-        dimensions: how many there are, where all settings are said once.
-        stride: how far the kernel moves, once or for each dimension.
-        padding: zeros before and after, once or for each dimension.
-        dilation: how far its elements are apart, once or for each dimension.
-        groups: into how many both channels are divided, each convolved with its own kernel: F has all outputs, and
-            the channels of one group, whose factor the groups share.
-        factorization: one of the above, in any case.
+        kernel: K, one number or one for each dimension.
+        dimensions: the number of spatial dimensions, if no setting is a sequence.
+        stride: the step of the kernel, one number or one for each dimension.
+        padding: the zeros before and after, one number or one for each dimension.
+        dilation: the distance of kernel elements, one number or one for each dimension.
+        groups: the number of groups of input and output channels; each group has its own kernel. F has all outputs
+            and the input channels of one group, whose factor the groups share.
+        factorization: one of the table above, in upper or lower case.
         rank: of a factorized kernel: 'same', a fraction of its parameters, an int, or one for each rank.
         bias: whether β is added.
 
     Raises:
-        ShapeError: settings do not fit, or ranks are asked for at a symbolic C or O.
+        ShapeError: settings do not fit, or a factorization needs ranks and C or O is symbolic.
 
     Source: LeCun et al. (1989); Lebedev et al. (2015) for cp, Kim et al. (2016) for tucker2, Chollet (2017) for
     separable.
@@ -130,7 +130,7 @@ def _dimensions(
     dilation: int | Sequence[int],
     dimensions: int,
 ) -> tuple[_Dimension, ...]:
-    """The dimensions that settings say, once or for each."""
+    """The settings of each dimension, from one number for all or a sequence."""
     settings = {
         "kernel": (kernel, 1),
         "stride": (stride, 1),
@@ -153,7 +153,7 @@ def _dimensions(
 
 
 def _windows(dimensions: Sequence[_Dimension]) -> str:
-    """Where the operand is read: `2*p+u, q+2*v`."""
+    """The indices at which the operand is read, such as `2*p+u,q+2*v`."""
 
     def term(step: int, axis: str) -> str:
         return axis if step == 1 else f"{step}*{axis}"
@@ -167,7 +167,7 @@ def _windows(dimensions: Sequence[_Dimension]) -> str:
 def _kernel(
     kind: str, channels: Size, out: Size, kernel: Sequence[int], rank: Rank
 ) -> tuple[str, dict[str, Size]]:
-    """The kernel as an expression, and the ranks in it."""
+    """The kernel as an expression, and the sizes of its rank axes."""
     inner = tuple(INNER[: len(kernel)])
     if kind == "dense":
         return f"F[o,c,{','.join(inner)}]", {}
@@ -184,7 +184,7 @@ def _kernel(
 
 
 def _tucker2(channels: int, out: int, inner: tuple[str, ...], kernel: Sequence[int], rank: Rank) -> Factored:
-    """The form of Tucker whose modes are the channels alone."""
+    """A Tucker decomposition of the channel modes only."""
     count = 1
     for size in kernel:
         count *= size
@@ -207,16 +207,16 @@ def residual_block(
 ) -> tn.Graph:
     """y = relu(γ₂ ⊙ (F₂ ∗ relu(γ₁ ⊙ (F₁ ∗ x) + β₁)) + β₂ + x), the block of residual networks.
 
-    Input x[b, C, H, W], output y[b, O, ⌈H/stride⌉, ⌈W/stride⌉]; both kernels are 3 × 3, with zeros around. Where
-    channels or sizes change, x goes through a 1 × 1 kernel of the same stride, with γ₃ and β₃. Each γ and β is
-    what a batch normalisation comes to once its statistics are fixed.
+    Input: x[b, C, H, W]. Output: y[b, O, ⌈H/stride⌉, ⌈W/stride⌉]. Both kernels are 3 × 3 with zero padding. If
+    channels or sizes change, x is convolved with a 1 × 1 kernel of the same stride, with γ₃ and β₃. Each γ and β
+    represents a batch normalization with fixed statistics.
 
     Args:
         channels: C.
         out: O.
-        stride: of the first convolution.
-        factorization: of both 3 × 3 kernels, see `convolution`.
-        rank: of factorized kernels, see `convolution`.
+        stride: the stride of the first convolution.
+        factorization: the form of both 3 × 3 kernels, as for `convolution`.
+        rank: the rank of factorized kernels, as for `convolution`.
 
     Raises:
         ShapeError: settings do not fit.
@@ -250,7 +250,7 @@ def residual_block(
     return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), {"C": channels})
 
 
-# ---------------------------------------------------------------------------- what the Perceiver begins with
+# ---------------------------------------------------------------------------- the stem of the Perceiver
 
 STEM = """
     padded[b,c,i,j] = pad(x[b,c,i,j], i=(3,3), j=(3,3))
@@ -258,10 +258,10 @@ STEM = """
     a[b,o,p,q]      = relu(gain[o] * z[b,o,p,q] + bias[o])
     y[b,o,r,s]      = max[k,l](a[b,o,2*r+k,2*s+l])
 """
-"""7 × 7 of stride 2, a gain and a bias for each channel, ReLU, the largest of 3 × 3 of stride 2."""
+"""A 7 × 7 convolution of stride 2, a gain and a bias for each channel, ReLU, a 3 × 3 max-pool of stride 2."""
 
 STEM_FORMS = tuple(form for form in FORMS if form not in ("tucker2", "separable"))
-"""Those of its kernel."""
+"""The factorizations of the kernel of the stem."""
 
 
 @checked
@@ -274,22 +274,23 @@ def convolutional_stem(
     factorization: str = "dense",
     rank: Rank = "same",
 ) -> tn.Graph:
-    """y = max-pool(relu(γ ⊙ (F ∗ x) + β)): a quarter of the height and of the width.
+    """y = max-pool(relu(γ ⊙ (F ∗ x) + β)): reduces height and width to about a quarter.
 
-    Input x[b, C, H, W], output y[b, O, ⌊(⌈H/2⌉ − 1)/2⌋, …]; 49·C·O + 2·O parameters. γ and β are
-    what a batch normalisation comes to once its statistics are fixed. The kernel F[o,c,u,v] may be a product
-    of factors, over its four modes as `linear` has them over those of a weight.
+    Input: x[b, C, H, W]. Output: y[b, O, ⌊(⌈H/2⌉ − 1)/2⌋, …]. Parameters: 49·C·O + 2·O. γ and β represent a batch
+    normalization with fixed statistics. The kernel F[o,c,u,v] may be factorized over its four modes, as `linear`
+    factorizes a weight.
 
     Args:
         height: H, at least 5.
         width: W, at least 5.
         channels: C.
         out: O.
-        factorization: of the kernel: dense, tucker, cp, tt, tr or low_rank, in any case.
-        rank: of the factorized kernel: 'same', a fraction of its 49·C·O parameters, an int, or one for each rank.
+        factorization: the form of the kernel: dense, tucker, cp, tt, tr or low_rank, in upper or lower case.
+        rank: of a factorized kernel: 'same', a fraction of its 49·C·O parameters, an int, or one for each rank.
 
     Raises:
-        ShapeError: the image is too small; factorization or rank does not fit, or is asked for at a symbolic C or O.
+        ShapeError: the image is too small, factorization or rank does not fit, or a factorization needs ranks and
+            C or O is symbolic.
 
     Source: Jaegle et al. (2022), appendix: the convolutional preprocessing of images.
 

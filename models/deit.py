@@ -1,4 +1,4 @@
-"""The data-efficient image Transformer: a Vision Transformer that learns from a teacher by a token of its own.
+"""DeiT, the data-efficient image Transformer: a Vision Transformer with a second token for distillation.
 
 z₀  = [x_class; x_distill; x_p¹E; …; x_pᴺE] + E_pos,   then as `vit`
 y   = (W_c·z_L⁰ + b_c + W_d·z_L¹ + b_d) / 2                              (Touvron et al. 2021, §4)
@@ -22,12 +22,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     f"deit_{name}_16": {"dim": dim, "heads": heads}
     for name, dim, heads in [("ti", 192, 3), ("s", 384, 6), ("b", 768, 12)]
 }
-"""Touvron et al. (2021), table 1, distilled; those without the token are `vit_ti_16`, `vit_s_16` and `vit_b_16`."""
+"""The distilled models of Touvron et al. (2021), table 1. `vit_ti_16`, `vit_s_16`, `vit_b_16` lack the second token."""
 
 HEADS = ("both", "class")
 
 DISTILLED = "y[b,d] = z[b,1,d]"
-"""The token that learns from the teacher."""
+"""The distillation token, which learns from the teacher."""
 
 MEAN = "y[b,k] = (p[b,k] + q[b,k]) / 2"
 
@@ -51,25 +51,25 @@ def deit(
 ) -> tn.Graph:
     """A distilled Vision Transformer over images.
 
-    Input x[b, C, H, W], output logits[b, K]; without classes all tokens LN(z_L)[b, N+2, D], of which the first two
-    are of the class and of the teacher.
+    Input: x[b, C, H, W]. Output: logits[b, K]; without classes all tokens LN(z_L)[b, N+2, D]: the class token, the
+    distillation token and the patches.
 
-    Parameters: those of `vit`, 2·D (the token and its position) and D·K + K (its classifier) more.
+    Parameters: those of `vit`, 2·D (the second token and its position) and, with head="both", D·K + K (its classifier).
 
     Args:
         image: H and W, or one number for both.
         patch: P; it divides H and W. Patches need not be square.
         dim: D.
         depth: L, the number of layers.
-        heads: of the attention; they divide D.
+        heads: the number of attention heads, which divides D.
         hidden: F, the width inside the MLP; 4·D if not given.
-        classes: K, or none.
+        classes: K, or None for no classifier.
         channels: C.
-        head: "both": the mean of what both tokens say, as when evaluating; "class": what the class token says.
+        head: "both": the mean of the logits of both tokens, as in evaluation; "class": those of the class token.
         activation, qkv_bias, eps, dropout: as in `vit`.
 
     Raises:
-        ShapeError: the patch does not divide the image, or the heads the width.
+        ShapeError: the patch does not divide the image, or the heads do not divide the width.
 
     Source: Touvron et al. (2021), "Training data-efficient image transformers & distillation through attention".
 

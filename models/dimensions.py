@@ -1,4 +1,4 @@
-"""Checks of the sizes a model is built with, so that a mistake is told in the model's own words."""
+"""Checks of the sizes of a model; their errors name the settings of the model."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 else:
 
     class Size:
-        """A size of a layer: an integer, or a symbol or formula that stays in the formulas of the model."""
+        """A size of a layer: an integer, or a symbol or expression that the formulas of the model keep."""
 
 
 __all__ = ["Size", "chosen", "count", "divided", "hygienic", "pair", "positive", "real", "when"]
 
 
 MOST = 10_000
-"""More layers than anything has: a slip of the hand would build for hours."""
+"""The largest number of layers that is accepted; a typing error would otherwise take hours to build."""
 
 
 def divided(total: Size, parts: Size, what: str, into: str) -> Size:
-    """`total / parts`, which must be whole.
+    """`total / parts`, which must be an integer if both are known.
 
     Args:
         total: a size.
-        parts: how many parts.
-        what: what the total is called in an error.
-        into: what the parts are called.
+        parts: the number of parts.
+        what: the name of the total in an error.
+        into: the name of the parts in an error.
 
     Raises:
         ShapeError: both are integers and there is a remainder.
@@ -59,10 +59,10 @@ def divided(total: Size, parts: Size, what: str, into: str) -> Size:
 
 
 def count(number: object, what: str, least: int = 0) -> int:
-    """A number of layers and the like.
+    """A count, such as the number of layers.
 
     Raises:
-        ShapeError: it is no integer, less than `least`, or more than a machine can hold.
+        ShapeError: it is not an integer from `least` to `MOST`.
     """
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= MOST:
         raise ShapeError(f"{what}={number!r}", fix=f"give an integer from {least} to {MOST}")
@@ -73,7 +73,7 @@ def real(number: object, what: str, low: float, high: float = math.inf) -> float
     """A number from `low` to below `high`, as a float.
 
     Raises:
-        ShapeError: it is something else.
+        ShapeError: it is not a number in this range.
     """
     try:
         found = float(number)  # type: ignore[arg-type]
@@ -86,10 +86,10 @@ def real(number: object, what: str, low: float, high: float = math.inf) -> float
 
 
 def pair(size: Size | Sequence[Size], what: str) -> tuple[Size, Size]:
-    """A height and a width: one size for both, or two.
+    """A height and a width, from one size for both or from two.
 
     Raises:
-        ShapeError: it is neither.
+        ShapeError: there are not one or two sizes, or one is not positive.
     """
     found = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size, size)
     if len(found) != 2 or any(isinstance(each, int | float) and not positive(each) for each in found):
@@ -98,7 +98,7 @@ def pair(size: Size | Sequence[Size], what: str) -> tuple[Size, Size]:
 
 
 def when(condition: object, **found: Any) -> dict[str, Any]:
-    """What a model has by name under a condition, such as the sizes of axes; nothing else.
+    """The given names and values, such as sizes of axes, if a condition holds; otherwise none.
 
     Example:
         >>> {"D": 8, **when(2 > 1, h=4), **when(None, K=10)}
@@ -108,15 +108,15 @@ def when(condition: object, **found: Any) -> dict[str, Any]:
 
 
 def positive(size: object) -> bool:
-    """Whether it is an integer from 1."""
+    """Whether a size is an integer of at least 1."""
     return isinstance(size, int) and not isinstance(size, bool) and size > 0
 
 
 def chosen(value: str | None, options: Sequence[str | None], what: str) -> None:
-    """Checks a choice by name.
+    """Checks that a value is one of the options.
 
     Raises:
-        ShapeError: it is none of the options.
+        ShapeError: it is not.
     """
     if value not in options:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""GPT-2: a Transformer that writes, with learned positions and norms before its sublayers.
+"""GPT-2: a causal Transformer with learned positions and norms before its sublayers.
 
 z₀ = E(t_n) + P(n),   x = zₗ₋₁ + MSA(LN(zₗ₋₁)),   zₗ = x + MLP(LN(x)),   logits = E·LN(z_L)
 
@@ -52,31 +52,32 @@ def gpt2(
 ) -> tn.Graph:
     """GPT-2 over tokens.
 
-    Input t[b, n] of tokens, output logits[b, n, V] of the tokens that follow. To write, begin with `past=True` and
-    stored keys and values [b, h, 0, D/h] that are empty, and give those that come out to the next step:
+    Input: t[b, n] of tokens. Output: logits[b, n, V] of the next tokens. To generate text, use `past=True`: begin
+    with empty stored keys and values [b, h, 0, D/h], and pass the returned ones to the next step:
 
         logits, *stored = step(parameters, tokens, *stored)
 
-    so that each step computes its own tokens alone. Their arrays grow by a token a step; JAX compiles anew for each.
+    Each step then computes its own tokens only. The arrays grow by a token a step; JAX compiles again for each size.
 
-    Parameters: V·D + length·D (embedding), 4D² + 2DF + 9D + F for each layer, 2D (the last norm).
+    Parameters: V·D + length·D (embedding), 4D² + 2DF + 9D + F for each layer, 2D (the last norm), V·D
+    (the output matrix, unless tied).
 
     Args:
         vocabulary: V.
         dim: D.
         depth: L, the number of layers.
-        heads: of the attention; they divide D.
+        heads: the number of attention heads, which divides D.
         hidden: F, the width inside the MLP; 4·D if not given.
         length: the number of positions.
-        logits: whether the output is logits, or vectors [b, n, D].
+        logits: whether the output is logits instead of vectors [b, n, D].
         tied: whether the output matrix is the embedding.
-        padding: whether a further input keep[b, n] (with `past` keep[b, past + n], of all so far) says which tokens
-            are there; positions are counted with those that are not.
-        past: whether to go on from stored keys and values, keys0, values0, keys1, …, and to give all of them.
-        activation: of the MLP.
+        padding: whether keep[b, n] is a further input, nonzero at tokens that are not padding; with `past` it is
+            keep[b, past + n] and covers stored tokens too. Padding counts in the positions.
+        past: whether stored keys and values keys0, values0, keys1, … are inputs, and all of them outputs.
+        activation: the activation of the MLP.
         beta: the inverse temperature of the attention; 1/√(D/h) if not given.
-        eps: of the norms.
-        dropout: the share dropped in training: embeddings, weights, sublayers, hidden values.
+        eps: ε of the norms.
+        dropout: the share dropped in training, of embeddings, attention weights, sublayer outputs and hidden values.
 
     Raises:
         ShapeError: the heads do not divide D, or a choice is unknown.

@@ -1,4 +1,4 @@
-"""A linear layer over tensorized features, its weight dense or factorized.
+"""A linear layer over tensorized features, with a dense or factorized weight.
 
 y[…, (o₁…o_N)] = Σ x[…, (i₁…i_N)] · W[(o₁…o_N), (i₁…i_N)] + b[(o₁…o_N)]
 """
@@ -27,9 +27,9 @@ def linear(
     rank: Rank = "same",
     bias: bool = True,
 ) -> tn.Graph:
-    """y = W·x + b over features that are the composite of N modes.
+    """y = W·x + b over features that are a composite of N modes.
 
-    Input x[..., (i1…iN)], output y[..., (o1…oN)].
+    Input: x[..., (i1…iN)]. Output: y[..., (o1…oN)].
 
     | factorization | W = | parameters |
     |---|---|---|
@@ -46,19 +46,19 @@ def linear(
 
     Args:
         in_sizes: I₁ … I_N, whose product is the number of input features; up to 12 modes.
-        out_sizes: O₁ … O_N, as many (for `dense` any number).
-        factorization: one of the above, in any case.
-        rank: 'same' for full rank, a float for a fraction of the ∏ Oₖ·∏ Iₖ dense parameters (the
-            nearest number that ranks can give, the bias not counted), an int, or one for each rank:
-            2N for tucker (outputs, then inputs) and tr, 1 for cp, kronecker, low_rank and btt, 2N−1 for tt,
-            N−1 for blocktt; monarch has none.
+        out_sizes: O₁ … O_N, the same number of modes (for `dense` any number).
+        factorization: one of the table above, in upper or lower case.
+        rank: 'same' for full rank, a float for a fraction of the ∏ Oₖ·∏ Iₖ dense parameters (the nearest that
+            integer ranks reach, without the bias), an int for all ranks, or one int for each rank: 2N for
+            tucker (outputs, then inputs) and tr, 1 for cp, kronecker, low_rank and btt, 2N−1 for tt, N−1 for
+            blocktt; monarch has none.
         bias: whether b is added (∏ Oₖ more parameters).
 
     Raises:
         ShapeError: sizes, rank or factorization do not fit.
 
     Warns:
-        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
+        TensornetWarning: no ranks come within 10 % of the fraction, or the nearest ones exceed the dense count.
 
     Source: Novikov et al. (2015), "Tensorizing neural networks", for block-TT; Zhao et al. (2016), "Tensor ring
     decomposition"; Dao et al. (2022), "Monarch"; Qiu et al. (2024), "Compute better spent", for btt.
@@ -91,7 +91,7 @@ def _composite(names: Sequence[str]) -> str:
 
 
 def _names(kind: str, inputs: int, outputs: int) -> dict[str, str]:
-    """The factors of the outputs are called A, their ranks q, and those of the inputs B and r."""
+    """New names of factors and ranks: A and q for the modes of the outputs, B and r for those of the inputs."""
     if kind not in ("tucker", "cp"):
         return {}
     numbers = [

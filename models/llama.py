@@ -1,4 +1,4 @@
-"""Llama: a Transformer that writes, with turned queries and keys, heads in groups, RMS norms and a gated MLP.
+"""Llama: a causal Transformer with rotary embeddings, grouped-query attention, RMS norms and a gated MLP.
 
 z₀ = E(t_n),   x = zₗ₋₁ + GQA(RMS(zₗ₋₁)),   zₗ = x + W₂·(silu(W₁·RMS(x)) ⊙ W₃·RMS(x)),   logits = H·RMS(z_L)
 
@@ -63,38 +63,38 @@ def llama(
 ) -> tn.Graph:
     """Llama over tokens.
 
-    Input t[b, n] of tokens, output logits[b, n, V] of the tokens that follow. To write, begin with `past=True` and
-    stored keys and values [b, G, 0, d] that are empty, and give those that come out to the next step:
+    Input: t[b, n] of tokens. Output: logits[b, n, V] of the next tokens. To generate text, use `past=True`: begin
+    with empty stored keys and values [b, G, 0, d], and pass the returned ones to the next step:
 
         logits, *stored = step(parameters, tokens, *stored)
 
-    so that each step computes its own tokens alone. Their arrays grow by a token a step; JAX compiles anew for each.
+    Each step then computes its own tokens only. The arrays grow by a token a step; JAX compiles again for each size.
 
-    Parameters: V·D (embedding), 2·D·h·d + 2·D·G·d + 3·D·F + 2·D for each layer, D (the last norm), V·D (the output
-    matrix, unless tied).
+    Parameters without biases: V·D (embedding), 2·D·h·d + 2·D·G·d + 3·D·F + 2·D for each layer, D (the last norm), V·D
+    (the output matrix, unless tied).
 
     Args:
         vocabulary: V.
         dim: D.
         depth: L, the number of layers.
-        heads: h, of queries.
+        heads: h, the number of heads of queries.
         hidden: F, the width inside the gated MLP.
-        groups: G, the heads of keys and values; as many as of queries if not given.
-        width: d, of each head; D/h if not given.
-        base, scaling: of the positions, as `rotary_embedding` takes them.
-        logits: whether the output is logits, or vectors [b, n, D].
+        groups: G, the number of heads of keys and values; h if not given.
+        width: d, the width of each head; D/h if not given.
+        base, scaling: as in `rotary_embedding`.
+        logits: whether the output is logits instead of vectors [b, n, D].
         tied: whether the output matrix is the embedding.
-        padding: whether a further input keep[b, n] (with `past` keep[b, past + n], of all so far) says which tokens
-            are there; positions are counted with those that are not.
-        past: whether to go on from stored keys and values, keys0, values0, keys1, …, and to give all of them.
-        activation: of the gated MLP.
+        padding: whether keep[b, n] is a further input, nonzero at tokens that are not padding; with `past` it is
+            keep[b, past + n] and covers stored tokens too. Padding counts in the positions.
+        past: whether stored keys and values keys0, values0, keys1, … are inputs, and all of them outputs.
+        activation: the activation of the gated MLP.
         bias: whether the attention has biases.
-        mlp_bias: whether the MLP has.
-        eps: of the norms.
-        dropout: the share dropped in training: weights, sublayers, hidden values.
+        mlp_bias: whether the MLP has biases.
+        eps: ε of the norms.
+        dropout: the share dropped in training, of attention weights, sublayer outputs and hidden values.
 
     Raises:
-        ShapeError: the heads do not divide D, or the groups the heads; a choice is unknown.
+        ShapeError: the heads do not divide D, the groups do not divide the heads, or a choice is unknown.
 
     Source: Touvron et al. (2023), §2.2; Dubey et al. (2024), §3.2.
 

@@ -1,4 +1,4 @@
-"""Losses as equations: cross-entropy with label smoothing, and the permutation language model's."""
+"""Losses as equations: cross-entropy with label smoothing, and the permutation language modeling loss."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ LABELS = {
 def cross_entropy(*, tokens: bool = False, smoothing: float = 0.0, ignore: int | None = None) -> tn.Graph:
     """The mean over examples of −Σ_v q(v)·log p(v), with q = (1 − ε)·onehot(t) + ε/V.
 
-    Inputs logits[b, v] and t[b] of whole numbers, or with tokens logits[b, n, v] and t[b, n]; output
-    a number. No parameters.
+    Inputs: logits[b, v] and t[b] of integers, or with `tokens` logits[b, n, v] and t[b, n]. Output: a
+    scalar. No parameters.
 
     Args:
         tokens: whether there is a label for each of n positions.
         smoothing: ε.
-        ignore: a label that does not count; none if not given.
+        ignore: a label whose examples are left out of the mean; none if not given.
 
     Raises:
-        ShapeError: ε is not from 0 to 1.
+        ShapeError: ε is not between 0 and 1.
 
     Source: Szegedy et al. (2016), §7, for label smoothing; Vaswani et al. (2017), §5.4.
 
@@ -58,14 +58,14 @@ def cross_entropy(*, tokens: bool = False, smoothing: float = 0.0, ignore: int |
 def permutation_loss(*, smoothing: float = 0.0) -> tn.Graph:
     """The mean over predicted positions of −log p(x_{z_t} | x_{z<t}): the objective of eq. 5, negated.
 
-    Inputs logits[b, p, v] of the positions z[b, p], t[b, n] of all tokens, z[b, p] of whole numbers;
-    output a number. No parameters.
+    Inputs: logits[b, p, v] at the predicted positions, t[b, n] of all tokens, and z[b, p], the positions
+    as integers. Output: a scalar. No parameters.
 
     Args:
         smoothing: ε of label smoothing.
 
     Raises:
-        ShapeError: ε is not from 0 to 1.
+        ShapeError: ε is not between 0 and 1.
 
     Source: Yang et al. (2019), eq. 5.
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: of many feed-forward layers each token goes through the few that a router chooses."""
+"""Mixtures of experts: a router sends each token through a few of many feed-forward layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUTED = """
     p[...,k] = top[e,k](s[...,e])
     w[...,k] = softmax[k](s[...,p[...,k]])
 """
-"""The scores of the experts for each token, which k of them it goes through, and how much each of these counts."""
+"""The scores of the experts for each token, the k chosen experts, and their weights."""
 
 EXPERTS = """
     W1[e,f,c]: parameter
@@ -30,7 +30,7 @@ BALANCE = """
     share[e] = sum[...,k](onehot[e](p[...,k]))
     balance = e * share[e] / sum[e](share[e]) * mean[...](softmax[e](s[...,e]))
 """
-"""E·Σ_e f_e·P_e: the share of choices that fall on each expert, times the share that the router would give it."""
+"""E·Σ_e f_e·P_e: f_e is the share of choices of expert e, P_e its mean probability under the router."""
 
 
 @checked
@@ -46,21 +46,22 @@ def mixture_of_experts(
 ) -> tn.Graph:
     """y = Σ_k w_k·W₂[p_k]·f(W₁[p_k]·x), where p are the experts with the largest scores R·x, w their softmax.
 
-    Input x[..., c], output y[..., o]; experts·(2·dim·hidden + dim) parameters, and experts·dim·hidden more if gated.
-    A plan multiplies the tokens of each expert together, each token with all of them, or with matrices gathered for
-    it, as it expects to be fastest.
+    Input: x[..., c]. Output: y[..., o]. Parameters: experts·(2·dim·hidden + dim), and experts·dim·hidden more if gated.
+    The plan takes the way that it expects to be fastest: grouping the tokens by expert, multiplying each token with
+    all experts, or gathering the matrices of each token.
 
     Args:
         dim: the width of x and y.
-        hidden: the width between, of each expert.
-        experts: how many there are.
-        active: how many each token goes through.
+        hidden: the width of the hidden layer of each expert.
+        experts: the number of experts.
+        active: the number of experts that each token goes through.
         activation: f: "gelu", "gelu_tanh", "relu", "silu" or "tanh".
         gated: whether f(W₁·x) is multiplied by W₃·x.
-        balance: whether the loss E·Σ_e f_e·P_e is a second output, `balance`: 1 where all experts are chosen alike.
+        balance: whether the loss E·Σ_e f_e·P_e is the second output, `balance`. It is 1 if all experts are chosen
+            equally often.
 
     Raises:
-        ShapeError: there is no such activation, or more experts are active than there are.
+        ShapeError: the activation is unknown, or `active` exceeds `experts`.
 
     Source: Shazeer et al. (2017), "Outrageously large neural networks", eq. 1–5, without noise; Fedus et al. (2022),
     "Switch Transformers", eq. 4–6, for the loss; Jiang et al. (2024), "Mixtral of experts", for the weights.

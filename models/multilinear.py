@@ -1,4 +1,4 @@
-"""n-mode products: the multilinear map, of which every layer here is made (thesis eq. 3.0.1).
+"""n-mode products: the multilinear map that every layer here is built from (thesis eq. 3.0.1).
 
 mode-n product      (X ×ₙ U)[i₁…r…i_N] = Σ_{iₙ} U[r,iₙ] · X[i₁…i_N]      (Kolda and Bader 2009, §2.5)
 Tucker to tensor    X = G ×₁ U₁ … ×_N U_N,  Uₙ ∈ R^{Iₙ×Rₙ}
@@ -27,16 +27,16 @@ def multi_mode_dot(
 ) -> tn.Graph:
     """Y = X ×ₘ Uₘ over some modes: the multilinear map of a tensor by matrices and vectors.
 
-    Inputs: X of shape (I₁, …, I_N), then for each mode m, in order, a matrix Uₘ of shape
-    (Rₘ, Iₘ), or a vector of shape (Iₘ,) for those in `vectors`, whose mode disappears. With a
-    bias, the last input has the shape of Y.
+    Inputs: X of shape (I₁, …, I_N), then for each mode m, in order, a matrix Uₘ of shape (Rₘ, Iₘ). A mode
+    in `vectors` takes a vector of shape (Iₘ,) instead and disappears. With a bias, the last input has the
+    shape of Y.
 
     Args:
         order: the number of modes N of X, 1 to 12.
         modes: the modes to multiply, from 0; all if not given.
-        vectors: those of them that meet a vector.
+        vectors: the modes among these that are multiplied by a vector.
         transpose: whether the matrices are given as (Iₘ, Rₘ).
-        bias: whether a tensor is added.
+        bias: whether a tensor of the shape of Y is added.
 
     Raises:
         ShapeError: a mode is out of range or named twice.

@@ -1,4 +1,4 @@
-"""An image as a sequence of patches, with tokens of its own before them, and positions."""
+"""The patch embedding: an image as a sequence of patches, with trained tokens before them and positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATCHES = """
     z[b,n,d]       = concat[n]({tokens}, p[b,n,d])
     z0[b,n,d]      = z[b,n,d] + pos[n,d]
 """
-"""Eq. 1 of ViT: the patches of P × P pixels, flattened and multiplied by E; the class token; positions."""
+"""Eq. 1 of ViT: patches of P × P pixels, flattened and multiplied by E; the tokens; the positions."""
 
 CLASS_TOKEN = "y[b,d] = z[b,0,d]"
 """The first of all tokens, z_L⁰ of eq. 4."""
@@ -26,14 +26,14 @@ def patch_embedding(
 ) -> tn.Graph:
     """z₀ = [tokens; x_p¹E; …; x_pᴺE] + E_pos (eq. 1).
 
-    Input x[b, c, H, W], output z0[b, n, d]; P²·C·dim parameters, dim for each of the N positions and tokens, and dim
-    more with a bias.
+    Input: x[b, c, H, W]. Output: z0[b, n, d], the T tokens and then the N patches. Parameters: P²·C·dim (E), T·dim
+    (tokens), (N + T)·dim (positions), and dim with a bias.
 
     Args:
         dim: the width.
         patch: the height and the width of patches.
         tokens: the names of the vectors before the patches.
-        bias: whether patches have one.
+        bias: whether a bias is added to the patches.
 
     Source: Dosovitskiy et al. (2021), eq. 1.
     """
@@ -48,7 +48,7 @@ def patch_embedding(
 def grid_of(
     image: Size | tuple[Size, Size], patch: Size | tuple[Size, Size]
 ) -> tuple[dict[str, Size], tuple[str, str]]:
-    """The sizes of an image and its patches by their names in a model, and the names of the sides of a patch.
+    """The sizes of an image and its patches by name, and the names of the height and width of a patch.
 
     Raises:
         ShapeError: the patch does not divide the image.

@@ -1,7 +1,7 @@
 """The Perceiver: N learned latents read M inputs by cross-attention, then attend to one another.
 
-    queries from the latents (N × D), keys and values from the inputs (M × C): O(M·N·D), none in M²
-    L layers of self-attention among the latents: O(L·N²·D), whatever M is
+    queries from the latents (N × D), keys and values from the inputs (M × C): O(M·N·D), not quadratic in M
+    L layers of self-attention among the latents: O(L·N²·D), independent of M
 
 Jaegle et al. (2021), "Perceiver"; with output queries, Jaegle et al. (2022), "Perceiver IO".
 """
@@ -48,7 +48,7 @@ LATENTS = """
     latents[n,d]: parameter(std=0.02)
     z[b,n,d] = repeat[b](latents[n,d])
 """
-"""The latents, the same for every element b of the batch."""
+"""The latents, repeated for every element b of the batch."""
 
 QUERIES = """
     queries[o,e]: parameter(std=0.02)
@@ -58,7 +58,7 @@ QUERIES = """
 MEAN = "y[b,d] = mean[n](z[b,n,d])"
 LOGITS = "y[b,o,v] = x[b,o,c] * E[v,c]"
 BIASED = "y[b,o,v] = x[b,o,v] + bias[v]"
-"""How well an output fits each token: by the embedding that inputs have."""
+"""Logits of tokens, by the embedding matrix of the inputs, and their bias."""
 
 BYTES = {
     "array": "y[b,m,c] = x[b,m,c]",
@@ -70,7 +70,10 @@ BYTES = {
         y[b,m,h] = concat[h](pixel[b,m,h], place[m,h])
     """,
 }
-"""The byte array y (M × C): as it is, from a grid, or beside learned positions, both projected."""
+"""The byte array y (M × C): the input itself, a flattened grid, or a grid concatenated with learned positions.
+
+In the last, pixels and positions are both projected.
+"""
 
 POSITIONS = ("fourier", "learned", "given", None)
 SHARING = ("all", "rest", "none")
@@ -114,54 +117,54 @@ def perceiver(
     activation: str = "gelu",
     eps: float = 1e-5,
 ) -> tn.Graph:
-    """A Perceiver: cross-attend to the inputs, L layers among the latents, and again.
+    """A Perceiver: a cross-attend to the inputs, L layers of self-attention among the latents, repeated.
 
-    Inputs x[b, C, I1, …, IN] for a shape, x[b, M, C] for none, tokens x[b, M] for a vocabulary; then
-    positions p[b, M, n] if given, keep[b, M] for a mask, queries q[b, O, Q] if given. Output
-    logits[b, K], or [b, O, K] for O outputs, [b, O, V] of tokens; latents z[b, N, D] without a head.
+    Inputs: x[b, C, I1, …, IN] with a shape, x[b, M, C] without one, or tokens x[b, M] with a vocabulary; then
+    p[b, M, n] if positions are "given", keep[b, M] with `mask`, q[b, O, Q] if the head is "given". Output:
+    logits[b, K], [b, O, K] with O outputs, [b, O, V] of tokens if `tied`; latents z[b, N, D] without a head.
 
     Args:
-        shape: I1 … IN, or M alone; none for M inputs in no order. Of tokens the greatest M.
-        channels: C; of tokens the width of their embedding.
+        shape: I1 … IN, or M alone; None for an unordered set of M inputs. For tokens it is the largest M.
+        channels: C; for tokens it is the width of their embedding.
         latents: N.
         dim: D, the width of the latents.
-        depth: L, layers of the latent Transformer between two cross-attends.
-        heads: of the latent Transformer.
+        depth: L, the number of layers of the latent Transformer.
+        heads: the number of heads in the latent Transformer.
         classes: K; without it the head's output is not projected.
-        repeats: how often the latent Transformer runs.
-        cross_attends: how many of these runs begin with a cross-attend.
-        cross_heads: of the cross-attends.
+        repeats: the number of runs of the latent Transformer.
+        cross_attends: the number of runs, from the first, that begin with a cross-attend.
+        cross_heads: the number of heads in the cross-attends.
         share_cross: "all" cross-attends share parameters, the "rest" after the first, or "none".
-        share_latent: the same of the runs of the latent Transformer.
-        cross_width: of queries, keys and values in the cross-attends: as wide as their "inputs", as
-            their "queries", or a number.
+        share_latent: the same for the runs of the latent Transformer.
+        cross_width: the width of queries, keys and values in the cross-attends: that of the "inputs",
+            that of the "queries", or a number.
         vocabulary: V, for inputs that are tokens: x = E[t] + P[m], V·C parameters, and M·C if
-            positions are "learned"; they may also be none.
-        positions: "fourier"; "learned", M·position_dim parameters; "given", Fourier features of
-            positions that the caller passes; or none.
+            positions are "learned"; they may also be None.
+        positions: "fourier"; "learned", with M·position_dim parameters; "given", Fourier features of
+            positions that the caller passes; or None.
         bands, resolution: as in `fourier_features`.
-        position_dim: the width of learned positions, and of the projections of both.
-        stem: T, the channels of a convolution that an image goes through first, see
-            `convolutional_stem`; there is none if not given.
-        mask: whether an input says which inputs are there.
-        head: the "mean" of the latents; trained "query" vectors (Perceiver IO); "given" ones; none.
-        outputs: O, the number of trained queries; one, and no axis for it, if not given.
+        position_dim: the width of learned positions, and of the projections of pixels and positions.
+        stem: T, the output channels of a `convolutional_stem` that an image goes through first; no stem if
+            not given.
+        mask: whether `keep` is an input, nonzero at inputs that are not padding.
+        head: the "mean" of the latents; trained "query" vectors (Perceiver IO); "given" ones; or None.
+        outputs: O, the number of trained queries; if not given there is one, without an axis.
         query_dim: Q, the width of queries; D if not given.
-        query_residual: whether the decoder adds the queries to what they read.
-        tied: whether outputs are logits of tokens, by the embedding of inputs, y·Eᵀ + b, instead of
-            classes: V parameters more, and Q = C.
-        decoder_heads: of the cross-attention with which queries read.
-        decoder_width: of its queries and keys: "inputs" (the latents, D), "queries" (Q) or a number; as
-            `cross_width` has it if not given.
+        query_residual: whether the decoder adds the queries to the result of their attention.
+        tied: whether outputs are logits of tokens instead of classes, by the embedding of the inputs,
+            y·Eᵀ + b: V parameters more, and Q = C.
+        decoder_heads: the number of heads in the cross-attention of the decoder.
+        decoder_width: the width of its queries and keys: "inputs" (the latents, D), "queries" (Q) or a number;
+            the choice of `cross_width` if not given.
         decoder_values: the width of its values; that of its keys if not given.
-        widening: the MLPs of the latent Transformer are this many times as wide inside.
-        cross_widening: those of the cross-attends.
-        decoder_widening: that of the decoder, 2·w·Q² + w·Q + Q parameters.
-        activation: of the MLPs.
-        eps: of the norms.
+        widening: hidden width over width in the MLPs of the latent Transformer.
+        cross_widening: the same in the MLPs of the cross-attends.
+        decoder_widening: w, the same in the MLP of the decoder, which has 2·w·Q² + w·Q + Q parameters.
+        activation: the activation of the MLPs.
+        eps: ε of the norms.
 
     Raises:
-        ShapeError: a choice is unknown or sizes do not divide.
+        ShapeError: a choice is unknown, or a number of heads does not divide a width.
 
     Source: Jaegle et al. (2021), §3.1–3.2; Jaegle et al. (2022), §3.
 
@@ -237,14 +240,14 @@ def perceiver(
 
 
 def _check_head(head: str | None, outputs: Size | None) -> None:
-    """Refuses outputs that nobody asks for."""
+    """Raises an error if the head is unknown, or `outputs` is given without trained queries."""
     chosen(head, HEADS, "head")
     if outputs is not None and head != "query":
         raise tn.ShapeError(f"outputs={outputs} with head={head!r}", fix="give head='query', or no outputs")
 
 
 def _check_tied(head: str | None, vocabulary: Size | None, query_dim: Size | None, channels: Size) -> None:
-    """Refuses outputs that cannot be compared with the embedding of inputs."""
+    """Raises an error if outputs cannot be multiplied by the embedding of the inputs."""
     if vocabulary is None or head not in ("query", "given") or query_dim not in (None, channels):
         raise tn.ShapeError(
             f"tied=True with vocabulary={vocabulary!r}, head={head!r}, query_dim={query_dim!r}",
@@ -255,7 +258,7 @@ def _check_tied(head: str | None, vocabulary: Size | None, query_dim: Size | Non
 def _modes(
     shape: int | Sequence[int] | None, positions: str | None, stem: Size | None, vocabulary: Size | None
 ) -> tuple[int, ...]:
-    """I1 … IN; of tokens how many learned positions they have, if any."""
+    """The sizes I1 … IN; for tokens the number of learned positions, if they have any."""
     modes = (shape,) if isinstance(shape, int) else tuple(shape or ())
     if not all(positive(size) for size in modes):
         raise tn.ShapeError(
@@ -280,7 +283,7 @@ def _reading(
     stem: Size | None,
     vocabulary: Size | None,
 ) -> tuple[dict[str, tn.Graph], Any]:
-    """The layers from the inputs of the model to the array that is read, by scope, and its width."""
+    """The layers that compute the byte array from the inputs of the model, by scope, and its width."""
     if vocabulary is not None:
         placed = {"inputs": learned_positions("I1", "C")} if positions else {}
         return {"embedding": embedding("V", "C"), **placed}, "C"
@@ -300,7 +303,7 @@ def _byte_array(
     *,
     single: bool,
 ) -> tn.Graph:
-    """The layer from the inputs of the model to the array y[b, M, C′] that is read."""
+    """The layer that computes the byte array y[b, M, C′] from the inputs of the model."""
     chosen(positions, POSITIONS, "positions")
     if positions == "given" or (positions == "fourier" and modes):
         grid = None if positions == "given" else modes
@@ -318,20 +321,20 @@ def _byte_array(
 
 
 def _which(share: str, run: int) -> int:
-    """Which set of parameters a run has."""
+    """The index of the set of parameters that a run uses."""
     return {"all": 0, "rest": min(run, 1), "none": run}[share]
 
 
 @dataclass(frozen=True)
 class _Crossing:
-    """How latents read the inputs.
+    """The cross-attention by which latents read the inputs.
 
     Attributes:
         wide: the width of the inputs.
-        width: that of queries, keys and values.
+        width: the width of queries, keys and values.
         mask: as in `attention`.
-        mlp, normed, normed_inputs: the other layers.
-        runs: how many cross-attends have each set of parameters.
+        mlp, normed, normed_inputs: the MLP, the norm of the latents and the norm of the inputs.
+        runs: the number of cross-attends that use each set of parameters.
     """
 
     wide: Any
@@ -343,10 +346,10 @@ class _Crossing:
     runs: Counter[int]
 
     def to(self, x: tn.Tensor, *seen: tn.Tensor) -> Callable[[Any, int], Any]:
-        """A cross-attend to inputs x, of latents and the number of its set of parameters.
+        """A function that cross-attends to inputs x, given the latents and the index of a set of parameters.
 
-        Keys and values are made once for all that share these; one that is alone makes its own, so that the
-        planner may do without keys for each input.
+        Cross-attends that share parameters also share keys and values, which are computed once. A single one
+        computes them itself, so that the planner may avoid computing a key for each input.
         """
         settings: dict[str, Any] = {"keys": self.wide, "qk": self.width, "mask": self.mask}
         alone = encoder_layer(attention("D", "G", **settings), self.mlp, self.normed)
@@ -368,7 +371,7 @@ class _Crossing:
 
 
 def _width(width: Any, names: dict[str, Any], what: str) -> Any:
-    """A width as it is given, or by whose it is."""
+    """A width that is given as a number or as a key of `names`."""
     if not isinstance(width, str):
         return width
     chosen(width, tuple(names), what)
@@ -376,14 +379,14 @@ def _width(width: Any, names: dict[str, Any], what: str) -> Any:
 
 
 def _check_width(width: Any, heads: Size, known: dict[str, Any]) -> None:
-    """Refuses heads that do not divide the cross-attention, where all of it is known."""
+    """Raises an error if the heads do not divide the width of the cross-attention and both are known."""
     ints = {name: size for name, size in known.items() if isinstance(size, int)}
     width = evaluate(symbol(width) if isinstance(width, str) else width, ints)
     divided(width, heads, "width of the cross-attention", "cross_heads")
 
 
 def _reader(layer: tn.Graph, normed: tn.Graph) -> tn.Graph:
-    """A layer, and before it the norm `norm_inputs` of its second input: what is read."""
+    """A layer whose second input, the one that is read, is first normed by `norm_inputs`."""
 
     def forward(x: tn.Tensor, read: tn.Tensor, *others: tn.Tensor) -> Any:
         return layer(x, normed(read, scope="norm_inputs"), *others)
@@ -392,7 +395,7 @@ def _reader(layer: tn.Graph, normed: tn.Graph) -> tn.Graph:
 
 
 def _asked(attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, residual: bool) -> tn.Graph:
-    """An encoder layer for queries, which are added to what they read only if `residual`."""
+    """An encoder layer for output queries. They are added to the result of the attention only if `residual`."""
     if residual:
         return encoder_layer(attend, mlp, normed)
 
@@ -404,7 +407,7 @@ def _asked(attend: tn.Graph, mlp: tn.Graph, normed: tn.Graph, residual: bool) ->
 
 
 def _decode(z: tn.Tensor, queries: tn.Tensor | None, outputs: Size | None, layer: tn.Graph) -> Any:
-    """Output queries read the latents (Perceiver IO, §3.2)."""
+    """Decodes the latents by output queries (Perceiver IO, §3.2)."""
     trained = tn.layer(QUERIES, inputs="z[b,n,d]", o=1 if outputs is None else "O", e="Q")
     q = trained(z, scope="decoder") if queries is None else queries
     y = layer(q, z, scope="decoder")
@@ -412,7 +415,7 @@ def _decode(z: tn.Tensor, queries: tn.Tensor | None, outputs: Size | None, layer
 
 
 def _output(y: tn.Tensor, width: str, classes: Size | None, tied: bool) -> Any:
-    """Logits of tokens, by the embedding of inputs, or of classes, or what is given."""
+    """Logits of tokens if `tied`, of classes if there are any, otherwise `y` itself."""
     if tied:
         y = tn.layer(LOGITS, inputs="x", v="V", c="C")(y, scope="embedding")
         return tn.layer(BIASED, inputs="x")(y, scope="head")

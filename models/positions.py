@@ -1,4 +1,4 @@
-"""What tells a Transformer where its inputs are: added vectors, turned ones, or concatenated Fourier features."""
+"""Position encodings of Transformers: added vectors, rotary embeddings, and concatenated Fourier features."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Rotary", "fourier_features", "learned_positions", "rotary_embedding"
 def learned_positions(length: Size, dim: Size, *, past: bool = False, std: float = 0.02) -> tn.Graph:
     """y[b, n] = x[b, n] + P[n], with a trained vector for each position.
 
-    Input x[b, n, c] with n up to `length`, output y[b, n, c]; length·dim parameters.
+    Input: x[b, n, c] with n up to `length`. Output: y[b, n, c]. Parameters: length·dim.
 
     Args:
         length: the number of positions.
         dim: the width.
-        past: whether positions go on from those of stored keys, `past` of them.
-        std: the standard deviation P starts with.
+        past: whether positions start at `past`, the number of stored keys.
+        std: the initial standard deviation of P.
 
     Example:
         >>> tn.parameter_formula(learned_positions("N", "D"))
@@ -43,16 +43,16 @@ def learned_positions(length: Size, dim: Size, *, past: bool = False, std: float
 
 @functools.cache
 def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = False) -> tn.Graph:
-    """y[b, n] = x[b, n] + PE[n]: sines and cosines of position, of wavelengths 2π to 10000·2π.
+    """y[b, n] = x[b, n] + PE[n]: sines and cosines of the position, with wavelengths from 2π to 10000·2π.
 
     PE(n, 2k) = sin(n/10000^(2k/dim)),  PE(n, 2k+1) = cos(n/10000^(2k/dim))
 
-    Input x[b, n, c], output y[b, n, c]. No parameters.
+    Input: x[b, n, c]. Output: y[b, n, c]. No parameters.
 
     Args:
         dim: the width, even.
-        interleaved: sines and cosines by turns, as the paper has it, or all sines first.
-        past: whether positions go on from those of stored keys, `past` of them.
+        interleaved: whether sines and cosines alternate, as in the paper; otherwise all sines come first.
+        past: whether positions start at `past`, the number of stored keys.
 
     Source: thesis eq. 2.3.1–2.3.2; Vaswani et al. (2017), §3.5.
 
@@ -74,12 +74,12 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
 
 @dataclass(frozen=True)
 class Rotary:
-    """How queries and keys are turned by their positions, as equations of layers that do so.
+    """The equations that rotate queries and keys by their positions.
 
     Attributes:
         base: the frequency of pair w of W is base^(−w/W).
-        scaling: by what frequencies are divided, as `rotary_embedding` takes it.
-        neighbours: whether the pairs are neighbours, or lie half the width apart.
+        scaling: the scaling of the frequencies, as `rotary_embedding` takes it.
+        neighbours: whether the channels of a pair are neighbours, or half the width apart.
     """
 
     base: float
@@ -88,10 +88,10 @@ class Rotary:
 
     @staticmethod
     def of(base: float, scaling: Sequence[float] | None, neighbours: bool) -> Rotary:
-        """One of numbers that are seen to fit.
+        """A `Rotary` with checked numbers.
 
         Raises:
-            ShapeError: they do not.
+            ShapeError: they do not fit.
         """
         found = tuple(real(each, "scaling", 0) for each in scaling or ())
         if len(found) not in (0, 1, 4) or 0.0 in found:
@@ -102,7 +102,7 @@ class Rotary:
         return Rotary(real(base, "base", 1), found, neighbours)
 
     def tables(self, at: str, *, past: bool) -> list[str]:
-        """The equations of `turn_cos` and `turn_sin` at positions along an axis."""
+        """The equations of `turn_cos` and `turn_sin` at the positions along the axis `at`."""
         frequency = f"1 / {self.base!r} ** (index(w) / w)"
         lines = [f"frequency[w] = {frequency}"]
         match self.scaling:
@@ -124,7 +124,7 @@ class Rotary:
         ]
 
     def turned(self, to: str, name: str, lead: str, at: str) -> str:
-        """The equation of a tensor [lead, at, (s,w)] turned by the tables: each pair is a point of a plane."""
+        """The equation that rotates each pair of channels of a tensor [lead, at, (s,w)] by the tables."""
         pair = "(w,s)" if self.neighbours else "(s,w)"
         read = f"{name}[{lead},{at},{pair}]"
         turned = f"{read} * turn_cos[{at},w] + roll({read}, s=1) * turn_sin[{at},s,w]"
@@ -140,24 +140,24 @@ def rotary_embedding(
     neighbours: bool = False,
     past: bool = False,
 ) -> tn.Graph:
-    """y[…, n] = R(n)·x[…, n]: each pair of channels turned by n times a frequency of its own.
+    """y[…, n] = R(n)·x[…, n]: each pair of channels is rotated by n times its own frequency.
 
     (y₁, y₂) = (x₁·cos nθ_w − x₂·sin nθ_w, x₁·sin nθ_w + x₂·cos nθ_w),  θ_w = base^(−w/W), W = width/2
 
-    Products of queries and keys so turned hang on how far apart they are. Input x[..., n, d], output
-    y[..., n, d]. No parameters.
+    The product of a rotated query and a rotated key depends on positions only by their distance.
+    Input: x[..., n, d]. Output: y[..., n, d]. No parameters.
 
     Args:
-        width: of x, even: that of a head.
-        base: of the frequencies.
-        scaling: for longer texts than were trained on: (factor,) divides all frequencies by it; (factor, low, high,
-            length) those that turn less than `low` times within `length` positions, those that turn more than
-            `high` times not at all, and what lies between in part.
-        neighbours: whether pairs are neighbours, channels 2w and 2w + 1, as in the paper, or w and w + W, as in Llama.
-        past: whether positions go on from those of stored keys, `past` of them.
+        width: the width of x, which is even: that of a head.
+        base: the base of the frequencies.
+        scaling: for texts longer than in training. (factor,) divides all frequencies by it. (factor, low, high,
+            length) divides those with fewer than `low` turns within `length` positions, keeps those with more
+            than `high` turns, and interpolates between.
+        neighbours: whether a pair is channels 2w and 2w + 1, as in the paper, instead of w and w + W, as in Llama.
+        past: whether positions start at `past`, the number of stored keys.
 
     Raises:
-        ShapeError: the width is odd, or `scaling` has another number of numbers.
+        ShapeError: the width is odd, or `scaling` does not have one or four numbers, none of them zero.
 
     Source: Su et al. (2021), "RoFormer", eq. 14, 15 and 34; Dubey et al. (2024), "The Llama 3 herd of models".
 
@@ -185,15 +185,15 @@ def fourier_features(
 ) -> tn.Graph:
     """Inputs with their positions: [x, p, sin(π·f_k·p_d) …, cos(π·f_k·p_d) …] at every index.
 
-    Input x[b, C, I1, …, IN] with positions from −1 to 1 along each of the N modes; without a shape,
-    x[b, M, C] and positions p[b, M, N], as of a point cloud. Output y[b, M, C + N·(2K + 1)]: the
+    Input: x[b, C, I1, …, IN] with positions from −1 to 1 along each of the N modes. Without a shape:
+    x[b, M, C] and positions p[b, M, N], such as a point cloud. Output: y[b, M, C + N·(2K + 1)]: the
     channels, the positions, all sines (mode by mode), all cosines. No parameters.
 
     Args:
         shape: I1 … IN: one mode for audio, two for images, three for video (time first).
         channels: C.
         bands: K, the number of frequencies.
-        resolution: μ for each mode; the shape if not given.
+        resolution: μ for each mode, whose frequencies f_k go from 1 to μ/2; the shape if not given.
 
     Raises:
         ShapeError: neither a shape nor a resolution is given, or they disagree.

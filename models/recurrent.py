@@ -1,8 +1,8 @@
-"""Recurrent layers: the plain one, LSTM and GRU, of any depth, one way or both, their weights dense or factorized.
+"""Recurrent layers: RNN, LSTM and GRU, of any depth, in one or both directions, with dense or factorized weights.
 
     h_t = tanh(W·x_t + U·h_{t-1} + b)
 
-Each gate has weights of its own; the plan multiplies a state with all of them at once, and an input before the loop.
+Each gate has its own weights. The plan multiplies a state by all of them at once, and the inputs before the loop.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ GATES: dict[str, dict[str, str]] = {
         "h": "(1 - update) * new + update * h[b,{before},{o}]",
     },
 }
-"""The lines of each: what it defines, and of what; `x`, `h` and `b` with a letter are the terms of a gate."""
+"""The equations of each kind, by result. `x`, `h` and `b` with the letter of a gate are its three terms."""
 
 LETTERS = {"rnn": ("",), "lstm": tuple("ifgo"), "gru": tuple("rzn")}
-"""What the gates are called, as in torch."""
+"""The letters of the gates, in the order of torch."""
 
 
 @checked
@@ -59,16 +59,16 @@ def rnn(
 ) -> tn.Graph:
     """h_t = tanh(W·x_t + U·h_{t-1} + b), from h_{-1} = 0.
 
-    Input x[b, t, i], output y[b, t, o], of both directions one after another. With `states` the inputs are x,
-    h0[l, b, o], and the outputs y, h[l, b, o]: the states that each layer and direction starts from, and ends in.
+    Input: x[b, t, i]. Output: y[b, t, o]; with two directions their outputs are concatenated. With `states` the inputs
+    are x, h0[l, b, o], and the outputs y, h[l, b, o]: the first and last state of each layer and direction.
 
     Args:
-        in_size, hidden_size: the widths, or the sizes of the modes that they are made of, for factorized weights.
-        layers: how many, each over the outputs of the one before.
+        in_size, hidden_size: the widths; for factorized weights, the sizes of the modes that a width is composed of.
+        layers: the number of layers; each reads the outputs of the one before.
         bidirectional: whether each layer also runs from the last position to the first.
         nonlinearity: "tanh" or "relu".
         bias: whether b is added.
-        states: whether the states come in, and go out, to go on from.
+        states: whether the first states are inputs and the last ones outputs, to continue a sequence.
         factorization, rank: the form of each weight, as for `linear`.
 
     Raises:
@@ -100,7 +100,7 @@ def lstm(
 ) -> tn.Graph:
     """i, f, o = σ(W·x_t + U·h_{t-1} + b), g = tanh(…), c_t = f·c_{t-1} + i·g, h_t = o·tanh(c_t).
 
-    Input x[b, t, i], output y[b, t, o]; with `states` the inputs are x, h0, c0[l, b, o], and the outputs y, h, c.
+    Input: x[b, t, i]. Output: y[b, t, o]. With `states` the inputs are x, h0, c0[l, b, o], and the outputs y, h, c.
 
     Args:
         in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank: as in `rnn`.
@@ -134,7 +134,7 @@ def gru(
 ) -> tn.Graph:
     """r, z = σ(W·x_t + U·h_{t-1} + b), n = tanh(W·x_t + b + r·(U·h_{t-1} + u)), h_t = (1 − z)·n + z·h_{t-1}.
 
-    Input x[b, t, i], output y[b, t, o]; with `states` the inputs are x, h0[l, b, o], and the outputs y, h.
+    Input: x[b, t, i]. Output: y[b, t, o]. With `states` the inputs are x, h0[l, b, o], and the outputs y, h.
 
     Args:
         in_size, hidden_size, layers, bidirectional, bias, states, factorization, rank: as in `rnn`.
@@ -206,7 +206,7 @@ def _modes(size: int | Sequence[int], what: str) -> tuple[int, ...]:
 
 
 def _joined(line: str, axes: str, parts: Sequence[tn.Tensor]) -> tn.Tensor:
-    """Tensors one after another."""
+    """The concatenation of tensors by the equation `line`."""
     names = [f"a{number}{axes}" for number in range(len(parts))]
     joined: Callable[..., Any] = tn.layer(line.format(", ".join(names)), inputs=names)
     found: tn.Tensor = joined(*parts)
@@ -270,7 +270,7 @@ def _weight(
     rank: Rank,
     ranks: str,
 ) -> Any:
-    """The weight of a gate, whose factors are called after it."""
+    """The weight of a gate; its factors are named after the gate."""
     plain = factored(form, axes, sizes, rank)
     factors = {each.name: f"{name}{gate}_{each.name}" for each in plain.factors}
     called = {"W": f"{name}{gate}"} if form == "dense" else factors

@@ -1,4 +1,4 @@
-"""Position vectors of a grid of patches, interpolated to another grid (Dosovitskiy et al. 2021, §3.2).
+"""Interpolation of the position vectors of a grid of patches to another grid (Dosovitskiy et al. 2021, §3.2).
 
 Interpolation is a matrix along each of the two modes: two mode products of the grid of vectors.
 """
@@ -21,13 +21,13 @@ CENTRES = {
     "aligned": "at_{p}[{p}] = index({p}) * {step}",
     "centred": "at_{p}[{p}] = (index({p}) + 0.5) * {ratio} - 0.5",
 }
-"""Where the new sample p stands among the old ones: corner on corner, or spread alike."""
+"""The coordinate of new sample p on the old grid: with the corners aligned, or with half-pixel centres."""
 
 CUBIC = (
     "where({t} <= 1, ({a} + 2) * {t}**3 - ({a} + 3) * {t}**2 + 1,"
     " where({t} < 2, {a} * ({t}**3 - 5 * {t}**2 + 8 * {t} - 4), 0))"
 )
-"""Keys' cubic convolution kernel at the distance t."""
+"""Keys' cubic convolution kernel at distance t, with parameter a."""
 
 KERNELS = {
     "bilinear": "{A}[{p},{i}] = maximum(0, 1 - abs(at_{p}[{p}] - index({i})))",
@@ -44,7 +44,10 @@ KERNELS = {
         {A}[{p},{i}] = share_{p}[{p},{i}] / sum[{i}](share_{p}[{p},{i}])
     """,
 }
-"""The share of old sample i in new sample p; samples beyond the ends are those at the ends."""
+"""The weight of old sample i in new sample p.
+
+Bicubic taps beyond the ends read the sample at the end; antialiased weights are normalized instead.
+"""
 
 RESIZED = """
     row[i,j]         = {extra} + index(i) * {width} + index(j)
@@ -52,7 +55,7 @@ RESIZED = """
     patches[(p,q),d] = grid[p,q,d]
     {joined}
 """
-"""Two mode products of the grid of vectors, in float32 at least: shares of both signs cancel."""
+"""Two mode products of the grid of vectors, in float32 at least, since weights of both signs cancel."""
 
 
 @checked
@@ -63,21 +66,21 @@ def resize_positions(
     convention: str = "bilinear_aligned",
     class_token: bool = True,
 ) -> tn.Graph:
-    """E_pos′[(p,q)] = Σ A[p,i]·B[q,j]·E_pos[(i,j)]: the positions of a grid on another grid.
+    """E_pos′[(p,q)] = Σ A[p,i]·B[q,j]·E_pos[(i,j)]: the position vectors of one grid on another grid.
 
-    Input pos[n, d] of n = old height·width vectors, and one for the class token before them, which
-    is kept; output likewise. No parameters.
+    Input: pos[n, d], with n the old height·width; with `class_token` one vector more, the first, which is kept.
+    Output: y[m, d], the same for the new grid. No parameters.
 
     Args:
-        old: height and width of the grid, in patches; one number for both.
-        new: height and width of the new grid.
-        convention: "bilinear_aligned" (the original's: corners stay corners), "bicubic" (centres of
-            patches, a = −0.75), "bicubic_aligned" (corners, a = −0.75) or "bicubic_antialiased"
-            (centres, a = −0.5, wider kernel when the grid shrinks).
+        old: height and width of the grid, in patches; or one number for both.
+        new: height and width of the new grid; or one number for both.
+        convention: "bilinear_aligned" (that of the original code: corners map to corners), "bicubic" (centres
+            of patches, a = −0.75), "bicubic_aligned" (corners, a = −0.75) or "bicubic_antialiased"
+            (centres, a = −0.5, a wider kernel if the grid shrinks).
         class_token: whether the first vector is that of a class token.
 
     Raises:
-        ShapeError: a grid or the convention is none.
+        ShapeError: a grid is not valid, or the convention is unknown.
 
     Source: Dosovitskiy et al. (2021), §3.2; Keys (1981) for the cubic kernel.
 
@@ -106,7 +109,7 @@ def _taps(convention: str) -> bool:
 
 
 def _weights(matrix: str, p: str, i: str, old: Any, new: Any, convention: str) -> list[str]:
-    """The equations of one interpolation matrix."""
+    """The equations of the interpolation matrix along one mode."""
     aligned = convention.endswith("_aligned")
     step = (old - 1) / (new - 1) if new > 1 else 0.0
     centre = CENTRES["aligned" if aligned else "centred"].format(p=p, step=step, ratio=old / new)

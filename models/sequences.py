@@ -1,4 +1,4 @@
-"""Layers along a sequence whose state is linear: state spaces, attention without a softmax, matrix products."""
+"""Sequence layers with a linear recurrence: state spaces, linear attention, matrix product states."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ FEATURES = {
     "cosine": "where(index(p) == 0, cos(pi / 2 * x[b,t]), sin(pi / 2 * x[b,t]))",
     "share": "where(index(p) == 0, 1 - x[b,t], x[b,t])",
 }
-"""What a number from 0 to 1 is told as to a matrix product: two numbers."""
+"""The two features p of a number from 0 to 1, for a matrix product."""
 
 
 @checked
 def state_space(dim: Size, states: Size = 16) -> tn.Graph:
     """h_t = a·h_{t-1} + (1 − a)·B·x_t, y_t = Σ C·h_t + D·x_t, channel by channel, with a = exp(−exp(step + rate)).
 
-    Input x[b, t, c], output y[b, t, c]. Each channel has its states, which forget at rates of their own.
+    Input: x[b, t, c]. Output: y[b, t, c]. Each channel has its own states, and each state its own decay rate.
 
     Args:
-        dim: the channels.
-        states: for each of them.
+        dim: the number of channels.
+        states: the number of states of each channel.
 
     Source: Gu et al. (2022), "On the parameterization and initialization of diagonal state space models", with
     real rates.
@@ -47,12 +47,13 @@ def state_space(dim: Size, states: Size = 16) -> tn.Graph:
 def linear_attention(dim: Size, heads: Size = 1, *, bias: bool = False) -> tn.Graph:
     """y_t = φ(q_t)·S_t / (φ(q_t)·n_t), S_t = S_{t-1} + φ(k_t)⊗v_t, n_t = n_{t-1} + φ(k_t), with φ = elu + 1.
 
-    Input x[b, t, D], output y[b, t, D]: causal attention of any length, in memory that does not grow with it.
+    Input: x[b, t, D]. Output: y[b, t, D]. Causal attention whose state does not grow with the length. q, k and v are
+    projections of x, and the heads are joined by an output projection.
 
     Args:
         dim: the width D.
-        heads: how many; they divide the width.
-        bias: whether the projections have one.
+        heads: the number of heads, which divides the width.
+        bias: whether the projections have biases.
 
     Raises:
         ShapeError: the heads do not divide the width.
@@ -85,16 +86,16 @@ def linear_attention(dim: Size, heads: Size = 1, *, bias: bool = False) -> tn.Gr
 
 @checked
 def matrix_product(length: int, classes: Size, *, bond: Size = 16, features: str = "cosine") -> tn.Graph:
-    """v_t = v_{t-1} + v_{t-1}·(Σ_p A_t[p]·φ_p(x_t)), y = W·v_T: a matrix for each position, of what stands there.
+    """v_t = v_{t-1} + v_{t-1}·(Σ_p A_t[p]·φ_p(x_t)), y = W·v_T: one matrix for each position, linear in φ(x_t).
 
-    Input x[b, t] of numbers from 0 to 1, output y[b, K]. It is a tensor train over the features of all positions, whose
-    cores start near the identity.
+    Input: x[b, t] of numbers from 0 to 1. Output: y[b, K]. The layer is a tensor train over the features of all
+    positions. Its cores are initialized near the identity.
 
     Args:
-        length: the positions, such as the pixels of an image.
+        length: the number of positions, such as the pixels of an image.
         classes: K.
         bond: the size of the state, the rank of the train.
-        features: what a number is told as: "cosine", cos(πx/2) and sin(πx/2), or "share", 1 − x and x.
+        features: φ, two features of a number: "cosine", cos(πx/2) and sin(πx/2), or "share", 1 − x and x.
 
     Raises:
         ShapeError: a choice is unknown.

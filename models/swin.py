@@ -5,7 +5,7 @@
     Attention(Q, K, V) = softmax(Q·Kᵀ/√d + B)·V,  B by relative position       (eq. 4)
     merging: the 2 × 2 neighbours, 4·C channels, to 2·C                        (thesis 2.10.19)
 
-The image stays a grid x[b, y, x, c] throughout; a window is a composite of its axes.
+The image stays a grid x[b, y, x, c]; a window splits its axes y and x as composites.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "swin_b": {"dim": 128, "depths": (2, 2, 18, 2), "heads": (4, 8, 16, 32)},
     "swin_l": {"dim": 192, "depths": (2, 2, 18, 2), "heads": (6, 12, 24, 48)},
 }
-"""Liu et al. (2021), §3.3: windows of 7 × 7, patches of 4 × 4."""
+"""Liu et al. (2021), §3.3, with windows of 7 × 7 and patches of 4 × 4."""
 
 Pair = tuple[int, int]
-"""A number down and one across."""
+"""Two numbers: one down (along y) and one across (along x)."""
 
 NARROW = ("square", "axes", "padded", "shifted")
 PADDING = ("before", "after")
@@ -71,10 +71,10 @@ BANDS = """
     band[m,i]  = where(row[m,i] < {below}, 0, where(row[m,i] < {cut}, 1, 2))
     strip[n,p] = where(side[n,p] < {beside}, 0, where(side[n,p] < {across}, 1, 2))
 """
-"""After the shift the last windows hold what was apart: each part is a band and a strip of its own."""
+"""The numbers of the parts of windows that a shift put together: `band` by rows, `strip` by columns."""
 
 AT = "at[i,p,j,r] = (index(i) - index(j) + {down}) * {row} + index(p) - index(r) + {across}"
-"""The row of the bias table B for queries at (i,p) and keys at (j,r): a number for each way between two."""
+"""The row of the bias table B for queries at (i,p) and keys at (j,r): one for each relative position."""
 
 NEIGHBOURS = "(band[m,i] == band[m,j]) & (strip[n,p] == strip[n,r])"
 
@@ -101,22 +101,22 @@ def window_attention(
 ) -> tn.Graph:
     """Multi-head attention within windows of u × w, with a bias for each relative position.
 
-    Input and output x[b, m·u, n·w, c], a grid of whole windows. Parameters: 4·D² + 4·D, and
+    Input and output: x[b, m·u, n·w, c], a grid of whole windows. Parameters: 4·D² + 4·D, and
     (2u − 1)·(2w − 1)·h for B.
 
     Args:
         dim: D.
         heads: h; they divide D.
         window: u and w, or one number for both.
-        grid: height and width of the grid, where it has been shifted.
-        shift: by how much, down and across or one number for both; what was apart before does not
-            see one another.
-        weights: "soft", or "signed" (thesis eq. 3.0.15), or "hard".
+        grid: height and width of the grid; needed with a shift.
+        shift: the shift of the grid, down and across or one number for both. Positions that were not neighbours
+            before the shift do not see one another.
+        weights: "soft", "signed" (thesis eq. 3.0.15) or "hard".
         bias: whether queries, keys and values have biases.
-        projected: whether the heads are joined by Wo, or only laid side by side.
+        projected: whether the heads are joined by Wo; otherwise they are concatenated.
 
     Raises:
-        ShapeError: the heads do not divide the width, or the window the grid.
+        ShapeError: the heads do not divide the width, or the window does not divide the grid.
 
     Source: Liu et al. (2021), eq. 4 and §3.2.
 
@@ -138,7 +138,7 @@ def window_attention(
 
 
 def window_sizes(window: int | Pair, *, placed: bool = True) -> dict[str, Size]:
-    """The sizes of a window's axes; and of its table of positions if `placed`."""
+    """The sizes of the axes of a window, and with `placed` that of its table of relative positions."""
     u, w = sides_of(window)
     sizes: dict[str, Size] = {"i": u, "j": u, "p": w, "r": w}
     return sizes | when(placed, t=(2 * u - 1) * (2 * w - 1))
@@ -150,7 +150,7 @@ def sides_of(window: int | Pair) -> Pair:
 
 
 def rows_of_positions(window: int | Pair) -> str:
-    """The equation of the rows of the bias table."""
+    """The equation that computes the row of the bias table for each query and key."""
     u, w = sides_of(window)
     return AT.format(down=u - 1, across=w - 1, row=2 * w - 1)
 
@@ -158,7 +158,7 @@ def rows_of_positions(window: int | Pair) -> str:
 def window_weights(
     weights: str, score: str, window: int | Pair, grid: Pair | None, shift: int | Pair
 ) -> tuple[str, str]:
-    """The equations that tell apart what a shift brought together, and the weights made of a score."""
+    """The equations that number the parts a shift put together, and the expression of the weights."""
     chosen(weights, tuple(WEIGHTS), "weights")
     shown, bands = f"abs({score})" if weights == "signed" else score, ""
     down, across = (shift, shift) if isinstance(shift, int) else shift
@@ -175,7 +175,7 @@ def window_weights(
 
 
 def indented(lines: str) -> str:
-    """Equations as they stand within a larger block."""
+    """Equations indented to be part of a larger block."""
     return "\n    ".join(line.strip() for line in lines.strip().splitlines())
 
 
@@ -205,11 +205,11 @@ def swin(
 ) -> tn.Graph:
     """A Swin Transformer over images of any size.
 
-    Input x[b, C, H, W], output logits[b, K]. Images are padded to whole patches, grids to whole
-    windows and to even sides before merging, with zeros. A grid of height H and width W is cut into
-    windows of u × w, and shifted by s down and t across in every second layer, where w is given:
+    Input: x[b, C, H, W]. Output: logits[b, K]. Zeros pad images to whole patches, grids to whole windows, and
+    grids to even sides before merging. A grid of height H and width W is cut into windows of u × v. Every second
+    layer shifts it by s down and t across. These follow from `window`, w:
 
-    | narrow | u, w | s, t |
+    | narrow | u, v | s, t |
     |---|---|---|
     | "square" | min(w, H, W), both | ⌊w/2⌋, both; 0, both, if min(H, W) ≤ w |
     | "axes" | min(w, H), min(w, W) | ⌊w/2⌋ each; 0 down if H ≤ w, 0 across if W ≤ w |
@@ -219,35 +219,34 @@ def swin(
     Args:
         image: H and W, or one number for both.
         patch: P, the side of a patch.
-        dim: D of the first stage; each merging doubles it.
+        dim: D, the width of the first stage; each merging doubles it.
         depths: the number of layers of each stage.
-        heads: of each stage.
-        classes: K; without it the output is the mean of the last grid, [b, 8·D].
+        heads: the number of heads of each stage.
+        classes: K; without it the output is the mean of the last grid, [b, 8·D] with four stages.
         window: w, the side of a window, in patches.
-        narrow: what becomes of an axis of the grid no longer than a window, as tabled: "square" windows
-            that are not shifted (the authors', and `transformers`), "axes" that are each shifted or not
-            (timm), or axes "padded" to a window (torchvision), and "shifted" all the
-            same (the backbone of `transformers`). The number of parameters follows:
-            (2u − 1)·(2w − 1)·h for each layer's positions.
+        narrow: the treatment of axes that are no longer than a window, by the table: "square" windows that are
+            not shifted (the authors and `transformers`), "axes" that are treated one by one (timm), axes
+            "padded" to a window (torchvision), or padded and still "shifted" (the backbone of `transformers`).
+            It affects the number of parameters: each layer has (2u − 1)·(2v − 1)·h for its positions.
         padding: whether grids are padded "before" they are shifted (transformers, torchvision) or
-            "after", and cut before they are shifted back (timm). After, the seam is counted from the
-            edge of the padding, so that where there is some, tokens of both ends see one another.
-        ratio: the MLPs are this many times as wide inside.
+            "after", and cut before they are shifted back (timm). With "after" the seam is counted from the
+            edge of the padding: if there is padding, tokens of opposite ends of the grid see one another.
+        ratio: the hidden width of the MLPs over their width.
         channels: C.
-        tokens: whether the output is the last grid as tokens [b, m·n, 8·D].
-        maps: stages, from 1, whose grids [b, 2ˢ⁻¹·D, m, n] are the outputs instead, each after a norm.
+        tokens: whether the output is the last grid as tokens [b, m·n, 8·D] (with four stages).
+        maps: stages s, from 1, whose grids [b, 2ˢ⁻¹·D, m, n] are the outputs instead, each after a norm.
         weights: "soft", "signed" or "hard".
-        activation: of the MLPs.
+        activation: the activation of the MLPs.
         qkv_bias: whether queries, keys and values have biases.
-        eps: of the norms.
-        patch_eps: of the norms after the patches, before merging and of maps; `eps` if not given. (`transformers`
-            has 1e-5 there, whatever `layer_norm_eps` is.)
+        eps: ε of the norms.
+        patch_eps: ε of the norms after the patches, before merging and of maps; `eps` if not given. (`transformers`
+            uses 1e-5 there, for any `layer_norm_eps`.)
         dropout: the share of values dropped in the MLPs in training.
-        stochastic_depth: the share of examples whose last layer is skipped in training; the share
-            rises from 0 at the first layer.
+        stochastic_depth: the share of examples for which a sublayer of the last layer is skipped in training.
+            The share rises linearly from 0 at the first layer.
 
     Raises:
-        ShapeError: heads do not divide widths, or the stages disagree.
+        ShapeError: heads do not divide widths, or `depths` and `heads` have different numbers of stages.
 
     Source: Liu et al. (2021), "Swin Transformer"; thesis chapter 2.10.
 
@@ -313,7 +312,7 @@ def swin(
 
 @dataclass(frozen=True)
 class Windows:
-    """How a grid is cut into windows of w × w: see `swin` for the choices."""
+    """The choices by which a grid is cut into windows, as in `swin`; `side` is `window`."""
 
     side: int
     narrow: str
@@ -324,7 +323,7 @@ class Windows:
         chosen(self.padding, PADDING, "padding")
 
     def sides(self, grid: Pair) -> Pair:
-        """Height and width of the windows of a grid."""
+        """Height and width of the windows that a grid is cut into."""
         match self.narrow:
             case "square":
                 return (min(self.side, *grid),) * 2
@@ -334,7 +333,7 @@ class Windows:
                 return self.side, self.side
 
     def shift(self, grid: Pair) -> Pair:
-        """By how much the grid is shifted, down and across, where it is."""
+        """The shift of a grid, down and across, in a layer that shifts."""
         if self.narrow == "shifted":
             return self.side // 2, self.side // 2
         lengths = (min(grid),) * 2 if self.narrow == "square" else grid
@@ -344,9 +343,9 @@ class Windows:
 
 @dataclass(frozen=True)
 class Parts:
-    """The layers of a hierarchy, by stage; channels are one axis, or a composite of several.
+    """The layers of a hierarchical model, each a function of the stage; channels are one axis or a composite.
 
-    Attention takes the stage, the grid of whole windows, their sides and the shift.
+    `attend` takes the stage, the size of the grid of whole windows, the sides of a window and the shift.
     """
 
     wide: Callable[[int], str]
@@ -357,7 +356,7 @@ class Parts:
     merge_norm: Callable[[int], tn.Graph]
 
     def grid(self, stage: int) -> str:
-        """The grid as the input of a layer."""
+        """The declaration of the grid as the input of a layer."""
         return f"x[b,y,z,c:{self.wide(stage)}]"
 
 
@@ -368,7 +367,7 @@ def _map(x: tn.Tensor, normed: tn.Graph, number: int) -> Any:
 def stages(
     x: tn.Tensor, grid: Pair, depths: Sequence[int], windows: Windows, parts: Parts, rate: float
 ) -> list[Any]:
-    """The grids x[b, y, x, c] of all stages: layers, every second one shifted, and merging between stages."""
+    """The grids x[b, y, x, c] after each stage. Every second layer shifts; merging comes between stages."""
     number, total, found = 0, sum(depths), []
     layer = functools.cache(functools.partial(_layer, windows=windows, parts=parts))
     for stage, layers in enumerate(depths):
@@ -384,7 +383,7 @@ def stages(
 
 
 def _layer(stage: int, grid: Pair, shifted: bool, dropped: float, windows: Windows, parts: Parts) -> tn.Graph:
-    """Eq. 3: attention in windows of the padded, shifted grid, then the MLP, each added to its input."""
+    """A layer of eq. 3: attention in windows of the padded, shifted grid, then the MLP, each added to its input."""
     sides, shift = windows.sides(grid), windows.shift(grid) if shifted else (0, 0)
     below, beside = -grid[0] % sides[0], -grid[1] % sides[1]
     whole, first = (grid[0] + below, grid[1] + beside), windows.padding == "before"
@@ -407,7 +406,7 @@ def _layer(stage: int, grid: Pair, shifted: bool, dropped: float, windows: Windo
 
 
 def _merging(stage: int, grid: Pair, parts: Parts) -> tn.Graph:
-    """The 2 × 2 neighbours of the grid as one, normed and projected (thesis eq. 2.10.19)."""
+    """Merging: concatenates 2 × 2 neighbours of the grid, norms and projects them (thesis eq. 2.10.19)."""
 
     def forward(x: tn.Tensor) -> Any:
         x = padded(x, GROWN, grid[0] % 2, grid[1] % 2)
@@ -418,7 +417,7 @@ def _merging(stage: int, grid: Pair, parts: Parts) -> tn.Graph:
 
 
 def padded(x: tn.Tensor, line: str, below: int, beside: int) -> Any:
-    """The grid, or image, with rows of zeros below and columns beside."""
+    """A grid or an image with rows of zeros added below, and columns of zeros on the right."""
     if not below and not beside:
         return x
     return tn.layer(line.format(below=below, beside=beside), inputs="g")(x)
@@ -429,7 +428,7 @@ def _rolled(x: tn.Tensor, down: int, across: int) -> Any:
 
 
 def _added(x: tn.Tensor, y: tn.Tensor, dropped: float) -> Any:
-    """x + y; with stochastic depth y is left out for a share of the examples (Huang et al. 2016)."""
+    """x + y; stochastic depth omits y for a share of the examples in training (Huang et al. 2016)."""
     if not dropped:
         return residual()(x, y)
     return tn.layer(SKIPPED.format(rate=repr(dropped)), inputs="x y")(x, y)

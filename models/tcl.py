@@ -20,13 +20,13 @@ __all__ = ["tcl"]
 def tcl(sizes: Sequence[int], ranks: Rank, *, bias: bool = False) -> tn.Graph:
     """Y = X ×₁ U₁ … ×_N U_N over the last N modes; any leading axes are batch.
 
-    Input x[..., i1, …, iN], output y[..., r1, …, rN], factors Uₖ of shape (Rₖ, Iₖ): Σ Iₖ·Rₖ
-    parameters, and ∏ Rₖ more with a bias.
+    Input: x[..., i1, …, iN]. Output: y[..., r1, …, rN]. Parameters: factors Uₖ of shape (Rₖ, Iₖ), Σ Iₖ·Rₖ
+    in all, and ∏ Rₖ with a bias.
 
     Args:
         sizes: I₁ … I_N, without the batch; up to 12 modes.
         ranks: R₁ … R_N, an int for all, 'same' for Rₖ = Iₖ, or a float for a fraction of the Σ Iₖ²
-            parameters that 'same' has (the nearest number that ranks can give).
+            parameters that 'same' has (the nearest number that integer ranks reach).
         bias: whether a bias of the output's shape is added.
 
     Raises:

@@ -1,13 +1,13 @@
-"""The tensorized Swin Transformer: channels are three modes, and layers contract them (thesis, chapter 3).
+"""The tensorized Swin Transformer: channels have three modes, and layers contract them (thesis, chapter 3).
 
     X_emb = X_patch ×₀ V⁽⁰⁾ ×₁ V⁽¹⁾ ×₂ V⁽²⁾                              embedding          (3.0.9)
-    Q, K, V = X ×₂ V⁽¹⁾ ×₃ V⁽²⁾ ×₄ V⁽³⁾                                  each of its own    (3.0.10–3.0.12)
+    Q, K, V = X ×₂ V⁽¹⁾ ×₃ V⁽²⁾ ×₄ V⁽³⁾                                  each its own V     (3.0.10–3.0.12)
     A = Σ_{x,y,z} Q·K / √(d₁d₂d₃), signed: sign(A)·softmax(|A|)          in windows         (3.0.13–3.0.18)
     2·R₁′·R₂′·C′ = 4·R₁·R₂·C                                             merging            (3.0.19)
     X̄ = mean over space,  Y = ⟨X̄, W⟩₃ + b                               head               (3.0.20–3.0.21)
 
-Everything else is Swin's (`swin.py`): the grid, the windows, the shifts, the residuals. Each part may
-be dense instead, so that an ablation between the two is a list of settings.
+Grid, windows, shifts and residuals are those of Swin (`swin.py`). Each part may be dense instead, so that
+settings give every ablation between the two.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ __all__ = ["PARTS", "PRESETS", "tensor_swin", "tensor_window_attention"]
 
 Modes = tuple[int, int, int]
 Sizes = tuple[Size, Size, Size]
-"""Three modes of channels: numbers, or names that stay in the formulas."""
+"""The sizes of the three channel modes: numbers, or names that formulas keep."""
 
 PARTS = ("patches", "qkv", "output", "mlp", "merge", "head")
-"""What can be tensorized."""
+"""The parts that can be tensorized."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tensor_swin_t": {},
@@ -73,7 +73,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "window": 4,
     },
 }
-"""The widths, depths and heads of Swin-T; and small ones for images of 28 × 28 and 32 × 32."""
+"""A model with the widths, depths and heads of Swin-T, and small ones for images of 28 × 28 and 32 × 32."""
 
 EMBEDDING = """
     z[b,m,n,(d1,d2,d3)] = x[b,c,(m,u),(n,v)] * V0[d1,u] * V1[d2,v] * V2[d3,c] + bias[(d1,d2,d3)]
@@ -90,13 +90,13 @@ ATTENTION = """
     a[b,m,n,h1,h2,h3,i,p,j,r]      = {weights}
     y[b,(m,i),(n,p),(h1,d1,h2,d2,h3,d3)] = a * v
 """
-"""Eq. 3.0.10–3.0.18 in the windows (m,n): queries at (i,p), keys at (j,r), heads in three dimensions."""
+"""Eq. 3.0.10–3.0.18 in the windows (m,n): queries at (i,p), keys at (j,r), heads along three modes."""
 
 PLACES = "B[t,h1,h2,h3]: parameter(std=0.02)\n{at}"
-"""Swin's bias for relative positions."""
+"""The bias of Swin for relative positions."""
 
 CONTRACTION = "z[...,(o1,o2,o3)] = x[...,(e1,e2,e3)] * U1[o1,e1] * U2[o2,e2] * U3[o3,e3]"
-"""A tensor contraction layer over channels that are three modes in one axis (eq. 3.0.2)."""
+"""A tensor contraction layer over channels: one axis composed of three modes (eq. 3.0.2)."""
 
 
 @checked
@@ -110,22 +110,22 @@ def tensor_window_attention(
     weights: str = "signed",
     position_bias: bool = True,
 ) -> tn.Graph:
-    """Attention in windows of u × w, its heads in three dimensions: Dₖ = hₖ·dₖ for each mode.
+    """Attention in windows of u × w, with heads along three modes: Dₖ = hₖ·dₖ for each mode.
 
-    Input x[b, m·u, n·w, D1·D2·D3], output of the same shape, before the output projection.
+    Input: x[b, m·u, n·w, D1·D2·D3]. Output: the same shape, before the output projection.
     Parameters: 3·(D1² + D2² + D3²), and (2u − 1)·(2w − 1)·h1·h2·h3 for the position bias.
 
     Args:
         modes: D1, D2, D3.
         heads: h1, h2, h3; each divides its mode.
         window: u and w, or one number for both.
-        grid: height and width of the grid, where it has been shifted.
-        shift: by how much, down and across or one number for both.
+        grid: height and width of the grid; needed with a shift.
+        shift: the shift of the grid, down and across or one number for both.
         weights: "signed" (3.0.15), "soft" or "hard".
-        position_bias: whether scores have a bias for each relative position, as Swin's have.
+        position_bias: whether scores have a bias for each relative position, as in Swin.
 
     Raises:
-        ShapeError: heads do not divide modes, or the window the grid.
+        ShapeError: heads do not divide modes, or the window does not divide the grid.
 
     Source: thesis eq. 3.0.10–3.0.18.
 
@@ -151,7 +151,7 @@ def tensor_window_attention(
 
 
 def contraction(old: Sizes, new: Sizes, *, bias: bool = True, activation: str | None = None) -> tn.Graph:
-    """z = f(x ×₁ U₁ ×₂ U₂ ×₃ U₃ + b) over channels c = (e1, e2, e3): Σ Oₖ·Eₖ parameters, ∏ Oₖ for b."""
+    """z = f(x ×₁ U₁ ×₂ U₂ ×₃ U₃ + b) over channels c = (e1, e2, e3). Parameters: Σ Oₖ·Eₖ, and ∏ Oₖ for b."""
     left, right = CONTRACTION.split(" = ")
     right = f"{right} + bias[(o1,o2,o3)]" if bias else right
     right = activated(activation, right) if activation else right
@@ -186,31 +186,31 @@ def tensor_swin(
 ) -> tn.Graph:
     """A Swin Transformer whose parts are tensor contraction and regression layers.
 
-    Input x[b, C, H, W], output logits[b, K].
+    Input: x[b, C, H, W]. Output: logits[b, K].
 
     Args:
         image: H and W, or one number for both.
-        patch: P.
+        patch: P, the side of a patch.
         modes: D1, D2, D3 of each stage; their product doubles from stage to stage (3.0.19).
         depths: the number of layers of each stage.
         heads: h1, h2, h3 of each stage.
         classes: K.
-        tensorized: which of "patches", "qkv", "output", "mlp", "merge", "head" are tensorized; the
-            others are dense, and with none it is `swin`.
-        window: w.
+        tensorized: the tensorized parts, of "patches", "qkv", "output", "mlp", "merge", "head". The
+            others are dense; with none tensorized the model is `swin`.
+        window: w, the side of a window, in patches.
         narrow, padding: as in `swin`.
-        ratios: by how much the MLP widens each mode.
+        ratios: the factor by which the MLP widens each mode.
         channels: C.
         head_rank: the rank of the Tucker regression layer of the head.
         weights: "signed", "soft" or "hard".
-        position_bias: whether scores have Swin's position bias; dense attention always has.
-        activation: of the MLPs.
-        eps: of the norms.
+        position_bias: whether scores have the position bias of Swin; those of dense attention always have.
+        activation: the activation of the MLPs.
+        eps: ε of the norms.
         dropout: the share of values dropped in dense MLPs in training.
         stochastic_depth: as in `swin`.
 
     Raises:
-        ShapeError: the stages disagree, 3.0.19 does not hold, or heads do not divide modes.
+        ShapeError: numbers of stages differ, 3.0.19 does not hold, or heads do not divide modes.
 
     Source: thesis chapter 3, eq. 3.0.9–3.0.21.
 
@@ -268,11 +268,11 @@ def tensor_swin(
 
 @dataclass(frozen=True)
 class _Layers:
-    """The layers of each stage, of which some parts are tensorized and the others dense.
+    """The layers of each stage; some parts are tensorized and the others dense.
 
     Attributes:
-        named: what the modes of each stage are called.
-        parted: what its heads along each are.
+        named: the names of the modes of each stage.
+        parted: the names of the numbers of heads along each mode.
         parts, ratios, weights, position_bias, activation, eps, dropout: as in `tensor_swin`.
     """
 
@@ -287,7 +287,7 @@ class _Layers:
     dropout: float
 
     def together(self) -> Parts:
-        """What `stages` puts together; of equal layers there is one."""
+        """The parts for `stages`. Equal layers share one graph."""
         return Parts(
             wide=self.wide,
             norm=self.norm,
@@ -298,11 +298,11 @@ class _Layers:
         )
 
     def wide(self, stage: int) -> str:
-        """The channels of a stage."""
+        """The width of a stage, as a product of modes."""
         return "*".join(map(str, self.named[stage]))
 
     def many(self, stage: int) -> str:
-        """The heads of a stage."""
+        """The number of heads of a stage, as a product."""
         return "*".join(map(str, self.parted[stage]))
 
     def norm(self, stage: int) -> tn.Graph:
@@ -310,7 +310,7 @@ class _Layers:
         return norm(self.wide(stage), self.eps)
 
     def attend(self, stage: int, whole: Pair, side: Pair, shift: Pair) -> tn.Graph:
-        """Attention in windows of a stage, with what projects its output."""
+        """Window attention of a stage, with its output projection."""
         if "qkv" not in self.parts and "output" not in self.parts:
             return window_attention(
                 self.wide(stage), self.many(stage), side, grid=whole, shift=shift, weights=self.weights
@@ -343,7 +343,7 @@ class _Layers:
         return chain(core, out, second="output")
 
     def mlp(self, stage: int) -> tn.Graph:
-        """The MLP of a stage, which widens each mode, or all at once."""
+        """The MLP of a stage. A tensorized one widens each mode, a dense one all channels at once."""
         modes_of = self.named[stage]
         hidden: Sizes = tuple(f"{r}*{d}" for r, d in zip(self.ratios, modes_of, strict=True))  # type: ignore[assignment]
         if "mlp" not in self.parts:
@@ -357,7 +357,7 @@ class _Layers:
         return chain(first, contraction(hidden, modes_of), first="first", second="second")
 
     def merge(self, stage: int) -> tn.Graph:
-        """What brings four patches of a stage to the channels of the next."""
+        """The layer that maps the channels of four merged patches to those of the next stage."""
         if "merge" not in self.parts:
             return projection(f"4*{self.wide(stage)}", self.wide(stage + 1), bias=False)
         r1, r2, c = self.named[stage]
@@ -366,7 +366,7 @@ class _Layers:
 
 
 def chain(one: tn.Graph, two: tn.Graph, *, first: str = "", second: str = "") -> tn.Graph:
-    """Two layers over x[b, y, z, c], one after the other, as one."""
+    """The composition of two layers over x[b, y, z, c]: `one`, then `two`."""
 
     def both(x: tn.Tensor) -> Any:
         return two(one(x, scope=first), scope=second)
@@ -377,7 +377,7 @@ def chain(one: tn.Graph, two: tn.Graph, *, first: str = "", second: str = "") ->
 def _check(
     modes: Sequence[Modes], depths: Sequence[int], heads: Sequence[Modes], parts: Sequence[str], sizes: Any
 ) -> None:
-    """Refuses stages that do not fit one another."""
+    """Raises an error if the stages do not fit one another."""
     for part in parts:
         chosen(part, PARTS, "tensorized")
     if not all(positive(size) for size in sizes):

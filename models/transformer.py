@@ -1,9 +1,9 @@
-"""The Transformer: encoder, decoder, both, and decoding step by step.
+"""The Transformer: an encoder, a decoder, both, or one decoding step.
 
     Attention(Q, K, V) = softmax(Q·Kᵀ/√d_k)·V                        (thesis 2.3.3; `attention.py`)
-    y = LayerNorm(x + SubLayer(x))                                   (2.4.11), or before it, `pre`
+    y = LayerNorm(x + SubLayer(x))                                   (2.4.11), or before SubLayer, `pre`
     PE(pos, 2i) = sin(pos/10000^{2i/d}), PE(pos, 2i+1) = cos(…)      (2.3.1–2.3.2)
-    the decoder may not look ahead: M[i,j] = −∞ for j > i            (2.7)
+    the decoder is causal: M[i,j] = −∞ for j > i                     (2.7)
 
 Vaswani et al. (2017), "Attention is all you need".
 """
@@ -37,7 +37,7 @@ POSITIONS = ("sinusoidal", "sines_first", "learned", None)
 
 @dataclass(frozen=True)
 class Stack:
-    """The settings that encoder and decoder share, and what they do to symbolic tensors."""
+    """The settings that encoder and decoder share, with methods that apply their layers to symbolic tensors."""
 
     pre: bool
     last_norms: bool
@@ -57,15 +57,15 @@ class Stack:
         return attention("D", "h", bias=self.bias, out_bias=self.out_bias, dropout=self.dropout, **changes)
 
     def encoder_layer(self, attend: tn.Graph) -> tn.Graph:
-        """A layer around an attention."""
+        """An encoder layer with the given attention."""
         mlp = feed_forward("D", "F", activation=self.activation, dropout=self.dropout, bias=self.mlp_bias)
         return encoder_layer(attend, mlp, self.norm, pre=self.pre, dropout=self.dropout)
 
     def decoder_layer(self, back: tn.Graph, across: tn.Graph) -> tn.Graph:
-        """A layer that looks back at itself, and then across at the memory.
+        """A decoder layer: self-attention `back`, then cross-attention `across` to the memory.
 
-        Inputs are those of looking back, then memory[b, m, D] and what else looking across takes; after the
-        output come all keys and values where looking back goes on from stored ones.
+        The inputs are those of `back`, then memory[b, m, D] and the mask of `across`. If `back` continues from
+        stored keys and values, all of them follow the output.
         """
         own, layer = len(back.inputs), self.encoder_layer(across)
 
@@ -111,7 +111,7 @@ class Stack:
         depth: int,
         causal: bool = True,
     ) -> Any:
-        """The decoder's output, and with stored keys and values all of them so far."""
+        """The output of the decoder; with stored keys and values also all of them so far."""
         back = self.attention(mask=_masks(causal, own_keep), past=bool(stored))
         across = self.attention(keys="D", mask=_masks(False, keep))
         layer, grown = self.decoder_layer(back, across), list[tn.Tensor]()
@@ -156,7 +156,7 @@ def transformer(
     eps: float = 1e-5,
     dropout: float = 0.0,
 ) -> tn.Graph:
-    """A Transformer over tokens, or over vectors where there is no vocabulary.
+    """A Transformer over tokens, or over vectors if there is no vocabulary.
 
     | part | inputs | outputs |
     |---|---|---|
@@ -165,38 +165,38 @@ def transformer(
     | decoder | target[b, n], memory[b, m, D] | logits[b, n, V] |
     | step | target[b, n], memory[b, m, D], stored keys and values | logits, all keys and values |
 
-    Without a vocabulary source and target are vectors [b, n, D], no positions are added, and the
-    output is vectors. With padding, source_keep[b, m], then target_keep[b, n] in "both" and
-    "decoder", follow source, target and memory: nonzero at tokens that are there. The stored keys
-    and values are [b, h, past, D/h] each: keys0, values0, keys1, … by layer, empty at first.
+    Without a vocabulary, source and target are vectors [b, n, D], no positions are added, and the output is
+    vectors. With `padding`, source_keep[b, m] follows source, target and memory; in "both" and "decoder"
+    target_keep[b, n] comes next. Both are nonzero at tokens that are not padding. The stored keys and values
+    keys0, values0, keys1, … have the shape [b, h, past, D/h] and are empty at first.
 
     Args:
-        vocabulary: V of the source, and of the target if it has none of its own.
+        vocabulary: V of the source, and of the target if `target_vocabulary` is not given.
         dim: D.
-        depth: layers of the encoder, and of the decoder if it has no number of its own.
-        heads: they divide D.
-        hidden: the width of the position-wise feed-forward network.
-        target_vocabulary: V of the target, whose embedding is then its own.
-        decoder_depth: layers of the decoder.
-        part: "both", "encoder", "decoder" or "step", with the same names of parameters.
-        pre: whether norms stand before the sublayers instead of after the sums.
-        last_norms: whether encoder and decoder end with a norm; those with `pre` do if not given.
-        positions: "sinusoidal"; "sines_first", all sines before all cosines; "learned"; or none.
+        depth: the number of encoder layers, and of decoder layers if `decoder_depth` is not given.
+        heads: h, which divides D.
+        hidden: the hidden width of the feed-forward networks.
+        target_vocabulary: V of the target, which then has its own embedding.
+        decoder_depth: the number of decoder layers.
+        part: "both", "encoder", "decoder" or "step"; they share the names of parameters.
+        pre: whether norms come before the sublayers instead of after the sums.
+        last_norms: whether encoder and decoder end with a norm; the value of `pre` if not given.
+        positions: "sinusoidal"; "sines_first", all sines before all cosines; "learned"; or None.
         length: the number of learned positions.
-        padding: whether the caller says which tokens are there.
-        causal: whether nothing looks ahead: in the decoder, or in an "encoder" alone; if not given,
-            in the decoder.
-        logits: whether vectors become logits at the end, where there is a vocabulary.
+        padding: whether `source_keep` and `target_keep` are inputs.
+        causal: whether self-attention is causal, in the decoder or in an "encoder" alone; if not given,
+            only in the decoder.
+        logits: whether the output is logits, if there is a vocabulary, instead of vectors.
         tied: whether the output matrix is the target's embedding.
         logits_bias: whether logits have a bias.
         scale: whether embeddings are multiplied by √D.
-        activation: of the feed-forward network.
+        activation: the activation of the feed-forward networks.
         bias: whether queries, keys and values have biases.
-        out_bias: whether the output of the attention has one; as `bias` if not given.
+        out_bias: whether the output projection of the attention has a bias; as `bias` if not given.
         mlp_bias: whether the feed-forward networks have biases.
-        norm_bias: whether the norms have.
-        eps: of the norms.
-        dropout: the share dropped in training: embeddings, weights, sublayers, hidden values.
+        norm_bias: whether the norms have biases.
+        eps: ε of the norms.
+        dropout: the share dropped in training, of embeddings, attention weights, sublayer outputs and hidden values.
 
     Raises:
         ShapeError: the heads do not divide D, or a choice is unknown.
@@ -261,7 +261,7 @@ def transformer(
 
 
 def _inputs(part: str, words: bool, padding: bool, layers: int) -> dict[str, str]:
-    """Name to declaration, in the order of the call."""
+    """The declarations of the inputs by name, in the order of the call."""
     width = "" if words else ",D"
     shapes = {"source": f"[b,m{width}]", "target": f"[b,n{width}]", "memory": "[b,m,D]"}
     shapes |= {"source_keep": "[b,m]", "target_keep": "[b,n]"}

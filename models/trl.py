@@ -17,7 +17,7 @@ from .checked import checked
 __all__ = ["trl"]
 
 FORMS = ("tucker", "cp", "tt", "dense", "low_rank", "tr")
-"""Those that ask for no parts of the outputs beside those of the inputs."""
+"""The factorizations that do not need the outputs split into as many modes as the inputs."""
 
 
 @checked
@@ -31,7 +31,7 @@ def trl(
 ) -> tn.Graph:
     """Y[…, o] = Σ X[…, i₁…i_N]·W[i₁…i_N, o] + b[o], the weight W factorized.
 
-    Input x[..., i1, …, iN], output y[..., o].
+    Input: x[..., i1, …, iN]. Output: y[..., o].
 
     | factorization | W[i₁…i_N,o] = | parameters |
     |---|---|---|
@@ -45,17 +45,17 @@ def trl(
     Args:
         sizes: I₁ … I_N, without the batch; up to 11 modes.
         outputs: O.
-        rank: 'same' for full rank, a float for a fraction of the ∏ Iₖ·O dense parameters (the nearest
-            number that ranks can give, the bias not counted), an int, or a rank for each: N+1 for
+        rank: 'same' for full rank, a float for a fraction of the ∏ Iₖ·O dense parameters (the nearest that
+            integer ranks reach, without the bias), an int for all ranks, or one int for each rank: N+1 for
             tucker (the modes, then the outputs) and tr, 1 for cp and low_rank, N for tt.
-        factorization: one of the above, in any case.
+        factorization: one of the table above, in upper or lower case.
         bias: whether b[o] is added (O more parameters).
 
     Raises:
         ShapeError: sizes, rank or factorization do not fit.
 
     Warns:
-        TensornetWarning: no ranks come within 10 % of the fraction, or what comes nearest is more than dense.
+        TensornetWarning: no ranks come within 10 % of the fraction, or the nearest ones exceed the dense count.
 
     Source: thesis eq. 3.0.5–3.0.8; Kossaifi et al. (2020), "Tensor regression networks".
 

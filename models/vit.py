@@ -31,10 +31,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     ]
     for patch in (14, 16, 32)
 }
-"""ViT-B, -L and -H of the paper's table 1; -Ti and -S of Touvron et al. (2021)."""
+"""ViT-B, -L and -H of table 1 of the paper; -Ti and -S of Touvron et al. (2021)."""
 
 HIDDEN = "h[b,f] = tanh(x[b,c] * W[f,c] + bias[f])"
-"""The hidden layer of the head at pre-training."""
+"""The hidden layer of the head in pre-training."""
 
 HEADS = ("linear", "mlp")
 
@@ -59,8 +59,8 @@ def vit(
 ) -> tn.Graph:
     """A Vision Transformer over images, or over the feature map of another network.
 
-    Input x[b, C, H, W], output logits[b, K]. A hybrid takes a feature map in place of the image,
-    with patches of any size, 1 × 1 included: `vit(image=14, patch=1, channels=1024)`.
+    Input: x[b, C, H, W]. Output: logits[b, K]. A hybrid model takes a feature map instead of an image, with
+    patches of any size, even 1 × 1: `vit(image=14, patch=1, channels=1024)`.
 
     Parameters: P²·C·D + D (E), D (class token), (N+1)·D (positions), 4D² + 2DF + 9D + F for each
     layer, 2D (the last norm), D·K + K (the head).
@@ -70,20 +70,20 @@ def vit(
         patch: P; it divides H and W. Patches need not be square.
         dim: D.
         depth: L, the number of layers.
-        heads: of the attention; they divide D.
+        heads: the number of attention heads, which divides D.
         hidden: F, the width inside the MLP; 4·D if not given.
         classes: K; without it the output is y[b, D] of eq. 4.
         channels: C.
-        head: "linear" starts at zero, as for fine-tuning; "mlp" has one hidden layer of D with
-            tanh, as at pre-training (§3.1).
+        head: "linear" is initialized with zeros, as for fine-tuning; "mlp" has one hidden layer of width D
+            with tanh, as in pre-training (§3.1).
         tokens: whether the output is LN(z_L)[b, N+1, D] of all tokens instead.
-        activation: of the MLP.
+        activation: the activation of the MLP.
         qkv_bias: whether queries, keys and values have biases.
-        eps: of the norms.
-        dropout: the share dropped in training, after positions, sublayers and inside the MLP.
+        eps: ε of the norms.
+        dropout: the share dropped in training, of sublayer outputs and of hidden values of the MLP.
 
     Raises:
-        ShapeError: the patch does not divide the image, or the heads the width.
+        ShapeError: the patch does not divide the image, or the heads do not divide the width.
 
     Source: Dosovitskiy et al. (2021), "An image is worth 16×16 words", eq. 1–4.
 

@@ -5,8 +5,8 @@
     h_{z_t}⁽ᵐ⁾ ← Attention(Q = h_{z_t}⁽ᵐ⁻¹⁾, KV = h_{z≤t}⁽ᵐ⁻¹⁾; θ)        content stream, h⁽⁰⁾ = e(x)
     max E_z Σ_{t>c} log p(x_{z_t} | x_{z<t})                              partial prediction      (5)
 
-The factorization order z comes in as `see`: see[i,j] ≠ 0 where j stands before i in z. Only the
-predicted positions have a query stream. Positions are relative and memory is that of Transformer-XL
+The factorization order z is given as the input `see`: see[i,j] ≠ 0 if j comes before i in z. Only the
+predicted positions have a query stream. Relative positions and memory are those of Transformer-XL
 (Dai et al. 2019, §3.3); segments are relative too (§2.5).
 """
 
@@ -33,28 +33,28 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Yang et al. (2019), appendix A.4."""
 
 QUERY = "g[b,p,c] = repeat[b](repeat[p](w[c]))"
-"""g⁽⁰⁾ = w, one vector for all positions to predict."""
+"""g⁽⁰⁾ = w, one vector for all predicted positions."""
 
 PLACES = "z[b,i] = index(i) + 0 * t[b,i]"
-"""The content stream stands at every position."""
+"""The positions of the content stream: all of them."""
 
 DISTANCES = """
     angle[{f}r,k] = widen({distance}) / 10000 ** (2 * widen(index(k)) / c)
     R[{f}r,(s,k)] = cast(where(index(s) == 0, sin(angle[{f}r,k]), cos(angle[{f}r,k])))
 """
-"""R[r]: the sinusoid of the distance klen − r, from klen down to 1 − n; of its negative at f = 1."""
+"""R[r]: the sinusoid of the distance klen − r, from klen down to 1 − n; of the negated distance at f = 1."""
 
 AT = "at[b,i,j] = n - z[b,i] + index(j)"
-"""The row of R for the distance from position z[b,i] of the text to key j of memory and text."""
+"""The row of R for the distance from position z[b,i] of the text to key j of memory and text together."""
 
 SEEN = "seen[b,i,m] = where({conditions}, 1, 0)"
 ALIKE = "alike[b,i,m] = where(segment[b,z[b,i]] == segment[b,m], 1, 0)"
-"""What a position may see, and what is of its segment, among the n tokens."""
+"""The tokens that a position may see, and the tokens of its segment, among the n tokens."""
 
 MEMORY_SEEN = "old[b,i,p] = repeat[p](1 + 0 * z[b,i])"
 MEMORY_ALIKE = "old[b,i,p] = repeat[p](where(segment[b,z[b,i]] == 0, 1, 0))"
 JOIN = "y[b,i,j] = concat[j](old[b,i,j], new[b,i,j])"
-"""All memory is seen, and is of segment 0; it stands before the tokens."""
+"""The memory comes before the tokens. All of it is seen, and it belongs to segment 0."""
 
 CONTEXT = "y[b,j,c] = concat[j](m[b,j,c], h[b,j,c])"
 
@@ -63,7 +63,7 @@ KEYS = """
     v[b,h,j,d] = x[b,j,e] * Wv[e,h,d]
     kr[{f}h,r,d] = R[{f}r,e] * Wr[e,h,d]
 """
-"""Keys and values of memory and content, keys of distances: made once for both streams."""
+"""Keys and values of memory and content, and keys of distances. Both streams share them."""
 
 STREAM = """
     q[b,h,i,d]       = x[b,i,e] * Wq[e,h,d]
@@ -79,10 +79,10 @@ STREAM = """
 
 NEAR = "near[b,h,i,s] = (q[b,h,i,d] + segment_bias[h,d]) * segments[s,h,d]"
 SEGMENT = " + where(alike[b,i,j] != 0, near[b,h,i,0], near[b,h,i,1])"
-"""Relative segments: one score where i and j are of one segment, another where not."""
+"""Relative segments: one score if i and j belong to the same segment, another if not."""
 
 WAY = "way[b,h,r,d] = where(2 * index(b) + 1 < b, kr[0,h,r,d], kr[1,h,r,d])"
-"""The first ⌊b/2⌋ texts are read forwards, the others backwards."""
+"""The first ⌊b/2⌋ texts of a batch are read forwards, the others backwards."""
 
 MASKS = {
     "permutation": ("see[b,n,m:n]", "(see[b,z[b,i],m] != 0)"),
@@ -91,16 +91,16 @@ MASKS = {
 HEADS = ("tokens", "classes", None)
 
 SUMMARY = "y[b,f] = tanh(x[b,-1,c] * W[f,c] + bias[f])"
-"""What a text is classified by: its last token."""
+"""The summary vector, which a text is classified by: a projection of its last token."""
 
 
 STREAMS = {"content": "n", "query": "p"}
-"""The positions of each stream."""
+"""The axis of positions of each stream."""
 
 
 @dataclass(frozen=True)
 class _Streams:
-    """What the streams of all layers share, and one layer of them."""
+    """The settings that the streams of all layers share, with methods that build a layer."""
 
     masks: tuple[str, ...]
     causal: bool
@@ -124,12 +124,12 @@ class _Streams:
 
     @property
     def known(self) -> dict[str, Any]:
-        """The sizes of the model that no axis of a setting has."""
+        """The sizes of the model that equations name although none of their inputs has such an axis."""
         return {"n": "n", **when(self.memory, past="past")}
 
     @property
     def ways(self) -> tuple[str, dict[str, int]]:
-        """The axis of reading forwards and backwards, as it is written, and its size."""
+        """The text of the axis f of reading directions, with its comma, and its size; empty without `bi_data`."""
         return ("f,", {"f": 2}) if self.bi_data else ("", {})
 
     def distances(self, t: tn.Tensor) -> Any:
@@ -143,7 +143,7 @@ class _Streams:
         return tn.layer(text, inputs="t[b,m]", outputs="R", **sizes)(t)
 
     def setting(self, z: tn.Tensor, given: dict[str, tn.Tensor], *, content: bool) -> list[tn.Tensor]:
-        """For a stream at positions z: the rows of R, then what is seen, then what is of one segment."""
+        """For a stream at positions z: the rows of R, then the mask `seen`, then `alike`, the keys of its segment."""
         found = [tn.layer(AT, inputs="z[b,i]", j=self.klen, **self.known)(z)]
         if self.masked:
             before = [f"(z[b,i] {'>=' if content else '>'} index(m))"] if self.causal else []
@@ -165,8 +165,8 @@ class _Streams:
     def layer(self, *streams: str) -> tn.Graph:
         """One layer of the content stream, the query stream or both.
 
-        Inputs are x[b, n, D], which is read, memory[b, past, D] if there is memory, the rows of distances,
-        and for each stream the stream itself and what `setting` gives for it.
+        The inputs are x[b, n, D], from which keys and values are computed, memory[b, past, D] if there is memory,
+        the table R of distances, and for each stream the stream itself and the results of `setting` for it.
         """
         f, two = self.ways
         sizes: dict[str, Any] = {"h": "h", "e": "D", "d": "D/h", **two}
@@ -192,12 +192,12 @@ class _Streams:
         return tn.model(forward, inputs=list(inputs.values()))
 
     def _settings(self, stream: str) -> list[str]:
-        """What the tensors of `setting` are called in a layer."""
+        """The names of the results of `setting` in a layer."""
         names = ["at", *(["seen"] if self.masked else []), *(["alike"] if self.segments else [])]
         return [f"{stream}_{name}" for name in names]
 
     def _stream(self, sees_some: bool) -> tn.Graph:
-        """A layer of one stream, whose keys are made."""
+        """A layer of one stream, given its keys and values; `sees_some`: whether each position sees a key."""
         score = "where(seen[b,i,j] != 0, s[b,h,i,j], " + f"{HIDDEN})" if self.masked else "s[b,h,i,j]"
         weights = (
             f"dropout(softmax[j]({score}), {self.dropout!r})" if self.dropout else f"softmax[j]({score})"
@@ -240,36 +240,36 @@ def xlnet(
 ) -> tn.Graph:
     """XLNet, for pre-training with two streams or fine-tuning with the content stream alone.
 
-    Inputs t[b, n] of tokens; with two streams z[b, p], the positions to predict; with masks
-    see[b, n, m], nonzero where position n may see position m (a content stream always sees itself),
-    and keep[b, n], nonzero at tokens that are there; with segments segment[b, n] of whole numbers
-    from 0; with memory memory0[b, past, D], memory1, … for every layer. Outputs logits[b, p, V] of the query
-    stream, or [b, n, V] of the content stream alone, or what `head` says; with memory also the
-    inputs h[b, n, D] of every layer, to be joined to the memories of the next call.
+    Inputs: t[b, n] of tokens; with two streams z[b, p], the positions to predict; with masks see[b, n, m], nonzero
+    where position n may see position m (a content stream always sees itself), and keep[b, n], nonzero at tokens
+    that are not padding; with `segments` segment[b, n] of integers from 0; with `memory` memory0[b, past, D],
+    memory1, … for every layer. Outputs: logits[b, p, V] of the query stream, or [b, n, V] of the content stream
+    alone, or the result of another `head`; with `memory` also the inputs h[b, n, D] of every layer, to be appended
+    to the memories for the next call.
 
     Args:
         vocabulary: V.
         dim: D.
         depth: M, the number of layers.
-        heads: they divide D.
-        hidden: the width of the position-wise feed-forward network.
-        two_streams: whether there is a query stream, which adds w of width D.
-        mask: "permutation" for see, "padding" for keep, both or neither.
-        causal: whether positions see only those before them, whatever the order.
-        segments: whether there are segments, which add 3·D for each layer.
-        memory: whether layers also attend to memories; those count as segment 0.
-        clamp_len: the farthest distance that is told apart: i − j counts as
-            max(min(i − j, clamp_len), −clamp_len); every distance if not given. From Transformer-XL.
-        bi_data: whether texts are read both ways, as in pre-training: in the first ⌊b/2⌋ of a batch
-            distances are i − j, in the others j − i, as their tokens come last to first.
-        empty: what a query stream reads that may see no key at all, as the first of an order without
-            memory: "nothing", or "all" keys alike, its own among them, as in `transformers`.
+        heads: the number of heads, which divides D.
+        hidden: the hidden width of the feed-forward networks.
+        two_streams: whether there is a query stream, which adds the parameter w of width D.
+        mask: "permutation" for the input see, "padding" for keep, both or neither.
+        causal: whether positions also see none after them, for any factorization order.
+        segments: whether there are segments, which add 3·D parameters for each layer.
+        memory: whether layers also attend to memories; those belong to segment 0.
+        clamp_len: the largest distance that is distinguished: i − j is replaced by
+            max(min(i − j, clamp_len), −clamp_len); no limit if not given. From Transformer-XL.
+        bi_data: whether texts are read in both directions, as in pre-training. Distances are i − j in the first
+            ⌊b/2⌋ texts of a batch, and j − i in the others, whose tokens come in reverse order.
+        empty: the keys of a query that may see none, such as the first of an order without memory: "nothing",
+            or "all" keys with equal weights, its own included, as in `transformers`.
         head: "tokens" for logits by the embedding (eq. 4), "classes" for a classifier of the last
-            token, or none for the stream itself.
+            token, or None for the stream itself.
         classes: K.
-        logits_bias: whether the logits of tokens have a bias, which the paper's have not.
-        activation: of the feed-forward network.
-        eps: of the norms.
+        logits_bias: whether the logits of tokens have a bias; the paper has none.
+        activation: the activation of the feed-forward networks.
+        eps: ε of the norms.
         dropout: the share dropped in training.
 
     Raises:
@@ -310,7 +310,7 @@ def xlnet(
         for number in range(depth):
             inner.append(streams["content"])
             stored = [given[f"memory{number}"]] if memory else []
-            made = tuple(streams) if number + 1 < depth else tuple(streams)[-1:]  # nobody reads the last h
+            made = tuple(streams) if number + 1 < depth else tuple(streams)[-1:]  # the last h is not read
             own = [each for name in made for each in (streams[name], *settings[name])]
             found = layer(*made)(inner[-1], *stored, distances, *own, scope=f"layers.{number}")
             streams |= zip(made, found if isinstance(found, tuple) else (found,), strict=True)

@@ -1,4 +1,4 @@
-"""How each model that can be converted is built, and what its parameters are called there, a file for each family."""
+"""Converters of models, one file for each family: settings from a configuration, and the names of parameters."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ TRANSFORMERS: dict[str, Converter] = {
     **LLAMAS,
     **MARIANS,
 }
-"""By the class of `transformers`."""
+"""Converters by the class of `transformers`."""
 
 TORCH: dict[str, Converter] = {**TORCH_LAYERS, **TORCH_TRANSFORMERS, **TORCH_RECURRENT, **MARIANS}
-"""By the class of torch."""
+"""Converters by the class of torch."""
 
 UNREAD = re.compile(
     r"pooler\.|mask_token$|mask_emb$|seg_embed$|r_s_bias$|(embed_positions|shared)\.weight$|^swin\.layernorm\."
     r"|^post_layernorm\."
 )
-"""Parameters that outputs do not depend on, unless asked for, and tables that we compute."""
+"""Parameters that only optional outputs depend on, and tables that we compute."""

@@ -1,4 +1,4 @@
-"""What was altered by hand in a model: conversion reads its class, its configuration and its parameters."""
+"""Detects manual changes of a model, since conversion reads only its class, configuration and parameters."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ __all__ = ["check_unaltered"]
 READ = re.compile(
     r"^(eps|variance_epsilon|act|act_fn|activation_fn|activation_function|intermediate_act_fn|transform_act_fn)$"
 )
-"""What converters read of the parts of a model: it may differ from the configuration."""
+"""Attributes of the parts of a model that converters read; they may differ from the configuration."""
 
 HARMLESS = re.compile(
     r"^(_.*|training|gradient_checkpointing|name_or_path|warnings_issued|num_labels|padding_idx|layer_idx"
     r"|loss_type|chunk_size_feed_forward|p|.*drop.*|(in|out)_features|num_embeddings|embedding_dim|vocab_size"
     r"|sparse|scale_grad_by_freq|generation_config)$"
 )
-"""What the outputs of a model that evaluates do not depend on."""
+"""Attributes that the outputs of a model in evaluation mode do not depend on."""
 
 IDLE = re.compile(r"Drop(out|Path)|^Identity$")
-"""Classes that do nothing in a model that evaluates."""
+"""Classes of modules that do nothing in evaluation mode."""
 
 HOOKS = {"_forward_pre_hooks": "a hook before its forward()", "_forward_hooks": "a hook after its forward()"}
 
 
 def check_unaltered(model: Any, base: type) -> None:
-    """Refuses a model that may compute something else than its class and its configuration say.
+    """Raises an error if a model may compute something else than its class and configuration define.
 
     Args:
         model: the model.
         base: its class in torch or transformers.
 
     Raises:
-        ShapeError: a part has a hook, a method, a class or a setting of its own.
+        ShapeError: a part has a hook, or a method, class or setting that differs.
     """
     for path, part in model.named_modules():
         _check_hooks(path or base.__name__, part)
@@ -54,7 +54,7 @@ def check_unaltered(model: Any, base: type) -> None:
 
 
 def _check_hooks(path: str, part: Any) -> None:
-    """Those of transformers itself record outputs, or ask for gradients."""
+    """Raises an error if a part has a hook, except those of transformers that record outputs or enable gradients."""
     for attribute, what in HOOKS.items():
         for hook in getattr(part, attribute).values():
             function = getattr(hook, "func", hook)
@@ -78,20 +78,20 @@ def _check_methods(path: str, part: Any) -> None:
 
 
 def _twin(model: Any, base: Any, **handed: Any) -> Any:
-    """A model of the same configuration and of the parts that were given to it, without values."""
+    """A model with the same configuration and the parts in `handed`, on the meta device, without values."""
     device = next(model.parameters()).device
     with type(device)("meta"):
         return base(copy.deepcopy(model.config), **handed)
 
 
 def _handed(model: Any, twin: Any, base: type) -> set[str]:
-    """The parts that the configuration does not tell, since they were given to the model: converters read these."""
+    """The parts that were passed to the constructor of the model; converters read them, not the configuration."""
     given = inspect.signature(base).parameters
     return {name for name in model._modules if name in given and getattr(twin, name, None) is None}
 
 
 def _check_parts(part: Any, twin: Any, base: type, path: str, skipped: set[str]) -> None:
-    """Compares two modules and all that is in them."""
+    """Compares two modules and their submodules, and raises an error if they differ."""
     if not _same_class(path, part, twin, base):
         return
     _clamp(part, twin)
@@ -112,10 +112,10 @@ def _check_parts(part: Any, twin: Any, base: type, path: str, skipped: set[str])
 
 
 def _same_class(path: str, part: Any, twin: Any, base: type) -> bool:
-    """Whether two modules are to be compared: none of two that do nothing is.
+    """Whether the contents of two modules need a comparison: not if both do nothing in evaluation mode.
 
     Raises:
-        ShapeError: they compute different things.
+        ShapeError: their classes compute different things.
     """
     kind, expected = type(part), type(twin)
     if IDLE.search(kind.__name__) and IDLE.search(expected.__name__):
@@ -127,7 +127,7 @@ def _same_class(path: str, part: Any, twin: Any, base: type) -> bool:
 
 
 def _clamp(part: Any, twin: Any) -> None:
-    """Has a twin's windows be no larger than the grid: Swin does so to its own when it first runs."""
+    """Limits the windows of a twin to the size of the grid, as Swin does when it first runs."""
     clamp = getattr(twin, "set_shift_and_window_size", None)
     if clamp is not None and (part.window_size, part.shift_size) != (twin.window_size, twin.shift_size):
         clamp(twin.input_resolution)
@@ -140,7 +140,7 @@ def _settings(part: Any, twin: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _alike(value: Any, expected: Any) -> bool:
-    """Whether two settings are the same; what is no plain value is."""
+    """Whether two settings are equal. A value that cannot be compared counts as equal."""
     if hasattr(expected, "to_diff_dict"):
         return value is expected or _plain_config(value) == _plain_config(expected)
     if isinstance(expected, FunctionType | BuiltinFunctionType | type):

@@ -1,4 +1,4 @@
-"""BERT of `transformers`."""
+"""Converters of BERT from `transformers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The towers of CLIP, of `transformers`."""
+"""Converters of the image and text encoders of CLIP from `transformers`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .names import Converter, Names, activation_of, affine, attention_names, eps
 __all__ = ["CLIPS"]
 
 LARGEST = 2
-"""With this for the end of a text, the largest of its tokens is read."""
+"""The `eos_token_id` with which `transformers` reads a text at its largest token."""
 
 
 def _settings(model: Any, projects: bool) -> dict[str, Any]:
-    """The settings that both towers have."""
+    """The settings that both encoders have."""
     config = model.config
     return {
         "dim": config.hidden_size,
@@ -31,7 +31,7 @@ def _settings(model: Any, projects: bool) -> dict[str, Any]:
 
 
 def _layers() -> Names:
-    """The parameters of the layers, which are alike."""
+    """The names of the parameters of the layers, the same in both encoders."""
     theirs = "encoder.layers.#."
     return {
         **affine("layers.#.norm1", f"{theirs}layer_norm1"),

@@ -1,4 +1,4 @@
-"""GPT-2 of `transformers`, whose weights are transposed, and those of queries, keys and values in one."""
+"""Converters of GPT-2 from `transformers`; its weights are transposed, and queries, keys and values share one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["GPT2S"]
 
 
 def _turned(weight: Any) -> Any:
-    """The transpose, copied: products with rows that lie apart take longer."""
+    """A contiguous copy of the transpose, since products with strided rows are slower."""
     return weight.T.contiguous()
 
 
 def _transposed(ours: str, theirs: str, weight: str, bias: str) -> Names:
-    """A projection."""
+    """The names of a projection whose weight is transposed."""
     return {f"{ours}.{weight}": Made((f"{theirs}.weight",), _turned), f"{ours}.{bias}": f"{theirs}.bias"}
 
 
 def _stacked(ours: str, theirs: str) -> Names:
-    """Queries, keys and values side by side."""
+    """The names of the weights and biases of queries, keys and values, which are concatenated in GPT-2."""
     found: Names = {}
     for number, part in enumerate("qkv"):
 

@@ -1,4 +1,4 @@
-"""Llama of `transformers`."""
+"""Converters of Llama from `transformers`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .names import Converter, Names, activation_of, alike, attention_names, refu
 __all__ = ["LLAMAS"]
 
 SCALED = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-"""What Llama 3.1 says of its frequencies."""
+"""The keys by which Llama 3.1 configures the scaling of its frequencies."""
 
 
 def _llama(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
@@ -55,7 +55,11 @@ def _llama(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 
 
 def _scaling(told: Mapping[str, Any], rotary: Any) -> tuple[float, ...] | None:
-    """Our scaling of frequencies, seen to give those of the model."""
+    """Our `scaling` of frequencies.
+
+    Raises:
+        ShapeError: it does not give the frequencies of the model.
+    """
     keys = {"default": (), "linear": SCALED[:1], "llama3": SCALED}.get(told["rope_type"])
     refuse(keys is None, f"rope_type {told['rope_type']!r}")
     scaling = tuple(float(told[key]) for key in keys or ())

@@ -1,4 +1,4 @@
-"""Marian, a Transformer that translates, of `transformers`."""
+"""Converters of Marian, a Transformer for translation, from `transformers`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _marian(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 
 
 def _are_sinusoids(table: Any) -> bool:
-    """Whether a table of positions is the one that we compute, up to the rounding of its type."""
+    """Whether a table of positions equals our sinusoids up to the rounding of its type."""
     place = sinusoidal_positions(table.shape[1], interleaved=False)
     ours = tn.compile(place, backend="torch")({}, table.new_zeros(1, *table.shape).double())[0]
     return float((table - ours).abs().max()) < 5e-3

@@ -1,4 +1,4 @@
-"""What a converter gives, and the names that parts of models have in common."""
+"""The result type of converters, and names of parameters that several models have in common."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Made:
-    """What one of our parameters is made of there, and what to do where the shapes differ."""
+    """How `make` computes one of our parameters from their tensors `keys`; `fix` is for an error if sizes differ."""
 
     keys: tuple[str, ...]
     make: Callable[..., Any] = lambda tensor: tensor
@@ -43,27 +43,27 @@ class Made:
 
 
 Names = dict[str, "str | Made"]
-"""Our names to theirs, or to what is computed of their tensors."""
+"""Our names of parameters to their names, or to a function of their tensors."""
 
 Converter = Callable[[Any, dict[str, Any]], "tuple[tn.Graph, Names]"]
 
 
 def known_class(model: Any, known: Iterable[str], path: str = "") -> str:
-    """The name of the class of torch or transformers whose computation that of `model` is.
+    """The name of the class of torch or transformers that computes the same as `model`.
 
     Args:
         model: the model, or a module of one.
-        known: the names of the classes.
-        path: where in a model it is.
+        known: the names of the supported classes.
+        path: the path of the module in a model.
 
     Raises:
-        ShapeError: there is none, or a class derived from it computes something else.
+        ShapeError: there is none, or a derived class computes something else.
     """
     return known_base(model, known, path).__name__
 
 
 def known_base(model: Any, known: Iterable[str], path: str = "") -> type:
-    """That class itself; see `known_class`."""
+    """The class whose name `known_class` returns."""
     for number, kind in enumerate(type(model).__mro__):
         if kind.__name__ in known and kind.__module__.partition(".")[0] in ("torch", "transformers"):
             check_derived(type(model), type(model).__mro__[:number], kind)
@@ -73,7 +73,7 @@ def known_base(model: Any, known: Iterable[str], path: str = "") -> type:
 
 
 def check_derived(model: type, derived: Iterable[type], base: type) -> None:
-    """Refuses classes derived from `base` that redefine how it computes."""
+    """Raises an error if a class derived from `base` redefines one of its methods."""
     for name in {name for each in derived for name in vars(each)} - _HARMLESS:
         if callable(getattr(base, name, None)) and not name.startswith("__"):
             raise ShapeError(
@@ -86,22 +86,22 @@ _HARMLESS = {"extra_repr", "reset_parameters", "_reset_parameters", "_init_weigh
 
 
 def resolved(graph: tn.Graph, names: Names, model: str, changes: Mapping[str, Any]) -> dict[str, Made]:
-    """What each parameter of a graph is made of there: with the numbers of layers where the names have `#`.
+    """The source of each parameter of a graph, with numbers of layers in place of `#`.
 
     Args:
         graph: the graph.
         names: our names to theirs.
-        model: what it is called in an error.
+        model: the name of the model in an error.
         changes: the settings that were changed.
 
     Raises:
-        ShapeError: there is nothing for a parameter.
+        ShapeError: a parameter has no name in `names`.
     """
     return {leaf.name: _theirs(leaf.name, names, model, changes) for leaf in graph.parameters}
 
 
 def _theirs(ours: str, names: Names, model: str, changes: Mapping[str, Any]) -> Made:
-    """What one of our parameters is made of there."""
+    """The source of one of our parameters."""
     numbered = r"(?<=\.)\d+(?=\.)"
     pattern = ours if ours in names else re.sub(numbered, "#", ours)
     if pattern not in names:
@@ -129,12 +129,12 @@ def under(prefix: str, names: Names) -> Names:
 
 
 def affine(ours: str, theirs: str, weight: str = "gain") -> Names:
-    """A weight and a bias: of a norm (`gain`), or of a projection (`W`)."""
+    """The names of a weight and a bias: of a norm (`gain`), or of a projection (`W`)."""
     return {f"{ours}.{weight}": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
 
 
 def attention_names(ours: str, query: str, key: str, value: str, out: str) -> Names:
-    """The four projections of an attention, weights and biases."""
+    """The names of the weights and biases of the four projections of an attention."""
     parts = {"q": query, "k": key, "v": value, "o": out}
     return {
         f"{ours}.{kind}{part}": f"{theirs}.{name}"
@@ -144,7 +144,7 @@ def attention_names(ours: str, query: str, key: str, value: str, out: str) -> Na
 
 
 def stacked_names(ours: str, theirs: str, width: bool = False) -> Names:
-    """Attention of torch: q, k and v in one array, unless their inputs differ in width."""
+    """The names of an attention of torch. q, k and v share one array, unless `width`: their inputs differ in width."""
     found: Names = {f"{ours}Wo": f"{theirs}out_proj.weight", f"{ours}bo": f"{theirs}out_proj.bias"}
     for number, part in enumerate("qkv"):
 
@@ -167,10 +167,10 @@ def mlp_names(ours: str, first: str, second: str) -> Names:
 
 
 def alike(what: str, found: Mapping[str, Any]) -> Any:
-    """The one value that all modules have, by their paths.
+    """The common value of all modules, given the value of each by its path.
 
     Raises:
-        ShapeError: two differ.
+        ShapeError: two values differ.
     """
     (first, value), *others = found.items()
     for path, other in others:
@@ -183,14 +183,14 @@ def alike(what: str, found: Mapping[str, Any]) -> Any:
 
 
 def eps_of(model: Any, where: str = "") -> float:
-    """The ε of all norms whose paths match `where`."""
+    """The common ε of all norms whose paths match `where`."""
     norms = {path: each for path, each in model.named_modules() if type(each).__name__ == "LayerNorm"}
     found = {path: each.eps for path, each in norms.items() if re.search(where, path)}
     return float(alike("eps", found)) if found else 1e-5
 
 
 def activation_of(model: Any, *attributes: str) -> str:
-    """Our name of the function that all modules hold under those names."""
+    """Our name of the activation that all modules have in the given attributes."""
     like = next(model.parameters()).new_empty(0).double()
     names: Names = {
         path: _recognized(getattr(each, attribute), path or type(model).__name__, like)
@@ -202,7 +202,11 @@ def activation_of(model: Any, *attributes: str) -> str:
 
 
 def _recognized(function: Any, path: str, like: Any) -> str:
-    """Our name of a function, known by its values: names say little."""
+    """Our name of a function, found by comparing values, since its own name is not reliable.
+
+    Raises:
+        ShapeError: none of our activations has these values.
+    """
     points = like.new_tensor([step / 8 for step in range(-160, 161)])
     values = function(points)
     for name in ACTIVATIONS:

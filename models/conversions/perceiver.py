@@ -1,4 +1,4 @@
-"""Perceivers of `transformers`."""
+"""Converters of Perceivers from `transformers`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _perceiver(model: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 
 
 def _perceiver_inputs(module: Any, config: Any) -> tuple[dict[str, Any], Names]:
-    """The settings of a preprocessor, and the names within it."""
+    """The settings that a preprocessor determines, and the names of its parameters."""
     kind = type(module).__name__
     if module is None:
         return {"shape": None, "positions": None, "channels": config.d_model}, {}
@@ -107,7 +107,7 @@ def _perceiver_inputs(module: Any, config: Any) -> tuple[dict[str, Any], Names]:
 
 
 def _perceiver_decoder(module: Any) -> tuple[dict[str, Any], Names]:
-    """The settings of a decoder, and the names within it."""
+    """The settings that a decoder determines, and the names of its parameters."""
     if module is None:
         return {"head": None}, {}
     kind, within = type(module).__name__, ""

@@ -1,4 +1,4 @@
-"""Swin Transformers of `transformers`."""
+"""Converters of Swin Transformers from `transformers`."""
 
 from __future__ import annotations
 

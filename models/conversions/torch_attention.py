@@ -1,4 +1,4 @@
-"""Attention and the Transformers of torch."""
+"""Converters of attention and Transformers from torch."""
 
 from __future__ import annotations
 
@@ -67,11 +67,15 @@ _PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "Dropout": lambda module: {"dropout": module.p},
     "ModuleList": lambda module: {},
 }
-"""All that a Transformer of torch is made of, and what each part says of the settings."""
+"""The classes of modules in a Transformer of torch, and the settings that each determines."""
 
 
 def _traits(module: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that all parts agree on; those in `changes` need no agreement."""
+    """The settings on which all parts agree, without those in `changes`.
+
+    Raises:
+        ShapeError: two parts disagree.
+    """
     found: dict[str, dict[str, Any]] = {"last_norms": {}}
     for path, part in module.named_modules():
         if path.rpartition(".")[2] != "activation":
@@ -101,7 +105,7 @@ def _torch_transformer(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, 
 
 
 def _layers(module: Any, side: str) -> list[Any] | None:
-    """The layers of the encoder or the decoder of a Transformer, of either alone, or of one layer."""
+    """The layers of a Transformer, a stack or one layer on a side, "Encoder" or "Decoder"; None without that side."""
     kind = known_class(module, TORCH_TRANSFORMERS)
     if kind == "Transformer":
         part = getattr(module, side.lower())

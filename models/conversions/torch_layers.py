@@ -1,4 +1,4 @@
-"""Layers of torch, each a line or two: products, convolutions, norms, embeddings, activations."""
+"""Converters of layers from torch: products, convolutions, pooling, norms, embeddings, activations."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["LAYERS", "RANKED", "Layer", "batch_norm"]
 Layer = Callable[[Any], "tuple[tn.Graph, Names]"]
 
 PLACES = ("ijk", "pqr", "uvw")
-"""The axes of the input, of the result and of the kernel, in up to three dimensions."""
+"""The axes of the input, of the result and of the kernel, for up to three spatial dimensions."""
 
 WEIGHTED: Names = {"W": "weight", "bias": "bias"}
 
 
 def _pointwise(text: str) -> Layer:
-    """An activation, with the module's own numbers in its text."""
+    """The converter of an elementwise function; its text may contain attributes of the module."""
 
     def made(module: Any) -> tuple[tn.Graph, Names]:
         value = text.format(module=module)
@@ -74,7 +74,7 @@ def _rms_norm(module: Any) -> tuple[tn.Graph, Names]:
 
 
 def _eps(module: Any) -> float:
-    """The ε of an RMS norm: where none is told, the distance from 1 to the next number of the type of its weight."""
+    """The ε of an RMS norm; if it is None, the machine epsilon of the type of the weight."""
     if module.eps is not None:
         return float(module.eps)
     refuse(module.weight is None, "neither eps nor a weight, whose type would tell it,")
@@ -83,7 +83,7 @@ def _eps(module: Any) -> float:
 
 
 def batch_norm(eps: float, prefix: str = "") -> Names:
-    """Gain and bias of a batch normalisation with its statistics fixed."""
+    """The gain and bias that a batch normalization with fixed statistics amounts to."""
 
     def scale(gain: Any, bias: Any, mean: Any, variance: Any) -> Any:
         return gain * (variance + eps) ** -0.5
@@ -105,12 +105,12 @@ def _batch_norm(module: Any) -> tuple[tn.Graph, Names]:
 
 
 def _each(value: Any, dimensions: int) -> tuple[int, ...]:
-    """A number for each dimension."""
+    """One number for each spatial dimension."""
     return tuple(value) if isinstance(value, Sequence) else (value,) * dimensions
 
 
 def _windows(strides: Sequence[int], dilations: Sequence[int]) -> str:
-    """The positions that a result reads, such as `2*p+u,2*q+v`."""
+    """The positions that a result reads, such as `2*p + u,2*q + v`."""
     _, outer, inner = PLACES
     terms = zip(strides, outer, dilations, inner, strict=False)
     return ",".join(f"{_times(stride, p)} + {_times(apart, u)}" for stride, p, apart, u in terms)
@@ -123,7 +123,7 @@ def _times(number: int, axis: str) -> str:
 def _padded(
     lead: str, dimensions: int, pads: Sequence[tuple[int, int]], value: str = "0"
 ) -> tuple[str, list[str]]:
-    """The name of the input with what is put around it, and the line that does so."""
+    """The name of the padded input and the equation that pads it, if there is padding."""
     places = PLACES[0][:dimensions]
     if not any(map(any, pads)):
         return "x", []
@@ -153,7 +153,7 @@ def _convolution(module: Any) -> tuple[tn.Graph, Names]:
 
 
 def _pooling(function: str, dimensions: int, around: str) -> Layer:
-    """Windows of which one number is made; what is put around them counts as `around`."""
+    """The converter of a pooling layer: `function` over windows, with padding of the value `around`."""
 
     def made(module: Any) -> tuple[tn.Graph, Names]:
         refuse(module.ceil_mode, "ceil_mode")
@@ -172,11 +172,11 @@ def _pooling(function: str, dimensions: int, around: str) -> Layer:
     return made
 
 
-# ---------------------------------------------------------------------------- what hangs on the rank
+# ---------------------------------------------------------------------------- layers that depend on the rank
 
 
 def _flatten(module: Any, rank: int) -> tn.Graph:
-    """Dimensions side by side as one."""
+    """Flattens adjacent dimensions into one."""
     axes = [f"i{n}" for n in range(rank)]
     first, last = module.start_dim % rank, module.end_dim % rank
     one = f"({','.join(axes[first : last + 1])})" if last > first else axes[first]
@@ -187,7 +187,7 @@ def _flatten(module: Any, rank: int) -> tn.Graph:
 
 
 def _along(function: str) -> Callable[[Any, int], tn.Graph]:
-    """A function along one dimension."""
+    """The converter of a function along one dimension."""
 
     def made(module: Any, rank: int) -> tn.Graph:
         refuse(module.dim is None, "dim=None")
@@ -225,11 +225,11 @@ LAYERS: dict[str, Layer] = {
     "Hardswish": _pointwise("hardswish(x[...])"),
     "Softplus": _pointwise("softplus({module.beta!r} * x[...]) / {module.beta!r}"),
 }
-"""By the class of torch: the graph of a layer, and what its parameters are called there."""
+"""By the class of torch, a function that returns the graph of a layer and its names of parameters."""
 
 RANKED: dict[str, Callable[[Any, int], tn.Graph]] = {
     "Flatten": _flatten,
     "Softmax": _along("softmax"),
     "LogSoftmax": _along("log_softmax"),
 }
-"""Those whose graphs hang on how many dimensions there are."""
+"""By the class of torch, layers whose graphs depend on the number of dimensions of the input."""

@@ -1,4 +1,4 @@
-"""The recurrent layers of torch."""
+"""Converters of recurrent layers from torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def _recurrent(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 
 
 def _names(module: Any, kind: str) -> Iterator[tuple[str, Made]]:
-    """Our weights, gate by gate, in the stacks of theirs; their two biases are added to one, where both are."""
+    """The source of each of our weights: one gate of a stack in torch. The two biases of a gate are added to one.
+
+    The candidate gate n of a GRU keeps both biases.
+    """
     letters = LETTERS[kind.lower()]
     ways = {"onward": "", "backward": "_reverse"}
     for way, suffix in list(ways.items())[: 1 + module.bidirectional]:

@@ -1,4 +1,4 @@
-"""Layers of torch one after another, as one model."""
+"""Converters of single layers from torch, and of a Sequential of several as one model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .torch_layers import LAYERS, RANKED, Layer
 __all__ = ["TORCH_LAYERS"]
 
 ENCODERS = ("TransformerEncoder", "TransformerEncoderLayer")
-"""Of what has a converter of its own, that which takes one tensor."""
+"""The classes with one input among those that have their own converters."""
 
 KNOWN = ("Sequential", *LAYERS, *RANKED, *ENCODERS)
 
@@ -30,11 +30,11 @@ FIRST: dict[str, str] = {
     "Embedding": "t[b,n]",
     **dict.fromkeys(ENCODERS, "x[b,n,c]"),
 }
-"""The input of a sequence that begins with a layer, where it is not told; else it is x[b, c]."""
+"""The default input of a sequence by the class of its first layer; for others it is x[b, c]."""
 
 
 def _one(layer: Layer) -> Converter:
-    """The converter of a layer by itself, which has no settings."""
+    """The converter of a single layer, which accepts no settings."""
 
     def converted(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
         _check_settings(type(module).__name__, changes, ())
@@ -60,8 +60,8 @@ def _sequential(module: Any, changes: dict[str, Any]) -> tuple[tn.Graph, Names]:
 
 
 def _layers(module: Any, theirs: str = "", scope: str = "") -> Iterator[tuple[str, str, Any]]:
-    """All layers of a sequence and of those in it: what each is called there, its scope, and itself."""
-    for name, layer in module._modules.items():  # one that stands there twice runs twice
+    """All layers of a sequence and of nested ones: the path of each in the module, its scope, and the layer."""
+    for name, layer in module._modules.items():  # a layer that is contained twice runs twice
         path = f"{theirs}{name}"
         own = f"{scope}{name}" if name.isidentifier() else f"{scope}layers.{name}"
         if known_class(layer, KNOWN, path) == "Sequential":
@@ -71,7 +71,7 @@ def _layers(module: Any, theirs: str = "", scope: str = "") -> Iterator[tuple[st
 
 
 def _layer(module: Any, path: str, rank: int) -> tuple[tn.Graph, Names]:
-    """The graph of one layer of a sequence, and its names."""
+    """The graph of one layer of a sequence, and its names of parameters."""
     kind = known_class(module, KNOWN, path)
     if kind in RANKED:
         return RANKED[kind](module, rank), {}
@@ -79,7 +79,7 @@ def _layer(module: Any, path: str, rank: int) -> tuple[tn.Graph, Names]:
 
 
 def _input(module: Any) -> str:
-    """The input of a sequence, by the first of its layers that tells it."""
+    """The declaration of the input of a sequence, from the first layer that determines it."""
     for path, _, layer in _layers(module):
         kind = known_class(layer, KNOWN, path)
         if kind in RANKED:
@@ -103,4 +103,4 @@ TORCH_LAYERS: dict[str, Converter] = {
     **{kind: _one(layer) for kind, layer in LAYERS.items()},
     "Sequential": _sequential,
 }
-"""By the class of torch: a layer, or several one after another."""
+"""Converters by the class of torch: single layers and Sequential."""

@@ -1,4 +1,4 @@
-"""Vision Transformers of `transformers`, DeiT among them."""
+"""Converters of Vision Transformers, including DeiT, from `transformers`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RESIZED = (
 
 
 def _settings(model: Any, classes: int | None) -> dict[str, Any]:
-    """The settings that both have."""
+    """The settings that ViT and DeiT have in common."""
     config = model.config
     return {
         "image": config.image_size,
@@ -48,7 +48,7 @@ def _settings(model: Any, classes: int | None) -> dict[str, Any]:
 
 
 def _names() -> Names:
-    """The parameters that both have."""
+    """The names of the parameters that ViT and DeiT have in common."""
     layer = "layers.#."
     return {
         "embed.E": "embeddings.patch_embeddings.projection.weight",

@@ -1,4 +1,4 @@
-"""XLNet of `transformers`."""
+"""Converters of XLNet from `transformers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands, and how each of them ends."""
+"""The application: registers the commands, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ for command in (plan, count, draw, sweep, compress, functions, study, calibrate)
 
 
 def main() -> None:
-    """Runs the command line; what a user can cause ends with one message and exit code 2."""
+    """Runs the command line. An error of the user ends it with one message and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without µ shows ?
+            stream.reconfigure(errors="replace")  # a terminal that lacks µ shows ?
     warnings.showwarning = _show_warning
     try:
         app()
@@ -61,7 +61,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Prints a warning of the library as its errors are printed, without a place in its source."""
+    """Prints a warning of the library like its errors, without a location in the source."""
     if issubclass(category, TensornetWarning):
         console(stderr=True).print(printable(f"warning: {message}"))
     else:

@@ -1,4 +1,4 @@
-"""The command that measures a device."""
+"""The command `calibrate`, which measures a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def calibrate(
     dtype: Annotated[str, typer.Option(help="The element type; each has constants of its own.")] = "float32",
     as_json: Json = False,
 ) -> None:
-    """Measure the constants of this device anew, and keep them for every later plan."""
+    """Measure the constants of this device again, and store them for all later plans."""
     from dataclasses import asdict
     from math import inf
 

@@ -1,4 +1,4 @@
-"""The command that compresses."""
+"""The command `compress`, which factorizes the weights of a trained network."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def compress(
     size: Sizes = None,
     as_json: Json = False,
 ) -> None:
-    """Put factors in the place of weights of a trained network, under one budget; never over what is read.
+    """Replace weights of a trained network by factors, within one budget. The input file is never overwritten.
 
     Example: tensornet compress runs/swin.1f2e3d4c.safetensors --parameters 0.2 --method tt
 
@@ -102,5 +102,5 @@ def compress(
 
 
 def _part_or_number(value: float | None) -> float | None:
-    """A budget as it was written: above 1 a whole number."""
+    """A budget as an integer if it is a whole number above 1, otherwise unchanged."""
     return int(value) if value is not None and value > 1 and value.is_integer() else value

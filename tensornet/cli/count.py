@@ -1,4 +1,4 @@
-"""The command that counts parameters and FLOPs."""
+"""The command `count`, which counts parameters and FLOPs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def count(
     depth: Annotated[int, typer.Option(min=1, help="How many dotted names make a part of the table.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Print the parameters and FLOPs of a layer or a model: formula, number, a table by part.
+    """Print the parameters and FLOPs of a layer or a model: formulas, numbers and a table by part.
 
     Example: tensornet count tcl --set sizes=4,4,3 --set ranks=4,4,6
 
@@ -60,7 +60,7 @@ def _counted(graph: Graph, depth: int) -> dict[str, Any]:
     return {
         "parameters": _plain(tn.parameter_count(graph)),
         "parameter_formula": str(tn.parameter_formula(graph)),
-        "flops": _plain(collected.flops),  # flop_count would plan once more
+        "flops": _plain(collected.flops),  # flop_count would plan again
         "flop_formula": str(flops),
         "flop_parts": [
             {
@@ -95,7 +95,7 @@ def _print_count(document: dict[str, Any]) -> None:
 
 
 def _of_parameters(document: dict[str, Any]) -> Table:
-    """Parameters by part."""
+    """The table of parameters by part."""
     table = Table(title=document["name"], title_justify="left")
     for heading in ("part", "formula", "parameters"):
         table.add_column(heading, justify="right" if heading == "parameters" else "left", overflow="fold")
@@ -107,7 +107,7 @@ def _of_parameters(document: dict[str, Any]) -> Table:
 
 
 def _of_flops(document: dict[str, Any]) -> Table:
-    """FLOPs by block."""
+    """The table of FLOPs by block."""
     table = Table("block", "calls", "FLOPs of a call", "of all")
     for each in document["flop_parts"]:
         table.add_row(each["part"] or "itself", str(each["times"]), each["formula"], _grouped(each["flops"]))

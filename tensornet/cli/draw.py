@@ -1,4 +1,4 @@
-"""The command that draws."""
+"""The command `draw`, which draws a graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def draw(
     size: Sizes = None,
     as_json: Json = False,
 ) -> None:
-    """Draw a layer or a model: what is read stands above what is made of it.
+    """Draw a layer or a model; each operand is above the results computed from it.
 
     Example: tensornet draw "y[b,o] = gelu(x[b,i] * W[o,i])" --inputs x --out layer.svg
     """

@@ -1,4 +1,4 @@
-"""The command that tells of functions."""
+"""The command `functions`, which lists and describes the functions of the equation language."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def functions(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the functions of the equation language, or tell all of one: how it is written, and what it is.
+    """List the functions of the equation language, or describe one: its syntax and its definition.
 
     Example: tensornet functions softmax
     """
@@ -52,7 +52,11 @@ def functions(
 
 
 def _named(name: str, rows: list[Function]) -> Function:
-    """The function of a name, or of a sign."""
+    """The function with a given name or infix operator.
+
+    Raises:
+        EquationError: there is none.
+    """
     found = next((row for row in rows if name in (row.name, row.infix)), None)
     if found is None:
         fix = f"{near(name, [row.name for row in rows])}`tensornet functions` lists all"
@@ -61,7 +65,7 @@ def _named(name: str, rows: list[Function]) -> Function:
 
 
 def _tell_function(row: Function, as_json: bool) -> None:
-    """All that its record tells of one function, and what its example comes out as."""
+    """Prints the record of a function, and the result of its example."""
     from ..language import reference
     from ..runtime.examples import result_of
 

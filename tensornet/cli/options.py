@@ -1,4 +1,4 @@
-"""Options that several commands take."""
+"""Options that several commands have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that plans."""
+"""The command `plan`, which plans equations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the fastest order of an equation, beside the order as written and the one of fewest FLOPs.
+    """Print the fastest order of an equation, next to the order as written and the order with the fewest FLOPs.
 
     Example: tensornet plan "y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]" --inputs x --size b=1000,i=8,j=8,p=8,q=8
     """
@@ -49,5 +49,5 @@ def plan(
 
 
 def _said(text: str) -> None:
-    """A part of the trace, on standard error: what follows may be read by machines."""
+    """Prints a part of the trace on standard error, since programs may read standard output."""
     typer.echo(text, err=True)

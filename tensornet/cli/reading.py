@@ -1,4 +1,4 @@
-"""What is written on the command line: equations, sizes, settings."""
+"""Parsing of arguments of the command line: equations, sizes, settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 def graph_of(
     name: str, settings: list[str] | None, inputs: str, outputs: str, size: list[str] | None
 ) -> Graph:
-    """A layer or a model by its name and settings, or by its equations and sizes."""
+    """The graph of a layer or a model, from its name and settings or from equations, with sizes bound."""
     import tensornet as tn
 
     if says_equations(name):
@@ -41,12 +41,12 @@ def graph_of(
 
 
 def says_equations(text: str) -> bool:
-    """Whether an argument is equations, or where they are, and no name of a layer."""
+    """Whether an argument is equations, a file of them or `-`, instead of the name of a layer."""
     return "=" in text or text == "-" or Path(text).suffix != "" or Path(text).is_file()
 
 
 def equations_of(text: str) -> str:
-    """The equations that an argument says: itself, those in a file, or standard input."""
+    """The equations of an argument: its text, the contents of a file, or standard input for `-`."""
     if text == "-":
         return _standard_input()
     if "=" in text:
@@ -61,10 +61,10 @@ def equations_of(text: str) -> str:
 
 
 def _standard_input() -> str:
-    """The equations piped in.
+    """The equations on standard input.
 
     Raises:
-        EquationError: they are no text.
+        EquationError: the input is not UTF-8.
     """
     try:
         return sys.stdin.buffer.read().decode("utf-8-sig")
@@ -76,7 +76,7 @@ def _standard_input() -> str:
 
 
 def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
-    """`b=32` and the like, each name once."""
+    """Names and values in texts such as `b=32`; each name has one value."""
     found: dict[str, str] = {}
     for text in texts:
         name, sign, value = (each.strip() for each in text.partition("="))
@@ -88,7 +88,7 @@ def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
 
 
 def sizes_of(texts: list[str] | None, call: Callable[..., Any]) -> dict[str, Any]:
-    """`b=32,c=4` and the like, for a call that has options too; a size may be an expression such as 4*D."""
+    """The sizes in texts such as `b=32,c=4`, for a call that has other options; a size may be an expression: 4*D."""
     from ..language.parser import parse_size
 
     given = pairs((part for text in texts or () for part in text.split(",")), "AXIS=SIZE")
@@ -101,17 +101,17 @@ def sizes_of(texts: list[str] | None, call: Callable[..., Any]) -> dict[str, Any
 
 
 def settings_of(texts: Iterable[str] | None) -> dict[str, Any]:
-    """`ranks=4,4` and the like, each value as Python."""
+    """The settings in texts such as `ranks=4,4`, with Python values."""
     return {name: _setting(value) for name, value in pairs(texts or (), "NAME=VALUE").items()}
 
 
 def choices(text: str) -> list[Any]:
-    """What stands between the commas of a text, those inside of brackets left alone."""
+    """The values between the commas of a text; commas inside brackets do not separate."""
     return [_setting(each.strip()) for each in re.split(r",(?![^(\[]*[)\]])", text)]
 
 
 def _setting(value: str) -> Any:
-    """A number, a list, a truth value or a word; any other expression is a symbolic size."""
+    """A setting as a number, a tuple, a boolean or, for a word or a symbolic size, the text itself."""
     if value.lower() in ("true", "false"):
         return value.lower() == "true"
     try:

@@ -1,4 +1,4 @@
-"""The command that runs a study."""
+"""The command `study`, which runs a study."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def study(
     """Train classifiers of handwritten digits, photographs, texts or your own arrays, and compare them.
 
     `digits`: small multi-layer classifiers of handwritten digits. `text`: Transformers on the
-    sentiment of movie reviews. `thesis`: Swin against the tensorized Swin Transformer, by Adam and AdamW, on
-    photographs; with the published figures beside them, where images and recipe are those of the experiment.
+    sentiment of movie reviews. `thesis`: Swin against the tensorized Swin Transformer, with Adam and AdamW, on
+    photographs; next to the published figures, if images and recipe are those of the experiment.
 
-    Stopped at any moment and given again it goes on where it was, to the same numbers. Several processes
-    share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`; whole runs are trained at
-    once by `--jobs`, `--dask` or `--submitit`.
+    If stopped at any moment, the same command continues from there, with the same results. Several processes
+    share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`. The options
+    `--jobs`, `--dask` and `--submitit` train several runs at the same time.
 
     Example: tensornet study --data wine.npz --epochs 20
 
@@ -135,17 +135,17 @@ def study(
         workers=workers,
         console=Console(stderr=as_json),
     )
-    if as_json and os.environ.get("RANK", "0") == "0":  # one of the processes of torchrun speaks
+    if as_json and os.environ.get("RANK", "0") == "0":  # under torchrun only one process prints
         typer.echo((folder / "results.json").read_text())
 
 
 def workers_of(
     folder: Path, jobs: int | None, dask: str | None, submitit: str | None, resources: list[str] | None
 ) -> Any:
-    """Who trains the runs; this process if nothing is said.
+    """The executor that trains the runs; None, if no option is given, is this process.
 
     Raises:
-        TensornetError: more than one is given, or resources are asked of who takes none.
+        TensornetError: more than one is given, or resources are given without `--submitit`.
     """
     from ..study import Dask, Processes, Submitit
 
@@ -166,7 +166,7 @@ def workers_of(
 
 
 def seeds_of(text: str) -> int | list[int]:
-    """`3`, or `0,1,2`."""
+    """The seeds in a text: a list for `0,1,2`, the number of seeds for `3`."""
     try:
         return [int(each) for each in text.split(",")] if "," in text else int(text)
     except ValueError:

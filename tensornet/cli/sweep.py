@@ -1,4 +1,4 @@
-"""The command that builds one thing under many settings."""
+"""The command `sweep`, which builds a layer or a model under many settings."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sweep(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print what a layer or a model costs under many settings: parameters, FLOPs, bytes, seconds.
+    """Print the cost of a layer or a model under many settings: parameters, FLOPs, bytes, seconds.
 
     Example: tensornet sweep linear --set in_sizes=32,32 --set out_sizes=32,32 --over factorization=cp,tt
     --over rank=0.1,0.2 --size lead=64
@@ -90,5 +90,5 @@ def sweep(
         typer.echo(found.json())
     else:
         tell(found)
-    if picture is not None:  # last: what was measured is told in any case
+    if picture is not None:  # last, so that the measurements are printed in any case
         found.pareto(y="seconds" if measure else "expected_seconds", path=picture)

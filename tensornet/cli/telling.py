@@ -1,4 +1,4 @@
-"""What the command line prints: text for people, JSON for machines."""
+"""Output of the command line: text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["console", "tell", "tell_json"]
 
 
 def console(stderr: bool = False) -> Console:
-    """Where text is printed as it is: `softmax[j]` is no markup."""
+    """A console that prints text unchanged: `softmax[j]` is not read as markup."""
     return Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
 
 
 def tell(what: Any) -> None:
-    """Prints a text or a table, from a new line."""
+    """Prints a text or a table, followed by a newline."""
     console().print(what)
 
 
 def tell_json(document: Any) -> None:
-    """Prints what is made of dicts, lists, texts and numbers, in letters that every terminal has."""
+    """Prints dicts, lists, strings and numbers as JSON in ASCII."""
     typer.echo(json.dumps(document, indent=1))
