@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensornet.api as tn
 from tensornet.errors import ShapeError
 
-from .blocks import ACTIVATIONS
+from .blocks import ACTIVATIONS, activated
 from .checked import checked
 from .dimensions import Size, chosen, hygienic
 
@@ -21,7 +21,7 @@ ROUTED = """
 EXPERTS = """
     W1[e,f,c]: parameter
     W2[e,o,f]: parameter
-    h[...,k,f] = {activation}(x[...,c] * W1[p[...,k],f,c]){gate}
+    h[...,k,f] = {activated}{gate}
     y[...,o] = w[...,k] * h[...,k,f] * W2[p[...,k],o,f]
 """
 GATE = " * sum[c](x[...,c] * W3[p[...,k],f,c])"
@@ -55,7 +55,7 @@ def mixture_of_experts(
         hidden: the width of the hidden layer of each expert.
         experts: the number of experts.
         active: the number of experts that each token goes through.
-        activation: f: "gelu", "gelu_tanh", "relu", "silu" or "tanh".
+        activation: f, as in `feed_forward`.
         gated: whether f(W₁·x) is multiplied by W₃·x.
         balance: whether the loss E·Σ_e f_e·P_e is the second output, `balance`. It is 1 if all experts are chosen
             equally often.
@@ -76,7 +76,8 @@ def mixture_of_experts(
     if isinstance(experts, int) and isinstance(active, int) and active > experts:
         raise ShapeError(f"{active} experts are active of {experts}", fix=f"choose active={experts} or less")
     gate, declared = (GATE, "    W3[e,f,c]: parameter\n") if gated else ("", "")
-    text = ROUTED + declared + EXPERTS.format(activation=activation, gate=gate) + (BALANCE if balance else "")
+    inner = activated(activation, "x[...,c] * W1[p[...,k],f,c]")
+    text = ROUTED + declared + EXPERTS.format(activated=inner, gate=gate) + (BALANCE if balance else "")
     sizes = {"c": dim, "f": hidden, "e": experts, "k": active, "o": dim}
     outputs = "y balance" if balance else "y"
     return hygienic(lambda **sizes: tn.layer(text, inputs="x", outputs=outputs, **sizes), sizes)

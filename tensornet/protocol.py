@@ -195,7 +195,7 @@ def backend_of(array: Any) -> Backend:
     Raises:
         BackendError: the array belongs to no known library.
     """
-    libraries = _libraries_of(type(array))
+    libraries = _libraries_of(type(array))  # type: ignore[arg-type]
     for name in _offered:
         if name in libraries:
             return _offered[name]()

@@ -12,6 +12,7 @@ import pytest
 import tensornet as tn
 from tensornet import models
 from tensornet.graph.element_types import holding
+from tensornet.models.blocks import ACTIVATIONS, feed_forward
 from tensornet.ops.table import Element
 from tensornet.passes.grouped_gemm import select_grouped_gemm
 from tensornet.passes.one_hot_elimination import eliminate_one_hots
@@ -262,3 +263,13 @@ def test_jax_differentiates_and_traces_kernels() -> None:
     for found in (jax.grad(loss, (0, 1))(x, W), jax.jit(jax.grad(loss, (0, 1)))(x, W)):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_mixture_of_one_is_a_feed_forward_layer(activation: str) -> None:
+    one = tn.models.mixture_of_experts(5, 7, 1, active=1, activation=activation)
+    plain = feed_forward(5, 7, activation=activation, bias=False)
+    params, x = tn.init(one, seed=0, dtype="float64"), np.random.default_rng(0).normal(size=(3, 4, 5))
+    same = {name: params[name][0] for name in ("W1", "W2")}
+    found, expected = tn.compile(one)(params, x), tn.compile(plain)(same, x)
+    np.testing.assert_allclose(found[0] if isinstance(found, tuple) else found, expected, rtol=1e-12)
