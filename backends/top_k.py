@@ -29,7 +29,8 @@ def largest(
     count = x.shape[axis]
     if size > count:
         raise ShapeError(
-            f"the {size} largest elements are asked for of {count}", fix=f"ask for no more than {count}"
+            f"the axis has {count} elements, fewer than the {size} largest to take",
+            fix=f"take at most {count}",
         )
     rising = argsort(flip(x, axis), axis)  # reversed: of equal elements, the last in `x` come first
     last = rising[(slice(None),) * axis + (slice(count - size, count), ...)]

@@ -49,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-day", action="store_true", help="leave out the table of tests/by_day.py")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update") and hasattr(config, "workerinput"):
+        raise pytest.UsageError("--update: processes would write over one another, use -n 0")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is measured in a test is not kept for the user."""

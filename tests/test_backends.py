@@ -80,7 +80,7 @@ def test_unknown_element_types_and_seeds_are_refused() -> None:
     with pytest.raises(tn.ShapeError, match="the seed is -1"):
         tn.init(graph, seed=-1)
     with pytest.raises(
-        tn.ShapeError, match=r"the size of j cannot be told from the shapes(?s:.*)bind it first"
+        tn.ShapeError, match=r"the size of j does not follow from the shapes(?s:.*)bind it first"
     ):
         tn.plan(tn.layer("y[i] = mean[j](index(i) * index(j))", inputs="x[i]"))
 

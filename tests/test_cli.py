@@ -124,7 +124,7 @@ NEWER = sys.version_info >= (3, 11)  # what Python says of what it cannot read
 UNPRINTABLE = "invalid non-printable character U+001B" if NEWER else "invalid syntax"
 
 WRONG = [
-    (["y[b,z] = x[b,i]", "--inputs", "x"], "axis 'z' is on the left but nowhere on the right\n  line 1: y[b,z] = x[b,i]\n              ^\nfix: the right side has i; what is the same at each position is repeat[z](…)"),
+    (["y[b,z] = x[b,i]", "--inputs", "x"], "axis 'z' is on the left but nowhere on the right\n  line 1: y[b,z] = x[b,i]\n              ^\nfix: the right side has i; to copy a value along 'z', write repeat[z](…)"),
     (["h[b,p] = x[b,i]*U[p,i]; y[b] = h[b,i]*v[i]", "--inputs", "x", "--size", "i=3,p=4"], "sizes disagree: axis 'i' is i = 3, but in 'h' it is p = 4\n  line 2: y[b] = h[b,i]*v[i]\n                     ^\nfix: "),
     (["y[b] = x[b,i]*v[i]", "--inputs", "x", "--size", "b=2,i=2,zz=2"], "a size is given for 'zz', which is no axis here\nfix: the axes are b, i\n"),
     (["y[b] = x[b,rows]*v[rows]", "--inputs", "x", "--size", "row=2"], "a size is given for 'row', which is no axis here\nfix: did you mean 'rows'? the axes are b, rows\n"),
@@ -268,7 +268,7 @@ def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> 
 
 
 SYMBOLS = {", …": "", "(before, after)": "(1, 1)", "rate": "0.5", "i=s": "i=1", "low, high": "0, 1"}
-SYMBOLS |= {", start)": ", 0)", ", or a[t-1]": "", ", or a[t+1]": "", "[t]": "[j]"}
+SYMBOLS |= {", start)": ", 0)", "[t]": "[j]"}
 """What stands in the forms for something else, and one such thing."""
 AXES = {
     "top": ("i,k", "i,j"),

@@ -440,7 +440,7 @@ def test_derivatives_are_of_real_numbers(derivative: Any, backend: str | Backend
     library = load_backend(backend)
     given = [np.ones(tuple(2 for _ in leaf.dims), "complex64") for leaf in found.inputs]
     f = tn.compile(found, backend=library)
-    message = r"'.*\.(grad|tangent)' is of real numbers, and complex ones are given\nfix: give the real and the imag"
+    message = r"the derivative '.*\.(grad|tangent)' needs real numbers, and complex ones are given\nfix: give the real and the imag"
     with pytest.raises(tn.DtypeError, match=message):
         f({"w": library.asarray(np.ones(2, "complex64"))}, *map(library.asarray, given))
     f({"w": library.asarray(np.ones(2, "float32"))}, *(library.asarray(each.real) for each in given))

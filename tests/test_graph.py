@@ -263,3 +263,18 @@ def test_a_composite_of_other_sizes_prints_and_reads_back() -> None:
     graph = tn.layer("z[b,h] = x[b,h]\ny[b] = z[b,j] * sum[d](W[(j,b),d])", inputs="x", d=2)
     assert "W[(j,b):(h,b),d]: parameter" in str(graph)
     assert tn.layer(str(graph)) == graph
+
+
+def test_tensors_of_a_model_are_added_subtracted_and_multiplied() -> None:
+    """As a residual branch needs; by numbers too."""
+    layer = tn.layer("y[...,o] = tanh(x[...,i] * W[o,i])", inputs="x", i=4, o=4)
+    graph = tn.model(
+        lambda x: 1 + 0.5 * (x + layer(x, scope="a")) * 2 - x * layer(x, scope="b"), inputs="x[b,t,i]", i=4
+    )
+    assert tn.layer(str(graph)) == graph
+    params, x = tn.init(graph, seed=0, dtype="float64"), np.random.default_rng(0).normal(size=(2, 3, 4))
+    a, b = (np.tanh(x @ params[f"{name}.W"].T) for name in "ab")
+    np.testing.assert_allclose(tn.compile(graph)(params, x), 1 + x + a - x * b, rtol=1e-12)
+    for other in ("a", None, np.ones(4), True):
+        with pytest.raises(TypeError, match="operand"):
+            tn.model(lambda x: x + other, inputs="x[b]")  # noqa: B023

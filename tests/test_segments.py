@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.planning.gradients import joint_graph, rematerializable
+from tensornet.autodiff.vjp import rematerializable
+from tensornet.planning.gradients import joint_graph
 from tensornet.scan.checkpointing import checkpoint_recurrences
 
 from .conftest import sampled

@@ -174,7 +174,7 @@ def test_a_block_reads_a_parameter_at_every_second_position() -> None:
         assert tn.layer(str(graph)) == graph
         np.testing.assert_array_equal(tn.compile(graph)({"a.W": W}, x), x * W[::2])
     with pytest.raises(
-        tn.ShapeError, match=r"'x' has 3 there, which does not tell W0(?s:.*)fix: give the layer W0="
+        tn.ShapeError, match=r"'x' has 3 there, which leaves W0 unknown(?s:.*)fix: give the layer W0="
     ):
         tn.layer(STRIDED, inputs="x[b,p]", p=3)
 

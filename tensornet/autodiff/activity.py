@@ -18,7 +18,7 @@ __all__ = ["active", "active_inside", "check_derivatives", "check_real", "check_
 _DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
 """The end of the name of a gradient or of a tangent."""
 
-REAL = "give the real and the imaginary part as tensors of their own"
+REAL = "give the real and the imaginary part as separate tensors"
 """The fix for complex numbers: the records of functions declare no derivatives for them."""
 
 
@@ -31,11 +31,11 @@ def check_real(graph: Graph) -> None:
     for leaf in (leaf for part in graph.parts() for leaf in part.constants):
         if leaf.value is not None and "c" in leaf.value.dtype:
             raise DtypeError(
-                f"gradients are of real numbers, and the constant '{leaf.name}' holds complex ones", fix=REAL
+                f"gradients need real numbers, and the constant '{leaf.name}' is complex", fix=REAL
             )
     for part in graph.expressions():
         if isinstance(part, Literal) and isinstance(part.value, complex):
-            raise DtypeError(f"gradients are of real numbers, and {part.value} is none", part.place, REAL)
+            raise DtypeError(f"gradients need real numbers, and {part.value} is complex", part.place, REAL)
 
 
 def check_derivatives(graph: Graph) -> None:
@@ -46,7 +46,9 @@ def check_derivatives(graph: Graph) -> None:
     """
     for name in sorted(graph.flat.needed()):
         if _DERIVATIVE.search(name):
-            raise DtypeError(f"'{name}' is of real numbers, and complex ones are given", fix=REAL)
+            raise DtypeError(
+                f"the derivative '{name}' needs real numbers, and complex ones are given", fix=REAL
+            )
 
 
 def check_rules(equations: Iterable[Equation], found: Container[str]) -> None:

@@ -316,7 +316,7 @@ def _size_lines(context: CodegenContext) -> Iterator[str]:
             if more <= wanted:
                 left = ", ".join(sorted(wanted - known))
                 raise ShapeError(
-                    f"the size of {left} cannot be told from the shapes of the arguments",
+                    f"the size of {left} does not follow from the shapes of the arguments",
                     fix=f"bind it first: graph.bind({left}=…)",
                 )
             wanted |= more

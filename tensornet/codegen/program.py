@@ -18,10 +18,11 @@ from ..graph.graph import Apply, Graph, inlined, of_graph
 from ..language.equation import Equation
 from ..ops.table import Element
 from ..passes.pipeline import traced
-from ..planning.gradients import Quickest, leaves_of, rematerialized_to_fit, with_lengths
+from ..planning.gradients import Quickest, leaves_of, with_lengths
 from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.progress import watched
+from ..planning.rematerialization import rematerialized_to_fit
 from ..protocol import Backend, load_backend
 from ..units import Memory, in_bytes
 from .function import arguments_around, generate, generate_around

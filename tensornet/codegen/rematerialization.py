@@ -1,7 +1,7 @@
 """Rematerialisation: which calls are recomputed in the backward pass, by the bytes that autograd saves.
 
 A recurrence is recomputed in segments. Only the states that each segment starts from are kept. Where this library
-plans the backward pass itself, `planning.gradients.rematerialized_to_fit` chooses the calls, and `scan.checkpointing`
+plans the backward pass itself, `planning.rematerialization` chooses the calls, and `scan.checkpointing`
 cuts the segments.
 """
 
@@ -61,8 +61,8 @@ def rematerialized_within(
         found = _kept(plan, backend, changing)
         if found is None:
             raise BackendError(
-                f"what {backend.name} keeps for gradients cannot be told, and memory_limit is {limit:,}",
-                fix="leave it out for training, or have autograd keep what it will: backward='autograd'",
+                f"{backend.name} does not report what it keeps for gradients, and memory_limit is {limit:,}",
+                fix="leave the limit out for training, or let autograd choose what it keeps: backward='autograd'",
             )
         for choice in _choices(plan, found):
             if choice.most <= limit:
@@ -70,8 +70,8 @@ def rematerialized_within(
             most.append(choice.most)
     open_sizes, least = ", ".join(plan.graph.open_sizes) or "all are fixed", min(most)
     raise BackendError(
-        f"{least:,} bytes at least are kept for gradients, and memory_limit is {limit:,}: each call of a"
-        f" block can be recomputed, and each position of a recurrence, and nothing smaller",
+        f"gradients need at least {least:,} bytes kept, and memory_limit is {limit:,}: only calls of blocks and"
+        f" positions of a recurrence can be recomputed",
         fix=f"allow {least:,} bytes, or plan for smaller sizes ({open_sizes})",
     )
 

@@ -231,8 +231,8 @@ def integer(expression: Expression) -> int:
     found = scalar_value(expression)
     if found is None or isinstance(found, complex) or found != int(found):
         raise EquationError(
-            f"{show(expression)} is not a whole number of positions that is known",
+            f"{show(expression)} is not a known whole number",
             expression.place,
-            "give the sizes it speaks of",
+            "give the sizes that occur in it",
         )
     return int(found)

@@ -73,8 +73,9 @@ def _called(text: Text, line: Calling) -> Graph:
     """The block that a line calls, after a check of the number of operands and results."""
     block = text.blocks.get(line.block) or _defined(text, line)
     if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
-        counts = f"{len(block.inputs)} tensor(s) and gives {len(block.outputs)}"
-        raise EquationError(f"'{line.block}' takes {counts}", line.place, "call it so")
+        counts = f"{len(block.inputs)} tensor(s) and returns {len(block.outputs)}"
+        fix = f"match that: this call passes {len(line.operands)} and names {len(line.results)} result(s)"
+        raise EquationError(f"'{line.block}' takes {counts}", line.place, fix)
     return block
 
 
@@ -111,8 +112,9 @@ def _check_ranks(text: Text, block: Graph, line: Calling) -> None:
         said = [1 if isinstance(entry, str) else len(entry) for entry in each.left]
         at = each.left.index(line.along.axis) if line.along else 0
         if said[:at] + said[at + 1 :] != own:
-            message = f"'{each.name}' has other axes than what '{line.block}' gives"
-            fix = f"it gives {output}[{show_index(index_of(block.named[output]))}], and '{{}}' is one more"
+            message = f"'{each.name}' has other axes than the result of '{line.block}'"
+            own_axes = show_index(index_of(block.named[output]))
+            fix = f"'{line.block}' returns {output}[{own_axes}]: write as many axes, and '{{}}'"
             raise EquationError(message, line.place, fix.format(each.left[at]))
 
 
@@ -135,7 +137,7 @@ def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
     """The dimensions of an operand of a call, which must be known."""
     dims = text.known.get(name, Known("")).dims
     if dims is None:
-        fix = f"say its axes above, as in {name}[b,i]: input, or define it there"
+        fix = f"declare them in a line above, as in {name}[b,i]: input, or define '{name}' there"
         raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
     return dims
 

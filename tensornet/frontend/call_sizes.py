@@ -176,10 +176,10 @@ class _Matching:
         except ShapeError:
             if names_left := [_public(name) for name in size_names(evaluate(own, self.unifier.bound))]:
                 disagreement = ShapeError(
-                    f"{disagreement.message}, which does not tell {', '.join(names_left)}",
+                    f"{disagreement.message}, which leaves {', '.join(names_left)} unknown",
                     self.place,
-                    f"give the layer {', '.join(f'{name}=…' for name in names_left)}, or the dimension that is as"
-                    " long an axis and a size of its own, as in W[n]: parameter and n: 6",
+                    f"give the layer {', '.join(f'{name}=…' for name in names_left)}, or give that"
+                    " dimension an axis and a size of its own, as in W[n]: parameter and n: 6",
                 )
             raise disagreement from None
         private.follow(dim_size(ours), size)

@@ -19,6 +19,7 @@ from ..language.parser import parse_names, read_sizes
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, is_name, size_names, symbol
 from .call_sizes import Matched, matched
+from .layers import layer
 
 __all__ = ["Tensor", "Trace", "model"]
 
@@ -32,6 +33,7 @@ class Tensor:
     name: str
     dims: tuple[Dim, ...]
     trace: Trace = field(compare=False, repr=False)
+    __array_ufunc__ = None  # arrays of NumPy leave arithmetic with a tensor to it
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -42,12 +44,37 @@ class Tensor:
         """Adds a call of `graph` to the model; `Graph.__call__` calls this."""
         return _apply(graph, tensors, scope)
 
+    def __add__(self, other: Any) -> Any:
+        """The sum with a tensor of the same dimensions or a number, as a residual branch needs it."""
+        return self._with("{} + {}", other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with("{} - {}", other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with("{} * {}", other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._with("{1} + {0}", other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._with("{1} * {0}", other)
+
+    def _with(self, form: str, other: Any) -> Any:
+        """Calls a layer of one elementwise operation."""
+        if isinstance(other, Tensor):
+            return layer(f"y[...] = {form.format('a[...]', 'b[...]')}", inputs="a b")(self, other)
+        if isinstance(other, int | float) and not isinstance(other, bool):
+            return layer(f"y[...] = {form.format('a[...]', repr(other))}", inputs="a")(self)
+        return NotImplemented
+
 
 def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes: Any) -> Graph:
     """Runs `function` on symbolic tensors and returns the graph of its calls.
 
     Layers (graphs) are called on the tensors, `layer(x, scope="first")`; the scope prefixes the
-    names of the parameters, and a scope used twice shares them.
+    names of the parameters, and a scope used twice shares them. Tensors of the same dimensions, and numbers, can be
+    added, subtracted and multiplied: `x + layer(x, scope="first")` is a residual branch.
 
     Args:
         function: takes one symbolic tensor for each input, and returns one or a tuple of them.
@@ -74,7 +101,7 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
     for each in outputs:
         if not isinstance(each, Tensor) or each.trace is not trace:
             raise EquationError(
-                f"the model returns {each!r}, not a tensor of its own", fix="return what its layers returned"
+                f"the model returns {each!r}, not one of its tensors", fix="return what its layers returned"
             )
     trace.check_given()
     return trace.graph(tuple(each.name for each in outputs))
@@ -154,7 +181,7 @@ class Trace:
                 self.leaves[leaf.name] = known = replace(known, start=leaf.start)
             if leaf.start not in (None, known.start):
                 raise EquationError(
-                    f"'{leaf.name}' is shared by two calls, and starts otherwise in each",
+                    f"'{leaf.name}' is shared by two calls that initialize it differently",
                     fix="give both the same init=, or different scopes",
                 )
             if known.kind != leaf.kind or sizes[0] != sizes[1] or known.value != leaf.value:

@@ -87,7 +87,7 @@ def _leaf(text: Text, name: str, entry: Known) -> Leaf:
         raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
     if entry.start == ("array", 0.0):
         fix = f'pass init={{"{name}": array}}'
-        raise EquationError(f"the array that '{name}' starts at is not given", entry.place, fix)
+        raise EquationError(f"the initial array of '{name}' is not given", entry.place, fix)
     return Leaf(name, entry.kind, text.unifier.dims(entry.dims), entry.start, entry.value)
 
 
@@ -150,7 +150,7 @@ def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:
         made = [each for each in index if isinstance(each, str) and each not in text.axes]
         if entry.kind == "parameter" and made:
             named = show_index(tuple(wrong if each == made[0] else each for each in index))
-            return f"{told}; to size what '{tensor}' is indexed by, add the line {tensor}[{named}]: parameter"
+            return f"{told}; to size an indexed dimension of '{tensor}', add the line {tensor}[{named}]: parameter"
     return told
 
 

@@ -112,8 +112,8 @@ def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, 
             shown = " and ".join(
                 dict.fromkeys(f"{ref.name}[{show_index(each)}]" for each in (first, ref.index))
             )
-            message = f"which axes the bare name '{ref.name}' stands for is open: the line reads {shown}"
-            raise EquationError(message, bare[ref.name].place, f"write {ref.name}[…] with the axes meant")
+            message = f"'{ref.name}' without brackets is ambiguous: the line also reads {shown}"
+            raise EquationError(message, bare[ref.name].place, f"write {ref.name}[…] with the axes you mean")
     return found
 
 
@@ -164,16 +164,16 @@ def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
     found = not_whole(entry)
     if found is not None:
         raise EquationError(
-            f"{show(found)} is no integer, and indexes '{ref.name}'",
+            f"{show(found)} is an index of '{ref.name}', and is not an integer",
             found.place or ref.place,
             "use + - * // % and other functions that keep integers",
         )
     for each in read_in(entry):
         if text.known[each.name].kind == "parameter":
             raise EquationError(
-                f"'{each.name}' indexes '{ref.name}' and is a parameter, which holds no positions",
+                f"'{each.name}' is an index of '{ref.name}', and cannot be a parameter",
                 each.place,
-                f"list '{each.name}' in inputs=, or its positions in constants=",
+                f"list '{each.name}' in inputs=, or give its integers in constants=",
             )
 
 

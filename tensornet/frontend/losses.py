@@ -36,9 +36,9 @@ def with_loss(graph: Graph, loss: Graph | str | None) -> Graph:
         graph = graph.select(loss)
     found = ending_in(graph, loss) if isinstance(loss, Graph) else graph
     if len(found.outputs) != 1 or found.named[found.outputs[0]]:
-        known = ", ".join(f"{name} of {len(found.named[name])} axes" for name in found.outputs)
+        known = ", ".join(f"{name} with {len(found.named[name])} axes" for name in found.outputs)
         fix = "give loss= a graph with one number as its result, or the name of one"
-        raise EquationError(f"a loss is one number, and the results are {known}", fix=fix)
+        raise EquationError(f"the loss must be a single number, and the results are {known}", fix=fix)
     return found
 
 
@@ -49,7 +49,7 @@ def ending_in(graph: Graph, loss: Graph) -> Graph:
         told = ", ".join(leaf.name for leaf in loss.inputs) or "none"
         raise EquationError(
             f"the loss takes {len(loss.inputs)} input(s) ({told}), and there are {results} result(s)",
-            fix=f"let it take each; or choose of {', '.join(graph.outputs)}: graph.select(…)",
+            fix=f"give it an input for each result, or select some of {', '.join(graph.outputs)}: graph.select(…)",
         )
 
     lead = _leading(graph, loss)

@@ -67,7 +67,7 @@ def _without_lead(
     if known[0] != leading:
         raise ShapeError(
             f"'...' is {known[0]} in '{known[1]}', and {leading} in '{leaf.name}'",
-            fix="'...' stands for the same axes in all lines: write them out where they are others",
+            fix="'...' stands for the same axes in all lines: write out those that differ",
         )
     return (*shape[:at], math.prod(leading), *shape[len(shape) - after :])
 
@@ -84,9 +84,9 @@ def _wrong_rank(leaf: Leaf, shape: tuple[int, ...]) -> ShapeError:
 def _untold(leaf: Leaf, position: int, name: str) -> ShapeError:
     names, place = _place_of(leaf, position)
     return ShapeError(
-        f"no array tells '{name}': axis '{names}' of '{leaf.name}' has 0 positions for any '{name}'",
+        f"the size of '{name}' is unknown: axis '{names}' of '{leaf.name}' has 0 positions for any '{name}'",
         place,
-        f"give it: tensornet.layer(…, {name}=…)",
+        f"give its size: tensornet.layer(…, {name}=…)",
     )
 
 

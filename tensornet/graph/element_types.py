@@ -256,13 +256,13 @@ def check_complex(equations: Iterable[Equation], complex_names: Iterable[str]) -
     """
     found = set(complex_names)
     for equation in equations:
-        operands = [f"'{ref.name}' holds complex ones" for ref in equation.references if ref.name in found]
-        operands += ["a complex one is written"] if _writes_complex(equation) else []
+        operands = [f"'{ref.name}' is complex" for ref in equation.references if ref.name in found]
+        operands += ["a number here is complex"] if _writes_complex(equation) else []
         called = [FUNCTIONS[part.function] for part in equation.parts if isinstance(part, Call)]
         refusing = [function.name for function in called if function.complex == "refused"]
         if operands and refusing:
             raise DtypeError(
-                f"{min(refusing)} is of real numbers, and {operands[0]}",
+                f"{min(refusing)} takes real numbers only, and {operands[0]}",
                 fix="take abs(…) first, or give real arrays",
             )
         if operands and not any(function.complex == "measured" for function in called):

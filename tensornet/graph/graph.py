@@ -468,7 +468,7 @@ class Graph:
             if name in self.bound and self.bound[name] != value:
                 raise ShapeError(
                     f"the size of '{name}' is {self.bound[name]} already",
-                    fix=f"leave {name}= out, or build anew",
+                    fix=f"leave {name}= out, or build the graph with another size",
                 )
             if name not in self.bound and name not in self.open_sizes:
                 raise ShapeError(f"'{name}' is not an open size of this graph", fix=self._open_told(name))
@@ -759,7 +759,7 @@ def _no_graph(given: Any) -> EquationError:
     """The error for an argument that is not a graph, with how to get one."""
     shown = repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
     if isinstance(getattr(given, "graph", None), Graph):
-        fix = "give its graph: it is the attribute of that name"
+        fix = "give its attribute `graph`"
     elif isinstance(given, str):
         fix = "make one of the equations: tensornet.layer(…)"
     else:

@@ -29,7 +29,7 @@ def told_by(names: str | Sequence[str], known: Sequence[str], one: str, all_of_t
         or not patterns
     ):
         raise EquationError(
-            f"{all_of_them} are told by names, not {names!r}", fix='write "A B" or ["A", "B"]'
+            f"{all_of_them} are given by name, not {names!r}", fix='write "A B" or ["A", "B"]'
         )
     found: dict[str, None] = {}
     for pattern in patterns:

@@ -234,14 +234,14 @@ def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> R
             _spread(labels, group, by_name)
     steps = {_STEP_OF[step.function]: step for each, step in found if step.axes[0] == labels.get(each.name)}
     if len(steps) > 1:
-        fix = "let one direction be computed first, and the other read it"
-        raise EquationError("a recurrence goes both ways", steps[1].place, fix)
+        fix = "split it: one direction first, and the other reads its result"
+        raise EquationError("a recurrence reads both earlier and later positions", steps[1].place, fix)
     for each in group:
         if labels.get(each.name) not in each.left:
             raise EquationError(
-                f"'{each.name}' goes round, and not along one axis of its own",
+                f"'{each.name}' depends on itself, but not along one axis on its left",
                 each.place,
-                "read what stands below, or itself, at t-1 or t+1 of one axis t that is on the left",
+                f"read '{each.name}', or what is defined below, at t-1 or t+1 of one axis t on the left",
             )
     dimensions = {each.name: each.left.index(labels[each.name]) for each in group}
     for each in group:
@@ -311,9 +311,9 @@ def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None
 
 def _elsewhere(ref: Ref, axis: str) -> EquationError:
     return EquationError(
-        f"'{ref.name}' is read at positions along '{axis}' that are not there yet",
+        f"'{ref.name}' is read at positions along '{axis}' that are not computed yet",
         ref.place,
-        f"in a recurrence it is read at {axis}, {axis}-1 or {axis}+1",
+        f"in its recurrence, read it at {axis}, {axis}-1 or {axis}+1",
     )
 
 

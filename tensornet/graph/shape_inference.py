@@ -237,19 +237,11 @@ class Scope:
         )
         before += sum((last * by for last, by in steps if _is_negative(by, bound)), 0)
         if _is_negative(before, bound):
-            raise ShapeError(
-                f"'{ref.name}' is read {evaluate(-before, bound)} position(s) before its first one",
-                ref.place,
-                "pad it there first, as in pad(x, t=(1,0))",
-            )
+            raise _outside(window, axis, evaluate(-before, bound), is_before=True)
         back = _is_negative(step, bound)
         room = before if back else after
         if back and _is_negative(after, bound):
-            raise ShapeError(
-                f"'{ref.name}' is read {evaluate(-after, bound)} position(s) after its last one",
-                ref.place,
-                "pad it there first, as in pad(x, t=(0,1))",
-            )
+            raise _outside(window, axis, evaluate(-after, bound), is_before=False)
         size = floored(room, -step if back else step) + 1
         there, left, by = (evaluate(each, bound) for each in (window.size, room, step))
         beyond = 0 if others and there else -abs(by) if isinstance(by, int) else -LARGEST
@@ -506,7 +498,9 @@ def scalar_size(expression: Expression, scope: Scope) -> Any:
             return made(*(scalar_size(argument, scope) for argument in arguments))
     place: Place | None = expression.place
     raise ShapeError(
-        f"{show(expression)} is not a whole number of positions", place, "use integers and sizes"
+        f"{show(expression)} is not a valid size or number of positions",
+        place,
+        "use integers and sizes of axes",
     )
 
 
@@ -551,6 +545,17 @@ def result_dims(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
         names = (entry,) if isinstance(entry, str) else entry
         dims.append(tuple(Axis(name, scope[name]) for name in names))
     return tuple(dims)
+
+
+def _outside(window: _Window, axis: str, count: Any, is_before: bool) -> ShapeError:
+    """The error for a window that reads a tensor outside of its positions."""
+    ref, amounts = window.ref, f"({count},0)" if is_before else f"(0,{count})"
+    fix = f"pad it in a line before, z[…] = pad({ref.name}[…], {axis}={amounts}), and read z"
+    fix += f" with {count} added to the position" if is_before else " there"
+    if is_before and count == 1 and window.positions.steps == ((axis, Literal(1)),):
+        fix = f"previous[{axis}]({ref.name}[…]) reads 0 there, or {fix}"
+    side = "before its first" if is_before else "after its last"
+    return ShapeError(f"'{ref.name}' is read {count} position(s) {side} one", ref.place, fix)
 
 
 def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str, Any]) -> ShapeError:

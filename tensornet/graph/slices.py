@@ -84,7 +84,9 @@ def cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...] | None]) 
             index.append(at if entry.start is None else sum_of([at, entry.start]))  # type: ignore[arg-type]
         else:
             raise EquationError(
-                "a slice with a step has no end", entry.place, "crop in a line before: z[b,t] = x[b,:4]"
+                "a slice with a step cannot have an end",
+                entry.place,
+                "crop in a line before: z[b,t] = x[b,:4]",
             )
     read = replace(changed, index=tuple(index))
     return Call(PAD.name, (read,), (), tuple(amounts), changed.place) if amounts else read

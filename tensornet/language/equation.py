@@ -242,14 +242,14 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
     except EquationError as error:
         if kept:
             raise
-        fix = f"{error.fix}: '{equation.name}' alone is one number"
+        fix = f"{error.fix}; '{equation.name}' without brackets is a single number"
         raise EquationError(error.message, error.place, fix, error.see) from None
     known = free_axes(equation.right)
     for axis in kept:
         if axis not in free_axes(right):
             others = [name for name in known if name not in kept] or list(known)
             fix = f"{near(axis, others)}the right side has {', '.join(others) or 'no axes'}"
-            fix += f"; what is the same at each position is repeat[{axis}](…)" if axis != ELLIPSIS else ""
+            fix += f"; to copy a value along '{axis}', write repeat[{axis}](…)" if axis != ELLIPSIS else ""
             raise EquationError(
                 f"axis '{axis}' is on the left but nowhere on the right", locate(equation.place, axis), fix
             )
@@ -383,10 +383,10 @@ def _check_told(expression: Expression, told: frozenset[str], guessed: Collectio
                 if axis not in told:
                     index = show_index(expression.index)
                     raise EquationError(
-                        f"'{name}' stands for {name}[{index}] here, as it is first read, and '{axis}' is neither on"
-                        " the left nor in another factor",
+                        f"'{name}' without brackets is {name}[{index}], as it was first read, and '{axis}' is neither"
+                        " on the left nor in another factor",
                         place,
-                        f"write {name}[…] with the axes meant, or {name}[{index}] where '{axis}' is to be summed",
+                        f"write {name}[…] with the axes you mean, or {name}[{index}] to sum '{axis}'",
                     )
 
 
@@ -420,8 +420,10 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
         if axis in held:
             named = ",".join("v" if each == axis else each for each in call.axes)
             inside = ", ".join(map(show, call.arguments))
-            fix = f"give the axis that {function.name} makes a name of its own, {function.name}[{named}]({inside})"
-            raise EquationError(f"axis '{axis}' occurs inside {function.name} already", call.place, fix)
+            fix = f"give the new axis a name of its own, {function.name}[{named}]({inside})"
+            raise EquationError(
+                f"{function.name} creates the axis '{axis}', which occurs inside it already", call.place, fix
+            )
     gone = function.leaves_out(call.axes)
     for axis in (*call.axes, *sorted(option_axes(call))):
         if axis not in kept and axis not in gone:
@@ -483,15 +485,15 @@ def _is_lone(expression: Expression) -> bool:
 def _unsummed(axis: str, expression: Expression) -> EquationError:
     if _is_slice(expression) and expression.place is not None:
         return EquationError(
-            f"axis '{axis}' is not on the left: it is the one that {expression.place.text} cuts, under its own name",
+            f"the slice {expression.place.text} keeps the axis name '{axis}', which is neither on the left nor summed",
             expression.place,
-            f"put '{axis}' on the left, or write sum[{axis}](…) where it is to be summed",
+            f"put '{axis}' on the left, or write sum[{axis}](…) to sum it",
         )
     shown = show(expression)
     return EquationError(
-        f"axis '{axis}' is not on the left, and no product holds it: it occurs only in {shown}",
+        f"axis '{axis}' is neither on the left nor summed by a product: it occurs only in {shown}",
         locate(expression.place, axis),
-        f"write sum[{axis}](…) where it is to be summed, or put '{axis}' on the left",
+        f"write sum[{axis}](…) to sum it, or put '{axis}' on the left",
     )
 
 
@@ -564,9 +566,9 @@ def _check_compared(expression: Expression, axes: Collection[str]) -> None:
             first, second = found
             if first in axes and second in axes:
                 raise EquationError(
-                    f"this compares the sizes of '{first}' and '{second}', which are the same everywhere",
+                    f"this compares the sizes of '{first}' and '{second}', not positions along them",
                     part.place,
-                    f"positions are index({first}) and index({second})",
+                    f"write index({first}) and index({second}) for the positions",
                 )
 
 
@@ -585,7 +587,7 @@ def _check_standing(expression: Expression) -> None:
         for each in parts:
             if isinstance(each, Size) and each.axis in stand - _standing(parts):
                 raise EquationError(
-                    f"'{each.axis}' is how long the axis is here, and elsewhere index({each.axis}) says where it is",
+                    f"'{each.axis}' is the size of the axis here, and index({each.axis}) elsewhere is the position",
                     each.place,
                     f"write index({each.axis}) here too, or give the size another name",
                 )
@@ -627,7 +629,7 @@ def _refactor(expression: Expression) -> Expression:
             for value in values:
                 if not is_scalar(value) and _is_slice(expression):
                     raise EquationError(
-                        "a slice is cut at numbers and sizes, not at a tensor",
+                        "the bounds of a slice are integers and sizes, not tensors",
                         expression.place,
                         "use integers, or the names of axes for their sizes",
                     )

@@ -187,7 +187,7 @@ class Terms(Parsed):
     def index(self, node: ast.expr) -> tuple[Index, ...]:
         index = tuple(self.entry(entry) for entry in entries_of(node))
         if index.count(ELLIPSIS) > 1:
-            raise self.fail(node, "'...' stands in brackets twice", "write it once")
+            raise self.fail(node, "'...' occurs twice in the brackets", "write it once")
         return index
 
     @told_in("axes")
@@ -257,7 +257,7 @@ class Terms(Parsed):
         raise self.not_an_index(node)
 
     def not_an_index(self, node: ast.expr) -> EquationError:
-        fix = "inside brackets stand axis names, (h,d), integers, positions (t[b,i], 2*p+u), slices or ..."
+        fix = "write an axis name, (h,d), an integer, a position (t[b,i], 2*p+u), a slice or ..."
         return self.fail(node, "this is not an index", fix)
 
     def call(self, node: ast.Call) -> Expression:
@@ -267,7 +267,9 @@ class Terms(Parsed):
             case ast.Subscript(value=ast.Name(id=name), slice=entries):
                 index = self.index(entries)
                 if not all(isinstance(entry, str) for entry in index):
-                    raise self.fail(entries, "a function runs over axes", f"write {name}[j](…)")
+                    raise self.fail(
+                        entries, "the brackets of a function take axis names only", f"write {name}[j](…)"
+                    )
                 axes = tuple(str(entry) for entry in index)
             case ast.Attribute(attr=name):
                 raise self.no_method(node.func, name)
@@ -278,13 +280,13 @@ class Terms(Parsed):
         if name == "sum":
             return self.sum(node, axes)
         if name in FUNCTIONS and FUNCTIONS[name].is_kernel:
-            fix = "write what it computes: the planner puts it there"
-            raise self.fail(node.func, f"'{name}' is a kernel, which no equation calls", fix)
+            fix = "write the equations that it computes: the planner selects the kernel"
+            raise self.fail(node.func, f"'{name}' is a kernel, which equations cannot call", fix)
         if name not in FUNCTIONS:
             hint = called_elsewhere(name, axes) or near(name, [*FUNCTIONS, "sum"])
             if not hint and axes is None and all(isinstance(each, ast.Name) for each in node.args):
                 shown = ",".join(each.id for each in node.args if isinstance(each, ast.Name))
-                hint = f"the axes of a tensor stand in brackets, {name}[{shown}]; " if shown else ""
+                hint = f"write the axes of a tensor in square brackets, {name}[{shown}]; " if shown else ""
             fix = "`tensornet functions` lists all, tn.register adds one of your own"
             raise self.fail(node.func, f"'{name}' is not a function", hint + fix)
         if FUNCTIONS[name].of_axis_alone:
@@ -334,9 +336,15 @@ class Terms(Parsed):
         if function.takes_one_axis and len(axes or ()) != 1:
             raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
         if function.axes == "exchanged" and len(set(axes or ())) != 2:
-            raise self.fail(node, f"{name} runs over one axis and makes another", f"write {name}[j,k](…)")
+            raise self.fail(
+                node,
+                f"{name} takes two axes in brackets: the one that it runs over, and the new one",
+                f"write {name}[j,k](…)",
+            )
         if function.axes == "moved" and not node.keywords:
-            raise self.fail(node, f"{name} names its axes", f"write {name}(x, i={_example(function)})")
+            raise self.fail(
+                node, f"{name} needs an axis as a keyword", f"write {name}(x, i={_example(function)})"
+            )
         options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
         over = function.runs_over(axes or ())
         missing = [axis for axis in over if not any(axis in free_axes(a) for a in arguments)]
@@ -365,7 +373,7 @@ class Terms(Parsed):
             values = value.elts
         amounts = tuple(self.expression(each) for each in values)
         if any(map(_is_fraction, amounts)):
-            raise self.fail(value, "this is not a whole number of positions", "use an integer")
+            raise self.fail(value, "an amount of positions must be a whole number", "use an integer")
         return amounts
 
     @told_in("names")

@@ -78,7 +78,7 @@ def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...
         piece = match.group()
         if piece in "[]":
             place = Place(text, 1, match.start())
-            raise EquationError(f"'{piece}' belongs to no name", place, 'write "x, t" or "x[b,i] t[b]"')
+            raise EquationError(f"'{piece}' does not follow a name", place, 'write "x, t" or "x[b,i] t[b]"')
         statements = parse_block(f"{piece}: {kind}")
         if len(statements) != 1 or not isinstance(statements[0], Declaration):
             raise EquationError(f"'{piece}' is not a name", Place(text, 1, match.start(), len(piece)))
@@ -234,13 +234,19 @@ class _Reader(Terms):
         """A tensor as a bare name, or with brackets."""
         found = self.expression(node) if isinstance(node, ast.Subscript) else Ref(self.tensor(node), ())
         if not isinstance(found, Ref):
-            raise self.fail(node, "a block is called on tensors", "give it an equation of its own")
+            raise self.fail(
+                node,
+                "the arguments of a block call must be tensors",
+                "compute it in a line of its own, and pass its name",
+            )
         return replace(found, place=self.place(node))
 
     def tensor(self, node: ast.expr) -> str:
         if not isinstance(node, ast.Name):
             raise self.fail(
-                node, "a block is called on tensors, by their names", "give it an equation of its own"
+                node,
+                "a block call takes and returns names of tensors",
+                "compute it in a line of its own, and pass its name",
             )
         return self.name(node, node.id)
 
@@ -311,7 +317,7 @@ class _Reader(Terms):
                 number = self.expression(value)
                 if name not in STARTS or not isinstance(number, Literal):
                     fix = f"{near(name, STARTS)}write `parameter(std=0.02)`, or one of {', '.join(STARTS)}"
-                    raise self.fail(node, "this is no way to start", fix)
+                    raise self.fail(node, "this is not a way to initialize a parameter", fix)
                 return "parameter", ((name, _real(number)),)
         return None, ()
 

@@ -111,9 +111,9 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     apart = [held for axis, held in holders.items() if axis not in placed]
     if len(set(apart)) < len(apart):
         raise EquationError(
-            "two axes occur in the same tensors, so that nothing tells them apart",
+            "two axes occur in the same tensors, so a match cannot tell them apart",
             equation.place,
-            "write one for both: each axis stands for any number of them",
+            "write one axis for both: it matches any number of axes",
         )
     read = tuple(_equation(f"y = {each}").right for each in meaning.operands) or tuple(dict.fromkeys(tensors))
     left = axes_of_index(equation.left)
@@ -169,8 +169,10 @@ def _check(equation: Equation, right: Expression, tensors: Sequence[Ref]) -> Non
     held = {axis for ref in tensors for axis in axes_of_index(ref.index)}
     for index in (equation.left, *(ref.index for ref in tensors)):
         if not all(isinstance(entry, str) for entry in index) or len(set(index)) < len(index):
-            fix = "each stands for any number of axes, and a tensor for what is read at positions"
-            raise EquationError("a tensor of a pattern has axes alone, each once", equation.place, fix)
+            fix = "leave positions out: an axis matches any number of axes, and a tensor also reads at positions"
+            raise EquationError(
+                "in a kernel's equation, brackets take axis names only, each once", equation.place, fix
+            )
     for part in subexpressions(right):
         for message, fix in _beyond(part, held):
             raise EquationError(message, equation.place, fix)
@@ -180,21 +182,27 @@ def _beyond(part: Expression, held: set[str]) -> Iterator[tuple[str, str]]:
     """The reasons why a part cannot be matched, each with what to do instead."""
     match part:
         case Size(axis) | Ref(axis, ()) if axis in held:
-            yield f"the size of '{axis}' says something else in each program", "write a name, for any number"
+            yield f"the size of '{axis}' differs between programs", "write a scalar name in its place"
         case Contraction(factors):
             numbers = [each for each in factors if is_scalar(each) or _speaks_of_numbers(each)]
             named = [each for each in numbers if not is_scalar(each)]
             if named and (len(numbers) > 1 or not isinstance(named[0], Ref)):
-                yield "a product holds one number that a name stands for", "write one name for all of them"
+                yield (
+                    "a product in a kernel's equation takes one scalar at most, as a bare name",
+                    "write one name for all scalar factors",
+                )
         case Call("add", terms):
             if sum(isinstance(term, Ref) and not term.index for term in terms) > 1:
-                yield "nothing tells two numbers of a sum apart", "write one name for both"
+                yield "two scalar names in one sum cannot be told apart", "write one name for both"
         case Call(name, _, axes) if FUNCTIONS[name].axes in (
             "exchanged",
             "joined",
             "moved",
         ) or not held.issuperset(axes):
-            yield f"'{name}' is of one axis, where a pattern speaks of any number", "leave it to the program"
+            yield (
+                f"'{name}' works on one axis, but an axis of a kernel matches any number",
+                "write it outside the kernel",
+            )
 
 
 def _speaks_of_numbers(expression: Expression) -> bool:

@@ -105,7 +105,7 @@ def recurring(lines: Sequence[Any], sizes: Collection[str] = ()) -> list[Any]:
     for each in lines:
         if isinstance(each, Start):
             if each.key in starts:
-                raise EquationError(f"'{each.name}' starts twice", each.place, "say it once")
+                raise EquationError(f"the start of '{each.name}' is given twice", each.place, "give it once")
             starts[each.key] = each
     _check_calls(lines)
     names = {name for name, _, _ in starts} | set(_late(lines))
@@ -253,8 +253,10 @@ def _check_calls(lines: Sequence[Any]) -> None:
     for line in lines if waiting else ():
         for ref in steps_in(line.right) if hasattr(line, "right") else ():
             if ref.name in waiting:
-                fix = f"say the axes in the call, as in {ref.name}[b,t] = block(x[b,t], {ref.name}[b,t-1])"
-                raise EquationError(f"'{ref.name}' goes round through the call of a block", ref.place, fix)
+                fix = f"write the axes in the call, as in {ref.name}[b,t] = block(x[b,t], {ref.name}[b,t-1])"
+                raise EquationError(
+                    f"'{ref.name}' is recurrent through the call of a block without brackets", ref.place, fix
+                )
         waiting = [name for name in waiting if name not in getattr(line, "results", ())]
 
 
@@ -272,22 +274,28 @@ def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
         sign = 1 if step > 0 else -1
         first = starts.get((name, sign, at), start)
         if [*map(_parts, first.index)] != [*map(_parts, start.index)]:
-            fix = f"tell it under axes as {first} has them"
-            raise EquationError(f"'{name}' starts in other parts at {step:+d}", start.place, fix)
+            fix = f"write the same axes as in {first}"
+            raise EquationError(
+                f"the start of '{name}' at {step:+d} has other axes than its start at {sign:+d}",
+                start.place,
+                fix,
+            )
         if abs(step) > farthest.get((name, sign, at), 0):
             other = farthest.get((name, -sign, at), 0)
             if not other and any(
                 farthest.get((name, sign, n), 0) >= abs(step) for n in range(len(start.index))
             ):
                 shown = f"[…,{start.step:+d},…]"
-                fix = f"put the position {shown} where the step stands"
-                raise EquationError(f"the start of '{name}' is along another axis", start.place, fix)
+                fix = f"write the position {shown} in the dimension of the recurrence"
+                raise EquationError(
+                    f"the start of '{name}' is along another axis than its recurrence", start.place, fix
+                )
             fix = (
-                f"it is read at t{-sign:+d}, which starts at {-sign:+d}"
+                f"'{name}' is read at t{-sign:+d}: give its start at {-sign:+d}"
                 if other
-                else f"read it at t{step:+d}, or leave it out"
+                else f"read '{name}' at t{step:+d}, or remove this start"
             )
-            raise EquationError(f"nothing goes on from '{name}' at {step:+d}", start.place, fix)
+            raise EquationError(f"no line reads the start of '{name}' at {step:+d}", start.place, fix)
 
 
 def _late(lines: Sequence[Any]) -> Iterator[str]:
@@ -694,14 +702,18 @@ def _axis(line: CallAlong) -> str:
     """The axis that a call goes along: its results at one position are its operands at the next."""
     axes = {told[0]: None for ref in line.operands for entry in ref.index if (told := step_of(entry))}
     if len(axes) != 1:
-        fix = "call it on tensors by their names, `y = block(x)`, or at one axis' other positions, as in h[b,t-1,p]"
+        fix = (
+            "call it without brackets, `y = block(x)`, or read one axis at another position, as in h[b,t-1,p]"
+        )
         found = f"several axes, {', '.join(axes)}" if axes else "none"
-        raise EquationError(f"a call in brackets goes along one axis, and here {found}", line.place, fix)
+        raise EquationError(
+            f"a block call with brackets needs one axis to step along, and has {found}", line.place, fix
+        )
     (axis,) = axes
     for ref in line.results:
         if ref.index.count(axis) != 1:
             raise EquationError(
-                f"'{ref.name}' is made at each position of '{axis}', which is not in its brackets",
+                f"the call runs along '{axis}', which the brackets of '{ref.name}' must have once",
                 ref.place,
                 f"write {ref.name}[…,{axis},…]",
             )
@@ -712,6 +724,8 @@ def _plain(ref: Ref, index: tuple[Any, ...]) -> tuple[Any, ...]:
     """The entries of brackets; raises an error if one is not made of axes."""
     for entry in index:
         if isinstance(entry, int | Call) or is_told(entry) or entry == "...":
-            fix = "read it in an equation of its own, and call the block on that"
-            raise EquationError(f"a block reads '{ref.name}' under axes alone", ref.place, fix)
+            fix = "define what is read in an equation of its own, and pass that to the block"
+            raise EquationError(
+                f"in a block call, the brackets of '{ref.name}' take axis names only", ref.place, fix
+            )
     return index

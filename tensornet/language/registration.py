@@ -96,7 +96,7 @@ def _kernel(
     name: str, computes: str, implementations: tuple[tuple[str, Callable[..., Any]], ...]
 ) -> Function:
     """The record of a kernel; names without axes in its equation are numbers."""
-    what = f"what '{name}' computes is {computes!r}"
+    what = f"'{name}' has computes={computes!r}"
     if not isinstance(computes, str):
         raise EquationError(what, fix="give an equation, as 'y[b,i] = exp(x[b,i]) * w[i]'")
     meaning = KernelEquation(computes)
@@ -105,12 +105,14 @@ def _kernel(
     except EquationError as error:
         raise EquationError(f"{what}: {error.message}", error.place, error.fix) from None
     if len(set(pattern.holders.values())) < len(pattern.holders):  # it is called with tensors alone
-        fix = "take the positions as a tensor too, `p[i]`"
-        raise EquationError(f"{what}: two axes occur in the same tensors, and only a position differs", fix=fix)
+        fix = "pass the positions as a tensor, `p[i]`"
+        raise EquationError(
+            f"{what}: two axes occur in the same tensors, and only index(…) tells them apart", fix=fix
+        )
     calls = (part for part in subexpressions(pattern.expression) if isinstance(part, Call))
     if any(FUNCTIONS[call.function].trains for call in calls):
-        fix = "leave it to the program: a kernel is not told of training"
-        raise EquationError(f"{what}, which is something else each time", fix=fix)
+        fix = "write it outside the kernel, which does not know whether it is training"
+        raise EquationError(f"{what}, which is random", fix=fix)
     return Function(
         name,
         "registered by the user",

@@ -77,7 +77,7 @@ def together(written: Sequence[Written]) -> tuple[Statement, ...]:
                     found.append(replace(each, name=fresh(f"{name}_0", names)))
             case Addition(name) if name not in starts:
                 raise EquationError(
-                    f"'{name}' is added to, and nothing starts it",
+                    f"'{name}' is added to before it has a first value",
                     each.place,
                     f"write a line before it that names its axes, as {name}[{_example(each)}] = 0",
                 )
@@ -120,16 +120,16 @@ def _part(start: Equation, addition: Addition) -> Equation:
             continue
         told = _positions(entry, present)
         if told is None:
-            message = f"what stands in brackets after '{start.name}' is no axis, nor a position"
+            message = f"an entry in the brackets of '{start.name}' is neither an axis nor a position"
             raise EquationError(
                 message, addition.place, "write an axis, t[b,i], 2*p + u or an integer from 0"
             )
         if not isinstance(named, str) or named in present:
             shown = named if isinstance(named, str) else f"({','.join(named)})"
             raise EquationError(
-                f"positions are told along '{shown}', which is the name of another axis here",
+                f"positions along '{shown}' need one axis, with a name that this line does not use",
                 told.place or addition.place,
-                "give that axis a name of its own where the tensor is started",
+                f"give that dimension one new axis name in the first line of '{start.name}'",
             )
         factors.append(replace(ones_at(told, named), place=told.place))
         left.append(named)

@@ -1,7 +1,7 @@
 """Loop-invariant code motion: steps that are the same at all positions of a loop are computed before it.
 
-This file moves the steps that depend on constants alone, which `planning.constant_folding` finds. Terms that do not
-recur, such as `x * W` in `h[t] = tanh(x[t] * W + h[t-1] * U)`, are moved in `scan.lowering`, where the scan is built.
+These are the steps that depend on constants alone, which `planning.constant_folding` finds. Terms that do not recur,
+such as `x * W` in `h[t] = tanh(x[t] * W + h[t-1] * U)`, leave the loop in `scan.lowering`, where the scan is built.
 """
 
 from __future__ import annotations

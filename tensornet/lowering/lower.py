@@ -1,7 +1,7 @@
 """Lowering: a program to steps, each one operation.
 
-Lowering decides the layout of every intermediate (the left side of its step). It passes each n-ary contraction to
-`choose`, which returns the pairs to contract, and how.
+Each n-ary contraction goes to `choose`, which returns the pairs to contract and the layouts of the intermediates. The
+layouts of all other intermediates, the left sides of their steps, are decided here.
 """
 
 from __future__ import annotations

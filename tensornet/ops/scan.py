@@ -13,10 +13,10 @@ __all__ = ["CUMSUM", "FOLLOWING", "PREVIOUS", "ROWS", "STEPS"]
 
 PREVIOUS = Function(
     "previous",
-    "a at the position before, and at the first one the start",
+    "a at the position before, and at the first one the start; in a recurrence written a[t-1]",
     "kept",
     arity=(1, 2),
-    written="previous[t](a, start), or a[t-1]",
+    written="previous[t](a, start)",
     ordered=True,
     yields="same",
     takes="any",
@@ -27,10 +27,10 @@ PREVIOUS = Function(
 
 FOLLOWING = Function(
     "following",
-    "a at the position after, and at the last one the start",
+    "a at the position after, and at the last one the start; in a recurrence written a[t+1]",
     "kept",
     arity=(1, 2),
-    written="following[t](a, start), or a[t+1]",
+    written="following[t](a, start)",
     ordered=True,
     yields="same",
     takes="any",

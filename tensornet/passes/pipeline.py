@@ -4,10 +4,11 @@ The way from text to result, with one file for each arrow:
 
     text      →  graph      frontend/elaborate.py        equations as a value, sizes solved
     graph     →  graph      autodiff/vjp.py              forward and backward pass, where gradients are required
-    graph     →  graph      planning/planner.py          dead code elimination, outlining; recurrences to scans: scan/
+    graph     →  graph      planning/planner.py          outlining, recurrences to scans (scan/), dead code elimination
     graph     →  program    frontend/elaborate_ir.py     the core form: nodes with numbered axes (`ir/node.py`)
-    program   →  program    this file                    the passes below, for the body of each block
-    program   →  steps      lowering/lower.py            one operation each; contraction/order_search.py orders products
+    program   →  program    this file                    the passes below, for each basic block between calls
+    program   →  lines      lowering/lines.py            its equations, each axis with a size (planning/blocks.py)
+    lines     →  steps      lowering/lower.py            one operation each; contraction/order_search.py orders products
     steps     →  plan       planning/planner.py          constant folding, liveness, slicing to a memory limit
     plan      →  source     codegen/function.py          a line of Python for each step
     source    →  function   codegen/loading.py           called by runtime/executable.py
@@ -76,7 +77,7 @@ class PassContext:
     sums: bool
 
     def settled_cost(self, part: Program) -> float:
-        """The expected seconds of a part after the passes that follow the first kernel selection.
+        """The expected seconds of a part after simplification and algebra, which follow the first kernel selection.
 
         Kernels are selected again if the products have changed.
         """
@@ -95,7 +96,7 @@ class Pass:
         name: the field's word for it.
         run: the pass itself.
         needs: the pass runs only if this holds for some node; always if not given.
-        always: whether it always pays; otherwise it evaluates the cost of each change.
+        always: whether it always pays; otherwise the pass itself compares the cost of each change. For readers alone.
     """
 
     name: str

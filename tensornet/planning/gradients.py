@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..autodiff.a_normal_form import Pairs
 from ..autodiff.activity import check_real
 from ..autodiff.joint import JointGraph
-from ..autodiff.vjp import differentiated, rematerializable
+from ..autodiff.vjp import differentiated
 from ..contraction.joint_order import joint_order
 from ..contraction.layout_search import Problem
 from ..contraction.order_search import fewest_flops
@@ -25,7 +23,6 @@ from ..graph.match_names import told_by
 from ..graph.shape_inference import dim_size
 from ..language.expression import fresh
 from ..ops.table import Element
-from ..scan.checkpointing import checkpoint_recurrences
 from ..sizes import evaluate, size_names
 from .planner import NOMINAL
 
@@ -36,7 +33,6 @@ __all__ = [
     "in_pairs",
     "jvp",
     "leaves_of",
-    "rematerialized_to_fit",
     "with_lengths",
 ]
 
@@ -167,66 +163,6 @@ def joint_graph(
     return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone, recomputed)
 
 
-def rematerialized_to_fit(
-    limit: int | None,
-    graph: Graph,
-    wrt: tuple[str, ...],
-    pairs: Pairs,
-    peak: Callable[[JointGraph], int],
-) -> JointGraph:
-    """The joint graph with just enough rematerialisation to keep to a memory limit.
-
-    First the fewest leading calls are rematerialised. If all calls are not enough, recurrences are also cut into the
-    fewest segments that keep to the limit. If nothing does, the joint graph with the lowest peak is taken.
-
-    Args:
-        limit: the most bytes that may be alive at once, or None.
-        graph, wrt, pairs: as in `joint_graph`.
-        peak: the peak memory of a joint graph, in bytes.
-    """
-    found = joint_graph(graph, wrt, pairs=pairs)
-    if limit is None or peak(found) <= limit:
-        return found
-    calls = rematerializable(graph, wrt)
-
-    def rematerialised(count: int) -> JointGraph:
-        return joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(calls[:count]))
-
-    def fits(count: int) -> bool:
-        return peak(rematerialised(count)) <= limit
-
-    if calls:
-        found = rematerialised(1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
-    if not any(part.recurrences for part in graph.parts()) or (calls and peak(found) <= limit):
-        return found
-    return _in_segments(limit, graph, wrt, pairs, peak, found)
-
-
-def _in_segments(
-    limit: int,
-    graph: Graph,
-    wrt: tuple[str, ...],
-    pairs: Pairs,
-    peak: Callable[[JointGraph], int],
-    whole: JointGraph,
-) -> JointGraph:
-    """The joint graph with recurrences in the fewest segments that keep to a limit, or with the lowest peak."""
-    least, found = peak(whole), whole
-    for doublings in itertools.count(1):
-        parted = checkpoint_recurrences(graph, 2**doublings)
-        if parted == checkpoint_recurrences(graph, 2 ** (doublings - 1)):
-            return found
-        trial = joint_graph(parted, wrt, pairs=pairs, recomputed=frozenset(rematerializable(parted, wrt)))
-        taken = peak(trial)
-        if taken < least:
-            least, found = taken, trial
-        elif found is not whole:
-            return found
-        if taken <= limit:
-            return trial
-    raise AssertionError
-
-
 def with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """The graph with the axes of its recurrences bound to lengths, where the given sizes determine them."""
     names = {
@@ -275,16 +211,16 @@ def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
     if wrt is None and graph.parameters:
         return tuple(leaf.name for leaf in graph.parameters)
     if wrt is None or not wrt:
-        what = "no leaf is told" if wrt is not None else "the graph has no parameters"
+        what = "wrt= names no leaf" if wrt is not None else "the graph has no parameters"
         told = ", ".join(known) or "none"
         raise EquationError(
-            f"{what} to differentiate by", fix=f"choose of its leaves by wrt=…: there are {told}"
+            f"{what} to differentiate with respect to", fix=f"name leaves in wrt=…: there are {told}"
         )
     found = told_by(wrt, known, "input or parameter", "leaves")
     for name in found:
         if elements[name] < Element.WIDE:
-            fix = "choose of those that hold real numbers: wrt=…"
-            raise EquationError(f"'{name}' holds positions, and nothing has a gradient by them", fix=fix)
+            fix = "name leaves that hold real numbers: wrt=…"
+            raise EquationError(f"'{name}' holds integers or truth values, which have no gradient", fix=fix)
     return found
 
 

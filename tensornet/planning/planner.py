@@ -275,11 +275,11 @@ def _too_little(limit: int, scheduled: _Scheduled) -> BackendError:
     what = step.equation if isinstance(step, Step) else f"the call that makes {', '.join(step.results)}"
     open_sizes = ", ".join(scheduled.original.open_sizes) or "all are fixed"
     least = f"allow {scheduled.peak:,} bytes" + (
-        "" if given <= limit else "; less may do, but more than is given"
+        "" if given <= limit else f"; less may do, but more than {given:,}"
     )
     return BackendError(
         f"the plan needs {scheduled.peak:,} bytes at once, and memory_limit is {limit:,}: inputs, parameters and tables"
-        f" take {given:,}, the results {results:,}, and most is alive at {what}",
+        f" take {given:,}, the results {results:,}, and the peak is at {what}",
         fix=f"{least}, or plan for smaller sizes ({open_sizes})",
     )
 

@@ -448,7 +448,7 @@ class Plan:
         whole = Part.of(text, "plan")
         if whole["format"].value != FORMAT or whole["version"].value != VERSION:
             found = f"{whole['format'].value} {whole['version'].value}"
-            fix = "plan anew, or use the library that wrote it"
+            fix = "plan again, or use the version of the library that wrote it"
             raise EquationError(f"not a plan of version {VERSION}: {found}", fix=fix)
         return read(Plan, whole)
 
@@ -494,7 +494,9 @@ def _check_steps(steps: Sequence[Step | CallStep], known: set[str], part: Part) 
         if isinstance(step, Step):
             lost += sorted({*axes_of_index(step.equation.left)} - {axis.name for axis in step.axes})
         if lost or known.intersection(step.defines):
-            message = f"reads '{lost[0]}', which is not there" if lost else "makes what is there already"
+            message = (
+                f"reads '{lost[0]}', which is not there" if lost else "defines a tensor that exists already"
+            )
             raise part.fail(f"cannot be: step {number + 1} {message}")
         known.update(step.defines)
     return known

@@ -31,7 +31,9 @@ def wrong_names(graph: Graph, given: Any) -> ShapeError:
     if not hasattr(given, "keys"):
         inputs = "".join(f", {leaf.name}" for leaf in graph.inputs)
         fix = f"call f(parameters{inputs}), or hold them: tensornet.compile(graph, params=…)"
-        return ShapeError(f"the parameters are a {type(given).__name__}, not arrays by their names", fix=fix)
+        return ShapeError(
+            f"the parameters are a {type(given).__name__}, not a dictionary of arrays by name", fix=fix
+        )
     missing = [name for name in known if name not in given]
     unknown = [str(name) for name in given if name not in known]
     parts = [(missing, "missing"), (unknown, "unknown")]

@@ -199,7 +199,9 @@ def to_backend(
     chosen = load_backend(backend)
     if not isinstance(arrays, Mapping):
         fix = 'give a dictionary, {"W": array}'
-        raise DtypeError(f"the arrays are a {type(arrays).__name__}, not arrays by their names", fix=fix)
+        raise DtypeError(
+            f"the arrays are a {type(arrays).__name__}, not a dictionary of arrays by name", fix=fix
+        )
     if device is not None:
         chosen.check_device(str(device))
     kind = None if dtype is None else element_type(dtype, exact=True)
@@ -221,11 +223,11 @@ def _moved(name: str, array: Any, backend: Backend, dtype: str | None, device: s
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         if isinstance(error, TensornetError):
             raise
-        what = f"'{name}' is a {type(array).__name__}, of which {backend.name} makes no array of numbers: {error}"
+        what = f"'{name}' is a {type(array).__name__} that {backend.name} cannot convert to numbers: {error}"
         raise DtypeError(what, fix="give numbers, as numpy.asarray(…)") from None
     if lost:
-        what = f"'{name}' holds numbers that are infinite in {dtype}"
-        raise DtypeError(what, fix="choose a longer dtype, or make them smaller")
+        what = f"'{name}' holds numbers that overflow {dtype}"
+        raise DtypeError(what, fix="choose a wider dtype, or scale them down")
     return made
 
 

@@ -242,7 +242,7 @@ def _sizes(dims: Sequence[_Sized], lead: Sequence[str]) -> dict[str, int]:
         unknown = [axis for axis in dim.axes if axis not in sizes]
         known = math.prod(sizes[axis] for axis in dim.axes if axis in sizes)
         if len(unknown) > 1 or (unknown and known == size == 0):
-            message = f"the sizes of {', '.join(unknown)} cannot be told from '{dim}', which is {size}"
+            message = f"the sizes of {', '.join(unknown)} do not follow from '{dim}', whose size is {size}"
             raise ShapeError(message, dim.place, "split the dimension with reshape")
         if (known == 0 or size % known) if unknown else known != size:
             message = f"sizes disagree: axis '{dim}' is {known} in one array, and {size} in another"

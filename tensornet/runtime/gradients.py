@@ -13,8 +13,9 @@ from ..errors import DtypeError
 from ..frontend.losses import with_loss
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
-from ..planning.gradients import Quickest, joint_graph, leaves_of, rematerialized_to_fit, with_lengths
+from ..planning.gradients import Quickest, joint_graph, leaves_of, with_lengths
 from ..planning.plans import Plan
+from ..planning.rematerialization import rematerialized_to_fit
 from ..protocol import Backend, load_backend
 from ..units import Memory, in_bytes
 from .compiling import compile
@@ -137,9 +138,7 @@ class ValueAndGrad:
         for name, array in arrays.items():
             dtype = _dtype(array)
             if "complex" in dtype or (name in self.wrt and ("int" in dtype or "bool" in dtype)):
-                what = (
-                    "gradients are of real numbers" if "complex" in dtype else "nothing has a gradient by it"
-                )
+                what = "gradients need real numbers" if "complex" in dtype else "has no gradient"
                 fix = f"convert '{name}' to a floating type, or leave it out of wrt=…"
                 raise DtypeError(f"'{name}' is {dtype}, and {what}", fix=fix)
 

@@ -97,7 +97,10 @@ class Cut:
 
 @functools.lru_cache(maxsize=64)
 def cut(graph: Graph) -> Cut:
-    """Cuts a graph at its calls and states; each tensor of another position must have an equation of its own."""
+    """Cuts a graph of `with_states` at its calls and states.
+
+    There each `previous[t](…)` of a recurrence is the whole right side of an equation.
+    """
     elements, states = of_tensors(graph), dict[str, State]()
     rest = replace(graph, leaves=tuple(replace(leaf, holds=elements[leaf.name]) for leaf in graph.leaves))
 

@@ -4,7 +4,7 @@
     h[b,t,o] = f * …
 
 The block computes one position of a component from the inputs at that position and the previous states. Tensors that
-do not recur are loop-invariant and leave the loop by construction: they are computed for all positions at once.
+do not recur leave the loop by construction (loop fission): they are computed for all positions at once.
 Tensors without the axis, such as `U`, are constants of the block. Tensors that depend on constants alone are computed
 before the loop.
 """
