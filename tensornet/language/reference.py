@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import PAGE
-from ..ops.record import OPERANDS, Example, Function
+from ..ops.record import OPERANDS, Element, Example, Function
 from ..ops.table import FUNCTIONS, SUM
 from .grammar import SECTIONS
 
@@ -34,17 +34,25 @@ AXES = {
 YIELDS = {
     "truth": "truth values",
     "position": "positions, which are integers",
-    "same": "of integers integers, of numbers numbers",
-    "real": "numbers; of integers they are real ones, and exact no more",
+    "same": "integers of integers, numbers of numbers",
+    "real": "real numbers, of integers too",
     "number": "numbers of the working type",
     "own": "numbers",
 }
 """The elements of a result, in words."""
 
+CONVERTED = {
+    Element.TRUTH: "truth values",
+    Element.WHOLE: "integers of 64 bits",
+    Element.WIDE: "real numbers of at least 32 bits",
+    Element.NUMBER: "numbers of the working type",
+}
+"""The elements of a conversion, in words."""
+
 COMPLEX = {
-    "taken": "complex numbers are taken",
-    "refused": "complex numbers are refused",
-    "measured": "of complex numbers real ones come out",
+    "taken": "; accepts complex numbers",
+    "refused": "; refuses complex numbers",
+    "measured": "; real numbers of complex ones",
 }
 """How a function treats complex operands, in words."""
 
@@ -100,11 +108,19 @@ def told(row: Function) -> dict[str, str]:
         found["options"] = ", ".join(f"`{name}={value:g}`" for name, value in row.options)
     if row.amounts:
         found["amounts"] = f"the keyword of an axis takes {' and '.join(row.amounts)}"
-    found["gives"] = f"{YIELDS[row.yields]}; {COMPLEX[row.complex]}"
+    found["gives"] = _elements(row) + (COMPLEX[row.complex] if row.arity[1] else "")
     if row.trains:
         found["training"] = "does something else in training than in evaluation"
     found["derivative"] = _derivative(row)
     return found
+
+
+def _elements(row: Function) -> str:
+    """The elements of a result."""
+    if row.converts is not None:
+        return CONVERTED[row.converts]
+    kept = ", but integers of integers where all results are whole, as in `a ** 2`" if row.keeps_whole else ""
+    return YIELDS["same" if row is SUM else row.yields] + kept
 
 
 def _derivative(row: Function) -> str:
