@@ -51,15 +51,14 @@ ZERO, MINUS = Literal(0), Literal(-1)
 def cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...] | None]) -> Expression:
     """The expression with slices replaced by crops: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
 
-    The axis is the one that the tensor was defined with. A slice with a step becomes an affine index:
-    `x[b,::2]` is `x[b,2*t]`.
+    The axis is that of the tensor's definition. A slice with a step is an affine index: `x[b,::2]` is `x[b,2*t]`.
 
     Args:
         expression: the right side of an equation, as it was parsed.
-        dims: the dimensions of the tensors, as far as they are known.
+        dims: the known dimensions of the tensors.
 
     Raises:
-        EquationError: the axis of a slice is not known or is a composite, or a slice with a step has an end.
+        EquationError: the axis of a slice is unknown or a composite, or a slice with a step has an end.
     """
     changed = transform(expression, lambda part: cropped(part, dims))
     if not isinstance(changed, Ref) or not any(isinstance(entry, Span) for entry in changed.index):
@@ -83,11 +82,8 @@ def cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...] | None]) 
             at = product_of([Literal(entry.step), Ref(axis.name, (), entry.place)])
             index.append(at if entry.start is None else sum_of([at, entry.start]))  # type: ignore[arg-type]
         else:
-            raise EquationError(
-                "a slice with a step cannot have an end",
-                entry.place,
-                "crop in a line before: z[b,t] = x[b,:4]",
-            )
+            fix = "crop in a line before: z[b,t] = x[b,:4]"
+            raise EquationError("a slice with a step cannot have an end", entry.place, fix)
     read = replace(changed, index=tuple(index))
     return Call(PAD.name, (read,), (), tuple(amounts), changed.place) if amounts else read
 

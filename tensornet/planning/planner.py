@@ -87,9 +87,8 @@ def schedule(
     target = Target.of(backend, device, dtype, profile, supported, closed, changing, loops)
     has_complex = "complex" in dtype or writes_complex(graph)
     whole = _outlined(graph, around, has_complex)
-    scheduled = _scheduled(
-        graph, _looped(whole, values, target, "fastest"), values, target, around is not None
-    )
+    looped = _looped(whole, values, target, "fastest")
+    scheduled = _scheduled(graph, looped, values, target, around is not None)
     if has_complex:
         _check_complex(whole, scheduled.steps, dtype)
     scheduled = _sliced_to_fit(memory_limit, scheduled)

@@ -142,8 +142,7 @@ def compressed(
 
     Raises:
         EquationError: a pattern matches nothing, parameters have no values yet, or there are no batches.
-        ShapeError: there is not exactly one budget, no forms meet it, no batch gives the sizes of calls, or a batch is
-            not valid arguments of the network.
+        ShapeError: the budgets are not one, no forms meet it, or a batch does not fit the network.
         DtypeError: a weight, or an operand that it is multiplied by, is not finite.
     """
     budget = Budget.of(parameters=parameters, flops=flops, seconds=seconds, error=error)
