@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -26,6 +28,7 @@ __all__ = [
     "outside",
     "path_of",
     "told_in",
+    "warn",
 ]
 
 P = ParamSpec("P")
@@ -93,6 +96,14 @@ class TensornetWarning(UserWarning):
 
     def __init__(self, message: str, place: Place | None = None, fix: str = "") -> None:
         super().__init__(_told(message, place, fix))
+
+
+def warn(warning: TensornetWarning) -> None:
+    """Issues a warning at the line outside of the library that led to it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(warning, stacklevel=level)
 
 
 def _told(message: str, place: Place | None, fix: str, see: str = "") -> str:

@@ -278,3 +278,15 @@ def test_tensors_of_a_model_are_added_subtracted_and_multiplied() -> None:
     for other in ("a", None, np.ones(4), True):
         with pytest.raises(TypeError, match="operand"):
             tn.model(lambda x: x + other, inputs="x[b]")  # noqa: B023
+
+
+def test_a_warning_points_at_the_line_that_led_to_it() -> None:
+    calls = (
+        lambda: tn.layer("y[b,o] = x[b,i] * W[o,j]", inputs="x"),
+        lambda: tn.models.linear([2, 2], [2, 2], factorization="tt", rank=0.01),
+        lambda: tn.model(lambda x: tn.layer("y[b] = x[b] * W[b,j]", inputs="x")(x), inputs="x[b]"),
+    )
+    for call in calls:
+        with pytest.warns(tn.TensornetWarning) as found:
+            call()
+        assert {each.filename for each in found} == {__file__}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from ..errors import EquationError, TensornetWarning, near, told_in
+from ..errors import EquationError, TensornetWarning, near, told_in, warn
 from ..graph.shape_inference import Axis, Dim, Scope, index_of, scope_of
 from ..language.diagnostics import misplaced, slip_of
 from ..language.equation import Equation, locate, summed_alone
@@ -75,10 +74,7 @@ def check_undeclared(text: Text, line: Equation) -> None:
     for ref in line.references:
         if ref.name in names and (other := slip_of(ref.name, known)):
             message = f"'{ref.name}' is read as a number to be trained: did you mean '{other}'?"
-            warnings.warn(
-                TensornetWarning(message, ref.place, f"else declare it, {ref.name}[()]: parameter"),
-                stacklevel=2,
-            )
+            warn(TensornetWarning(message, ref.place, f"else declare it, {ref.name}[()]: parameter"))
 
 
 def doubt_sums(line: Equation) -> None:
@@ -86,12 +82,8 @@ def doubt_sums(line: Equation) -> None:
     for ref, axes in summed_alone(line):
         meant = show(contraction((ref,), axes, None))
         message = f"the axis '{axes[0]}' of {show(ref)} is summed, and nothing else has it"
-        warnings.warn(
-            TensornetWarning(
-                message, locate(ref.place, axes[0]), f"correct it, or write {meant} where it is meant"
-            ),
-            stacklevel=2,
-        )
+        fix = f"correct it, or write {meant} where it is meant"
+        warn(TensornetWarning(message, locate(ref.place, axes[0]), fix))
 
 
 def declare_leaves(text: Text, line: Equation) -> None:

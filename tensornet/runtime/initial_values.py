@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..dtypes import element_type
-from ..errors import DtypeError, EquationError, ShapeError, near
+from ..errors import DtypeError, EquationError, ShapeError, near, warn
 from ..graph.graph import Graph, of_graph
 from ..graph.leaves import start_of
 from ..initialization.initial_values import Derived, derived
@@ -109,7 +108,7 @@ def starts(graph: Graph) -> dict[str, tuple[str, float]]:
     """The start of each parameter, `("std", s)` or `("value", v)`, derived from the equations."""
     found = _derived(graph.flat, tuple(row for row in FUNCTIONS.values() if row.implementations))
     for doubt in found.doubts:
-        warnings.warn(doubt, stacklevel=3)
+        warn(doubt)
     return {leaf.name: found.starts.get(leaf.name, ("value", 0.0)) for leaf in graph.flat.parameters}
 
 

@@ -6,14 +6,13 @@ import bisect
 import itertools
 import math
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError, TensornetWarning
+from ..errors import ShapeError, TensornetWarning, warn
 
 __all__ = ["Rank", "check_sizes", "choose_ranks"]
 
@@ -187,13 +186,12 @@ def _tell(fraction: float, target: float, count: int, ranks: Ranks, dense: int) 
     if abs(count - target) <= FAR * target and count <= dense:
         return
     shown = ranks[0] if len(ranks) == 1 else ranks
-    warnings.warn(
+    warn(
         TensornetWarning(
             f"rank={fraction} asks for {target:.10g} of {dense} parameters; the nearest is {count}, at rank {shown}"
             + (", more than dense" if count > dense else ""),
             fix=f"say rank={shown} if that is meant, or choose another factorization or sizes with more factors",
-        ),
-        stacklevel=5,
+        )
     )
 
 
