@@ -146,6 +146,8 @@ def start_array(graph: Graph, leaf: Leaf, derived: tuple[str, float], seed: int)
     if not all(isinstance(size, int) for size in shape):
         names = sorted({name for size in shape for name in size_names(size)})
         fix = f"give {', '.join(f'{n}=' for n in names)}"
+        if "." not in leaf.name:
+            fix += f"; or list it as an input: inputs='{leaf.name}'"
         raise ShapeError(f"the parameter '{leaf}' has an open size", fix=fix)
     start = derived if leaf.start is None else leaf.start
     if isinstance(start, Constant):

@@ -331,7 +331,8 @@ class Terms(Parsed):
             raise self.fail(node, "'*' does not unpack here", "write the arguments out")
         if not least <= len(node.args) <= most:
             count = f"{least}" if least == most else f"at least {least}"
-            raise self.fail(node, f"{name} takes {count} argument(s), not {len(node.args)}")
+            fix = f"write {function.form}"
+            raise self.fail(node, f"{name} takes {count} argument(s), not {len(node.args)}", fix)
         arguments = tuple(self.expression(argument) for argument in node.args)
         if function.takes_one_axis and len(axes or ()) != 1:
             raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
