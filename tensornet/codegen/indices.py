@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..language.affine import reached
-from ..language.expression import Index, Ref, axes_of_index, free_axes, is_told
+from ..language.expression import Index, Ref, axes_of_index, free_axes, is_computed_index
 from ..ops.protocols import Left, layout_of
 from ..sizes import are_equal, product
 from .context import CodegenContext
@@ -41,7 +41,7 @@ def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
     for entry, size in dimensions:
         if isinstance(entry, int):
             continue
-        if not is_told(entry) or isinstance(entry, Ref):
+        if not is_computed_index(entry) or isinstance(entry, Ref):
             found.append((entry, size))
             continue
         (outer, by), (inner, apart), first = reached(entry)
@@ -57,7 +57,7 @@ def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
     """The slice of a dimension, as it is written between brackets."""
     if isinstance(entry, int):
         return str(entry)
-    if not is_told(entry) or isinstance(entry, Ref) or len(free_axes(entry)) > 1:
+    if not is_computed_index(entry) or isinstance(entry, Ref) or len(free_axes(entry)) > 1:
         return ":"
     (axis, by), _, first = reached(entry)
     room, count = size - first, context.sizes[axis]

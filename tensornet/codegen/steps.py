@@ -15,8 +15,8 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     free_axes,
+    is_computed_index,
     is_scalar,
-    is_told,
     option_axes,
     show,
 )
@@ -107,7 +107,7 @@ def _is_plain(ref: Ref) -> bool:
 
 def _overlaps(entry: Index) -> bool:
     """Whether an entry reads windows, which share memory."""
-    return is_told(entry) and not isinstance(entry, Ref) and len(free_axes(entry)) > 1
+    return is_computed_index(entry) and not isinstance(entry, Ref) and len(free_axes(entry)) > 1
 
 
 def _places(ref: Ref, axes: Sequence[str]) -> list[int]:

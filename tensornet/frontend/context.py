@@ -24,7 +24,7 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     fresh,
-    is_told,
+    is_computed_index,
     occurring,
     references,
     remade_axes,
@@ -300,7 +300,7 @@ def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
 
 def _window_axes(part: Expression) -> Iterator[str]:
     """The axes in windows of an expression as written, where a bare name may be an axis."""
-    for entry in filter(is_told, part.index) if isinstance(part, Ref) else ():
+    for entry in filter(is_computed_index, part.index) if isinstance(part, Ref) else ():
         yield from occurring(entry)
         yield from (ref.name for ref in references(entry) if not ref.index)
 

@@ -20,7 +20,7 @@ from ..language.expression import (
     axes_of_index,
     free_axes,
     fresh,
-    is_told,
+    is_computed_index,
     occurring,
     rename,
     show,
@@ -156,7 +156,7 @@ def check_positions(text: Text, line: Equation) -> None:
     """Raises an error for positions that are not integers."""
     for ref in line.references:
         for entry in ref.index:
-            if is_told(entry):
+            if is_computed_index(entry):
                 _check_told(text, ref, entry)
 
 

@@ -19,8 +19,8 @@ from ..language.expression import (
     Literal,
     Ref,
     Size,
+    is_computed_index,
     is_scalar,
-    is_told,
     parts_of,
     scalar_value,
     subexpressions,
@@ -123,7 +123,7 @@ def _telling(part: Expression) -> Iterator[Ref]:
     """The tensors that hold positions because a part of an equation uses them in brackets or in `onehot`."""
     match part:
         case Ref(_, index):
-            yield from (ref for entry in index if is_told(entry) for ref in read_in(entry))
+            yield from (ref for entry in index if is_computed_index(entry) for ref in read_in(entry))
         case Call(ONEHOT.name, (told,)):
             yield from _handed_on(told)
 

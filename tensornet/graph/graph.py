@@ -36,7 +36,7 @@ from ..language.expression import (
     axes_of_index,
     check_numbers,
     fresh,
-    is_told,
+    is_computed_index,
     rename_tensors,
     sized_by_name,
 )
@@ -134,7 +134,7 @@ class Graph:
             block.check_at(known)
         for equation in self.own:
             entries = (entry for ref in equation.references for entry in ref.index)
-            if any(isinstance(entry, int) or is_told(entry) for entry in entries):
+            if any(isinstance(entry, int) or is_computed_index(entry) for entry in entries):
                 scope_of(equation.right, self.named, functools.partial(self.unify, known=known), known)
             scope = self.scope(equation)
             check_numbers(equation.right, lambda axis: evaluate(scope[axis], known))  # noqa: B023

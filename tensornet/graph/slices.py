@@ -20,7 +20,7 @@ from ..language.expression import (
     axes_of_index,
     free_axes,
     fresh,
-    is_told,
+    is_computed_index,
     parts_of,
     product_of,
     references,
@@ -146,13 +146,13 @@ def axes_told(expression: Expression) -> set[str]:
     return {
         axis
         for ref in references(expression)
-        for axis in axes_of_index(tuple(entry for entry in ref.index if not is_told(entry)))
+        for axis in axes_of_index(tuple(entry for entry in ref.index if not is_computed_index(entry)))
     }
 
 
 def axes_windowed(expression: Expression) -> set[str]:
     """The axes that index tensors only inside of expressions, so that no dimension gives their size."""
-    entries = (entry for ref in references(expression) for entry in ref.index if is_told(entry))
+    entries = (entry for ref in references(expression) for entry in ref.index if is_computed_index(entry))
     return {axis for entry in entries for axis in free_axes(entry)} - axes_told(expression)
 
 

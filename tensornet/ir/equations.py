@@ -34,7 +34,7 @@ __all__ = [
         "is_kernel",
         "is_lone",
         "is_position",
-        "is_told",
+        "is_position_operand",
         "parted",
         "parts",
         "reads_of",
@@ -203,7 +203,7 @@ class Line:
         sized_inside = each.op in JOINED or "fill" in each.attributes
         if child.op == "index" and not sized_inside and isinstance(reads[0], Affine):
             return self._position(reads[0], names)
-        if child in self.naming.lone or (is_told(each, child) and is_lone(each, child, reads)):
+        if child in self.naming.lone or (is_position_operand(each, child) and is_lone(each, child, reads)):
             dims = [names[_moved_axis(entry)] for entry in reads]
             inner = {axes[0]: dim for d, dim in enumerate(dims) if (axes := parts(child, d)) is not None}
             return self.value(child, dims, inner)
@@ -304,7 +304,7 @@ def is_position(each: Node) -> bool:
     return plain and all(is_position(operand.node) for operand in each.operands)
 
 
-def is_told(reader: Node, child: Node) -> bool:
+def is_position_operand(reader: Node, child: Node) -> bool:
     """Whether a node is an operand that gives positions to a kernel, which takes them as they are written, or a part
     of these positions."""
     is_operand = is_position(child) and any(each.node is child for each in reader.operands)

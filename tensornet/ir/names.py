@@ -10,7 +10,7 @@ from typing import Any
 
 from ..graph.leaves import Leaf
 from ..language.expression import ELLIPSIS
-from .equations import MADE, is_lone, is_told, reads_of
+from .equations import MADE, is_lone, is_position_operand, reads_of
 from .function import order
 from .node import Node, Operand
 
@@ -104,7 +104,7 @@ class Written:
                 continue
             if not all(is_lone(node, child, reads) for node, reads in pairs):
                 continue
-            if len(pairs) == 1 or all(is_told(node, child) for node, _ in pairs):
+            if len(pairs) == 1 or all(is_position_operand(node, child) for node, _ in pairs):
                 found.add(child)
         return found
 

@@ -16,7 +16,7 @@ from ..graph.shape_inference import Axis as NamedAxis
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, put_in, size_names
 from .build import leaf
-from .equations import LEAVES, is_told
+from .equations import LEAVES, is_position_operand
 from .function import Function, order, over_others, rebuilt
 from .names import Names
 from .naming import graph_of
@@ -221,7 +221,7 @@ class Program:
         """
         slots, leaves, new = list[Node](), list[Leaf](), dict[Node, Node]()
         given, made = (self._unlike_sizes(stem) for stem in "xy")
-        told = {child for each in nodes for child in each.children if is_told(each, child)}
+        told = {child for each in nodes for child in each.children if is_position_operand(each, child)}
 
         def give(each: Node) -> None:
             leaves.append(self._leaf(each, next(given)))

@@ -14,8 +14,8 @@ from .expression import (
     Literal,
     Ref,
     free_axes,
+    is_computed_index,
     is_scalar,
-    is_told,
     product_of,
     references,
     scalar_value,
@@ -90,7 +90,7 @@ def is_window(expression: Expression) -> bool:
 
 def is_cut(ref: Ref) -> bool:
     """Whether a tensor is read with a constant stride along some dimensions, and whole along the others."""
-    told = [entry for entry in ref.index if is_told(entry)]
+    told = [entry for entry in ref.index if is_computed_index(entry)]
     evenly = all(len(free_axes(entry)) == 1 and is_window(entry) for entry in told)
     return bool(told) and evenly and not any(isinstance(entry, int) for entry in ref.index)
 

@@ -28,8 +28,8 @@ from .expression import (
     axes_of_index,
     contraction,
     free_axes,
+    is_computed_index,
     is_scalar,
-    is_told,
     occurring,
     option_axes,
     parts_of,
@@ -188,7 +188,7 @@ def spoken_sizes(equation: Equation) -> Iterator[str]:
 
 def sizes_in_brackets(equation: Equation) -> set[str]:
     """The sizes inside of positions: `s` in `x[2*p + s]`, where `s` is no axis of the equation."""
-    told = (entry for ref in equation.references for entry in ref.index if is_told(entry))
+    told = (entry for ref in equation.references for entry in ref.index if is_computed_index(entry))
     return {part.axis for entry in told for part in subexpressions(entry) if isinstance(part, Size)}
 
 
@@ -580,7 +580,7 @@ def _check_standing(expression: Expression) -> None:
         for part in subexpressions(expression)
         if isinstance(part, Ref)
         for entry in part.index
-        if is_told(entry)
+        if is_computed_index(entry)
     ]
     stand = {axis for parts in entries for axis in _standing(parts)}
     for parts in entries:
@@ -611,7 +611,7 @@ def _written(
         case Ref(name, ()):
             yield from () if inside else axes_of_index(definitions.get(name, ()))
         case Ref(_, index):
-            yield from axes_of_index(tuple(entry for entry in index if not is_told(entry)))
+            yield from axes_of_index(tuple(entry for entry in index if not is_computed_index(entry)))
         case Contraction(_, summed):
             yield from summed
         case Call(INDEX.name) if inside:

@@ -36,7 +36,7 @@ __all__ = [
     "free_axes",
     "is_random",
     "is_scalar",
-    "is_told",
+    "is_computed_index",
     "occurring",
     "option_axes",
     "parts_of",
@@ -167,7 +167,7 @@ _AXES = (str, int, tuple)
 _TOLD = (Ref, Contraction, Call)
 
 
-def is_told(entry: object) -> TypeGuard[Ref | Contraction | Call]:
+def is_computed_index(entry: object) -> TypeGuard[Ref | Contraction | Call]:
     """Whether an entry of brackets is an expression of positions."""
     return isinstance(entry, _TOLD)
 
@@ -287,7 +287,10 @@ def _told_in(index: tuple[Index | Parts, ...]) -> Sequence[Expression]:
     told: Sequence[Expression] = ()
     for entry in index:
         if not isinstance(entry, _AXES):
-            told = [*told, *filter(is_told, entry.entries if isinstance(entry, Parts) else (entry,))]
+            told = [
+                *told,
+                *filter(is_computed_index, entry.entries if isinstance(entry, Parts) else (entry,)),
+            ]
     return told
 
 
@@ -298,7 +301,7 @@ def _with_told(index: tuple[Index, ...], told: Iterator[Expression]) -> tuple[In
         if isinstance(entry, Parts):
             entries.append(Parts(_with_told(entry.entries, told)))
         else:
-            entries.append(_entry(next(told)) if is_told(entry) else entry)
+            entries.append(_entry(next(told)) if is_computed_index(entry) else entry)
     return tuple(entries)
 
 

@@ -30,7 +30,7 @@ from .expression import (
     axes_of_index,
     free_axes,
     fresh,
-    is_told,
+    is_computed_index,
     option_axes,
     references,
     rename,
@@ -579,7 +579,9 @@ def _starts_of(name: str, lines: Sequence[Any]) -> dict[_Key, Start] | None:
         return None
     alike = all(each.read(found) == _by_functions(each) for each in read)
     told = (ref for line in lines for ref in getattr(line, "references", ()) if ref.name == name)
-    return found if alike and not any(is_told(entry) for ref in told for entry in ref.index) else None
+    return (
+        found if alike and not any(is_computed_index(entry) for ref in told for entry in ref.index) else None
+    )
 
 
 def _start(steps: _Steps, left: tuple[Index, ...], step: int, right: Expression) -> Start:
@@ -723,7 +725,7 @@ def _axis(line: CallAlong) -> str:
 def _plain(ref: Ref, index: tuple[Any, ...]) -> tuple[Any, ...]:
     """The entries of brackets; raises an error if one is not made of axes."""
     for entry in index:
-        if isinstance(entry, int | Call) or is_told(entry) or entry == "...":
+        if isinstance(entry, int | Call) or is_computed_index(entry) or entry == "...":
             fix = "define what is read in an equation of its own, and pass that to the block"
             raise EquationError(
                 f"in a block call, the brackets of '{ref.name}' take axis names only", ref.place, fix

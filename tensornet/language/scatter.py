@@ -31,7 +31,7 @@ from .expression import (
     flat,
     free_axes,
     fresh,
-    is_told,
+    is_computed_index,
     occurring,
     product_of,
     references,
@@ -155,7 +155,7 @@ def _positions(entry: Index, axes: Container[str]) -> Expression | None:
 
     if isinstance(entry, int):
         return Literal(entry) if entry >= 0 else None
-    return visit(entry) if is_told(entry) else None
+    return visit(entry) if is_computed_index(entry) else None
 
 
 def _is_zero(expression: Expression) -> bool:

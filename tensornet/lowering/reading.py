@@ -17,7 +17,7 @@ from ..language.expression import (
     Size,
     axes_of_index,
     free_axes,
-    is_told,
+    is_computed_index,
     scalar_value,
     sum_of,
     transform,
@@ -108,10 +108,10 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
             sizes[entry] = dim_size(dim)
         elif isinstance(entry, tuple):
             sizes.update({name: context.sizes[name] for name in entry})
-        elif is_told(entry) and (window := _window(context, entry, ref)) is not None:
+        elif is_computed_index(entry) and (window := _window(context, entry, ref)) is not None:
             sizes.update({name: context.sizes[name] for name in free_axes(entry)})
             entry = window
-        elif is_told(entry):
+        elif is_computed_index(entry):
             inner = context.lower(entry, None)
             operands.append(inner)
             for name, size in inner.sizes.items():
@@ -160,7 +160,7 @@ def in_windows(context: LoweringContext, ref: Ref, *, bare: bool) -> tuple[Value
     index: list[Any] = []
     windows: dict[str, Expression] = {}
     for entry in ref.index:
-        if is_told(entry):
+        if is_computed_index(entry):
             (outer, _), (inner, _), _ = reached(entry)
             windows[f"{outer}_{inner or 'at'}"] = entry
             entry = f"{outer}_{inner or 'at'}"

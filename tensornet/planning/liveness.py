@@ -19,7 +19,7 @@ from ..language.expression import (
     Ref,
     axes_of_index,
     free_axes,
-    is_told,
+    is_computed_index,
     option_axes,
     subexpressions,
 )
@@ -161,7 +161,7 @@ def is_view(step: Step) -> bool:
         return FUNCTIONS[right.function].is_look(right)
     if not isinstance(right, Ref):
         return False
-    whole = not any(isinstance(entry, int) or is_told(entry) for entry in right.index)
+    whole = not any(isinstance(entry, int) or is_computed_index(entry) for entry in right.index)
     return (whole or is_cut(right)) and axes_of_index(right.index) == axes_of_index(step.equation.left)
 
 

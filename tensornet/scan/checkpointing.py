@@ -43,14 +43,14 @@ def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
     for component in components.all:
         size = evaluate(component.length, graph.bound)
         component.take_sources(functools.partial(_is_source, component))  # what is computed for it alone
-        if isinstance(size, int) and size > 1 and not any(map(_is_told, component.nodes)):
+        if isinstance(size, int) and size > 1 and not any(map(_is_random_or_sized, component.nodes)):
             _part(component, size, math.ceil(size / count), ends)
         else:
             kept.update(component.states)
     return components.changed(kept) if components.calls else graph
 
 
-def _is_told(each: Node) -> bool:
+def _is_random_or_sized(each: Node) -> bool:
     """Whether a node draws random numbers, or has an option that is computed from sizes."""
     values = (value for _, value in each.options if isinstance(value, Node))
     return "draw" in each.attributes or any(map(is_sized, values))
@@ -60,7 +60,7 @@ def _is_source(component: Component, each: Node, axis: int) -> bool:
     """Whether a node can be computed position by position, and is no result."""
     components = component.components
     given = each in components.new or each.op in MADE or each.is_scalar or each in components.results
-    return not (given or _is_told(each) or "fill" in each.attributes or axis in each.over)
+    return not (given or _is_random_or_sized(each) or "fill" in each.attributes or axis in each.over)
 
 
 # ---------------------------------------------------------------------------- one recurrence
