@@ -575,9 +575,20 @@ def disagreement(a: Any, b: Any, axis: str, ref: Ref | None, bound: Mapping[str,
     )
 
 
+def _common_factor(size: Any) -> int:
+    """The greatest integer that divides an open size whatever its names are; 1 for a number or a quotient."""
+    if isinstance(size, int) or "/" in str(size):
+        return 1
+    return math.gcd(*(factor if isinstance(factor, int) else 1 for _, factor in terms_of(size)))
+
+
 def _remedy(a: Any, b: Any, axis: str, ref: Ref | None) -> str:
     """A further fix for two sizes that differ: give the open ones, or else read a part of the longer tensor."""
     more = evaluate(a - b, {})
+    whole, other = (a, b) if isinstance(a, int) else (b, a)
+    by = _common_factor(other)
+    if isinstance(whole, int) and by > 1 and whole % by:
+        return f"{whole} is no multiple of {by}, so change one of them; or "
     if open_sizes := size_names(more):
         named = ", ".join(f"{name}=…" for name in open_sizes)
         return f"give those that are not known yet, {named}; or "
