@@ -56,7 +56,10 @@ def rows_of(case: Case, place: Place, mode: str = "eager") -> None:
     assert [row.failed for row in found] == [""] * len(found)
     assert [row.measure for row in found] == list(case.measures if mode != "graphs" else ["forward"])
     for row in found:
-        assert len(row.seconds) > 1 or row.mode == "graphs"  # which others may be no part of
+        assert len(row.seconds) > 1 or (mode, case.name) == (
+            "graphs",
+            "Perceiver",
+        )  # theirs copies from the host
         assert next(iter(row.seconds)) == OURS
         assert row.ratios().keys() == row.seconds.keys() - {OURS}
         assert row.kept.keys() == (row.seconds.keys() if row.measure == "backward" else set())

@@ -109,7 +109,7 @@ def test_a_scatter_is_written_at_positions() -> None:
 
 
 def test_a_number_that_only_a_concatenation_sizes_is_read_back_as_long() -> None:
-    """What is repeated along such an axis has an equation of its own, in which its size is told."""
+    """What is repeated along such an axis has an equation of its own, which gives its size."""
     given = leaf("input", [symbol("m")], Element.NUMBER, n=0)
     zeros = node("copy", {0: symbol("k")}, [Operand(number(0.0))], (along(0),))
     function = Function((given,), (concatenated([zeros, given], 0),), ("m", "k"))
