@@ -20,12 +20,12 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Measure the constants of this device again, and store them for all later plans."""
-    from dataclasses import asdict
+    from dataclasses import asdict, fields
     from math import inf
 
     from ..device.calibration import measure
     from ..device.model import COLUMNS
-    from ..device.profiles import UNITS, save_profile
+    from ..device.profiles import save_profile
     from ..dtypes import element_type
     from ..protocol import load_backend
 
@@ -38,8 +38,9 @@ def calibrate(
         tell_json({**asdict(profile), "path": str(path or "")})
         return
     table = Table("constant", "value", title=profile.key, title_justify="left")
-    for name, unit in UNITS.items():
-        table.add_row(name, f"{getattr(profile, name):.3g} {unit}")
+    for each in fields(profile):
+        if unit := each.metadata.get("unit"):
+            table.add_row(each.name, f"{getattr(profile, each.name):.3g} {unit}")
     for columns, *widths in zip(COLUMNS, *profile.widths, strict=False):
         told = ", ".join(f"{width:.3g}" for width in widths)
         table.add_row(f"{columns} columns", f"the time of {told}")

@@ -18,8 +18,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ..codec import Choice, document
 from ..device.memory_access import MOST, MemoryAccess, memory_access
-from ..device.model import DeviceProfile
-from ..device.transpose_cost import HELD, access_seconds, transpose_seconds
+from ..device.model import HELD, DeviceProfile
 
 __all__ = ["Strategy", "Pricing", "extent", "flatten", "ordered", "view_order"]
 
@@ -392,7 +391,7 @@ class Pricing:
     # ---- memory
 
     def _access_seconds(self, result: Layout, operands: tuple[Layout, ...]) -> float:
-        return access_seconds(self.profile, result, operands, self.sizes, self.itemsize)
+        return self.profile.walk_seconds(result, operands, self.sizes, self.itemsize)
 
     def _reached(self, order: Layout, layout: Layout) -> float:
         """The additional seconds to read a tensor in an order that differs from its layout."""
@@ -401,7 +400,7 @@ class Pricing:
         return self.profile.reached(memory_access(order, (layout,), self.sizes, self.itemsize))
 
     def _transpose_seconds(self, layout: Layout, order: Layout) -> float:
-        return transpose_seconds(self.profile, layout, order, self.sizes, self.itemsize)
+        return self.profile.transpose_seconds(layout, order, self.sizes, self.itemsize)
 
     def brought(self, result: Layout, wanted: Layout | None) -> float:
         """The mean seconds that readers of the last result take to bring it into the wanted layout."""

@@ -14,7 +14,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,17 @@ RATES = "flops", "bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidt
 SHALLOW, DEEP = 4, 64
 """Positions summed in the products that measure the time of a row of the result."""
 
+UNKNOWN: Mapping[str, Any] = {
+    **dict.fromkeys(("widths", "starts"), ()),
+    **dict.fromkeys(("product", "packing", "aliased", "packed_flops", "packed_launch"), 0.0),
+    **dict.fromkeys(
+        ("batch", "small", "run", "even", "scattered", "blocked", "near_line", "line", "grain"), 0.0
+    ),
+    **dict.fromkeys(("vector_bandwidth", "fresh_bytes", "fresh_bandwidth", "fresh_product"), 1e18),
+    "cores": 1.0,
+}
+"""Constants that cost nothing until they are found."""
+
 FAR, NEARER, JUMPING = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1)), ((8192, 4, 96), (1, 0, 2))
 """Copies that lose lines from both caches, that lose them from L1 alone, and that move separate runs."""
 
@@ -87,15 +98,10 @@ def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
     start = time.monotonic()
     found = apart(lambda: measure(backend, device, dtype))
     seconds = time.monotonic() - start
+    busy = "the device had other work: kept provisionally, see `tensornet calibrate`"
     if seconds > TELLING:
-        kept = (
-            "kept"
-            if found.is_steady
-            else "the device had other work: kept provisionally, see `tensornet calibrate`"
-        )
-        say(
-            f"tensornet: measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no); {kept}"
-        )
+        took = f"measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no)"
+        say(f"tensornet: {took}; {'kept' if found.is_steady else busy}")
     return found if found.is_steady else _provisional(found, default_profile(device, dtype))
 
 
@@ -120,25 +126,20 @@ def measure(
     """
     backend.check_device(device)
     key = _key(backend, device, dtype)  # raises if it is missing, before anything is timed
-    probe, others = _Probe(backend, device, dtype), others_at_work()
-    usual = default_profile(device, dtype)
-    found = usual
+    probe, others, usual = _Probe(backend, device, dtype), others_at_work(), default_profile(device, dtype)
     start = time.monotonic()
-    least = 1 if device.startswith("cpu") and tells_of_others() else 2  # else two rounds must show unrest
+    least = 1 if probe.on_cpu and tells_of_others() else 2  # else two rounds must show unrest
     for number in range(rounds):
         if number >= least and time.monotonic() - start > patience:
             break
-        found = _plausible(_constants(probe, usual), usual)
-        ratios = [measured / expected for measured, expected in _others(probe, found)]
+        probe.found = replace(usual, **UNKNOWN)
+        _constants(probe)
+        probe.learn(**_near(probe.found, usual, PIECES))
+        ratios = [measured / expected for measured, expected in _others(probe)]
     away = sorted(abs(math.log(ratio)) for ratio in ratios)
     spread = math.exp(away[math.ceil(0.8 * len(away)) - 1])
-    unrest = max(probe.unrest(), others() if device.startswith("cpu") else 0.0)
-    return bounded(replace(found, key=key, spread=round(spread, 2), unrest=round(unrest, 2)))
-
-
-def _plausible(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
-    """The constants, with those of a call and of small pieces clipped near the usual ones."""
-    return replace(found, **_near(found, usual, PIECES))
+    unrest = max(probe.unrest(), others() if probe.on_cpu else 0.0)
+    return bounded(replace(probe.found, key=key, spread=round(spread, 2), unrest=round(unrest, 2)))
 
 
 def _provisional(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
@@ -151,6 +152,7 @@ def _provisional(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
 
 
 def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> dict[str, Any]:
+    """Some constants, each clipped near the usual one."""
     return {
         name: min(middle * PLAUSIBLE, max(middle / PLAUSIBLE, getattr(found, name)))
         for name in names
@@ -158,114 +160,79 @@ def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> d
     }
 
 
-def _constants(probe: _Probe, usual: DeviceProfile) -> DeviceProfile:
-    """The constants that follow from the least times so far, each computed with those before it."""
-    on_cpu, size = probe.device.startswith("cpu"), probe.itemsize
-    found = _bandwidths(probe, usual, on_cpu)
-    if on_cpu and probe.dtype == real_type(probe.dtype):  # norms take real numbers only
-        found = replace(found, pass_bandwidth=_pass(probe, found))
-    large = 768 if on_cpu else 4096
-    seconds = probe.matmul((large, large), (large, large)) - found.launch
-    moved = min(found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic at this size
-    found = replace(found, flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
-    if on_cpu:
-        found = _products(probe, found, large)
-    found = replace(found, batch=0.0, small=0.0)
-    many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - found.matmul(4096, 8, 8, 8, size)
-    found = replace(found, batch=max(1e-12, many / 4096))
-    found = _loop(probe, found)
-    found = replace(found, scored=_scored(probe, found) if usual.scored else 0.0)
-    return _fresh(probe, _walks(probe, found, on_cpu))
+# ---------------------------------------------------------------------------- constants
 
 
-def _bandwidths(probe: _Probe, usual: DeviceProfile, on_cpu: bool) -> DeviceProfile:
-    """Adds the time of a call, and the rates of reading and writing in near caches, the last cache and memory."""
-    size = probe.itemsize
-    found = replace(usual, launch=probe.seconds("{0} + {0}", (8,), repeats=100))
-    found = replace(found, view=probe.reshaped((8, 8), (4, 16), repeats=100))
-    held, elements = IN_CACHE // (4 * size), 2**19 if on_cpu else 2**26
-    held_rate = 2.0 * size * held / probe.beyond(found.launch, "{0} * {0}", (held,)) if on_cpu else 0.0
-    near = 2.0 * size * elements / probe.beyond(found.launch, "{0} + 1", (elements,))
-    most = 3 * NEAR // (2 * size)  # a result small enough to need no first touch of pages
-    away = 2.0 * size * most / probe.beyond(found.launch, "{0} + 1", (most,), repeats=2) if on_cpu else near
-    return replace(
-        found,
-        bandwidth=min(away, near),
-        near_bandwidth=near,
-        held_bandwidth=max(held_rate, near),
-        jump_bandwidth=near,
-    )
+def _constants(probe: _Probe) -> None:
+    """Finds the constants that follow from the least times so far, each with those before it."""
+    size, large = probe.itemsize, 768 if probe.on_cpu else 4096
+    probe.learn(launch=probe.seconds("{0} + {0}", (8,), repeats=100))
+    reshaped = probe.backend.templates["reshape"].format("{0}", shape=(4, 16))
+    probe.learn(view=probe.seconds(reshaped, (8, 8), repeats=100))
+    probe.learn(**_bandwidths(probe))
+    if probe.on_cpu and probe.is_real:  # norms take real numbers only
+        probe.learn(pass_bandwidth=_pass(probe))
+    seconds = probe.matmul((large, large), (large, large)) - probe.found.launch
+    moved = min(probe.found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic at this size
+    probe.learn(flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
+    if probe.on_cpu:
+        _products(probe, large)
+    many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - probe.found.matmul(4096, 8, 8, 8, size)
+    probe.learn(batch=max(1e-12, many / 4096))
+    probe.learn(**_loop(probe))
+    probe.learn(scored=_scored(probe))
+    _walks(probe)
+    probe.learn(**_fresh(probe))
 
 
-def _products(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
-    """Adds the constants of matrix products on a processor, other than their arithmetic."""
-    found = replace(found, product=0.0, vector_bandwidth=1e18)
-    found = replace(found, stored=_stored(probe, found), widths=(), starts=())
-    found = _few(probe, found)
-    found = replace(found, packing=_packing(probe, found), turned=_turned(probe, found))
-    found = replace(found, aliased=_aliased(probe, found))
-    found = _packed(probe, found, large)
-    return replace(found, product=_product(probe, found), vector_bandwidth=_vector(probe, found))
+def _bandwidths(probe: _Probe) -> dict[str, float]:
+    """The rates of reading and writing in near caches, the last cache and memory."""
+    size, elements = probe.itemsize, 2**19 if probe.on_cpu else 2**26
+    near = away = held = 2.0 * size * elements / probe.beyond("{0} + 1", (elements,))
+    if probe.on_cpu:
+        few, most = IN_CACHE // (4 * size), 3 * NEAR // (2 * size)
+        held = 2.0 * size * few / probe.beyond("{0} * {0}", (few,))
+        away = 2.0 * size * most / probe.beyond("{0} + 1", (most,), repeats=2)  # touches no page first
+    return {
+        "bandwidth": min(away, near),
+        "near_bandwidth": near,
+        "held_bandwidth": max(held, near),
+        "jump_bandwidth": near,
+    }
 
 
-def _walks(probe: _Probe, found: DeviceProfile, on_cpu: bool) -> DeviceProfile:
-    """Adds the constants of walks through memory in another order than the layout: loops, lost lines, jumps."""
-    found = replace(
-        found, cores=1.0, grain=0.0, run=0.0, even=0.0, scattered=0.0, blocked=0.0, near_line=0.0, line=0.0
-    )
-    found = replace(found, run=max(1e-13, _loops(probe, found, 4)))
-    found = replace(found, even=min(found.run, max(0.0, _loops(probe, found, LINE // probe.itemsize))))
-    found = replace(found, cores=_cores(probe, found) if on_cpu else 1.0, grain=float(GRAIN * probe.itemsize))
-    found = replace(found, scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), found, "scattered")))
-    found = replace(found, blocked=_blocked(probe, found))
-    found = replace(found, near_line=max(1e-14, probe.copied(*NEARER, found, "lost")))
-    found = replace(found, line=max(1e-14, probe.copied(*FAR, found, "fetched")))
-    jumps = probe.copied(*JUMPING, found, "jumped")
-    return replace(found, jump_bandwidth=1.0 / (1.0 / found.near_bandwidth + max(0.0, jumps)))
-
-
-def _loops(probe: _Probe, found: DeviceProfile, inner: int) -> float:
-    """Seconds of an innermost loop of `inner` elements, while the known constants leave that out."""
-    sizes = {"a": 512, "b": 128, "c": inner}
-    loops = memory_access("abc", ("ab", "ac"), sizes, probe.itemsize)
-    seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, inner))
-    return (seconds - found.access_seconds(loops)) / loops.runs
-
-
-def _cores(probe: _Probe, found: DeviceProfile) -> float:
-    """How many times as long a small step takes as the constants of large steps predict."""
-    a, b, c = 48, 128, 4
-    loops = memory_access("abc", ("ab", "ac"), {"a": a, "b": b, "c": c}, probe.itemsize)
-    seconds = probe.beyond(found.launch, "{0} * {1}", (a, b, 1), (a, 1, c))
-    return max(1.0, min(os.cpu_count() or 1, seconds / (found.access_seconds(loops) - found.launch)))
-
-
-def _blocked(probe: _Probe, found: DeviceProfile) -> float:
-    """Seconds for each row of a transposed matrix, if the library transposes in blocks; 0 otherwise."""
-    rows, columns = 8192, 4
-    seconds = probe.permuted((rows, columns), (1, 0)) - found.view
-    left = seconds - found.access_seconds(_copy((rows, columns), (1, 0), probe.itemsize))
-    return left / rows if left > found.scattered * rows * columns else 0.0
-
-
-def _pass(probe: _Probe, found: DeviceProfile) -> float:
+def _pass(probe: _Probe) -> float:
     """The bytes per second of a pass of a function of several passes, measured with `NORMALIZE`."""
     rows, columns = 512, 256
     moved = 2.0 * probe.itemsize * rows * columns
-    seconds = probe.beyond(found.pointwise(moved, 0.0), f"{NORMALIZE.name}({{0}}, 1, 1e-05)", (rows, columns))
-    return (NORMALIZE.passes[0] - 1.0) * moved / max(seconds, 0.1 * found.stream(moved))
+    seconds = probe.seconds(f"{NORMALIZE.name}({{0}}, 1, 1e-05)", (rows, columns))
+    beyond = max(seconds - probe.found.pointwise(moved, 0.0), 1e-9)
+    return (NORMALIZE.passes[0] - 1.0) * moved / max(beyond, 0.1 * probe.found.stream(moved))
 
 
-def _stored(probe: _Probe, found: DeviceProfile) -> float:
+def _products(probe: _Probe, large: int) -> None:
+    """Finds the constants of matrix products on a processor, other than their arithmetic."""
+    probe.learn(stored=_stored(probe))
+    probe.learn(**_few(probe))
+    probe.learn(packing=_packing(probe), turned=_turned(probe), aliased=_aliased(probe))
+    probe.learn(**_packed(probe, large))
+    n = 32
+    small = probe.matmul((n, n), (n, n)) - probe.found.matmul(1, n, n, n, probe.itemsize)
+    n, k = 2000, 512
+    vector = max(1e-9, probe.matmul((1, k), (k, n)) - probe.found.launch)
+    moved = probe.itemsize * float(k * n + k + n)
+    probe.learn(product=max(0.0, small), vector_bandwidth=moved / vector)
+
+
+def _stored(probe: _Probe) -> float:
     """Additional multiply-adds for an element of a product's result: a shallow product is slower than its share."""
-    m, n = 4000, 64
-    least, most = (_arithmetic(probe, found, m, n, k) for k in (SHALLOW, DEEP))
+    least, most = (probe.arithmetic(4000, 64, k) for k in (SHALLOW, DEEP))
     share = min(0.5, least / max(most, 1e-9))
     return max(0.0, (DEEP * share - SHALLOW) / (1.0 - share))
 
 
-def _few(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
-    """Adds the times of rows of a large product with few columns, for each layout of its matrices.
+def _few(probe: _Probe) -> dict[str, tuple[tuple[float, ...], ...]]:
+    """The times of rows of a large product with few columns, for each layout of its matrices.
 
     A library without a template for contiguous copies chooses layouts itself, so one layout is measured for all. It
     compiles each product for its shapes, so only every other entry of `COLUMNS` is measured.
@@ -273,125 +240,148 @@ def _few(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
     layouts, columns = ((False, False), (False, True), (True, True)), list(COLUMNS)
     if probe.backend.templates["contiguous"] == "{0}":
         layouts, columns = (layouts[0],) * 3, [COLUMNS[0], *COLUMNS[1::2]]
-    tables = {lies: _rows(probe, found, columns, *lies) for lies in layouts}
+    tables = {lies: _rows(probe, columns, *lies) for lies in layouts}
     widths, starts = zip(*map(tables.__getitem__, layouts), strict=True)
-    return replace(found, widths=widths, starts=starts)
+    return {"widths": widths, "starts": starts}
 
 
-def _rows(
-    probe: _Probe, found: DeviceProfile, columns: Sequence[int], crossed: bool, turned: bool
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The widths and the starts for one layout at all `COLUMNS`, interpolated from some of them."""
+def _rows(probe: _Probe, columns: Sequence[int], crossed: bool, turned: bool) -> list[tuple[float, ...]]:
+    """The widths and the starts for one layout at all `COLUMNS`, interpolated from some of them.
+
+    The cost of each summed position is at least the number of columns; the rest is the same at any depth.
+    """
     import numpy
 
-    rows = [[_row(probe, found, n, k, turned, crossed) for n in columns] for k in (SHALLOW, DEEP)]
-    pairs = [_line(*each) for each in zip(*rows, columns, strict=True)]
-    widths, starts = (numpy.interp(COLUMNS, columns, each).tolist() for each in zip(*pairs, strict=True))
-    return tuple(widths), tuple(starts)
-
-
-def _row(probe: _Probe, found: DeviceProfile, n: int, k: int, turned: bool, crossed: bool) -> float:
-    """The time of a row of a large product, in multiply-adds."""
     m = 4000
-    return _arithmetic(probe, found, m, n, k, turned, crossed) * found.flops / (2.0 * m)
+    adds = probe.found.flops / (2.0 * m)
+    lines = list[tuple[float, float]]()
+    shallow, deep = (
+        [adds * probe.arithmetic(m, n, k, turned=turned, crossed=crossed) for n in columns]
+        for k in (SHALLOW, DEEP)
+    )
+    for few, many, n in zip(shallow, deep, columns, strict=True):
+        width = max(float(n), (many - few) / (DEEP - SHALLOW))
+        lines.append((width, max(0.0, few - SHALLOW * width)))
+    return [tuple(numpy.interp(COLUMNS, columns, each).tolist()) for each in zip(*lines, strict=True)]
 
 
-def _line(shallow: float, deep: float, columns: int) -> tuple[float, float]:
-    """The cost of each summed position, at least the number of columns, and the cost that is the same at any depth."""
-    width = max(float(columns), (deep - shallow) / (DEEP - SHALLOW))
-    return width, max(0.0, shallow - SHALLOW * width)
-
-
-def _packing(probe: _Probe, found: DeviceProfile) -> float:
+def _packing(probe: _Probe) -> float:
     """The number of rows that take as long as the library's packing of the second matrix."""
     m, n, k = 8, 4000, DEEP
-    rows = _arithmetic(probe, found, m, n, k) * found.flops / (2.0 * (k + found.stored) * n)
+    rows = probe.arithmetic(m, n, k) * probe.found.flops / (2.0 * (k + probe.found.stored) * n)
     return max(0.0, rows - m)
 
 
-def _turned(probe: _Probe, found: DeviceProfile) -> float:
+def _turned(probe: _Probe) -> float:
     """Additional seconds for an element of the second matrix if it is transposed."""
     m, n, k = 16, 4000, DEEP
-    straight, turned = (_arithmetic(probe, found, m, n, k, each) for each in (False, True))
+    straight, turned = (probe.arithmetic(m, n, k, turned=each) for each in (False, True))
     return max(0.0, (turned - straight) / (n * k))
 
 
-def _aliased(probe: _Probe, found: DeviceProfile) -> float:
+def _aliased(probe: _Probe) -> float:
     """Additional seconds for an element of the first matrix if it is transposed, with lines whole pages apart."""
-    (even, odd), n, k = (2048, 2064), 64, DEEP
-    lost, usual = (_arithmetic(probe, found, m, n, k, crossed=True) / m for m in (even, odd))
-    return max(0.0, (lost - usual) / k)
+    lost, usual = (probe.arithmetic(m, 64, DEEP, crossed=True) / m for m in (2048, 2064))
+    return max(0.0, (lost - usual) / DEEP)
 
 
-def _product(probe: _Probe, found: DeviceProfile) -> float:
-    """Seconds that a small product takes beyond its work."""
-    n = 32
-    return max(0.0, probe.matmul((n, n), (n, n)) - found.matmul(1, n, n, n, probe.itemsize))
-
-
-def _vector(probe: _Probe, found: DeviceProfile) -> float:
-    """The bytes per second of a product of a vector and a matrix."""
-    n, k = 2000, 512
-    seconds = max(1e-9, probe.matmul((1, k), (k, n)) - found.launch)
-    return probe.itemsize * float(k * n + k + n) / seconds
-
-
-def _packed(probe: _Probe, found: DeviceProfile, large: int) -> DeviceProfile:
-    """Adds the speed of the kernels that repack both matrices, if the library has them."""
+def _packed(probe: _Probe, large: int) -> dict[str, float]:
+    """The speed of the kernels that repack both matrices, if the library has them."""
     template = probe.backend.templates.get(PACKED)
     if template is None or probe.dtype != "float32":
-        return found
-    launch = probe.seconds(template.format("{0}, {1}"), (8, 8), (8, 8), repeats=100)
-    seconds = probe.seconds(template.format("{0}, {1}"), (large, large), (large, large)) - launch
+        return {}
+    found, template = probe.found, template.format("{0}, {1}")
+    launch = probe.seconds(template, (8, 8), (8, 8), repeats=100)
+    seconds = probe.seconds(template, (large, large), (large, large)) - launch
     seconds -= min(found.laid_out(large, large, large, probe.itemsize), 0.5 * seconds)
     moved = min(found.stream(3.0 * probe.itemsize * large**2), 0.8 * seconds)
-    left = math.sqrt(seconds**2 - moved**2)
     work = 2.0 * large**2 * (large + found.stored)
-    return replace(found, packed_flops=work / left, packed_launch=max(0.0, launch - found.launch))
+    flops = work / math.sqrt(seconds**2 - moved**2)
+    return {"packed_flops": flops, "packed_launch": max(0.0, launch - found.launch)}
 
 
-def _arithmetic(
-    probe: _Probe,
-    found: DeviceProfile,
-    m: int,
-    n: int,
-    k: int,
-    turned: bool = False,
-    crossed: bool = False,
-) -> float:
-    """Seconds of a product's arithmetic, most of which overlaps with moving memory."""
-    seconds = max(0.0, probe.matmul((m, k), (k, n), turned=turned, crossed=crossed) - found.launch)
-    moved = found.stream(float(probe.itemsize) * (m * k + k * n + m * n))
-    return math.sqrt(max(0.0, seconds**2 - moved**2))
+def _loop(probe: _Probe) -> dict[str, float]:
+    """The multiply-adds below which the matrices of a batch go through a plain loop, and its speed."""
+    seconds = probe.matmul((2048, 7, 8), (2048, 8, 7))
+    if seconds < 1.5 * probe.matmul((2048, 7, 8), (2048, 8, 8)):
+        return {}
+    along = min(seconds, probe.matmul((2048, 7, 8), (2048, 8, 7), turned=True))
+    fixed, unit = (
+        replace(probe.found, small=float(LOOPED), plain=plain).matmul(2048, 7, 7, 8, probe.itemsize)
+        for plain in (0.0, 1.0)
+    )
+    return {"small": float(LOOPED), "plain": (seconds - fixed) / unit, "along": (along - fixed) / unit}
 
 
-def _scored(probe: _Probe, found: DeviceProfile) -> float:
+def _scored(probe: _Probe) -> float:
     """Seconds for a score of attention besides the products, on a device that keeps it on the chip."""
     template = probe.backend.templates.get("scaled_dot_product_attention")
-    if template is None or probe.dtype != real_type(probe.dtype):
-        return found.scored
+    if not probe.found.scored or template is None or not probe.is_real:
+        return probe.found.scored
     heads, tokens, depth = 128, 1024, 64
     shape, scores = (8, heads // 8, tokens, depth), float(heads * tokens**2)
-    seconds = probe.beyond(found.launch, template.format("{0}", "{1}", "{2}", more=""), shape, shape, shape)
-    products = min(4.0 * scores * depth / found.flops, 0.9 * seconds)
+    seconds = probe.beyond(template.format("{0}", "{1}", "{2}", more=""), shape, shape, shape)
+    products = min(4.0 * scores * depth / probe.found.flops, 0.9 * seconds)
     return math.sqrt(seconds**2 - products**2) / scores
 
 
-def _loop(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
-    """Adds the multiply-adds below which the matrices of a batch go through a plain loop, and its speed."""
-    seconds = probe.matmul((2048, 7, 8), (2048, 8, 7))
-    if seconds < 1.5 * probe.matmul((2048, 7, 8), (2048, 8, 8)):
-        return found
-    along = probe.matmul((2048, 7, 8), (2048, 8, 7), turned=True)
-    found = replace(found, small=float(LOOPED), plain=0.0, along=0.0)
-    fixed = found.matmul(2048, 7, 7, 8, probe.itemsize)
-    each = replace(found, plain=1.0).matmul(2048, 7, 7, 8, probe.itemsize)
-    return replace(found, plain=(seconds - fixed) / each, along=(min(along, seconds) - fixed) / each)
+def _walks(probe: _Probe) -> None:
+    """Finds the constants of walks through memory in another order than the layout: loops, lost lines, jumps."""
+    run = max(1e-13, _loops(probe, 4))
+    probe.learn(run=run)
+    probe.learn(even=min(run, max(0.0, _loops(probe, LINE // probe.itemsize))))
+    probe.learn(cores=_cores(probe) if probe.on_cpu else 1.0, grain=float(GRAIN * probe.itemsize))
+    probe.learn(scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), "scattered")))
+    probe.learn(blocked=_blocked(probe))
+    probe.learn(near_line=max(1e-14, probe.copied(*NEARER, "lost")))
+    probe.learn(line=max(1e-14, probe.copied(*FAR, "fetched")))
+    jumps = max(0.0, probe.copied(*JUMPING, "jumped"))
+    probe.learn(jump_bandwidth=1.0 / (1.0 / probe.found.near_bandwidth + jumps))
 
 
-def _others(probe: _Probe, found: DeviceProfile) -> Iterator[tuple[float, float]]:
+def _loops(probe: _Probe, inner: int) -> float:
+    """Seconds of an innermost loop of `inner` elements, while the known constants leave that out."""
+    loops = memory_access("abc", ("ab", "ac"), {"a": 512, "b": 128, "c": inner}, probe.itemsize)
+    seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, inner))
+    return (seconds - probe.found.access_seconds(loops)) / loops.runs
+
+
+def _cores(probe: _Probe) -> float:
+    """How many times as long a small step takes as the constants of large steps predict."""
+    loops = memory_access("abc", ("ab", "ac"), {"a": 48, "b": 128, "c": 4}, probe.itemsize)
+    seconds = probe.beyond("{0} * {1}", (48, 128, 1), (48, 1, 4))
+    alone = probe.found.access_seconds(loops) - probe.found.launch
+    return max(1.0, min(os.cpu_count() or 1, seconds / alone))
+
+
+def _blocked(probe: _Probe) -> float:
+    """Seconds for each row of a transposed matrix, if the library transposes in blocks; 0 otherwise."""
+    shape = rows, columns = 8192, 4
+    path = _copy(shape, (1, 0), probe.itemsize)
+    left = probe.permuted(shape, (1, 0)) - probe.found.view - probe.found.access_seconds(path)
+    return left / rows if left > probe.found.scattered * rows * columns else 0.0
+
+
+def _fresh(probe: _Probe) -> dict[str, float]:
+    """The threshold and the bandwidths of first touch, if it costs anything."""
+    found, size = probe.found, 5 * MAPPED // 4
+    moved = found.stream(2.0 * size)
+    excess = probe.seconds("{0} + 1", (size // probe.itemsize,), repeats=2) - moved
+    if excess < moved / 2.0:
+        return {}
+    m, n, k = size // probe.itemsize // 1024, 1024, 8
+    template = probe.backend.templates.get("large_matmul", probe.backend.templates["matmul"])
+    product = probe.seconds(template, (m, k), (k, n), repeats=2) - found.matmul(1, m, n, k, probe.itemsize)
+    written = size / max(product, excess / PLAUSIBLE)
+    return {"fresh_bytes": float(MAPPED), "fresh_bandwidth": size / excess, "fresh_product": written}
+
+
+# ---------------------------------------------------------------------------- probes
+
+
+def _others(probe: _Probe) -> Iterator[tuple[float, float]]:
     """Measured and expected seconds of operations from which no constant was derived."""
-    size = probe.itemsize
+    size, found = probe.itemsize, probe.found
     for m, n, k in (
         (2000, 64, 64),
         (64, 64, 2000),
@@ -420,30 +410,21 @@ def _copy(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> MemoryAcc
     return memory_access([names[n] for n in axes], [names], dict(zip(names, shape, strict=True)), itemsize)
 
 
-def _fresh(probe: _Probe, found: DeviceProfile) -> DeviceProfile:
-    """Adds the threshold and the bandwidths of first touch, if it costs anything."""
-    size = 5 * MAPPED // 4
-    found = replace(found, fresh_bytes=1e18, fresh_bandwidth=1e18, fresh_product=1e18)
-    moved = found.stream(2.0 * size)
-    excess = probe.seconds("{0} + 1", (size // probe.itemsize,), repeats=2) - moved
-    if excess < moved / 2.0:
-        return found
-    m, n, k = size // probe.itemsize // 1024, 1024, 8
-    template = probe.backend.templates.get("large_matmul", probe.backend.templates["matmul"])
-    product = probe.seconds(template, (m, k), (k, n), repeats=2) - found.matmul(1, m, n, k, probe.itemsize)
-    written = size / max(product, excess / PLAUSIBLE)
-    return replace(found, fresh_bytes=float(MAPPED), fresh_bandwidth=size / excess, fresh_product=written)
-
-
 class _Probe:
-    """Times operations of one backend, spelled as in generated code."""
+    """Times operations of one backend, spelled as in generated code, and knows the constants found so far."""
 
     def __init__(self, backend: Backend, device: str, dtype: str) -> None:
         self.backend, self.device, self.dtype = backend, device, dtype
+        self.on_cpu, self.is_real = device.startswith("cpu"), dtype == real_type(dtype)
+        self.found = default_profile(device, dtype)
         self.itemsize = itemsize(dtype)
         self.names = dict(backend.namespace())
         self.rounds: dict[tuple[object, ...], list[float]] = {}
         keep_freed()
+
+    def learn(self, **constants: Any) -> None:
+        """Adds constants to those found so far."""
+        self.found = replace(self.found, **constants)
 
     def unrest(self) -> float:
         """The median over all probes of the share by which their median round exceeds their least one."""
@@ -459,24 +440,25 @@ class _Probe:
             places.append(self.backend.templates["permute"].format(place, axes=axes) if lies else place)
         return self.seconds(self.backend.templates["matmul"].format(*places), *lying)
 
-    def reshaped(self, shape: tuple[int, ...], to: tuple[int, ...], repeats: int) -> float:
-        return self.seconds(self.backend.templates["reshape"].format("{0}", shape=to), shape, repeats=repeats)
-
     def permuted(self, shape: tuple[int, ...], axes: tuple[int, ...]) -> float:
         permuted = self.backend.templates["permute"].format("{0}", axes=axes)
         return self.seconds(self.backend.templates["contiguous"].format(permuted), shape)
 
-    def copied(
-        self, shape: tuple[int, ...], axes: tuple[int, ...], known: DeviceProfile, counted: str
-    ) -> float:
+    def copied(self, shape: tuple[int, ...], axes: tuple[int, ...], counted: str) -> float:
         """Seconds for each event of one count of `MemoryAccess` that explain the rest of a copy's time."""
         path = _copy(shape, axes, self.itemsize)
-        left = self.permuted(shape, axes) - known.view - known.access_seconds(path)
+        left = self.permuted(shape, axes) - self.found.view - self.found.access_seconds(path)
         return left / float(getattr(path, counted))
 
-    def beyond(self, fixed: float, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
-        """Seconds beyond a fixed part, such as the time of a call."""
-        return max(self.seconds(source, *shapes, repeats=repeats) - fixed, 1e-9)
+    def beyond(self, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
+        """Seconds beyond those of a call."""
+        return max(self.seconds(source, *shapes, repeats=repeats) - self.found.launch, 1e-9)
+
+    def arithmetic(self, m: int, n: int, k: int, *, turned: bool = False, crossed: bool = False) -> float:
+        """Seconds of a product's arithmetic, most of which overlaps with moving memory."""
+        seconds = max(0.0, self.matmul((m, k), (k, n), turned=turned, crossed=crossed) - self.found.launch)
+        moved = self.found.stream(float(self.itemsize) * (m * k + k * n + m * n))
+        return math.sqrt(max(0.0, seconds**2 - moved**2))
 
     def seconds(self, source: str, *shapes: tuple[int, ...], repeats: int = 6) -> float:
         """The least time of all rounds so far; a round takes its quickest run, without the first one."""

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 from ..codec import Choice, Text, document
 from .heap import MAPPED
-from .memory_access import LINE, MemoryAccess
+from .memory_access import LINE, MOST, MemoryAccess, memory_access
 
-__all__ = ["CONSTANTS", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
+__all__ = ["CONSTANTS", "HELD", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
 
 PACKED = "packed_linear"
 """The template of a backend whose library has a kernel that repacks both matrices of a product."""
@@ -64,6 +65,9 @@ WIDE = 64
 
 GAIN = 0.98
 """Matrices are repacked if that takes less than this share of the usual time: the gain must be noticeable."""
+
+HELD = 1e15
+"""More elements than any memory holds: the layout of such a tensor is ignored."""
 
 PAGE = 4096
 """The stride in bytes at which all lines share one set of the L1 cache. At other strides the share of the cost is
@@ -126,10 +130,15 @@ class Certainty:
         return f"four of five within ×/÷ {self.spread:.2g}, {CONSTANTS[self.constants]}"
 
 
+def _constant(usual: float, least: float, most: float, unit: str = "") -> Any:
+    """A constant: its value on the built-in processor, the range of plausible values, and its unit if users see it."""
+    return field(default=usual, metadata={"range": (least, most), "unit": unit})
+
+
 @document()
 @dataclass(frozen=True)
 class DeviceProfile:
-    """The constants of a device for one element type.
+    """The constants of a device for one element type. Their defaults are those of a two-core server.
 
     Attributes:
         key: names device, library, version and element type.
@@ -183,44 +192,44 @@ class DeviceProfile:
     """
 
     key: Text
-    flops: float
-    bandwidth: float
-    near_bandwidth: float
-    held_bandwidth: float
-    jump_bandwidth: float
-    pass_bandwidth: float
-    launch: float
-    view: float
-    batch: float
-    small: float
-    plain: float
-    along: float
-    run: float
-    even: float
-    scattered: float
-    blocked: float
-    near_line: float
-    line: float
-    fresh_bytes: float
-    fresh_bandwidth: float
-    fresh_product: float
-    turned: float
-    tile: float = 512.0
-    scored: float = 0.0
-    cached: float = float(6 * 2**20)
-    spread: float = SPREAD
-    unrest: float = 0.0
+    flops: float = _constant(1.7e11, 1e7, 1e18, "FLOP/s")
+    bandwidth: float = _constant(2.6e10, 1e6, 1e15, "bytes/s")
+    near_bandwidth: float = _constant(2.6e10, 1e6, 1e15, "bytes/s")
+    held_bandwidth: float = _constant(5.5e10, 1e6, 1e15, "bytes/s")
+    jump_bandwidth: float = _constant(2.0e10, 1e6, 1e15, "bytes/s")
+    pass_bandwidth: float = _constant(3.9e10, 1e6, 1e16, "bytes/s")
+    launch: float = _constant(1.4e-6, 1e-9, 1.0, "s")
+    view: float = _constant(1.2e-6, 1e-9, 1.0, "s")
+    batch: float = _constant(6e-8, 1e-12, 1.0, "s")
+    small: float = _constant(400.0, 0.0, 1e5, "multiply-adds")
+    plain: float = _constant(5e-10, 1e-14, 0.01, "s")
+    along: float = _constant(2e-10, 1e-14, 0.01, "s")
+    run: float = _constant(2.1e-9, 1e-14, 0.01, "s")
+    even: float = _constant(2.1e-9, 0.0, 0.01, "s")
+    scattered: float = _constant(4.4e-10, 1e-15, 0.001, "s")
+    blocked: float = _constant(0.0, 0.0, 0.01, "s")
+    near_line: float = _constant(2e-9, 1e-14, 0.01, "s")
+    line: float = _constant(4e-9, 1e-14, 0.01, "s")
+    fresh_bytes: float = _constant(float(MAPPED), 1.0, 1e18, "bytes")
+    fresh_bandwidth: float = _constant(2.5e9, 1e5, 1e18, "bytes/s")
+    fresh_product: float = _constant(7.0e9, 1e5, 1e18, "bytes/s")
+    turned: float = _constant(2.2e-10, 0.0, 0.001, "s")
+    tile: float = _constant(512.0, 1.0, 1e6)
+    scored: float = _constant(0.0, 0.0, 1e-6, "s")
+    cached: float = _constant(float(6 * 2**20), 1e3, 1e19)
+    spread: float = _constant(SPREAD, 1.0, 1e3)
+    unrest: float = _constant(0.0, 0.0, 1e3)
     widths: tuple[tuple[float, ...], ...] = ()
     starts: tuple[tuple[float, ...], ...] = ()
-    packing: float = 0.0
-    aliased: float = 0.0
-    stored: float = 3.0
-    packed_flops: float = 0.0
-    packed_launch: float = 0.0
-    product: float = 0.0
-    vector_bandwidth: float = 1e18
-    cores: float = 1.0
-    grain: float = 0.0
+    packing: float = _constant(0.0, 0.0, 1e3, "rows")
+    aliased: float = _constant(0.0, 0.0, 0.001, "s")
+    stored: float = _constant(3.0, 0.0, 1e3, "multiply-adds")
+    packed_flops: float = _constant(0.0, 0.0, 1e19, "FLOP/s")
+    packed_launch: float = _constant(0.0, 0.0, 0.1, "s")
+    product: float = _constant(0.0, 0.0, 0.1, "s")
+    vector_bandwidth: float = _constant(1e18, 1e6, 1e18, "bytes/s")
+    cores: float = _constant(1.0, 1.0, 1e4, "times one")
+    grain: float = _constant(0.0, 0.0, 1e9, "bytes")
 
     @property
     def certainty(self) -> Certainty:
@@ -397,6 +406,25 @@ class DeviceProfile:
         beyond = self._alone(access.moved, access.written) * self._beyond_bytes(access)
         return self.pointwise(access.moved, access.written) + beyond
 
+    def walk_seconds(
+        self,
+        result: Sequence[str],
+        operands: Sequence[Sequence[str]],
+        sizes: Mapping[str, int],
+        itemsize: int,
+    ) -> float:
+        """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
+        elements = min(math.prod([sizes[axis] for axis in result]), MOST)
+        if elements > HELD:
+            return self.pointwise(itemsize * elements, 0.0)
+        return self.access_seconds(memory_access(result, operands, sizes, itemsize))
+
+    def transpose_seconds(
+        self, layout: Sequence[str], order: Sequence[str], sizes: Mapping[str, int], itemsize: int
+    ) -> float:
+        """Seconds to copy a tensor from one layout into another, and to create the view that is copied."""
+        return self.walk_seconds(order, (layout,), sizes, itemsize) + self.view
+
     def _beyond_bytes(self, access: MemoryAccess) -> float:
         """Seconds that all cores take for the loops of such a step, and for its reads out of order."""
         scattered = self.scattered * access.scattered
@@ -444,59 +472,15 @@ def _beyond(moved: float, held: float, times: float) -> float:
     return min(1.0, (1.0 - held / moved) * times / (times - 1.0)) if moved > held else 0.0
 
 
-_CPU = DeviceProfile(
-    key=f"{BUILT_IN}cpu",
-    flops=1.7e11,
-    bandwidth=2.6e10,
-    near_bandwidth=2.6e10,
-    held_bandwidth=5.5e10,
-    jump_bandwidth=2.0e10,
-    pass_bandwidth=3.9e10,
-    launch=1.4e-6,
-    view=1.2e-6,
-    batch=6e-8,
-    small=400.0,
-    plain=5e-10,
-    along=2e-10,
-    run=2.1e-9,
-    even=2.1e-9,
-    scattered=4.4e-10,
-    blocked=0.0,
-    near_line=2e-9,
-    line=4e-9,
-    fresh_bytes=float(MAPPED),
-    fresh_bandwidth=2.5e9,
-    fresh_product=7.0e9,
-    turned=2.2e-10,
-)
-_GPU = DeviceProfile(
-    key=f"{BUILT_IN}gpu",
-    flops=5.0e13,
-    bandwidth=1.5e12,
-    near_bandwidth=1.5e12,
-    held_bandwidth=1.5e12,
-    jump_bandwidth=1.5e12,
-    pass_bandwidth=6e12,
-    launch=6e-6,
-    view=1e-6,
-    batch=1e-9,
-    small=0.0,
-    plain=1e-12,
-    along=1e-12,
-    run=1e-12,
-    even=1e-12,
-    scattered=6e-12,
-    blocked=0.0,
-    near_line=1e-12,
-    line=1e-12,
-    fresh_bytes=1e18,
-    fresh_bandwidth=1e18,
-    fresh_product=1e18,
-    turned=3e-12,
-    tile=128.0,
-    scored=6e-12,
-    cached=1e18,
-)
+_CPU = DeviceProfile(f"{BUILT_IN}cpu")
+_ON_GPU: dict[str, Any] = {
+    **dict.fromkeys(("bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth"), 1.5e12),
+    **dict.fromkeys(("plain", "along", "run", "even", "near_line", "line"), 1e-12),
+    **dict.fromkeys(("fresh_bytes", "fresh_bandwidth", "fresh_product", "cached"), 1e18),
+    **{"flops": 5e13, "pass_bandwidth": 6e12, "launch": 6e-6, "view": 1e-6, "batch": 1e-9, "small": 0.0},
+    **{"scattered": 6e-12, "turned": 3e-12, "tile": 128.0, "scored": 6e-12},
+}
+_GPU = replace(_CPU, key=f"{BUILT_IN}gpu", **_ON_GPU)
 
 _RATES = {"cpu": {"bfloat16": 4.0, "float16": 1.3}, "gpu": {"bfloat16": 8.0, "float16": 8.0}}
 """Speed of products in other types relative to float32, as the built-in constants assume; further types go by their

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..contraction.pairs import Layout, Strategy, flatten, view_order
-from ..device.transpose_cost import access_seconds
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import Call, Expression, Literal, Ref, axes_of_index, references
@@ -104,7 +103,7 @@ def _access_seconds(context: LoweringContext, values: Sequence[Value], order: La
     """Seconds to iterate over some values in a given order of axes."""
     sizes = {axis: context.count(each.sizes, (axis,)) for each in values for axis in each.layout}
     layouts = tuple(each.layout for each in values)
-    return access_seconds(context.profile, order, layouts, sizes, context.itemsize)
+    return context.profile.walk_seconds(order, layouts, sizes, context.itemsize)
 
 
 # ---------------------------------------------------------------------------- values
