@@ -229,7 +229,7 @@ def occurring(expression: Expression) -> frozenset[str]:
             case Contraction():
                 found.update(part.summed)
             case Call():
-                found.update(part.axes)
+                found.update(part.axes, option_axes(part))
             case Size():
                 found.add(part.axis)
     return frozenset(found)

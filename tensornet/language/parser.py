@@ -36,8 +36,8 @@ from .expression import Call, Contraction, Expression, Literal, Ref, contraction
 from .expression_parser import Terms, entries_of
 from .grammar import STARTS
 from .index_forms import written_out
-from .recurrences import CallAlong, Start, called_along, recurring
-from .scatter import Addition, Written, together
+from .recurrences import Start, called_along, recurring
+from .scatter import Addition, together
 
 __all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
 
@@ -161,34 +161,32 @@ class _Reader(Terms):
 
     def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
         """The statements of one block. It must define another block before it calls it."""
-        known, found = set(blocks), list["Written | Start | CallAlong"]()
+        known, found, called = set(blocks), list[Statement](), set[str]()
         for node in nodes:
-            found.append(self.statement(node, known))
+            match node:
+                case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name)) as call) if (
+                    name in known
+                ):
+                    found += self.calling(target, name, call, called)
+                case ast.FunctionDef(name=name) if name in known:
+                    raise self.fail(node, f"the block '{name}' is defined twice", "choose another name")
+                case _:
+                    found.append(self.statement(node))
             if isinstance(found[-1], Definition):
-                if found[-1].name in known:
-                    raise self.fail(
-                        node, f"the block '{found[-1].name}' is defined twice", "choose another name"
-                    )
                 known.add(found[-1].name)
-        return tuple(written_out(together(recurring(called_along(found), self.taken)), self.taken))
+        return tuple(written_out(together(recurring(found, self.taken)), self.taken))
 
-    def statement(self, node: ast.stmt, blocks: set[str]) -> Written | Start | CallAlong:
+    def statement(self, node: ast.stmt) -> Statement:
         match node:
             case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=None):
-                return Definition(
-                    self.name(node, name),
-                    self.inputs(node, arguments),
-                    self.read(body, ()),
-                    self.place(node),
-                )
-            case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name)) as call) if (
-                name in blocks
-            ):
-                return self.calling(target, name, call)
+                inputs = self.inputs(node, arguments)
+                return Definition(self.name(node, name), inputs, self.read(body, ()), self.place(node))
             case ast.Assign(targets=[target], value=value):
                 return self.equation(target, value)
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
-                return self.addition(target, value)
+                name, entries = self.target(target)
+                left = tuple(map(self.entry, entries))
+                return Addition(name, left, self.expression(value), self.place(target))
             case ast.AnnAssign(target=target, annotation=annotation, value=None):
                 return self.declaration(target, annotation)
             case ast.Expr(value=ast.Compare()):
@@ -211,7 +209,7 @@ class _Reader(Terms):
         return tuple(self.name(node, each.arg) for each in arguments.args)
 
     @told_in("blocks")
-    def calling(self, target: ast.expr, block: str, call: ast.Call) -> Calling | CallAlong:
+    def calling(self, target: ast.expr, block: str, call: ast.Call, taken: set[str]) -> list[Statement]:
         """`y, z = block(x, scope="name")`."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         scope = ""
@@ -226,9 +224,9 @@ class _Reader(Terms):
                 )
         if any(isinstance(each, ast.Subscript) for each in (*targets, *call.args)):
             results, read = (tuple(map(self.bracketed, each)) for each in (targets, call.args))
-            return CallAlong(results, block, read, scope, self.place(target))
+            return [*called_along(results, block, read, scope, self.place(target), taken)]
         names, operands = (tuple(map(self.tensor, each)) for each in (targets, call.args))
-        return Calling(names, block, operands, scope, place=self.place(target))
+        return [Calling(names, block, operands, scope, place=self.place(target))]
 
     def bracketed(self, node: ast.expr) -> Ref:
         """A tensor as a bare name, or with brackets."""
@@ -250,13 +248,13 @@ class _Reader(Terms):
             )
         return self.name(node, node.id)
 
-    def equation(self, target: ast.expr, value: ast.expr) -> Equation | Start:
+    def equation(self, target: ast.expr, value: ast.expr) -> Equation:
         name, index = self.target(target)
         steps = [step for step in map(_outside, index) if step]
         if len(steps) == 1:
             entries = tuple(_outside(entry) or self.left_entry(entry) for entry in index)
             self.check_left([entry for entry in entries if not isinstance(entry, int)], target)
-            return Start(name, entries, steps[0], self.expression(value), self.place(target))
+            return Start(name, entries, self.expression(value), self.place(target))
         left = tuple(self.left_entry(entry) for entry in index)
         self.check_left(left, target)
         return Equation(name, left, self.expression(value), self.place(target))
@@ -269,11 +267,6 @@ class _Reader(Terms):
                 fix = "give each axis of a result a name of its own"
                 place = locate(self.place(target), axis)
                 raise EquationError(f"axis '{axis}' is on the left twice", place, fix)
-
-    def addition(self, target: ast.expr, value: ast.expr) -> Addition:
-        name, entries = self.target(target)
-        left = tuple(self.entry(entry) for entry in entries)
-        return Addition(name, left, self.expression(value), self.place(target))
 
     def target(self, target: ast.expr) -> tuple[str, list[ast.expr]]:
         match target:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any
 
-from ..errors import EquationError, Place, told_in
+from ..errors import EquationError, told_in
 from ..ops.structure import INDEX, REPEAT
 from .affine import ones_at
 from .equation import Calling, Declaration, Definition, Equation, Statement
@@ -39,24 +39,18 @@ from .expression import (
     transform,
 )
 
-__all__ = ["Addition", "Written", "together"]
+__all__ = ["Addition", "together"]
 
 
 @dataclass(frozen=True)
-class Addition:
+class Addition(Equation):
     """`name[left] += right`: a value added to a tensor, at positions that `left` gives or along axes."""
 
-    name: str
-    left: tuple[Index, ...]
-    right: Expression
-    place: Place | None = None
-
-
-Written: TypeAlias = "Statement | Addition"
+    left: tuple[Any, ...]
 
 
 @told_in("additions")
-def together(written: Sequence[Written]) -> tuple[Statement, ...]:
+def together(written: Sequence[Statement]) -> tuple[Statement, ...]:
     """The statements of a block, with all additions to a tensor merged into one definition at the last of them.
 
     Raises:
@@ -71,10 +65,6 @@ def together(written: Sequence[Written]) -> tuple[Statement, ...]:
     found = list[Statement]()
     for each in written:
         match each:
-            case Equation(name) if name in additions and name not in starts:
-                starts[name] = each
-                if not _is_zero(each.right):
-                    found.append(replace(each, name=fresh(f"{name}_0", names)))
             case Addition(name) if name not in starts:
                 raise EquationError(
                     f"'{name}' is added to before it has a first value",
@@ -84,6 +74,10 @@ def together(written: Sequence[Written]) -> tuple[Statement, ...]:
             case Addition(name):
                 if each is additions[name][-1]:
                     found += _total(starts[name], additions[name], names)
+            case Equation(name) if name in additions and name not in starts:
+                starts[name] = each
+                if not _is_zero(each.right):
+                    found.append(replace(each, name=fresh(f"{name}_0", names)))
             case _:
                 found.append(each)
     return tuple(found)
@@ -173,10 +167,10 @@ def _example(addition: Addition) -> str:
     return ",".join(names)
 
 
-def _named(written: Written) -> Iterator[str]:
+def _named(written: Statement) -> Iterator[str]:
     """The names of tensors and axes in a statement."""
     match written:
-        case Equation(name, _, right) | Addition(name, _, right):
+        case Equation(name, _, right):
             yield name
             yield from occurring(right)
             yield from (part.name for part in references(right))
