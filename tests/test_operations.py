@@ -19,7 +19,7 @@ from tensornet.device.model import default_profile
 from tensornet.language.expression import Expression, Literal, Ref, scalar_value, transform
 from tensornet.language.parser import parse_block
 from tensornet.ops import rnn as cells
-from tensornet.ops.scan import FOLLOWING, PREVIOUS
+from tensornet.ops.along_axes import FOLLOWING, PREVIOUS
 from tensornet.ops.structure import REPEAT
 from tensornet.ops.table import CONVERSIONS, FUNCTIONS, RESERVED, SIGNS, Element, Function
 from tensornet.protocol import load_backend

@@ -22,7 +22,7 @@ from ..ir.products import summed_axes
 from ..language.equation import Equation
 from ..language.expression import Ref, fresh
 from ..language.parser import parse_rule
-from ..ops.scan import PREVIOUS
+from ..ops.along_axes import PREVIOUS
 from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
 from ..scan.cut import Cut, State, cut
 from ..sizes import evaluate

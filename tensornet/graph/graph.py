@@ -42,8 +42,7 @@ from ..language.expression import (
 )
 from ..language.latex import aligned, heading, row, row_of_call
 from ..language.recurrences import as_printed
-from ..ops.pickling import pack, unpack
-from ..ops.table import FUNCTIONS, RESERVED
+from ..ops.table import FUNCTIONS, RESERVED, pack, unpack
 from ..protocol import reader_of
 from ..sizes import are_equal, as_size, evaluate, name_of, put_in, size_names, symbol
 from .call import Along, called_last, names_of_blocks, scoped, shown_call, told_apart

@@ -29,7 +29,7 @@ from ..language.expression import (
     rename,
     transform,
 )
-from ..ops.scan import STEPS
+from ..ops.along_axes import STEPS
 
 __all__ = [
     "Recurrence",

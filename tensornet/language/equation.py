@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ..codec import document, state_of
 from ..errors import EquationError, Place, near, told_in
-from ..ops.scan import STEPS
+from ..ops.along_axes import STEPS
 from ..ops.structure import INDEX, PAD
 from ..ops.table import FUNCTIONS, SIGNS
 from .diagnostics import absent_axis

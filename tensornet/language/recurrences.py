@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, told_in
-from ..ops.scan import STEPS
+from ..ops.along_axes import STEPS
 from ..ops.structure import INDEX
 from .equation import AlongAxis, Calling, Declaration, Equation, Opening, Statement
 from .expression import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..contraction.pairs import Layout
 from ..device.model import DeviceProfile
 from ..language.affine import is_window, reached
 from ..language.expression import Call, Expression, Literal, Ref, free_axes, scalar_value, transform
-from ..ops.protocols import Left, Reached, Value
+from ..ops.protocols import Left, Reached, Value, axes_in, common, sizes_of
 from ..ops.table import Element
 from .context import LoweringContext
 from .pointwise import applied
@@ -66,12 +66,16 @@ class OneCall:
         return offers(self.context, value, groups)
 
     def grouped(self, value: Value, groups: Sequence[Layout]) -> Value:
-        """The value, copied if it does not offer the groups."""
-        return grouped(self.context, value, groups)
+        """The value with a dimension for those axes of each group that it has, copied if it does not offer them."""
+        return grouped(self.context, value, [common(group, value.layout) for group in groups])
 
-    def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
-        """The number of positions along some axes."""
-        return self.context.count(sizes, axes)
+    def count(self, *groups: Iterable[str]) -> int:
+        """The number of positions along the axes of some groups."""
+        return self.context.count(self.context.sizes, itertools.chain(*groups))
+
+    def number(self, size: Any) -> int:
+        """The planned value of a size."""
+        return int(self.context.known(size))
 
     def reached(self, expression: Expression) -> Reached:
         """The positions that an expression gives, as a sum of two axes."""
@@ -91,13 +95,14 @@ class OneCall:
     def emit(
         self,
         left: Left,
-        right: Expression,
+        right: Call,
         operands: Sequence[Value],
-        sizes: Mapping[str, Any],
         element: Element,
         *,
         seconds: float | None = None,
         flops: Any = 0,
     ) -> Value:
         """Adds a step; returns its result."""
+        made = (axis for axis in (*axes_in(left), *right.axes) if axis in self.context.sizes)
+        sizes = {axis: self.context.sizes[axis] for axis in made} | sizes_of(operands)
         return emit(self.context, left, right, operands, sizes, element, seconds=seconds, flops=flops)

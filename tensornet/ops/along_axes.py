@@ -1,4 +1,6 @@
-"""Axis functions that keep their axes: softmax, normalisation, linear recurrences.
+"""Axis functions that keep their axes: softmax, normalisation, scans, shifts.
+
+An equation that reads itself, or a later one, through `previous` or `following` is a recurrence.
 
 The values of `passes` are means of NumPy and PyTorch. They are measured relative to `normalize`, by
 `benchmarks.passes`.
@@ -6,15 +8,16 @@ The values of `passes` are means of NumPy and PyTorch. They are measured relativ
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import cast
 
-from ..nodes import Call, Expression, Literal, Ref
+from ..nodes import Call, Literal, Ref
 from .moments import STANDARD, Known, Moments
-from .protocols import Left, Lowering, Value, Writer, names_in, sizes_of
-from .record import Element, Function
+from .protocols import Left, Lowering, Value, Writer, names_in, numeric
+from .record import Element, Example, Function
 
-__all__ = ["NORMALIZE", "RECUR", "ROWS"]
+__all__ = ["CUMSUM", "FOLLOWING", "NORMALIZE", "PREVIOUS", "RECUR", "ROWS", "STEPS"]
 
 
 def _of_one_chosen(known: Known) -> Moments:
@@ -26,38 +29,61 @@ def _of_norm(known: Known) -> Moments:
     return STANDARD if known.count != 1 else Moments(0.0, 0.0)
 
 
-def _is_given(expression: Expression) -> bool:
-    """Whether an operand is a literal number."""
-    return isinstance(expression, Literal)
-
-
 def _lower_recur(lowering: Lowering, call: Call) -> Value:
     """Lowers a recurrence: operands in one type of at least float32, its axis innermost; a literal stays as it is."""
-    values = [None if _is_given(each) else lowering.lower(each) for each in call.arguments]
-    element = max([Element.WIDE, *(each.element for each in values if each is not None)])
-    values = [None if each is None else lowering.convert(each, element) for each in values]
-    operands = [each for each in values if each is not None]
-    sizes = sizes_of(operands)
+    tensors = [each for each in call.arguments if not isinstance(each, Literal)]
+    operands = numeric(lowering, [lowering.lower(each) for each in tensors])
     rest = dict.fromkeys(axis for each in operands for axis in each.layout if axis not in call.axes)
-    pairs = zip(call.arguments, values, strict=True)
-    arguments = tuple(each if value is None else value.ref for each, value in pairs)
-    return lowering.emit((*rest, *call.axes), replace(call, arguments=arguments), operands, sizes, element)
+    refs = iter(operands)
+    arguments = tuple(each if isinstance(each, Literal) else next(refs).ref for each in call.arguments)
+    element = operands[0].element if operands else Element.WIDE
+    return lowering.emit((*rest, *call.axes), replace(call, arguments=arguments), operands, element)
 
 
 def _spell_recur(writer: Writer, call: Call, left: Left) -> str:
     """Each operand with the dimensions of the result, of size 1 where it lacks an axis."""
     groups = list(map(names_in, left))
     operands = [
-        writer.scalar(each) if _is_given(each) else writer.broadcast(cast("Ref", each), groups)
+        writer.scalar(each) if isinstance(each, Literal) else writer.broadcast(cast("Ref", each), groups)
         for each in call.arguments
     ]
     return writer.op(call.function, *operands, **writer.options(call))
 
 
-RECUR = Function(
+_kept = functools.partial(Function, axes="kept")
+_real = functools.partial(_kept, yields="real", complex="refused")
+_number = functools.partial(
+    _kept, needs_position=True, yields="number", complex="refused", moments=_of_one_chosen, derivative=("0",)
+)
+
+
+def _average(name: str, which: str, extreme: str) -> Function:
+    """1/k at each of k equal elements: the derivative of `max` and of `min`."""
+    expansion = f"(a == {extreme}[j](a)) / sum[j](a == {extreme}[j](a))"
+    formula = f"1/k at each of the k {which} elements, 0 elsewhere"
+    return _number(name, formula, passes=(4.0, 6.0), expansion=expansion)
+
+
+def _shift(name: str, where: str, end: str, written: str, back: str, at: str) -> Function:
+    """The previous or the next position; its derivative moves `back`, and gives the start what is `at` the end."""
+    return _kept(
+        name,
+        f"a at the position {where}, and at the {end} one the start; in a recurrence written {written}",
+        arity=(1, 2),
+        written=f"{name}[t](a, start)",
+        ordered=True,
+        yields="same",
+        takes="any",
+        carries=True,
+        derivative=(f"{back}[j](g)", f"sum[j](where(index(j) == {at}, g, 0))"),
+    )
+
+
+_running = functools.partial(_kept, options=(("back", 0),), ordered=True, yields="same", passes=(8.5, 19.0))
+
+RECUR = _kept(
     "recur",
     "yⱼ = aⱼ₋₁·yⱼ₋₁ + bⱼ₋₁ from y₀ = start; from the end with back=1",
-    "kept",
     arity=(2, 2),
     options=(("start", 0), ("back", 0)),
     ordered=True,
@@ -69,14 +95,11 @@ RECUR = Function(
     spelled=_spell_recur,
 )
 
-NORMALIZE = Function(
+NORMALIZE = _real(
     "normalize",
     "(a − mean) / √(variance + eps)",
-    "kept",
     options=(("eps", 1e-5),),
     elsewhere=("layernorm", "instancenorm", "standardize"),
-    yields="real",
-    complex="refused",
     moments=_of_norm,
     passes=(4.0, 5.0),
     workspace=(0.0, 1.0),
@@ -86,57 +109,46 @@ NORMALIZE = Function(
     derivative=("rsqrt(var[j](a) + eps) * (g - mean[j](g) - y * mean[j](g * y))",),
 )
 
+PREVIOUS = replace(
+    _shift("previous", "before", "first", "a[t-1]", "following", "0"),
+    example=Example.of("y[t] = previous[t](a[t], 9)", a=(1.0, 2.0, 3.0)),
+)
+FOLLOWING = replace(
+    _shift("following", "after", "last", "a[t+1]", "previous", "n - 1"),
+    example=Example.of("y[t] = following[t](a[t])", a=(1.0, 2.0, 3.0)),
+)
 
-def _average(name: str, which: str, extreme: str) -> Function:
-    """1/k at each of k equal elements: the derivative of `max` and of `min`."""
-    return Function(
-        name,
-        f"1/k at each of the k {which} elements, 0 elsewhere",
-        "kept",
-        needs_position=True,
-        yields="number",
-        complex="refused",
-        moments=_of_one_chosen,
-        passes=(4.0, 6.0),
-        expansion=f"(a == {extreme}[j](a)) / sum[j](a == {extreme}[j](a))",
-        derivative=("0",),
-    )
+STEPS = {-1: PREVIOUS.name, 1: FOLLOWING.name}
+"""The functions that form recurrences, by their offset in positions."""
 
+CUMSUM = _running(
+    "cumsum",
+    "Σ of the elements up to each position; from the end with back=1",
+    moments=lambda known: Moments(known.operands[0].mean, known.count * known.operands[0].square),
+    derivative=("cumsum[j](g, back=1 - back)",),
+)
 
 ROWS = (
-    Function(
+    _real(
         "softmax",
         "eᵃ / Σ eᵃ",
-        "kept",
-        yields="real",
-        complex="refused",
         moments=_of_one_chosen,
         passes=(4.5, 5.0),
         sums_to_one=True,
         derivative=("y * (g - sum[j](g * y))",),
     ),
-    Function(
-        "log_softmax",
-        "a − log Σ eᵃ",
-        "kept",
-        yields="real",
-        complex="refused",
-        passes=(4.5, 5.5),
-        derivative=("g - exp(y) * sum[j](g)",),
-    ),
-    Function(
-        "hardmax",
-        "1 at the first largest element, 0 elsewhere",
-        "kept",
-        needs_position=True,
-        yields="number",
-        complex="refused",
-        moments=_of_one_chosen,
-        passes=(6.0, 9.0),
-        derivative=("0",),
-    ),
+    _real("log_softmax", "a − log Σ eᵃ", passes=(4.5, 5.5), derivative=("g - exp(y) * sum[j](g)",)),
+    _number("hardmax", "1 at the first largest element, 0 elsewhere", passes=(6.0, 9.0)),
     _average("average_hardmax", "largest", "max"),
     _average("average_hardmin", "smallest", "min"),
     NORMALIZE,
     RECUR,
+    PREVIOUS,
+    FOLLOWING,
+    CUMSUM,
+    _running(
+        "cumprod",
+        "Π of the elements up to each position; from the end with back=1",
+        derivative=("recur[j](a, 0, start=1, back=back) * (g + recur[j](a, a * g, back=1 - back))",),
+    ),
 )

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 from ..nodes import Call, Expression, Ref
-from .protocols import Left, Lowering, Value, Writer, axes_in, extent, layout_of, left_of, sizes_of
+from .protocols import (
+    Left,
+    Lowering,
+    Value,
+    Writer,
+    axes_in,
+    common,
+    extent,
+    layout_of,
+    left_of,
+    numeric,
+    sizes_of,
+)
 from .record import Element, Function, KernelEquation
 from .structure import REPEAT
 
@@ -91,8 +103,7 @@ def _signed_equations() -> Iterator[KernelEquation]:
 # ---------------------------------------------------------------------------- as steps and as source
 
 
-@dataclass(frozen=True)
-class _Axes:
+class _Axes(NamedTuple):
     """The axes of attention: `shared` by all operands, `grouped` axes of queries that share keys and values, those of
     the `queries` and the `keys`, `inner` axes that scores are summed over, and the `channels` of a value."""
 
@@ -107,12 +118,12 @@ class _Axes:
     def of(q: Sequence[str], k: Sequence[str], v: Sequence[str], *, grouped: Sequence[str] = ()) -> _Axes:
         """Classifies each axis by the operands that have it."""
         return _Axes(
-            tuple(axis for axis in q if axis in k and axis in v),
-            tuple(axis for axis in q if axis in grouped),
-            tuple(axis for axis in q if axis not in k and axis not in grouped),
-            tuple(axis for axis in k if axis in v and axis not in q),
-            tuple(axis for axis in q if axis in k and axis not in v),
-            tuple(axis for axis in v if axis not in k),
+            common(q, k, v),
+            common(q, grouped),
+            common(q, but=(k, grouped)),
+            common(k, v, but=(q,)),
+            common(q, k, but=(v,)),
+            common(v, but=(k,)),
         )
 
     def operands(self, heads: int) -> tuple[Groups, Groups, Groups]:
@@ -129,83 +140,59 @@ class _Axes:
         at = len(self.shared) - heads
         return self.shared[:at], self.shared[at:]
 
-
-@dataclass(frozen=True)
-class _Laid:
-    """A call of attention whose operands have the layout that the kernel takes.
-
-    Attributes:
-        call: the call of these operands.
-        left: the layout of the result.
-        values: the operands.
-        axes: the axes.
-        sizes: their sizes.
-        element: the element type of the numeric operands.
-    """
-
-    call: Call
-    left: Left
-    values: tuple[Value, ...]
-    axes: _Axes
-    sizes: Mapping[str, Any]
-    element: Element
-
-    def counts(self, lowering: Lowering) -> tuple[int, int, int, int, int]:
-        """The positions at the planned sizes along shared and grouped axes, queries, keys, inner axes and channels."""
-        shared, grouped, queries, keys, inner, channels = (
-            lowering.count(self.sizes, group) for group in astuple(self.axes)
-        )
-        return shared * grouped, queries, keys, inner, channels
-
-    def emitted(self, lowering: Lowering, seconds: float) -> Value:
-        """Emits the step with its FLOPs and the given time."""
-        axes, sizes = self.axes, self.sizes
-        flops = 2 * extent(sizes, (*axes.shared, *axes.grouped, *axes.queries, *axes.keys))
-        flops *= extent(sizes, axes.inner) + extent(sizes, axes.channels)
-        return lowering.emit(
-            self.left, self.call, self.values, sizes, self.element, seconds=seconds, flops=flops
-        )
+    def result(self, heads: int) -> Groups:
+        """The four dimensions of the result."""
+        batch, head = self.split(heads)
+        return batch, self.queries, (*head, *self.grouped), self.channels
 
 
-def _laid(lowering: Lowering, call: Call, numbers: int) -> _Laid:
-    """Lowers the operands to four dimensions: batch, heads, positions and channels. Masks follow those of the scores.
+def _lowered(lowering: Lowering, call: Call, numbers: int, seconds: Callable[..., float]) -> Value:
+    """Lowers attention to a step of four-dimensional operands: batch, heads, positions and channels.
+
+    Masks follow the dimensions of the scores.
 
     Args:
         numbers: the number of leading operands that are numeric; the others are truth values.
+        seconds: the time of the step, from the call and the positions along shared and grouped axes, queries, keys,
+            inner axes and channels.
     """
     grouped, arguments = _unrepeated(call)
     three = [lowering.lower(each) for each in arguments[:3]]
     axes = _Axes.of(*(each.layout for each in three), grouped=grouped)
     of_scores = (*axes.shared, *axes.queries, *axes.keys)
     values = [*three, *(lowering.lower(each, of_scores) for each in arguments[3:])]
-    element = max(Element.WIDE, *(each.element for each in values[:numbers]))
-    values = [
-        lowering.convert(each, element if n < numbers else Element.TRUTH) for n, each in enumerate(values)
-    ]
-    three, mask = values[:3], values[3:]
+    truths = [lowering.convert(each, Element.TRUTH) for each in values[numbers:]]
+    values = [*numeric(lowering, values[:numbers]), *truths]
+    heads = _heads(lowering, axes, values)
+    batch, head = axes.split(heads)
+    scores = (batch, head, axes.queries, axes.keys)
+    groups = [*axes.operands(heads), *[scores] * len(values[3:])]
+    values = [lowering.grouped(*each) for each in zip(values, groups, strict=True)]
+    right = replace(call, arguments=tuple(each.ref for each in values))
+    sizes = sizes_of(values[:3])
+    flops = 2 * extent(sizes, (*axes.shared, *axes.grouped, *axes.queries, *axes.keys))
+    flops *= extent(sizes, axes.inner) + extent(sizes, axes.channels)
+    counts = map(lowering.count, (axes.shared + axes.grouped, *axes[2:]))
+    time = seconds(lowering, call, *counts)
+    return lowering.emit(
+        left_of(axes.result(heads)), right, values, values[0].element, seconds=time, flops=flops
+    )
+
+
+def _heads(lowering: Lowering, axes: _Axes, values: Sequence[Value]) -> int:
+    """The number of shared axes that are heads: with the fewest copies of operands, and one if there is a choice."""
 
     def copies(heads: int) -> tuple[int, int]:
-        pairs = zip(three, axes.operands(heads), strict=True)
+        pairs = zip(values, axes.operands(heads), strict=False)
         copied = sum(not lowering.offers(each, groups) for each, groups in pairs)
         spread = sum(
-            0 < len(set(group) & set(each.layout)) < len(group)
-            for each in mask
+            0 < len(common(group, each.layout)) < len(group)
+            for each in values[3:]
             for group in (*axes.split(heads), axes.queries, axes.keys)
         )
         return copied + spread, abs(heads - 1)
 
-    heads = min(range(len(axes.shared) + 1 if axes.queries else 1), key=copies)
-    three = [lowering.grouped(each, groups) for each, groups in zip(three, axes.operands(heads), strict=True)]
-    batch, head = axes.split(heads)
-    scores = (batch, head, axes.queries, axes.keys)
-    added = [
-        lowering.grouped(each, [tuple(axis for axis in group if axis in each.layout) for group in scores])
-        for each in mask
-    ]
-    left = left_of((batch, axes.queries, (*head, *axes.grouped), axes.channels))
-    sizes = sizes_of(three)
-    right = replace(call, arguments=tuple(each.ref for each in (*three, *added)))
-    return _Laid(right, left, (*three, *added), axes, sizes, element)
+    return min(range(len(axes.shared) + 1 if axes.queries else 1), key=copies)
 
 
 def _unrepeated(call: Call) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
@@ -218,22 +205,26 @@ def _unrepeated(call: Call) -> tuple[tuple[str, ...], tuple[Expression, ...]]:
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
-    """Lowers attention to a step. Its time is that of two products and of the passes through the scores between."""
+    """Lowers attention by the library's kernel."""
     if lowering.itemsize == 2:  # -1e30 would be infinite, and a query that sees no key would have no weights
         hidden = (lowering.raised(each, HIDDEN_IN_HALF) for each in call.arguments[3:])
         call = replace(call, arguments=(*call.arguments[:3], *hidden))
-    laid = _laid(lowering, call, len(call.arguments))
-    shared, queries, keys, inner, channels = laid.counts(lowering)
+    return _lowered(lowering, call, len(call.arguments), _seconds)
+
+
+def _seconds(
+    lowering: Lowering, call: Call, shared: int, queries: int, keys: int, inner: int, channels: int
+) -> float:
+    """The time of two products and of the passes through the scores between, or of a kernel without these passes."""
     profile, size = lowering.profile, lowering.itemsize
     seen = _seen(queries, keys, profile.tile) if "causal" in dict(call.options) else keys
     if profile.scored:
         masked = len(call.arguments) > 3
-        return laid.emitted(lowering, profile.attention(shared, queries, seen, inner, channels, size, masked))
+        return profile.attention(shared, queries, seen, inner, channels, size, masked)
     seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     seconds += profile.pointwise(2.0 * size * shared * queries * seen * (1 if inner == channels else 4), 0.0)
     tiles = shared * -(-queries // TILE) * -(-seen // profile.tile)
-    seconds += tiles * profile.pointwise(0.0, 0.0)
-    return laid.emitted(lowering, seconds)
+    return seconds + tiles * profile.pointwise(0.0, 0.0)
 
 
 TILE = 32
@@ -256,26 +247,27 @@ AGAIN = 7 / 6
 
 
 def _lower_signed(lowering: Lowering, call: Call) -> Value:
-    """Lowers signed attention to a step with as many passes through the scores as plain steps.
+    """Lowers signed attention by the library's kernel."""
+    return _lowered(lowering, call, 4 if "biased" in dict(call.options) else 3, _signed_seconds)
+
+
+def _signed_seconds(
+    lowering: Lowering, call: Call, shared: int, queries: int, keys: int, inner: int, channels: int
+) -> float:
+    """The time of as many passes through the scores as plain steps take.
 
     Where there are many scores, the passes stay in the cache. Tiles of the operands and of the result are copied, so
     that their matrices are contiguous.
     """
-    options = dict(call.options)
-    numbers = 4 if "biased" in options else 3
-    laid = _laid(lowering, call, numbers)
-    shared, queries, keys, inner, channels = laid.counts(lowering)
-    profile, size = lowering.profile, lowering.itemsize
-    seen = _seen(queries, keys, max(1, SCORES // keys)) if "causal" in options else keys
+    profile, size, causal = lowering.profile, lowering.itemsize, "causal" in dict(call.options)
+    seen = _seen(queries, keys, max(1, SCORES // keys)) if causal else keys
     scores = shared * queries * seen
     seconds = AGAIN * sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
-    passes = PASSES + 2 * (len(call.arguments) - 3 + ("causal" in options))
+    passes = PASSES + 2 * (len(call.arguments) - 3 + causal)
     rate = NEAR if size * shared * queries * keys > profile.cached else WHOLE
     seconds += rate * passes * profile.pointwise(2.0 * size * scores, 0.0)
-    taken = queries * (inner + channels) + keys * (inner + channels)
-    seconds += profile.pointwise(2.0 * size * shared * taken, 0.0)
-    seconds += CALLS * -(-scores // SCORES) * profile.pointwise(0.0, 0.0)
-    return laid.emitted(lowering, seconds)
+    seconds += profile.pointwise(2.0 * size * shared * (queries + keys) * (inner + channels), 0.0)
+    return seconds + CALLS * -(-scores // SCORES) * profile.pointwise(0.0, 0.0)
 
 
 def _seen(queries: int, keys: int, tile: float) -> float:
@@ -335,25 +327,20 @@ def _spelled(
     In causal attention one axis holds the positions of the queries, so all their other own axes are grouped.
     """
     q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
-    layouts = [layout_of(each) for each in (q, k, v)]
-    flat = axes_in(left)
+    layouts, flat = [layout_of(each) for each in (q, k, v)], axes_in(left)
     axes = _Axes.of(*layouts)
     if float(writer.options(call)["causal"]):
-        _, *grouped = (axis for axis in flat if axis in axes.queries)
-        axes = _Axes.of(*layouts, grouped=grouped)
-    shared = tuple(axis for axis in flat if axis in axes.shared)
-    heads = len(shared) - next((n for n, axis in enumerate(flat) if axis in axes.queries), len(shared))
-    axes = replace(axes, shared=shared)
+        axes = _Axes.of(*layouts, grouped=common(flat, axes.queries)[1:])
+    axes = axes._replace(shared=common(flat, axes.shared))
+    heads = len(axes.shared) - next(
+        (n for n, axis in enumerate(flat) if axis in axes.queries), len(axes.shared)
+    )
     three = [_operand(writer, *each) for each in zip((q, k, v), axes.operands(heads), strict=True)]
     batch, head = axes.split(heads)
     masks = [writer.broadcast(each, (batch, head, axes.queries, axes.keys)) for each in mask]
     text = writer.op(call.function, *three, more=", ".join(more(masks, axes)))
     text = writer.op("permute", text, axes="(0, 2, 1, 3)")
-    return (
-        text
-        if all((batch, axes.queries, (*head, *axes.grouped), axes.channels))
-        else writer.reshaped(text, left)
-    )
+    return text if all(axes.result(heads)) else writer.reshaped(text, left)
 
 
 def _operand(writer: Writer, ref: Ref, groups: Groups) -> str:

@@ -1,4 +1,4 @@
-"""Convolution and window kernels: products over affine indices `first + by·p + apart·u`.
+"""Convolution and pooling kernels: products and reductions over affine indices `first + by·p + apart·u`.
 
 A convolution relates an operand with axis `i`, a kernel with `u` and a result with `p`. Each is computed from the other
 two: the result in the forward pass, the gradients of the operand and of the kernel in the backward pass.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from ..nodes import Call, Expression, Ref
-from .protocols import Left, Lowering, Value, Writer, extent, layout_of, left_of, sizes_of
+from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
 from .record import Element, Function
 
-__all__ = ["Axes", "CONVOLUTION", "DIMENSIONS", "ROWS", "Window", "as_they_lie", "windows_of"]
+__all__ = ["CONVOLUTION", "DIMENSIONS", "ROWS"]
 
 DIMENSIONS = 3
 """The most dimensions of convolutions and pools in libraries."""
@@ -42,7 +42,7 @@ class Window:
         return replace(self, outer=self.inner, inner=self.outer, by=self.apart, apart=self.by)
 
 
-def windows_of(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[Window, ...]:
+def _windows_of(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[Window, ...]:
     """The dimensions that some one-hot calls describe."""
     found = []
     for each in cast("Sequence[Call]", ones):
@@ -51,7 +51,7 @@ def windows_of(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[Wi
     return tuple(found)
 
 
-def as_they_lie(ones: Sequence[Call], value: Value, asked: Lowering) -> tuple[Call, ...]:
+def _as_they_lie(ones: Sequence[Call], value: Value, asked: Lowering) -> tuple[Call, ...]:
     """One-hot calls in the order in memory of their dimensions."""
 
     def place(each: Call) -> int:
@@ -61,8 +61,7 @@ def as_they_lie(ones: Sequence[Call], value: Value, asked: Lowering) -> tuple[Ca
     return tuple(sorted(ones, key=place))
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """Which of the three tensors of a convolution is computed from the other two, and their axes.
 
     Attributes:
@@ -80,14 +79,11 @@ class _Form:
     windows: tuple[Window, ...]
 
     @staticmethod
-    def of(one: Axes, other: Axes, windows: tuple[Window, ...], summed: Sequence[str]) -> _Form:
+    def of(one: Axes, other: Axes, windows: tuple[Window, ...], summed: Axes) -> _Form:
         """Derives the form from the axes of two tensors, whichever axis of a window the text names first."""
         moving = {axis for each in windows for axis in (each.at, each.outer, each.inner)}
-        shared = [axis for axis in one if axis in other]
-        kept = tuple(axis for axis in shared if axis not in summed)
-        gone = tuple(axis for axis in shared if axis in summed)
-        first = tuple(axis for axis in one if axis not in shared and axis not in moving)
-        second = tuple(axis for axis in other if axis not in shared and axis not in moving)
+        kept, gone = common(one, other, but=(summed,)), common(one, other, summed)
+        first, second = common(one, but=(other, moving)), common(other, but=(one, moving))
         if windows[0].at not in one:
             return _Form("x", first, kept, second, gone, windows)
         if all(each.outer in other for each in windows):
@@ -112,19 +108,14 @@ class _Form:
         return [self.batch, (*self.groups, *self.out), *((each.outer,) for each in self.windows)]
 
     @property
-    def given(self) -> tuple[list[Axes], list[Axes]]:
-        """The dimensions of the two given tensors."""
+    def tensors(self) -> tuple[list[Axes], list[Axes], list[Axes]]:
+        """The dimensions of the two given tensors, and of the one that is computed."""
         match self.made:
             case "x":
-                return self.result, self.kernel
+                return self.result, self.kernel, self.operand
             case "k":
-                return self.operand, self.result
-        return self.operand, self.kernel
-
-    @property
-    def wanted(self) -> list[Axes]:
-        """The dimensions of the computed tensor."""
-        return {"x": self.operand, "k": self.kernel}.get(self.made, self.result)
+                return self.operand, self.result, self.kernel
+        return self.operand, self.kernel, self.result
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
@@ -136,45 +127,97 @@ def _lower(lowering: Lowering, call: Call) -> Value:
     else:
         value, ones = lowering.in_windows(cast("Ref", first), bare=True)
     values = [lowering.convert(each, Element.NUMBER) for each in (value, lowering.lower(second))]
-    ones = as_they_lie(ones, values[0], lowering)
-    form = _Form.of(values[0].layout, values[1].layout, windows_of(ones, lowering), call.axes)
-    one, other = (lowering.grouped(each, groups) for each, groups in zip(values, form.given, strict=True))
-    sizes = sizes_of((one, other))
-    sizes |= {axis: lowering.size(axis) for group in form.wanted for axis in group if axis not in sizes}
-    left = left_of(form.wanted)
+    ones = _as_they_lie(ones, values[0], lowering)
+    form = _Form.of(values[0].layout, values[1].layout, _windows_of(ones, lowering), call.axes)
+    *given, made = form.tensors
+    one, other = (lowering.grouped(*each) for each in zip(values, given, strict=True))
     reached = [each.at for each in form.windows] if form.made != "x" else []
-    made = replace(call, arguments=(one.ref, other.ref, *ones), axes=(*call.axes, *reached))
-    inner, outer = (
-        tuple(each.inner for each in form.windows if each.inner),
-        tuple(each.outer for each in form.windows),
-    )
-    for axis in (*inner, *outer):
-        sizes.setdefault(axis, lowering.size(axis))
+    right = replace(call, arguments=(one.ref, other.ref, *ones), axes=(*call.axes, *reached))
+    inner = [each.inner for each in form.windows if each.inner]
+    outer = [each.outer for each in form.windows]
+    _, batch, groups, channels, out, _ = form
     seconds = lowering.profile.convolution(
-        lowering.count(sizes, form.groups),
-        lowering.count(sizes, form.out),
-        lowering.count(sizes, (*form.batch, *outer)),
-        lowering.count(sizes, form.channels),
-        lowering.count(sizes, inner),
+        lowering.count(groups),
+        lowering.count(out),
+        lowering.count(batch, outer),
+        lowering.count(channels),
+        lowering.count(inner),
         lowering.itemsize,
     )
-    flops = 2 * extent(sizes, (*form.batch, *form.groups, *form.out, *form.channels, *inner, *outer))
-    return lowering.emit(left, made, [one, other], sizes, Element.NUMBER, seconds=seconds, flops=flops)
+    axes = (*batch, *groups, *out, *channels, *inner, *outer)
+    sizes = {axis: lowering.size(axis) for axis in axes} | sizes_of((one, other))
+    return lowering.emit(
+        left_of(made), right, [one, other], Element.NUMBER, seconds=seconds, flops=2 * extent(sizes, axes)
+    )
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """The call with two tensors, the number of groups, and by, apart, first and the computed size per dimension."""
     one, other, *ones = call.arguments
     refs = cast("tuple[Ref, Ref]", (one, other))
-    form = _Form.of(layout_of(refs[0]), layout_of(refs[1]), windows_of(ones, writer), call.axes)
-    texts = [writer.view(ref, groups, ones=True) for ref, groups in zip(refs, form.given, strict=True)]
+    form = _Form.of(layout_of(refs[0]), layout_of(refs[1]), _windows_of(ones, writer), call.axes)
+    *given, made = form.tensors
+    texts = [writer.view(*each, ones=True) for each in zip(refs, given, strict=True)]
     dimensions = [
         f"({each.by}, {each.apart}, {each.first}, {writer.extent(group)}),"
-        for each, group in zip(form.windows, form.wanted[2:], strict=True)
+        for each, group in zip(form.windows, made[2:], strict=True)
     ]
     name = f"{call.function}_{form.made}" if form.made else call.function
     text = writer.op(name, *texts, groups=writer.extent(form.groups), windows=f"({' '.join(dimensions)})")
-    return text if all(form.wanted) else writer.reshaped(text, left)
+    return text if all(made) else writer.reshaped(text, left)
+
+
+# ---------------------------------------------------------------------------- pooling
+
+
+def _pool_groups(layout: Axes, windows: tuple[Window, ...]) -> list[Axes]:
+    """The dimensions of an operand: one for all axes without a window, and one for each window."""
+    places = [each.at for each in windows]
+    return [common(layout, but=(places,)), *((axis,) for axis in places)]
+
+
+def _lower_pool(lowering: Lowering, call: Call) -> Value:
+    """Lowers a pool, the maximum or mean over `max[u](x[b,2*p+u])`."""
+    value, ones = lowering.in_windows(cast("Ref", call.arguments[0]), bare=False)
+    value = lowering.convert(value, Element.NUMBER)
+    ones = _as_they_lie(ones, value, lowering)
+    windows = _windows_of(ones, lowering)
+    rest, *_ = groups = _pool_groups(value.layout, windows)
+    value = lowering.grouped(value, groups)
+    outer, inner = ([getattr(each, name) for each in windows] for name in ("outer", "inner"))
+    written = lowering.itemsize * lowering.count(rest, outer)
+    seconds = lowering.profile.pointwise(written * (1.0 + lowering.count(inner)), written)
+    right = replace(call, arguments=(value.ref, *ones), axes=(*call.axes, *(each.at for each in windows)))
+    left = left_of((rest, *((axis,) for axis in outer)))
+    return lowering.emit(left, right, [value], Element.NUMBER, seconds=seconds)
+
+
+def _spell_pool(writer: Writer, call: Call, left: Left) -> str:
+    """The call with a tensor, and by, apart, first, result size and number of window elements per dimension."""
+    ref, *ones = call.arguments
+    windows = _windows_of(ones, writer)
+    groups = _pool_groups(layout_of(cast("Ref", ref)), windows)
+    text = writer.view(cast("Ref", ref), groups, ones=True)
+    dimensions = [
+        f"({each.by}, {each.apart}, {each.first}, {writer.extent((each.outer,))}, {writer.extent((each.inner,))}),"
+        for each in windows
+    ]
+    text = writer.op(call.function, text, windows=f"({' '.join(dimensions)})")
+    return text if all(groups) else writer.reshaped(text, left)
+
+
+def _pool(name: str, formula: str) -> Function:
+    return Function(
+        name,
+        formula,
+        "removed",
+        arity=(1, 1 + DIMENSIONS),
+        yields="number",
+        complex="refused",
+        placed=True,
+        lowered=_lower_pool,
+        spelled=_spell_pool,
+    )
 
 
 CONVOLUTION = Function(
@@ -188,4 +231,8 @@ CONVOLUTION = Function(
     spelled=_spell,
 )
 
-ROWS = (CONVOLUTION,)
+ROWS = (
+    CONVOLUTION,
+    _pool("max_pool", "the largest element of each window"),
+    _pool("mean_pool", "the arithmetic mean of each window"),
+)

@@ -5,12 +5,25 @@ Rows at even distances, `x[2*p+1] += y[p]`, need no addition: they are copied, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
 from ..nodes import Call, Expression, Ref
-from .protocols import Left, Lowering, Value, Writer, axes_in, extent, layout_of, left_of, names_in, sizes_of
+from .protocols import (
+    Left,
+    Lowering,
+    Value,
+    Writer,
+    axes_in,
+    common,
+    extent,
+    layout_of,
+    left_of,
+    names_in,
+    numeric,
+    sizes_of,
+)
 from .record import Element, Function
 from .structure import INSIDE, is_inside
 
@@ -33,34 +46,15 @@ def _lower(lowering: Lowering, call: Call) -> Value:
         return _spaced(lowering, call, rows[0])
     positions = lowering.lower(told)
     lying = dict.fromkeys(name for each in (*rows, positions) for name in each.layout)
-    lead = tuple(name for name in lying if name in positions.layout)
-    batch = tuple(name for name in lead if name not in call.axes)
-    summed = tuple(name for name in lead if name in call.axes)
-    channels = tuple(name for name in lying if name not in lead)
-    positions = lowering.grouped(positions, (batch, summed))
-    rows = [
-        lowering.grouped(
-            each,
-            [tuple(name for name in group if name in each.layout) for group in (batch, summed, channels)],
-        )
-        for each in rows
-    ]
-    sizes = sizes_of((positions, *rows))
-    sizes[axis] = lowering.size(axis)
-    count, itemsize = lowering.count(sizes, lead), lowering.itemsize
-    written = itemsize * lowering.count(sizes, (*batch, axis, *channels))
-    read = itemsize * lowering.count(sizes, (*lead, *channels)) * len(rows)
+    lead, channels = common(lying, positions.layout), common(lying, but=(positions.layout,))
+    batch, summed = common(lead, but=(call.axes,)), common(lead, call.axes)
+    positions, *rows = (lowering.grouped(each, (batch, summed, channels)) for each in (positions, *rows))
+    written = lowering.itemsize * lowering.count(batch, (axis,), channels)
+    read = lowering.itemsize * lowering.count(lead, channels) * len(rows)
+    right = replace(call, arguments=(positions.ref, places, *(each.ref for each in rows)), axes=summed)
+    seconds = lowering.profile.scatter(2.0 * (read + written), written, lowering.count(lead))
     left = left_of((batch, (axis,), channels))
-    arguments = (positions.ref, places, *(each.ref for each in rows))
-    seconds = lowering.profile.scatter(2.0 * (read + written), written, count)
-    return lowering.emit(
-        left,
-        replace(call, arguments=arguments, axes=summed),
-        [positions, *rows],
-        sizes,
-        Element.NUMBER,
-        seconds=seconds,
-    )
+    return lowering.emit(left, right, [positions, *rows], Element.NUMBER, seconds=seconds)
 
 
 def _spaced(lowering: Lowering, call: Call, rows: Value) -> Value:
@@ -68,17 +62,10 @@ def _spaced(lowering: Lowering, call: Call, rows: Value) -> Value:
     told, places, _ = call.arguments
     (axis,), (outer,) = cast("Call", places).axes, call.axes
     left = tuple(axis if each == outer else each for each in rows.layout)
-    sizes = {**rows.sizes, axis: lowering.size(axis)}
-    written = lowering.itemsize * lowering.count(sizes, left)
-    read = lowering.itemsize * lowering.count(rows.sizes, rows.layout)
-    return lowering.emit(
-        left,
-        replace(call, function=SPACED, arguments=(told, places, rows.ref)),
-        [rows],
-        sizes,
-        Element.NUMBER,
-        seconds=lowering.profile.pointwise(read + written, written),
-    )
+    right = replace(call, function=SPACED, arguments=(told, places, rows.ref))
+    read, written = (lowering.itemsize * lowering.count(axes) for axes in (rows.layout, left))
+    seconds = lowering.profile.pointwise(read + written, written)
+    return lowering.emit(left, right, [rows], Element.NUMBER, seconds=seconds)
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
@@ -108,48 +95,19 @@ def _spell_spaced(writer: Writer, call: Call, left: Left) -> str:
     return writer.op(SPACED, writer.view(cast("Ref", rows), groups), size=writer.extent((axis,)), **where)
 
 
-_SCATTERING = (
-    Function(
-        "scatter_add",
-        "Σ a where the positions told are those of an axis",
-        "removed",
-        arity=(2, 3),
-        options=((INSIDE, 0),),
-        yields="number",
-        placed=True,
-        lowered=_lower,
-        spelled=_spell,
-    ),
-    Function(
-        SPACED,
-        "a at positions of an axis at even distances, 0 elsewhere",
-        "removed",
-        arity=(3, 3),
-        yields="number",
-        placed=True,
-        spelled=_spell_spaced,
-    ),
-)
-
-
 CALLS = 4
 """The number of small operations for each group besides its product."""
 
-Groups = tuple[tuple[str, ...], ...]
+Axes = tuple[str, ...]
 
 
-def _matmul_groups(told: Sequence[str], x: Sequence[str], w: Sequence[str], summed: Sequence[str]) -> Groups:
+def _matmul_groups(told: Axes, x: Axes, w: Axes, summed: Axes) -> tuple[Axes, ...]:
     """The axes of a product of rows and selected matrices, grouped by the operands that have them.
 
     In order: axes of positions and rows, of positions alone, of rows alone, of the columns of the result, and summed.
     """
-    return (
-        tuple(axis for axis in told if axis in x),
-        tuple(axis for axis in told if axis not in x),
-        tuple(axis for axis in x if axis not in told and axis not in summed),
-        tuple(axis for axis in w if axis not in summed),
-        tuple(axis for axis in w if axis in summed),
-    )
+    rows = common(x, but=(told, summed))
+    return common(told, x), common(told, but=(x,)), rows, common(w, but=(summed,)), common(w, summed)
 
 
 def _lower_matmul(lowering: Lowering, call: Call) -> Value:
@@ -159,32 +117,29 @@ def _lower_matmul(lowering: Lowering, call: Call) -> Value:
     which = lowering.new_axis()
     plain = replace(matrices, index=tuple(which if each is entry else each for each in matrices.index))
     x, told, w = (lowering.lower(each) for each in (rows, entry, plain))
-    element = max(Element.WIDE, x.element, w.element)
-    x, w = lowering.convert(x, element), lowering.convert(w, element)
-    inner = [axis for axis in w.layout if axis != which]
+    x, w = numeric(lowering, [x, w])
+    inner = common(w.layout, but=((which,),))
     both, alone, own, out, summed = _matmul_groups(told.layout, x.layout, inner, call.axes)
     told = lowering.grouped(told, (both, alone))
     x = lowering.grouped(x, (both, own, summed))
     if not lowering.offers(w, ((which,), summed, out)):  # matrices may be transposed in memory
         w = lowering.grouped(w, ((which,), out, summed))
-    sizes = sizes_of((told, x, w))
-    count, size = lowering.count, lowering.itemsize
-    lines = count(sizes, (*both, *alone, *own))
-    seconds = _seconds(lowering, sizes, which, lines, count(sizes, out), count(sizes, summed))
-    moved = 2.0 * size * lines * (count(sizes, summed) + count(sizes, out))
-    seconds += lowering.profile.pointwise(moved, size * lines * count(sizes, out))
-    flops = 2 * extent(sizes, (*both, *alone, *own, *out, *summed))
+    lines, read, made = lowering.count(both, alone, own), lowering.count(summed), lowering.count(out)
+    size, groups = lowering.itemsize, lowering.number(w.sizes[which])
+    seconds = _seconds(lowering, groups, lines, lambda rows: (rows, made, read))
+    seconds += lowering.profile.pointwise(2.0 * size * lines * (read + made), size * lines * made)
+    flops = 2 * extent(sizes_of((told, x, w)), (*both, *alone, *own, *out, *summed))
     left = left_of((both, alone, own, out))
     right = replace(call, arguments=(x.ref, told.ref, w.ref))
-    return lowering.emit(left, right, [x, told, w], sizes, element, seconds=seconds, flops=flops)
+    return lowering.emit(left, right, [x, told, w], x.element, seconds=seconds, flops=flops)
 
 
 def _seconds(
-    lowering: Lowering, sizes: dict[str, object], which: str, rows: int, columns: int, summed: int
+    lowering: Lowering, groups: int, rows: int, product: Callable[[float], tuple[float, float, float]]
 ) -> float:
     """The time of one product per group, each of the average number of rows, and of sorting rows into groups."""
-    groups, profile = max(1, min(lowering.count(sizes, (which,)), rows)), lowering.profile
-    each = profile.matmul(1.0, max(1.0, rows / groups), columns, summed, lowering.itemsize)
+    groups, profile = max(1, min(groups, rows)), lowering.profile
+    each = profile.matmul(1.0, *product(max(1.0, rows / groups)), lowering.itemsize)
     apart = profile.scatter(8.0 * rows, 8.0 * rows, float(rows))
     return groups * (each + CALLS * profile.pointwise(0.0, 0.0)) + apart
 
@@ -192,11 +147,12 @@ def _seconds(
 def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
     """The call with rows, positions and matrices, in the dimensions that the backend's function requires."""
     x, told, w = cast("tuple[Ref, ...]", call.arguments)
-    inner = [axis for axis in layout_of(w) if axis in call.axes or axis in axes_in(left)]
-    (which,) = (axis for axis in layout_of(w) if axis not in inner)
+    inner = tuple(axis for axis in layout_of(w) if axis in call.axes or axis in axes_in(left))
+    (which,) = common(layout_of(w), but=(inner,))
     both, alone, own, out, summed = _matmul_groups(layout_of(told), layout_of(x), inner, call.axes)
-    positions = writer.looked(_view(writer, told, (both, alone)), told.name, which)
-    rows, matrices = _view(writer, x, (both, own, summed)), _view(writer, w, ((which,), out, summed))
+    positions = writer.looked(writer.view(told, (both, alone), ones=True), told.name, which)
+    rows = writer.view(x, (both, own, summed), ones=True)
+    matrices = writer.view(w, ((which,), out, summed), ones=True)
     return writer.reshaped(writer.op(call.function, rows, positions, matrices), left)
 
 
@@ -210,46 +166,30 @@ def _in_matmul(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
 # ---------------------------------------------------------------------------- products within each group
 
 
-def _outer_groups(told: Sequence[str], a: Sequence[str], b: Sequence[str]) -> Groups:
+def _outer_groups(told: Axes, a: Axes, b: Axes) -> tuple[Axes, ...]:
     """The axes of products summed over rows, in order: of positions and both factors, other axes of positions,
     of both factors without positions, of the first factor alone, and of the second alone."""
-    return (
-        tuple(axis for axis in told if axis in a and axis in b),
-        tuple(axis for axis in told if not (axis in a and axis in b)),
-        tuple(axis for axis in a if axis in b and axis not in told),
-        tuple(axis for axis in a if axis not in b and axis not in told),
-        tuple(axis for axis in b if axis not in a and axis not in told),
-    )
+    both = common(told, a, b)
+    own, first, second = common(a, b, but=(told,)), common(a, but=(b, told)), common(b, but=(a, told))
+    return both, common(told, but=(both,)), own, first, second
 
 
 def _lower_outer(lowering: Lowering, call: Call) -> Value:
     """Lowers a grouped outer product: positions and both factors, each with its own dimensions."""
     entry, places, *factors = call.arguments
-    (which,) = cast("Call", places).axes
-    told, a, b = (lowering.lower(each) for each in (entry, *factors))
-    element = max(Element.WIDE, a.element, b.element)
-    a, b = lowering.convert(a, element), lowering.convert(b, element)
+    axes = cast("Call", places).axes
+    told, *values = (lowering.lower(each) for each in (entry, *factors))
+    a, b = numeric(lowering, values)
     both, rest, own, first, second = _outer_groups(told.layout, a.layout, b.layout)
     told = lowering.grouped(told, (both, rest))
-    a, b = (
-        lowering.grouped(
-            each, [tuple(axis for axis in group if axis in each.layout) for group in (both, rest, own, alone)]
-        )
-        for each, alone in ((a, first), (b, second))
-    )
-    sizes = sizes_of((told, a, b))
-    sizes[which] = lowering.size(which)
-    count, size = lowering.count, lowering.itemsize
-    lines, rows, columns = count(sizes, (*both, *rest, *own)), count(sizes, first), count(sizes, second)
-    groups, profile = max(1, min(count(sizes, (which,)), lines)), lowering.profile
-    seconds = groups * profile.matmul(1.0, rows, columns, max(1.0, lines / groups), size)
-    seconds += groups * CALLS * profile.pointwise(0.0, 0.0)
-    seconds += profile.scatter(8.0 * lines, 8.0 * lines, float(lines))
-    seconds += profile.pointwise(2.0 * size * lines * (rows + columns), 0.0)
-    flops = 2 * extent(sizes, (*both, *rest, *own, *first, *second))
-    left = left_of(((which,), first, second))
+    a, b = lowering.grouped(a, (both, rest, own, first)), lowering.grouped(b, (both, rest, own, second))
+    lines, rows, columns = lowering.count(both, rest, own), lowering.count(first), lowering.count(second)
+    seconds = _seconds(lowering, lowering.count(axes), lines, lambda inner: (rows, columns, inner))
+    seconds += lowering.profile.pointwise(2.0 * lowering.itemsize * lines * (rows + columns), 0.0)
+    flops = 2 * extent(sizes_of((told, a, b)), (*both, *rest, *own, *first, *second))
+    left = left_of((axes, first, second))
     right = replace(call, arguments=(told.ref, places, a.ref, b.ref))
-    return lowering.emit(left, right, [told, a, b], sizes, element, seconds=seconds, flops=flops)
+    return lowering.emit(left, right, [told, a, b], a.element, seconds=seconds, flops=flops)
 
 
 def _spell_outer(writer: Writer, call: Call, left: Left) -> str:
@@ -257,7 +197,7 @@ def _spell_outer(writer: Writer, call: Call, left: Left) -> str:
     told, a, b = cast("tuple[Ref, Ref, Ref]", (told, a, b))
     (which,) = cast("Call", places).axes
     both, rest, own, first, second = _outer_groups(*(layout_of(each) for each in (told, a, b)))
-    positions = _view(writer, told, (both, rest))
+    positions = writer.view(told, (both, rest), ones=True)
     if is_inside(call):
         positions = writer.looked(positions, told.name, which)
     one = writer.broadcast(a, (both, rest, own, first))
@@ -275,11 +215,7 @@ def _in_outer(call: Call, left: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _axes_of(*operands: Expression) -> tuple[str, ...]:
     """The axes of some tensors without repetition."""
-    return tuple(dict.fromkeys(axis for each in operands for axis in axes_in(cast("Ref", each).index)))
-
-
-def _view(writer: Writer, ref: Ref, groups: Groups) -> str:
-    return writer.view(ref, groups, ones=True)
+    return tuple(dict.fromkeys(axis for each in operands for axis in layout_of(cast("Ref", each))))
 
 
 GROUPED_MATMUL = Function(
@@ -307,6 +243,27 @@ GROUPED_OUTER = Function(
     spelled=_spell_outer,
 )
 
-_GROUPING = (GROUPED_MATMUL, GROUPED_OUTER)
-
-ROWS = (*_SCATTERING, *_GROUPING)
+ROWS = (
+    Function(
+        "scatter_add",
+        "Σ a where the positions told are those of an axis",
+        "removed",
+        arity=(2, 3),
+        options=((INSIDE, 0),),
+        yields="number",
+        placed=True,
+        lowered=_lower,
+        spelled=_spell,
+    ),
+    Function(
+        SPACED,
+        "a at positions of an axis at even distances, 0 elsewhere",
+        "removed",
+        arity=(3, 3),
+        yields="number",
+        placed=True,
+        spelled=_spell_spaced,
+    ),
+    GROUPED_MATMUL,
+    GROUPED_OUTER,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 from ..nodes import Call
 from .moments import Known, Moments, average
 from .protocols import Left, Lowering, Value, Writer
-from .record import Element, Example, Function
+from .record import Element, Example, Function, Yield
 
 __all__ = [
     "AND",
@@ -31,31 +32,42 @@ LARGEST_HALF = 65504.0
 """The largest finite number in half precision."""
 
 
-def _real(
+def _function(
+    yields: Yield,
     name: str,
     formula: str,
-    scalar: Callable[[float], Any],
-    derivative: str,
-    passes: float = 1.0,
+    scalar: Callable[..., Any],
+    *rules: str,
+    passes: float | tuple[float, float] = 1.0,
     **more: Any,
 ) -> Function:
-    """The record of a function of one number whose result is real."""
-    costs = (passes, passes)
-    return Function(
-        name, formula, yields="real", scalar=scalar, derivative=(derivative,), passes=costs, **more
-    )
+    """The record of a pointwise function: its value on numbers, the derivative of each operand, and its passes.
+
+    A function of Python's `math` has the same name in numbers that depend on open sizes.
+    """
+    if getattr(scalar, "__module__", "") == "math":
+        more.setdefault("number", f"math.{name}({{0}})")
+    costs = passes if isinstance(passes, tuple) else (passes, passes)
+    return Function(name, formula, yields=yields, scalar=scalar, derivative=rules, passes=costs, **more)
 
 
-def _same(name: str, formula: str, scalar: Callable[..., Any], *derivative: str, **more: Any) -> Function:
-    """The record of a function that keeps integers."""
-    return Function(name, formula, yields="same", scalar=scalar, derivative=derivative, **more)
+_real = functools.partial(_function, "real")
+"""The record of a function whose result is real."""
+
+_same = functools.partial(_function, "same")
+"""The record of a function that keeps integers."""
+
+_real_only = functools.partial(_real, complex="refused")
+_ordered = functools.partial(_same, complex="refused")
+"""The same for functions of real numbers only, and for functions that compare numbers."""
 
 
-def _truth(name: str, formula: str, infix: str, scalar: Callable[..., Any], **more: Any) -> Function:
-    """The record of a function that returns a truth value, so no operand gets a gradient."""
-    more = {"arity": (2, 2), **more}
-    flat = ("0",) * more["arity"][0]
-    return Function(name, formula, infix=infix, yields="truth", scalar=scalar, derivative=flat, **more)
+def _truth(
+    name: str, formula: str, infix: str, scalar: Callable[..., Any], n: int = 2, **more: Any
+) -> Function:
+    """The record of a function of `n` operands that returns a truth value, so none of them gets a gradient."""
+    flat = ("0",) * n
+    return _function("truth", name, formula, scalar, *flat, arity=(n, n), infix=infix, **more)
 
 
 # ---------------------------------------------------------------------------- on numbers
@@ -86,10 +98,6 @@ def _softplus(a: float) -> float:
 
 def _elu(a: float, alpha: float = 1.0) -> float:
     return a if a > 0 else alpha * math.expm1(a)
-
-
-def _leaky_relu(a: float, slope: float = 0.01) -> float:
-    return a if a > 0 else slope * a
 
 
 def _hardsigmoid(a: float) -> float:
@@ -160,7 +168,7 @@ _ARITHMETIC = (
         number="(1 / {0})",
         positive=True,
     ),
-    _same(
+    _ordered(
         "floor_divide",
         "⌊a / b⌋, exact for integers, and 0 where they are divided by 0",
         operator.floordiv,
@@ -168,9 +176,8 @@ _ARITHMETIC = (
         arity=(2, 2),
         infix="//",
         number="({0} // {1})",
-        complex="refused",
     ),
-    _same(
+    _ordered(
         "remainder",
         "a − b·⌊a / b⌋, exact for integers, and 0 where they are divided by 0",
         operator.mod,
@@ -179,123 +186,89 @@ _ARITHMETIC = (
         arity=(2, 2),
         infix="%",
         number="({0} % {1})",
-        complex="refused",
     ),
-    Function(
+    _real(
         "power",
         "aᵇ",
+        _power,
+        "g * b * a ** where(b == 0, 1, b - 1)",
+        "g * y * log(where(a > 0, a, 1))",
         arity=(2, 2),
         infix="**",
-        yields="real",
         keeps_whole=_small_power,
-        scalar=_power,
         number="({0} ** {1})",
-        derivative=("g * b * a ** where(b == 0, 1, b - 1)", "g * y * log(where(a > 0, a, 1))"),
         positive=True,
     ),
 )
 
-TANH = _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", number="math.tanh({0})", passes=8)
+TANH = _real("tanh", "hyperbolic tangent", math.tanh, "g * (1 - y ** 2)", passes=8)
 SIGMOID = _real("sigmoid", "1 / (1 + e⁻ᵃ)", _sigmoid, "g * y * (1 - y)", passes=3)
-RELU = _same("relu", "max(a, 0)", lambda a: max(a, 0.0), "where(a > 0, g, 0)", complex="refused")
+RELU = _ordered("relu", "max(a, 0)", lambda a: max(a, 0.0), "where(a > 0, g, 0)")
 
-_CURVES = (
-    _real("exp", "eᵃ", math.exp, "g * y", number="math.exp({0})", passes=3.5),
-    _real("expm1", "eᵃ − 1", math.expm1, "g * (y + 1)", number="math.expm1({0})", passes=5),
-    _real("log", "natural logarithm", math.log, "g / a", number="math.log({0})", positive=True, passes=4.5),
+_root = functools.partial(_real, positive=True, root=True)
+
+_ELEMENTARY = (
+    _real("exp", "eᵃ", math.exp, "g * y", passes=3.5),
+    _real("expm1", "eᵃ − 1", math.expm1, "g * (y + 1)", passes=5),
+    _real("log", "natural logarithm", math.log, "g / a", positive=True, passes=4.5),
     _real(
         "log1p",
         "log(1 + a)",
         math.log1p,
         "g / (1 + a)",
-        number="math.log1p({0})",
         example=Example.of("y[i] = log1p(a[i])", a=(0.0, 0.5, 2.0)),
         passes=4,
     ),
-    _real(
+    _root(
         "sqrt",
         "√a",
         math.sqrt,
         "g / (2 * y)",
         number="({0} ** 0.5)",
         expansion="a ** 0.5",
-        positive=True,
-        root=True,
         passes=2.5,
         latex=r"\sqrt{{{0}}}",
     ),
-    _real(
+    _root(
         "rsqrt",
         "1 / √a",
         lambda a: 1 / math.sqrt(a),
         "-g * y ** 3 / 2",
         number="({0} ** -0.5)",
         expansion="a ** -0.5",
-        positive=True,
-        root=True,
         passes=2,
     ),
     _same("square", "a²", lambda a: a * a, "2 * g * a", expansion="a ** 2"),
     _same("abs", "|a|", abs, "g * sign(a)", complex="measured"),
-    _same("sign", "−1, 0 or 1, and NaN of NaN", lambda a: (a > 0) - (a < 0), "0", complex="refused"),
-    _same(
-        "floor",
-        "largest integer ≤ a",
-        math.floor,
-        "0",
-        in_sizes="floor",
-        rounds="//",
-        number="math.floor({0})",
-        complex="refused",
+    _ordered("sign", "−1, 0 or 1, and NaN of NaN", lambda a: (a > 0) - (a < 0), "0"),
+    _ordered("floor", "largest integer ≤ a", math.floor, "0", in_sizes="floor", rounds="//"),
+    _ordered("ceil", "smallest integer ≥ a", math.ceil, "0", lowered=_lower_whole),
+    _ordered(
+        "round", "nearest integer, the even one of two", round, "0", number="round({0})", lowered=_lower_whole
     ),
-    _same(
-        "ceil",
-        "smallest integer ≥ a",
-        math.ceil,
-        "0",
-        number="math.ceil({0})",
-        complex="refused",
-        lowered=_lower_whole,
-    ),
-    _same(
-        "round",
-        "nearest integer, the even one of two",
-        round,
-        "0",
-        number="round({0})",
-        complex="refused",
-        lowered=_lower_whole,
-    ),
-    _real("sin", "sine", math.sin, "g * cos(a)", number="math.sin({0})", passes=6),
-    _real("cos", "cosine", math.cos, "-g * sin(a)", number="math.cos({0})", passes=6),
+    _real("sin", "sine", math.sin, "g * cos(a)", passes=6),
+    _real("cos", "cosine", math.cos, "-g * sin(a)", passes=6),
     TANH,
-    _real(
-        "erf",
-        "error function",
-        math.erf,
-        "g * 2 / sqrt(pi) * exp(-a ** 2)",
-        number="math.erf({0})",
-        complex="refused",
-        passes=8,
-    ),
+    _real_only("erf", "error function", math.erf, "g * 2 / sqrt(pi) * exp(-a ** 2)", passes=8),
+)
+
+_ACTIVATIONS = (
     SIGMOID,
     RELU,
-    _real(
+    _real_only(
         "gelu",
         "a·Φ(a), exact",
         _gelu,
         "g * (0.5 + 0.5 * erf(a * sqrt(0.5)) + a * exp(-0.5 * a ** 2) / sqrt(2 * pi))",
-        complex="refused",
         passes=3.5,
     ),
-    _real(
+    _real_only(
         "gelu_tanh",
         "a·Φ(a), tanh approximation",
         _gelu_tanh,
         "g * (0.5 + 0.5 * tanh(sqrt(2 / pi) * (a + 0.044715 * a ** 3))"
         " + 0.5 * a * (1 - tanh(sqrt(2 / pi) * (a + 0.044715 * a ** 3)) ** 2)"
         " * sqrt(2 / pi) * (1 + 0.134145 * a ** 2))",
-        complex="refused",
         passes=9,
     ),
     _real(
@@ -307,69 +280,45 @@ _CURVES = (
         passes=3,
         elsewhere=("swish",),
     ),
-    _real("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", complex="refused", passes=9),
-    _real(
-        "log_sigmoid",
-        "log sigmoid(a)",
-        lambda a: -_softplus(-a),
-        "g * sigmoid(-a)",
-        complex="refused",
-        passes=9,
-    ),
-    _real(
+    _real_only("softplus", "log(1 + eᵃ)", _softplus, "g * sigmoid(a)", passes=9),
+    _real_only("log_sigmoid", "log sigmoid(a)", lambda a: -_softplus(-a), "g * sigmoid(-a)", passes=9),
+    _real_only(
         "leaky_relu",
         "a where a > 0, else slope·a",
-        _leaky_relu,
+        lambda a, slope=0.01: a if a > 0 else slope * a,
         "where(a > 0, g, slope * g)",
         options=(("slope", 0.01),),
-        complex="refused",
     ),
-    _real(
+    _real_only(
         "elu",
         "a where a > 0, else alpha·(eᵃ − 1)",
         _elu,
         "where(a > 0, g, g * (y + alpha))",
         options=(("alpha", 1.0),),
-        complex="refused",
         passes=2,
     ),
-    _real(
+    _real_only(
         "selu",
         "elu(a) scaled so that variances settle at 1",
         lambda a: SELU_SCALE * _elu(a, SELU_ALPHA),
         f"where(a > 0, {SELU_SCALE} * g, g * (y + {SELU_SCALE * SELU_ALPHA}))",
-        complex="refused",
     ),
-    _real(
+    _real_only(
         "mish",
         "a·tanh(softplus(a))",
         lambda a: a * math.tanh(_softplus(a)),
         "g * (tanh(softplus(a)) + a * sigmoid(a) * (1 - tanh(softplus(a)) ** 2))",
-        complex="refused",
         passes=20,
     ),
-    _real(
-        "softsign",
-        "a / (1 + |a|)",
-        lambda a: a / (1 + abs(a)),
-        "g / (1 + abs(a)) ** 2",
-        complex="refused",
-        passes=2.5,
+    _real_only("softsign", "a / (1 + |a|)", lambda a: a / (1 + abs(a)), "g / (1 + abs(a)) ** 2", passes=2.5),
+    _real_only(
+        "hardsigmoid", "(a + 3) / 6, between 0 and 1", _hardsigmoid, "where(abs(a) < 3, g / 6, 0)", passes=2.5
     ),
-    _real(
-        "hardsigmoid",
-        "(a + 3) / 6, between 0 and 1",
-        _hardsigmoid,
-        "where(abs(a) < 3, g / 6, 0)",
-        complex="refused",
-        passes=2.5,
-    ),
-    _real(
+    _real_only(
         "hardswish",
         "a·hardsigmoid(a)",
         lambda a: a * _hardsigmoid(a),
         "where(abs(a) < 3, g * (a / 3 + 0.5), where(a < 0, 0, g))",
-        complex="refused",
     ),
 )
 
@@ -382,7 +331,7 @@ WHERE = _same(
     "where(a, 0, g)",
     arity=(3, 3),
     written="where(condition, a, b)",
-    example=Example.of("y[i] = where(a[i] > 0, a[i], 10 * a[i])", a=(-1.0, 0.5, 2.0)),
+    example=Example.of("y[i] = where(a[i] > 0, a[i], 10 * a[i])"),
     takes="any",
     conditions=1,
     carries=True,
@@ -391,30 +340,18 @@ WHERE = _same(
     spelled=_spell_where,
 )
 
+
+def _extreme(name: str, formula: str, scalar: Callable[..., Any], sign: str) -> Function:
+    """The record of `maximum` or `minimum`: equal operands share the gradient."""
+    one, other = (f"g * (({a} {sign} {b}) + 0.5 * (a == b))" for a, b in ("ab", "ba"))
+    sized = {"arity": (2, 2), "in_sizes": name[:3].capitalize()}
+    return _ordered(name, formula, scalar, one, other, moments=_of_two, **sized)
+
+
 _CHOICES = (
-    _same(
-        "maximum",
-        "the larger of a and b",
-        max,
-        "g * ((a > b) + 0.5 * (a == b))",
-        "g * ((b > a) + 0.5 * (a == b))",
-        arity=(2, 2),
-        in_sizes="Max",
-        complex="refused",
-        moments=_of_two,
-    ),
-    _same(
-        "minimum",
-        "the smaller of a and b",
-        min,
-        "g * ((a < b) + 0.5 * (a == b))",
-        "g * ((b < a) + 0.5 * (a == b))",
-        arity=(2, 2),
-        in_sizes="Min",
-        complex="refused",
-        moments=_of_two,
-    ),
-    _same(
+    _extreme("maximum", "the larger of a and b", max, ">"),
+    _extreme("minimum", "the smaller of a and b", min, "<"),
+    _ordered(
         "clip",
         "a, but low where it is less, and high where more",
         lambda a, low, high: min(max(a, low), high),
@@ -423,33 +360,32 @@ _CHOICES = (
         "where(maximum(a, b) > c, g, 0)",
         arity=(3, 3),
         written="clip(a, low, high)",
-        example=Example.of("y[i] = clip(a[i], 0, 1)", a=(-1.0, 0.5, 2.0)),
-        complex="refused",
+        example=Example.of("y[i] = clip(a[i], 0, 1)"),
     ),
     WHERE,
 )
 
-EQUAL = _truth("equal", "a = b", "==", lambda a, b: a == b)
+EQUAL = _truth("equal", "a = b", "==", operator.eq)
 AND = _truth(
     "logical_and",
     "a and b",
     "&",
     lambda a, b: bool(a and b),
     takes="truths",
-    example=Example.of("y[i] = (a[i] > 0) & (a[i] < 1)", a=(-1.0, 0.5, 2.0)),
+    example=Example.of("y[i] = (a[i] > 0) & (a[i] < 1)"),
 )
-LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", lambda a, b: a <= b, complex="refused")
-GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", lambda a, b: a >= b, complex="refused")
+LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", operator.le, complex="refused")
+GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", operator.ge, complex="refused")
 
 REFLEXIVE = (EQUAL.name, LESS_EQUAL.name, GREATER_EQUAL.name)
 """The comparisons that are true of equal numbers."""
 
 _TRUTHS = (
     EQUAL,
-    _truth("not_equal", "a ≠ b", "!=", lambda a, b: a != b, converts=Element.TRUTH, number="({0} != {1})"),
-    _truth("less", "a < b", "<", lambda a, b: a < b, complex="refused"),
+    _truth("not_equal", "a ≠ b", "!=", operator.ne, converts=Element.TRUTH, number="({0} != {1})"),
+    _truth("less", "a < b", "<", operator.lt, complex="refused"),
     LESS_EQUAL,
-    _truth("greater", "a > b", ">", lambda a, b: a > b, complex="refused"),
+    _truth("greater", "a > b", ">", operator.gt, complex="refused"),
     GREATER_EQUAL,
     AND,
     _truth(
@@ -458,68 +394,52 @@ _TRUTHS = (
         "|",
         lambda a, b: bool(a or b),
         takes="truths",
-        example=Example.of("y[i] = (a[i] < 0) | (a[i] > 1)", a=(-1.0, 0.5, 2.0)),
+        example=Example.of("y[i] = (a[i] < 0) | (a[i] > 1)"),
     ),
     _truth(
         "logical_not",
         "not a",
         "~",
-        lambda a: not a,
-        arity=(1, 1),
+        operator.not_,
+        1,
         takes="truths",
-        example=Example.of("y[i] = ~(a[i] > 0)", a=(-1.0, 0.5, 2.0)),
+        example=Example.of("y[i] = ~(a[i] > 0)"),
     ),
 )
+
+_cast = functools.partial(_real, number="float({0})", carries=True)
 
 _CONVERSIONS = (
     _real("int64", "a as an integer of 64 bits", int, "0", converts=Element.WHOLE),
-    _real(
-        "cast",
-        "a in the working type",
-        float,
-        "g",
-        number="float({0})",
-        converts=Element.NUMBER,
-        carries=True,
-    ),
-    _real(
-        "widen",
-        "a in float32, or in the working type if that is longer",
-        float,
-        "g",
-        number="float({0})",
-        converts=Element.WIDE,
-        carries=True,
+    _cast("cast", "a in the working type", float, "g", converts=Element.NUMBER),
+    _cast(
+        "widen", "a in float32, or in the working type if that is longer", float, "g", converts=Element.WIDE
     ),
 )
 
+_dropped = functools.partial(Function, yields="real", carries=True, trains=True)
+
 _RANDOM = (
-    Function(
+    _dropped(
         "dropout",
         "a / (1 − rate) with probability 1 − rate, else 0; a when evaluating",
         arity=(2, 2),
         written="dropout(a, rate)",
-        example=Example.of("y[i] = dropout(a[i], 0.1)", a=(-1.0, 0.5, 2.0)),
-        yields="real",
-        carries=True,
+        example=Example.of("y[i] = dropout(a[i], 0.1)"),
         random=True,
-        trains=True,
         drawn="dropped",
     ),
-    Function(
+    _dropped(
         "dropped",
         "a / (1 − rate) where kept, else 0; a when evaluating",
         arity=(3, 3),
         written="dropped(kept, a, rate)",
-        example=Example.of("y[i] = dropped(a[i] > 0, a[i], 0.1)", a=(-1.0, 0.5, 2.0)),
-        yields="real",
+        example=Example.of("y[i] = dropped(a[i] > 0, a[i], 0.1)"),
         conditions=1,
-        carries=True,
-        trains=True,
         moments=_of_choices,
         derivative=("0", "dropped(a, g, c)", "0"),
         spelled=_spell_dropped,
     ),
 )
 
-ROWS = (*_ARITHMETIC, *_CURVES, *_CHOICES, *_TRUTHS, *_CONVERSIONS, *_RANDOM)
+ROWS = (*_ARITHMETIC, *_ELEMENTARY, *_ACTIVATIONS, *_CHOICES, *_TRUTHS, *_CONVERSIONS, *_RANDOM)

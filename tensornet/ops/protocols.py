@@ -6,7 +6,7 @@ Records may not import lowering or code generation, so these are protocols.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -23,10 +23,12 @@ __all__ = [
     "Value",
     "Writer",
     "axes_in",
+    "common",
     "extent",
     "layout_of",
     "left_of",
     "names_in",
+    "numeric",
     "sizes_of",
 ]
 
@@ -58,6 +60,17 @@ def layout_of(ref: Ref) -> tuple[str, ...]:
 def left_of(groups: Iterable[tuple[str, ...]]) -> Left:
     """The left side of a step whose result has one dimension for each group of axes that is not empty."""
     return tuple(group[0] if len(group) == 1 else group for group in groups if group)
+
+
+def common(
+    axes: Iterable[str], *others: Collection[str], but: Iterable[Collection[str]] = ()
+) -> tuple[str, ...]:
+    """The axes that all others have too, and none of those in `but`, in the order of the first."""
+    return tuple(
+        axis
+        for axis in axes
+        if all(axis in each for each in others) and not any(axis in each for each in but)
+    )
 
 
 @dataclass(frozen=True)
@@ -168,10 +181,13 @@ class Lowering(Protocol):
         """Whether a value has a dimension for each group, the last innermost, without a copy."""
 
     def grouped(self, value: Value, groups: Sequence[tuple[str, ...]]) -> Value:
-        """The value, copied where it does not offer the groups."""
+        """The value with a dimension for those axes of each group that it has, copied where it does not offer them."""
 
-    def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
-        """The number of positions along some axes at the planned sizes."""
+    def count(self, *groups: Iterable[str]) -> int:
+        """The number of positions along the axes of some groups, at the planned sizes."""
+
+    def number(self, size: Any) -> int:
+        """The planned value of a size."""
 
     def reached(self, expression: Expression) -> Reached:
         """The positions that an expression gives, as a sum of two scaled axes, or of one."""
@@ -185,15 +201,20 @@ class Lowering(Protocol):
     def emit(
         self,
         left: Left,
-        right: Expression,
+        right: Call,
         operands: Sequence[Value],
-        sizes: Mapping[str, Any],
         element: Element,
         *,
         seconds: float | None = None,
         flops: Any = 0,
     ) -> Value:
         """Adds a step and returns its result."""
+
+
+def numeric(lowering: Lowering, values: Sequence[Value]) -> list[Value]:
+    """The values in one type of numbers, of at least float32."""
+    element = max([Element.WIDE, *(each.element for each in values)])
+    return [lowering.convert(each, element) for each in values]
 
 
 class Writer(Protocol):

@@ -13,7 +13,7 @@ from ..nodes import Call
 from .moments import Rule
 from .protocols import Device, Left, Lowering, Value, Writer
 
-__all__ = ["OPERANDS", "Axes", "Element", "Function", "KernelEquation"]
+__all__ = ["OPERANDS", "Axes", "Element", "Example", "Function", "KernelEquation", "Yield"]
 
 Axes: TypeAlias = Literal["none", "kept", "removed", "exchanged", "made", "joined", "moved"]
 Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
@@ -45,6 +45,10 @@ class KernelEquation:
     holds: Callable[[Mapping[str, Any]], bool] = field(default=lambda numbers: True, compare=False)
 
 
+SHOWN = ((-1.0, 0.5, 2.0), (2.0, 0.5, 1.0), (3.0, 0.0, 1.0))
+"""The operands of a generated example, in order; functions that require positive numbers start at the second."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A layer that demonstrates a function.
@@ -59,12 +63,8 @@ class Example:
 
     @staticmethod
     def of(equation: str, **given: Any) -> Example:
-        """An example with its tensors and sizes as keywords."""
-        return Example(equation, tuple(given.items()))
-
-
-SHOWN = ((-1.0, 0.5, 2.0), (2.0, 0.5, 1.0), (3.0, 0.0, 1.0))
-"""The operands of a generated example, in order; functions that require positive numbers start at the second."""
+        """An example with its tensors and sizes as keywords; by default it has the tensor `a` of generated ones."""
+        return Example(equation, tuple(given.items()) or (("a", SHOWN[0]),))
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ initial states.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 from ..nodes import Call, Ref
-from .protocols import Left, Lowering, Value, Writer, extent, layout_of, left_of, sizes_of
+from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
 from .record import Element, Function
 
 __all__ = ["GRU_ALONG", "LSTM_ALONG", "RELU_ALONG", "ROWS", "TANH_ALONG"]
@@ -22,8 +23,7 @@ __all__ = ["GRU_ALONG", "LSTM_ALONG", "RELU_ALONG", "ROWS", "TANH_ALONG"]
 Axes = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """The axes of a call: of the input, the gates, the state that they read and the state that they compute.
 
     Attributes:
@@ -44,18 +44,19 @@ class _Form:
         """Classifies each axis by the operands that have it."""
         x, w, u, state, *_ = layouts
         return _Form(
-            tuple(axis for axis in x if axis not in w and axis not in state),
-            tuple(axis for axis in x if axis in state),
-            tuple(axis for axis in x if axis in w),
-            tuple(axis for axis in w if axis not in x),
-            tuple(axis for axis in u if axis not in w),
-            tuple(axis for axis in state if axis not in x),
+            common(x, but=(w, state)),
+            common(x, state),
+            common(x, w),
+            common(w, but=(x,)),
+            common(u, but=(w,)),
+            common(state, but=(x,)),
         )
 
-    def operands(self, number: int, states: int) -> list[list[Axes]]:
-        """The dimensions of each operand, given the number of operands and how many of them are states."""
+    def operands(self, call: Call) -> list[list[Axes]]:
+        """The dimensions of each operand."""
+        states = 2 if call.function == LSTM_ALONG.name else 1
         first = [[self.along, self.batch, self.given], [self.gates, self.given], [self.gates, self.read]]
-        biases = number - len(first) - states
+        biases = len(call.arguments) - len(first) - states
         return [*first, *[[self.batch, self.made]] * states, *[[self.gates]] * biases]
 
     @property
@@ -64,47 +65,33 @@ class _Form:
         return [self.along, self.batch, self.made]
 
 
-def _states(call: Call) -> int:
-    return 2 if call.function == LSTM_ALONG.name else 1
-
-
 def _through(layouts: Sequence[Axes]) -> Axes:
     """All axes except those of the batch."""
-    form = _Form.of(layouts)
-    return (*form.along, *form.given, *form.gates, *form.read, *form.made)
+    return tuple(itertools.chain(*_Form.of(layouts)._replace(batch=())))
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
     """Lowers a cell to a step: one product for all positions, one for each, and pointwise work in the cache."""
     values = [lowering.convert(lowering.lower(each), Element.NUMBER) for each in call.arguments]
     form = _Form.of([each.layout for each in values])
-    groups = form.operands(len(values), _states(call))
-    values = [lowering.grouped(each, group) for each, group in zip(values, groups, strict=True)]
-    sizes = sizes_of(values)
-    along, batch, given, gates, read, made = (
-        lowering.count(sizes, group)
-        for group in (form.along, form.batch, form.given, form.gates, form.read, form.made)
-    )
-    profile, size = lowering.profile, lowering.itemsize
+    values = [lowering.grouped(*each) for each in zip(values, form.operands(call), strict=True)]
+    along, batch, given, gates, read, made = map(lowering.count, form)
+    profile, size, sizes = lowering.profile, lowering.itemsize, sizes_of(values)
     seconds = profile.matmul(1, along * batch, gates, given, size)
     seconds += along * profile.matmul(1, batch, gates, read, size)
     written = size * along * batch * made
     seconds += profile.pointwise(size * along * batch * (gates + made), written)
     positions = extent(sizes, (*form.along, *form.batch, *form.gates))
     flops = 2 * positions * (extent(sizes, form.given) + extent(sizes, form.read))
-    left = left_of(form.result)
     right = replace(call, arguments=tuple(each.ref for each in values))
-    return lowering.emit(left, right, values, sizes, Element.NUMBER, seconds=seconds, flops=flops)
+    return lowering.emit(left_of(form.result), right, values, Element.NUMBER, seconds=seconds, flops=flops)
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """The call with its operands in order, in the dimensions that the kernel requires."""
     refs = cast("tuple[Ref, ...]", call.arguments)
     form = _Form.of([layout_of(each) for each in refs])
-    texts = [
-        writer.view(ref, groups, ones=True)
-        for ref, groups in zip(refs, form.operands(len(refs), _states(call)), strict=True)
-    ]
+    texts = [writer.view(*each, ones=True) for each in zip(refs, form.operands(call), strict=True)]
     text = writer.op(call.function, ", ".join(texts), **writer.options(call))
     return text if all(form.result) else writer.reshaped(text, left)
 

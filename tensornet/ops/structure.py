@@ -46,7 +46,7 @@ def _made(lowering: Lowering, call: Call, values: Sequence[Value], element: Elem
     (axis,) = call.axes
     left = (*(entry for each in values for entry in each.layout), axis)
     right = replace(call, arguments=tuple(each.ref for each in values))
-    return lowering.emit(left, right, values, {axis: lowering.size(axis)}, element)
+    return lowering.emit(left, right, values, element)
 
 
 def _cuts_off(call: Call) -> bool:

@@ -19,9 +19,8 @@ from ..ir.build import number
 from ..ir.node import Node, Operand, along, axes_of, substitute
 from ..ir.positions import apart, applied
 from ..language.expression import Call, Expression, Literal, Ref, product_of, sum_of
-from ..ops.along_axes import RECUR
+from ..ops.along_axes import CUMSUM, PREVIOUS, RECUR
 from ..ops.pointwise import EQUAL, WHERE
-from ..ops.scan import CUMSUM, PREVIOUS
 from ..ops.structure import INDEX
 from ..ops.table import CONVERSIONS, Element
 from ..sizes import evaluate

@@ -20,7 +20,7 @@ from ..ir.build import concatenated, leaf, node, number
 from ..ir.equations import MADE
 from ..ir.function import over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
-from ..ops.scan import PREVIOUS
+from ..ops.along_axes import PREVIOUS
 from ..sizes import evaluate
 from .components import Block, Component, Components, is_sized, numbered
 from .cut import cut

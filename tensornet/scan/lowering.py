@@ -23,7 +23,7 @@ from ..graph.shape_inference import Axis as NamedAxis
 from ..ir.build import leaf, node
 from ..ir.equations import reads_of
 from ..ir.node import Node, Operand, along, axes_of
-from ..ops.scan import PREVIOUS
+from ..ops.along_axes import PREVIOUS
 from ..ops.table import FUNCTIONS
 from .components import Block, Component, Components, numbered
 from .cut import cut

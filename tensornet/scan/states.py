@@ -29,7 +29,7 @@ from ..language.expression import (
     rename,
     transform,
 )
-from ..ops.scan import PREVIOUS
+from ..ops.along_axes import PREVIOUS
 from ..ops.structure import CONCAT, PAD
 
 __all__ = ["moved", "states_of", "with_states"]
