@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ..frontend.instantiate import of_tensors_named
-from ..graph.graph import Apply, Graph, reads
+from ..graph.graph import Apply, Graph, of_tensors_named, reads
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..ir.build import leaf

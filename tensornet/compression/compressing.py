@@ -14,7 +14,7 @@ from ..fitting.metrics import DAMPING
 from ..fitting.weights import fit
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
-from ..graph.match_names import told_by
+from ..graph.leaves import told_by
 from ..language.expression import Ref, axes_of_index
 from ..planning.planner import NOMINAL, whole_sizes
 from ..protocol import Backend, backend_of, load_backend

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import EquationError
-from ..frontend.instantiate import of_tensors_named
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_tensors_named
 from ..graph.leaves import Constant, Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.graph import Apply, Graph
+from ..graph.graph import Apply, Graph, of_tensors_named
 from ..graph.shape_inference import Axis, Dim
 from ..graph.unify import Unifier
 from ..language.equation import Equation, renamed_axes, spoken_sizes
-from ..language.expression import ELLIPSIS, fresh, rename_tensors, sized_by_name
+from ..language.expression import ELLIPSIS, fresh, sized_by_name
 from ..language.index_forms import expand_ellipsis, expand_index
 from ..sizes import put_in, size_names, symbol
 
-__all__ = ["Sizes", "instance", "names_of_sizes", "of_tensors_named", "written_out"]
+__all__ = ["Sizes", "instance", "names_of_sizes", "written_out"]
 
 Sizes = tuple[tuple[str, Any], ...]
 """Names of sizes, and their values: integers, or expressions in other names."""
@@ -148,15 +148,6 @@ def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[
         names[name] = fresh(name, taken)
         taken.add(names[name])
     return names
-
-
-def of_tensors_named(item: Equation | Apply, names: Mapping[str, str]) -> Equation | Apply:
-    """The equation or call with its tensors renamed."""
-    if isinstance(item, Equation):
-        name = names.get(item.name, item.name)
-        return replace(item, name=name, right=rename_tensors(item.right, names))
-    operands, results = (tuple(names.get(each, each) for each in of) for of in (item.operands, item.results))
-    return replace(item, operands=operands, results=results)
 
 
 class _Simultaneous(Unifier):

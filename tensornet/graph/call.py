@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..codec import document
 from ..language.expression import fresh
 from ..sizes import is_name
 from .leaves import Leaf
-from .shape_inference import Axis
+from .shape_inference import Axis, Dim
 
-__all__ = ["Along", "called_last", "calls_late", "names_of_blocks", "scoped", "shown_call", "told_apart"]
+__all__ = ["Along", "Called", "called_last", "names_of_blocks", "scoped", "shown_call", "told_apart"]
 
 T = TypeVar("T")
 
 
-class Owner(Protocol):
-    """A call, which has leaves of its own."""
+class Called(Protocol):
+    """A call of a block, as the modules below that of the graph know it."""
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensors that it defines."""
+
+    def names(self) -> dict[str, str]:
+        """The caller's name of each tensor that it reads, by its name in the block."""
 
     def leaves(self) -> Iterator[Leaf]:
         """Its parameters and constants, under their names in the caller."""
+
+    def returned(self, bound: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+        """Its results and their dimensions in the caller's sizes; `bound` holds those that have a value there."""
 
 
 @document()
@@ -78,37 +88,16 @@ def names_of_blocks(scopes: Iterable[tuple[T, str]], taken: Iterable[str]) -> di
     return names
 
 
-def told_apart(leaves: Iterable[Leaf], calls: Sequence[Owner]) -> tuple[Leaf, ...]:
+def told_apart(leaves: Iterable[Leaf], calls: Sequence[Called]) -> tuple[Leaf, ...]:
     """The leaves that no call declares, or that a call declares differently."""
     told = {leaf.name: leaf for call in reversed(calls) for leaf in call.leaves()}
     return tuple(leaf for leaf in leaves if told.get(leaf.name) != leaf)
 
 
-def called_last(own: Iterable[Leaf], calls: Iterable[Owner]) -> tuple[Leaf, ...]:
+def called_last(own: Iterable[Leaf], calls: Iterable[Called]) -> tuple[Leaf, ...]:
     """The leaves of a graph in the order of its text: its own leaves first, then those of its calls."""
     found = {leaf.name: leaf for leaf in own}
     for call in calls:
         for leaf in call.leaves():
             found.setdefault(leaf.name, leaf)
     return tuple(found.values())
-
-
-def calls_late(
-    items: Sequence[T], before: Callable[[T], Iterable[T]], is_call: Callable[[T], bool]
-) -> Iterator[T]:
-    """Items in a topological order: each after its predecessors, otherwise as given. Calls keep their order. A call
-    moves up only if an item needs it, so calls at the end of `items` come as late as possible."""
-    calls, done = [each for each in items if is_call(each)], set[int]()
-    waiting = [*items][::-1]
-    while waiting:
-        last = waiting[-1]
-        missing = next((each for each in before(last) if id(each) not in done), None)
-        if missing is None or id(last) in done:
-            waiting.pop()
-            if id(last) not in done:
-                done.add(id(last))
-                yield last
-        elif is_call(missing):
-            waiting.append(next(call for call in calls if id(call) not in done))
-        else:
-            waiting.append(missing)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Equation
 from ..language.expression import Size
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import LARGEST, evaluate, size_names
+from .call import Called
 from .leaves import Leaf
 from .recurrences import early, late
 from .shape_inference import Dim, dim_size
@@ -17,19 +18,8 @@ from .shape_inference import Dim, dim_size
 __all__ = ["check_names", "check_size", "check_sizes", "check_spoken"]
 
 
-class Reader(Protocol):
-    """A call, which reads tensors and defines others."""
-
-    @property
-    def defines(self) -> tuple[str, ...]:
-        """The tensors that it defines."""
-
-    def names(self) -> dict[str, str]:
-        """The caller's name of each tensor that it reads, by its name in the block."""
-
-
 @told_in("names")
-def check_names(leaves: Iterable[Leaf], body: Sequence[Equation | Reader], outputs: Collection[str]) -> None:
+def check_names(leaves: Iterable[Leaf], body: Sequence[Equation | Called], outputs: Collection[str]) -> None:
     """Raises an error if a name is declared or defined twice, or read before it is defined, or an output is missing."""
     known: set[str] = set()
     for name in [leaf.name for leaf in leaves]:
@@ -56,7 +46,7 @@ def check_names(leaves: Iterable[Leaf], body: Sequence[Equation | Reader], outpu
         raise EquationError("there is no equation, so nothing comes out", fix="write y[b] = x[b,i]")
 
 
-def _read_first(item: Equation | Reader) -> Iterator[tuple[str, Place | None]]:
+def _read_first(item: Equation | Called) -> Iterator[tuple[str, Place | None]]:
     """The tensors that an equation or a call reads, and where; without reads at other positions of a recurrence."""
     if isinstance(item, Equation):
         yield from ((ref.name, ref.place) for ref in early(item))

@@ -15,7 +15,6 @@ sizes, the axis gets a number.
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import json
 import textwrap
@@ -33,7 +32,6 @@ from ..language.expression import (
     Expression,
     Ref,
     Size,
-    axes_of_index,
     check_numbers,
     fresh,
     is_computed_index,
@@ -47,12 +45,30 @@ from ..protocol import reader_of
 from ..sizes import are_equal, as_size, evaluate, name_of, put_in, size_names, symbol
 from .call import Along, called_last, names_of_blocks, scoped, shown_call, told_apart
 from .checks import check_names, check_size, check_sizes, check_spoken
-from .leaves import Constant, Leaf
-from .recurrence_shapes import dims_of_recurrences
-from .recurrences import Recurrence, read_later, recurrences
-from .shape_inference import Axis, Dim, Scope, dim_size, disagreement, result_dims, scope_of
+from .leaves import Constant, Leaf, told_by
+from .recurrences import Recurrence, dims_of_recurrences, read_later, recurrences
+from .shape_inference import (
+    Dim,
+    Scope,
+    dim_size,
+    disagreement,
+    resized,
+    result_dims,
+    scope_of,
+    size_names_of,
+)
 
-__all__ = ["FORMAT", "VERSION", "Apply", "Graph", "given_to", "inlined", "of_graph", "reads"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "Apply",
+    "Graph",
+    "given_to",
+    "inlined",
+    "of_graph",
+    "of_tensors_named",
+    "reads",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -178,9 +194,9 @@ class Graph:
         """The calls of blocks."""
         return tuple(item for item in self.body if isinstance(item, Apply))
 
-    def parts(self) -> Iterator[Graph]:
+    def parts(self) -> tuple[Graph, ...]:
         """The graph and every block called in it, at any depth, each once."""
-        yield from self._parts
+        return self._parts
 
     @functools.cached_property
     def _parts(self) -> tuple[Graph, ...]:
@@ -210,7 +226,7 @@ class Graph:
     def by_name(self) -> frozenset[str]:
         """The axes sized by their names, as no tensor sizes them in some equation, or only recurrent tensors do."""
         found = {name for equation in self.own for name in sized_by_name(equation.right)}
-        told = {name for leaf in self.leaves for size in leaf.shape for name in size_names(size)}
+        told = size_names_of(dim for leaf in self.leaves for dim in leaf.dims)
         for name in (name for group in self.recurrences for name in group.names):
             axes = (axis for dim in self.named[name] for axis in dim)
             found.update(
@@ -276,11 +292,7 @@ class Graph:
     @functools.cached_property
     def open_sizes(self) -> tuple[str, ...]:
         """The names of the sizes that are still open, sorted."""
-        names: set[str] = set()
-        for dims in self.named.values():
-            for dim in dims:
-                for axis in dim:
-                    names.update(size_names(axis.size))
+        names = size_names_of(dim for dims in self.named.values() for dim in dims)
         for equation in self.own:
             names.update(spoken_sizes(equation))
             for part in equation.parts:
@@ -315,18 +327,11 @@ class Graph:
     def _size_lines(self) -> dict[str, Any]:
         """The sizes that have a value, and those that equations mention and no axis is named after. Without a line
         of their own, the latter would be parsed as parameters."""
-        spoken = set[str]()
+        parts = [part for equation in self.own for part in equation.parts]
         axes = {axis.name for leaf in self._declared() for dim in leaf.dims for axis in dim}
-        for equation in self.own:
-            axes.update(axes_of_index(equation.left))
-            for part in equation.parts:
-                match part:
-                    case Size(axis):
-                        spoken.add(axis)
-                    case Ref(_, index):
-                        axes.update(axes_of_index(index))
-                    case Call(axes=over):
-                        axes.update(over)
+        axes.update(*(equation.axes for equation in self.own))
+        axes.update(*(part.axes for part in parts if isinstance(part, Call)))
+        spoken = {part.axis for part in parts if isinstance(part, Size)}
         return {**{name: name for name in sorted(spoken - axes)}, **self.bound}
 
     def _declared(self) -> tuple[Leaf, ...]:
@@ -502,25 +507,11 @@ class Graph:
             >>> layer.select("h y").outputs
             ('h', 'y')
         """
-        wanted = outputs.replace(",", " ").split() if isinstance(outputs, str) else outputs
-        if (
-            not isinstance(wanted, Sequence)
-            or not all(isinstance(each, str) for each in wanted)
-            or not wanted
-        ):
-            raise EquationError(f"outputs are names, not {outputs!r}", fix='write "h y" or ["h", "y"]')
         names = dict.fromkeys([*(equation.name for equation in self.equations), *self.outputs])
-        found: dict[str, None] = {}
-        for pattern in wanted:
-            matches = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
-            if not matches:
-                few = f"{', '.join(list(names)[-12:])}{' at the end' if len(names) > 12 else ''}"
-                fix = f"{near(pattern, names)}there are {few}"
-                raise EquationError(f"'{pattern}' is no result of this graph", fix=fix)
-            found.update(dict.fromkeys(matches))
+        found = told_by(outputs, [*names], "result of this graph", "outputs", last=True)
         inside = [name for name in found if name not in self.named]
         opened = inlined(self, lambda call: any(name.startswith(f"{call.scope}.") for name in inside))
-        return replace(opened, outputs=tuple(found))
+        return replace(opened, outputs=found)
 
     def needed(self) -> frozenset[str]:
         """The names that the outputs depend on."""
@@ -607,7 +598,7 @@ class Apply:
         joined = len(self.results) if self.along is None else self.along.joined(len(self.results))
         for number, (output, result) in enumerate(self.made):
             dims = (*(first if number < joined else ()), *self.graph.named[output])
-            yield result, tuple(tuple(Axis(a.name, put_in(a.size, local)) for a in dim) for dim in dims)
+            yield result, resized(dims, lambda size: put_in(size, local))
 
     def bound(self, sizes: Mapping[str, int]) -> Apply:
         """The call with values for sizes that are open in its block."""
@@ -630,6 +621,15 @@ def reads(item: Equation | Apply) -> Iterator[tuple[str, Place | None]]:
 def given_to(item: Equation | Apply) -> tuple[str, ...]:
     """The tensors that an equation reads, or that a call is given."""
     return item.operands if isinstance(item, Apply) else tuple(ref.name for ref in item.references)
+
+
+def of_tensors_named(item: Equation | Apply, names: Mapping[str, str]) -> Any:
+    """The equation or call with its tensors renamed."""
+    if isinstance(item, Equation):
+        right = rename_tensors(item.right, names)
+        return replace(item, name=names.get(item.name, item.name), right=right)
+    operands, results = (tuple(names.get(each, each) for each in of) for of in (item.operands, item.results))
+    return replace(item, operands=operands, results=results)
 
 
 # ---------------------------------------------------------------------------- inlining
@@ -673,20 +673,14 @@ class _Inlining:
         for name in read_later(graph.body, names):
             self._name(name, names, prefix)
         for item in graph.body:
-            if isinstance(item, Equation):
-                self._name(item.name, names, prefix)
-                moved = renamed_axes(item, axes)
-                right = rename_tensors(moved.right, names)
-                self.body.append(replace(moved, name=names[item.name], right=right))
-                continue
-            for name in item.results:
+            for name in item.defines:
                 self._name(name, names, prefix)
-            operands, results = ([names[each] for each in of] for of in (item.operands, item.results))
-            call = replace(
-                item, operands=tuple(operands), results=tuple(results), scope=scoped(prefix, item.scope)
-            )
+            if isinstance(item, Equation):
+                self.body.append(of_tensors_named(renamed_axes(item, axes), names))
+                continue
+            call = replace(of_tensors_named(item, names), scope=scoped(prefix, item.scope))
             if self.chosen(call):
-                self._open(call, dict(zip(item.results, results, strict=True)), names)
+                self._open(call, item.results, names)
             else:
                 self.body.append(call)
 
@@ -695,10 +689,10 @@ class _Inlining:
             names[name] = fresh(scoped(prefix, name), self.taken)
             self.taken.add(names[name])
 
-    def _open(self, call: Apply, results: Mapping[str, str], names: dict[str, str]) -> None:
+    def _open(self, call: Apply, results: tuple[str, ...], names: dict[str, str]) -> None:
         """Inlines a call. A tensor that the block only passes through keeps its name in the caller."""
         block, inner = call.graph, call.names()
-        for output, (local, name) in zip(block.outputs, results.items(), strict=True):
+        for output, local, name in zip(block.outputs, results, call.results, strict=True):
             if output in inner:
                 names[local] = inner[output]
             else:
@@ -726,7 +720,7 @@ def _outer_sizes(graph: Graph) -> set[str]:
     for part in graph.parts():
         own = part.by_name & set(part.bound)
         for leaf in part.leaves:
-            names.update(name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
+            names.update(size_names_of(leaf.dims))
         for equation in part.own:
             names.update({*spoken_sizes(equation), *sized_by_name(equation.right)} - own)
         for size in part.bound.values():

@@ -1,11 +1,12 @@
-"""Leaves: inputs, parameters and constants."""
+"""Leaves: inputs, parameters and constants, and their selection by patterns of names."""
 
 from __future__ import annotations
 
 import base64
+import fnmatch
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Annotated, Any
@@ -17,7 +18,7 @@ from ..language.grammar import NAMED, STARTS, WORDS
 from ..ops.table import Element
 from .shape_inference import Dim, dim_size
 
-__all__ = ["Constant", "Leaf", "start_of"]
+__all__ = ["Constant", "Leaf", "start_of", "told_by"]
 
 
 @document()
@@ -141,3 +142,42 @@ def start_of(name: str, value: Any) -> tuple[str, float] | Constant:
         fix = f"{meant}give a standard deviation, an array, or one of {WORDS}"
         raise EquationError(f"init of '{name}' is {value!r}", fix=fix)
     return "std", float(value)
+
+
+# ---------------------------------------------------------------------------- name matching
+
+
+def told_by(
+    names: str | Sequence[str], known: Sequence[str], one: str, all_of_them: str, last: bool = False
+) -> tuple[str, ...]:
+    """The names that match the patterns, in the order of the patterns, each once.
+
+    Args:
+        names: patterns of `fnmatch`, as `"encoder.* head.W"` or a list of them. `*` matches anything, dots
+            included.
+        known: the existing names; the pattern `*` may match none.
+        one, all_of_them: the singular and the plural noun for what has these names, for the error.
+        last: whether the error lists the last names.
+
+    Raises:
+        EquationError: a pattern matches nothing, or the patterns are not strings.
+    """
+    patterns = names.replace(",", " ").split() if isinstance(names, str) else names
+    if (
+        not isinstance(patterns, Sequence)
+        or not all(isinstance(each, str) for each in patterns)
+        or not patterns
+    ):
+        raise EquationError(
+            f"{all_of_them} are given by name, not {names!r}", fix='write "A B" or ["A", "B"]'
+        )
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        fitting = fnmatch.filter(known, pattern)
+        if not fitting and pattern != "*":
+            more = len(known) > 12
+            few = ", ".join(known[-12:] if last else known[:12]) or "none"
+            few += (" at the end" if last else ", …") if more else ""
+            raise EquationError(f"'{pattern}' is no {one}", fix=f"{near(pattern, known)}there are {few}")
+        found.update(dict.fromkeys(fitting))
+    return tuple(found)

@@ -11,8 +11,9 @@ along that axis at each position of the first.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -30,10 +31,16 @@ from ..language.expression import (
     transform,
 )
 from ..ops.along_axes import STEPS
+from ..sizes import invert_size, size_names, symbol, terms_of
+from .call import Called
+from .leaves import Leaf
+from .shape_inference import Axis, Dim, Scope, scope_of
+from .unify import Unifier
 
 __all__ = [
     "Recurrence",
-    "strongly_connected",
+    "calls_late",
+    "dims_of_recurrences",
     "early",
     "in_order",
     "is_step",
@@ -41,10 +48,11 @@ __all__ = [
     "read_directly",
     "read_later",
     "recurrences",
-    "steps_of",
+    "strongly_connected",
 ]
 
-T = TypeVar("T", bound=Hashable)
+T = TypeVar("T")
+N = TypeVar("N", bound=Hashable)
 
 _STEP_OF = {name: step for step, name in STEPS.items()}
 
@@ -73,26 +81,25 @@ class Recurrence:
         (equation,) = (each for each in self.equations if each.name == name)
         return equation.left.index(self.labels[name])
 
-    def without(self, name: str, index: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The index of a tensor that they define, without the axis."""
-        at = self.dimension(name)
-        return index[:at] + index[at + 1 :]
-
 
 def is_step(part: Expression) -> bool:
     """Whether a part of an expression reads another position."""
     return isinstance(part, Call) and part.function in _STEP_OF
 
 
+def _below(step: Expression) -> tuple[Expression, list[Expression]]:
+    """What nested steps in one direction read, and their starts."""
+    inner, starts = step, list[Expression]()
+    while isinstance(inner, Call) and isinstance(step, Call) and inner.function == step.function:
+        starts += inner.arguments[1:]
+        inner = inner.arguments[0]
+    return inner, starts
+
+
 def late(equation: Equation) -> Iterator[Ref]:
     """The tensors that an equation reads at another position, which may be defined below."""
-    for part in _outer(equation):
-        if isinstance(part, Call) and part.function in _STEP_OF:
-            inner: Expression = part
-            while isinstance(inner, Call) and inner.function == part.function:
-                inner = inner.arguments[0]
-            if isinstance(inner, Ref):
-                yield inner
+    found = (_below(part)[0] for part in _outer(equation) if is_step(part))
+    return (inner for inner in found if isinstance(inner, Ref))
 
 
 def _outer(equation: Equation) -> Iterator[Expression]:
@@ -104,14 +111,11 @@ def _outer(equation: Equation) -> Iterator[Expression]:
     while waiting:
         part = waiting.pop()
         yield part
-        if isinstance(part, Call) and part.function in _STEP_OF:
-            inner: Expression = part
-            while isinstance(inner, Call) and inner.function == part.function:
-                waiting.extend(inner.arguments[1:])
-                inner = inner.arguments[0]
-            waiting.extend([inner] if not isinstance(inner, Ref) else parts_of(inner))
+        if is_step(part):
+            inner, starts = _below(part)
+            waiting += [*starts, *(parts_of(inner) if isinstance(inner, Ref) else (inner,))]
         else:
-            waiting.extend(parts_of(part))
+            waiting += parts_of(part)
 
 
 def early(equation: Equation) -> Iterator[Ref]:
@@ -133,41 +137,48 @@ def read_later(body: Iterable[Any], known: Iterable[str]) -> Iterator[str]:
         there.update(item.defines)
 
 
-def strongly_connected(reads: Mapping[T, Iterable[T]]) -> Iterator[tuple[T, ...]]:
-    """The strongly connected components, each after the components that it reads (Tarjan 1972).
+# ---------------------------------------------------------------------------- topological orders
+
+
+def _postorder(roots: Iterable[T], before: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """Depth-first postorder: the roots, each after what must come before it, as far as that forms no cycle."""
+    entered = set[int]()
+    waiting: list[tuple[T | None, Iterator[T]]] = [(None, iter(roots))]
+    while waiting:
+        item, others = waiting[-1]
+        other = next((each for each in others if id(each) not in entered), None)
+        if other is not None:
+            entered.add(id(other))
+            waiting.append((other, iter(before(other))))
+        else:
+            waiting.pop()
+            if item is not None:
+                yield item
+
+
+def strongly_connected(reads: Mapping[N, Iterable[N]]) -> Iterator[tuple[N, ...]]:
+    """The strongly connected components, each after the components that it reads (Kosaraju; Sharir 1981).
 
     Args:
         reads: names, and the names that each of them reads.
     """
-    numbers, lows, path, on_path = dict[T, int](), dict[T, int](), list[T](), set[T]()
-    for root in reads:
-        if root in numbers:
-            continue
-        waiting: list[tuple[T, Iterator[T]]] = []
-
-        def enter(name: T) -> None:
-            numbers[name] = lows[name] = len(numbers)
-            path.append(name)
-            on_path.add(name)
-            waiting.append((name, iter([each for each in reads[name] if each in reads])))  # noqa: B023
-
-        enter(root)
-        while waiting:
-            name, others = waiting[-1]
-            other = next(others, None)
-            if other is None:
-                waiting.pop()
-                if waiting:
-                    lows[waiting[-1][0]] = min(lows[waiting[-1][0]], lows[name])
-                if lows[name] == numbers[name]:
-                    at = path.index(name)
-                    group, path[at:] = path[at:], []
-                    on_path.difference_update(group)
-                    yield tuple(group)
-            elif other not in numbers:
-                enter(other)
-            elif other in on_path:
-                lows[name] = min(lows[name], numbers[other])
+    names = {name: name for name in reads}
+    readers: dict[N, list[N]] = {name: [] for name in reads}
+    for name, others in reads.items():
+        for each in others:
+            if each in readers:
+                readers[each].append(name)
+    found, done = list[tuple[N, ...]](), set[N]()
+    last_first = [*_postorder(names, lambda name: [names[each] for each in reads[name] if each in names])]
+    for root in reversed(last_first):
+        group = [root] if root not in done else []
+        done.add(root)
+        for each in group:  # it grows
+            new = [reader for reader in readers[each] if reader not in done]
+            done.update(new)
+            group += new
+        found += [tuple(group)] if group else []
+    return reversed(found)
 
 
 def in_order(body: Iterable[Any], groups: Iterable[Recurrence]) -> Iterator[Any]:
@@ -181,20 +192,23 @@ def in_order(body: Iterable[Any], groups: Iterable[Recurrence]) -> Iterator[Any]
     units: dict[str, Any] = {}
     for item in body:
         units.update(dict.fromkeys(item.defines, round_about.get(item.defines[0], item)))
-    done: set[int] = set()
-    for root in units.values():
-        waiting = [root]
-        while waiting:
-            unit = waiting[-1]
-            missing = [units[name] for name in _read_by(unit) if name in units]
-            missing = [each for each in missing if each is not unit and id(each) not in done]
-            if id(unit) in done or not missing:
-                waiting.pop()
-                if id(unit) not in done:
-                    done.add(id(unit))
-                    yield unit
-            else:
-                waiting.append(missing[0])
+    return _postorder(units.values(), lambda unit: [units[name] for name in _read_by(unit) if name in units])
+
+
+def calls_late(
+    items: Sequence[T], before: Callable[[T], Iterable[T]], is_call: Callable[[T], bool]
+) -> Iterator[T]:
+    """Items in a topological order: each after its predecessors, otherwise as given. Calls keep their order. A call
+    moves up only if an item needs it, so calls at the end of `items` come as late as possible."""
+    calls = [each for each in items if is_call(each)]
+    previous = {id(call): other for other, call in itertools.pairwise(calls)}
+
+    def first(item: T) -> Iterator[T]:
+        if id(item) in previous:
+            yield previous[id(item)]
+        yield from before(item)
+
+    return _postorder(items, first)
 
 
 def _read_by(unit: Any) -> Iterator[str]:
@@ -214,7 +228,7 @@ def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
         EquationError: tensors form a cycle other than along one axis, in one direction.
     """
     by_name = {each.name: each for each in equations}
-    reads = {each.name: {ref.name for ref in each.references} for each in equations}
+    reads = {each.name: dict.fromkeys(ref.name for ref in each.references) for each in equations}
     found = []
     for group in strongly_connected(reads):
         if len(group) > 1 or group[0] in reads[group[0]]:
@@ -226,7 +240,7 @@ def recurrences(equations: Sequence[Equation]) -> tuple[Recurrence, ...]:
 def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> Recurrence:
     """Equations that form a cycle, as one recurrence."""
     names = {each.name for each in group}
-    found = [(each, step) for each in group for step, ref in steps_of(each) if ref.name in names]
+    found = [(each, step) for each in group for step, ref in _steps_of(each) if ref.name in names]
     labels = dict[str, str]()
     for each, step in found:
         if each.name not in labels:
@@ -249,13 +263,11 @@ def _recurrence(group: Sequence[Equation], by_name: Mapping[str, Equation]) -> R
     return Recurrence(tuple(group), labels, next(iter(steps)))
 
 
-def steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
+def _steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
     """The steps by which an equation reads tensors at other positions, each with its tensor."""
     for part in equation.parts:
-        if isinstance(part, Call) and part.function in _STEP_OF:
-            inner: Expression = part
-            while isinstance(inner, Call) and inner.function == part.function:
-                inner = inner.arguments[0]
+        if isinstance(part, Call) and is_step(part):
+            inner, _ = _below(part)
             if isinstance(inner, Ref):
                 yield part, inner
 
@@ -324,17 +336,17 @@ _BEFORE = re.compile(r"\.before(_\d+)?$")
 def read_directly(body: Iterable[Any], outputs: Iterable[str]) -> tuple[Any, ...]:
     """Equations and calls, with tensors named `….before` inlined into their readers where no call needs them."""
     items = list(body)
-    for step in [each for each in items if isinstance(each, Equation) and _BEFORE.search(each.name)]:
-        step = next(each for each in items if each.defines == step.defines)
+    for name in [each.name for each in items if isinstance(each, Equation) and _BEFORE.search(each.name)]:
+        step = next(each for each in items if each.defines == (name,))
         equations = [each for each in items if isinstance(each, Equation)]
-        read = [ref.index for each in equations for ref in each.references if ref.name == step.name]
+        read = [ref.index for each in equations for ref in each.references if ref.name == name]
         plain = all(len({*index}) == len(index) and all(isinstance(e, str) for e in index) for index in read)
-        given = {name for each in items if not isinstance(each, Equation) for name in each.operands}
-        if plain and is_step(step.right) and step.name not in {*given, *outputs}:
-            others = [each for each in items if each is not step]
+        given = {*outputs}.union(*(each.operands for each in items if not isinstance(each, Equation)))
+        if plain and is_step(step.right) and name not in given:
             items = [
                 replace(each, right=_put(each.right, step)) if isinstance(each, Equation) else each
-                for each in others
+                for each in items
+                if each is not step
             ]
     return tuple(items)
 
@@ -344,3 +356,71 @@ def _put(part: Expression, step: Equation) -> Expression:
     if isinstance(part, Ref) and part.name == step.name:
         return rename(step.right, dict(zip(step.left, part.index, strict=True)))  # type: ignore[arg-type]
     return transform(part, lambda each: _put(each, step))
+
+
+# ---------------------------------------------------------------------------- shape inference
+
+_MARK = "@"  # no name contains it
+
+
+def dims_of_recurrences(
+    leaves: Iterable[Leaf],
+    body: Iterable[Equation | Called],
+    groups: Iterable[Recurrence],
+    bound: Mapping[str, Any],
+) -> dict[str, tuple[Dim, ...]]:
+    """The dimensions of the tensors that are recurrent or defined below their readers. An axis that nothing sizes gets
+    the size of its name.
+
+    Args:
+        leaves, body: the leaves and the body of a graph.
+        groups: its recurrences.
+        bound: the sizes that have a value.
+    """
+    body, found = list(body), _Foreseen({})
+    known = {leaf.name: leaf.dims for leaf in leaves}
+    later = {*read_later(body, known)}
+    round_about = {each.name: each for group in groups for each in group.equations}
+    round_about |= {each.name: each for each in body if isinstance(each, Equation) and each.name in later}
+    known.update({name: _marked(each, Scope()) for name, each in round_about.items()})
+    for item in body:
+        if not isinstance(item, Equation):
+            known.update(item.returned(bound))
+            continue
+        scope = scope_of(item.right, known, found.unify, bound, solves=False)
+        made = _marked(item, scope)
+        for ours, theirs in zip(made, known.get(item.name, made), strict=True):
+            for one, other in zip(ours, theirs, strict=True):
+                found.unify(one.size, other.size, one.name, None)
+        known[item.name] = made
+    return {name: tuple(map(_named, found.dims(known[name]))) for name in round_about}
+
+
+def _marked(equation: Equation, scope: Scope) -> tuple[Dim, ...]:
+    """The dimensions of an equation's result, with a marked symbol for each size that is not known yet."""
+    told = {**scope.inner, **scope.assumed, **scope.sizes}
+
+    def axis(name: str) -> Axis:
+        return Axis(name, told.get(name, symbol(f"{equation.name}{_MARK}{name}")))
+
+    return tuple(tuple(map(axis, [entry] if isinstance(entry, str) else entry)) for entry in equation.left)
+
+
+def _named(dim: Dim) -> Dim:
+    """A dimension in which an axis whose size is still marked gets the size of its name."""
+    marked = {axis.name for axis in dim if any(_MARK in name for name in size_names(axis.size))}
+    return tuple(Axis(axis.name, symbol(axis.name)) if axis.name in marked else axis for axis in dim)
+
+
+class _Foreseen(Unifier):
+    """Solves for the marked sizes only. Whether other sizes agree is checked later."""
+
+    def unify(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
+        a, difference = self.resolve(a), self.resolve(a - b)
+        for name in reversed(size_names(difference)):
+            if _MARK in name and dict(terms_of(difference)).get(((name, 1),)) in (1, -1):
+                found = invert_size(difference, name, 0)
+                if found is not None:
+                    self.solution[name] = found
+                    return self.resolve(a)
+        return a

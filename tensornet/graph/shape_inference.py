@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..codec import document
@@ -25,6 +25,7 @@ from ..language.expression import (
     product_of,
     show,
     show_entry,
+    show_index,
     sum_of,
 )
 from ..ops.table import FUNCTIONS
@@ -56,11 +57,13 @@ __all__ = [
     "componentwise",
     "dim_size",
     "index_of",
+    "resized",
     "result_dims",
     "scalar_size",
     "scope_inside",
     "scope_of",
     "size_expression",
+    "size_names_of",
 ]
 
 
@@ -87,19 +90,28 @@ def index_of(dims: tuple[Dim, ...]) -> tuple[str | tuple[str, ...], ...]:
     return tuple(dim[0].name if len(dim) == 1 else tuple(axis.name for axis in dim) for dim in dims)
 
 
+def size_names_of(dims: Iterable[Dim]) -> set[str]:
+    """The names in the sizes of dimensions."""
+    return {name for dim in dims for axis in dim for name in size_names(axis.size)}
+
+
+def resized(dims: Iterable[Dim], change: Callable[[Any], Any]) -> tuple[Dim, ...]:
+    """The dimensions, with each size of an axis changed."""
+    return tuple(tuple(Axis(axis.name, change(axis.size)) for axis in dim) for dim in dims)
+
+
 Unify: TypeAlias = "Callable[[Any, Any, str, Ref | None], Any]"
 """Decides the size of an axis that two places give; raises an error if they cannot unify."""
 
 
 @dataclass(frozen=True)
 class _Window:
-    """A dimension that is read at affine positions, with its size and the inputs of the walk that found it."""
+    """A dimension that is read at affine positions, and its size."""
 
     ref: Ref
     position: int
     positions: Affine
     size: Any
-    given: _Given
 
 
 @dataclass(frozen=True)
@@ -145,9 +157,9 @@ class Scope:
 
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
-    fitting: dict[str, list[_Fit]] = field(default_factory=dict)
-    composites: list[tuple[Ref, tuple[str, ...], Any, _Given]] = field(default_factory=list)
     inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside, which a size may mention
+    fitting: dict[str, list[_Fit]] = field(default_factory=dict)
+    composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
     windows: list[_Window] = field(default_factory=list)
 
     def __getitem__(self, axis: str) -> Any:
@@ -157,133 +169,6 @@ class Scope:
         if found is None:
             found = self.assumed.get(axis, self.inner.get(axis))
         return symbol(axis) if found is None else found
-
-    def settle(self, unify: Unify, axes: Collection[str] | None = None) -> None:
-        """Unifies each composite that names one of `axes` (or any axis) with its dimension. Windows along them get
-        the size that fits, or a smaller one that is known from elsewhere."""
-        moving, self.windows = self.windows, []
-        for window in moving:
-            for axis in window.given.told.intersection(window.positions.axes):
-                self.sizes.setdefault(axis, symbol(axis))
-        for window in moving:
-            if axes is not None and not set(axes) & set(window.positions.axes):
-                self.windows.append(window)
-            else:
-                self._fit(window)
-        for axis in tuple(self.fitting if axes is None else set(axes) & self.fitting.keys()):
-            for fit in self.fitting.pop(axis):
-                self._meet(axis, fit, unify)
-        waiting, self.composites = self.composites, []
-        for ref, names, size, given in waiting:
-            if axes is not None and not set(axes) & set(names):
-                self.composites.append((ref, names, size, given))
-            else:
-                if given.solves:
-                    self._solve(names, size, given.bound)
-                unify(size, product(self[name] for name in names), "(" + ",".join(names) + ")", ref)
-
-    def _solve(self, names: tuple[str, ...], size: Any, bound: Mapping[str, Any]) -> None:
-        """Computes the size of the only unknown part of a composite from the size of its dimension."""
-        whole, parts = evaluate(size, bound), {name: evaluate(self[name], bound) for name in names}
-        unknown = [name for name, part in parts.items() if part == symbol(name)]
-        others = [part for name, part in parts.items() if name not in unknown]
-        if len(unknown) == 1 and all(isinstance(each, int) and each for each in (whole, *others)):
-            length, left = divmod(whole, math.prod(others))
-            if not left:
-                self.sizes[unknown[0]] = length
-
-    def _meet(self, axis: str, fit: _Fit, unify: Unify) -> None:
-        """Gives an axis the size that fits, unless it is known to be shorter."""
-        window, given = fit.window, fit.window.given
-        known = self.sizes.get(axis, fit.size)
-        told, fits = (evaluate(size, given.bound) for size in (known, fit.size))
-        if isinstance(told, int) and _is_told_by_many(fits, told) and fit.step != 1:
-            needed = window.size - fit.room + larger(fit.step, -fit.step) * (told - 1)
-            unify(window.size, needed, axis, window.ref)  # it ends at the last position that is read
-        elif not isinstance(told, int) or not isinstance(fits, int) or told == fits:
-            self.tell(axis, fit.size, unify, window.ref)
-        elif told > fits:
-            raise ShapeError(
-                f"'{window.ref.name}' is read beyond its end: axis '{axis}' is {told} long, and {fits} fit",
-                window.ref.place,
-                f"pad it there first, or make '{axis}' shorter",
-            )
-        elif given.shorter is None:
-            self.tell(axis, fit.size, unify, window.ref)
-        else:
-            size, room, step = (evaluate(each, given.bound) for each in (window.size, fit.room, fit.step))
-            left = room - abs(step) * (told - 1)
-            given.shorter.append(Shorter(window.ref, window.position, size, left, step < 0))
-
-    def _moving(self, window: _Window) -> list[tuple[str, Any]]:
-        """The axes along which a window moves, with their steps."""
-        told = ((axis, scalar_size(step, self)) for axis, step in window.positions.steps)
-        return [(axis, step) for axis, step in told if step != 0]
-
-    def _fit(self, window: _Window) -> None:
-        """Adds to `fitting` how long the first axis of a window may be."""
-        ref, bound = window.ref, window.given.bound
-        moving = self._moving(window)
-        if not moving:
-            return  # it does not move, and sizes no axis
-        (axis, step), *others = moving
-        steps = [(evaluate(self[other], bound) - 1, by) for other, by in others]  # equal sizes look alike
-        before = scalar_size(window.positions.offset, self)
-        after = (
-            window.size
-            - 1
-            - before
-            - sum((last * by for last, by in steps if not _is_negative(by, bound)), 0)
-        )
-        before += sum((last * by for last, by in steps if _is_negative(by, bound)), 0)
-        if _is_negative(before, bound):
-            raise _outside(window, axis, evaluate(-before, bound), is_before=True)
-        back = _is_negative(step, bound)
-        room = before if back else after
-        if back and _is_negative(after, bound):
-            raise _outside(window, axis, evaluate(-after, bound), is_before=False)
-        size = floored(room, -step if back else step) + 1
-        there, left, by = (evaluate(each, bound) for each in (window.size, room, step))
-        beyond = 0 if others and there else -abs(by) if isinstance(by, int) else -LARGEST
-        if isinstance(left, int) and left < beyond:
-            raise ShapeError(
-                f"a window of '{ref.name}' reaches over {there - left} positions, and there are {there}",
-                ref.place,
-                "pad it there first, or make the window shorter",
-            )
-        self.fitting.setdefault(axis, []).append(_Fit(size, window, step, room))
-
-    def without(self, axes: tuple[str, ...], unify: Unify) -> Scope:
-        """The scope outside a binder of `axes`."""
-        if not axes:
-            return self
-        self.settle(unify, axes)
-        return Scope(
-            {name: size for name, size in self.sizes.items() if name not in axes},
-            {name: size for name, size in self.assumed.items() if name not in axes},
-            self.fitting,
-            self.composites,
-            {**self.inner, **{name: size for name, size in self.sizes.items() if name in axes}},
-            self.windows,
-        )
-
-    def tell(self, axis: str, size: Any, unify: Unify, origin: Ref | None) -> None:
-        """Adds the size of an axis that a tensor fixes."""
-        known = self.sizes.get(axis)
-        self.sizes[axis] = size if known is None else unify(known, size, axis, origin)
-
-    def add(self, other: Scope, unify: Unify, origin: Ref | None = None) -> None:
-        """Adds the sizes from another part of the equation."""
-        for name, size in other.sizes.items():
-            self.tell(name, size, unify, origin)
-        for name, size in other.assumed.items():
-            self.assumed.setdefault(name, size)
-        for name, size in other.inner.items():
-            self.inner.setdefault(name, size)
-        for name, fits in other.fitting.items():
-            self.fitting.setdefault(name, []).extend(fits)
-        self.composites += other.composites
-        self.windows += other.windows
 
 
 def scope_of(
@@ -307,9 +192,8 @@ def scope_of(
         shorter: a list for the windows that do not cover their dimension; without it they are an error.
         solves: whether to compute the only unknown part of a composite, for a `unify` that does not solve it.
     """
-    scope = _scope_of(expression, _Given(dims, unify, bound, told, shorter, solves))
-    scope.settle(unify)
-    return scope
+    walk = _Walk(dims, unify, bound, told, shorter, solves)
+    return walk.settled(walk.scope(expression))
 
 
 def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]) -> Scope:
@@ -331,13 +215,13 @@ def beside(scope: Scope, nearer: Scope) -> Scope:
     return Scope(
         {**scope.sizes, **nearer.sizes},
         {**scope.assumed, **nearer.assumed},
-        inner={**scope.inner, **nearer.inner},
+        {**scope.inner, **nearer.inner},
     )
 
 
 @dataclass(frozen=True)
-class _Given:
-    """The inputs of a walk over an expression; see `scope_of`."""
+class _Walk:
+    """A walk over an expression, which makes the scope of each part from those of its parts; see `scope_of`."""
 
     dims: Mapping[str, tuple[Dim, ...]]
     unify: Unify
@@ -346,114 +230,236 @@ class _Given:
     shorter: list[Shorter] | None
     solves: bool
 
+    def scope(self, expression: Expression) -> Scope:
+        """The scope of an expression, in which windows and composites may be unsettled."""
+        match expression:
+            case Ref():
+                return self._of_ref(expression)
+            case Contraction(factors, summed):
+                return self._without(self._of_all(factors), summed)
+            case Call(function, arguments, axes):
+                row = FUNCTIONS[function]
+                if row.axes == "joined":
+                    return self._of_joined(arguments, axes[0])
+                scope = self._of_all(arguments)
+                if row.resized is not None:
+                    moved = option_axes(expression)
+                    self.settled(scope, moved)
+                    for name, values in expression.options:
+                        if name in scope.sizes and name in moved:
+                            amounts = (scalar_size(value, scope) for value in values)
+                            scope.sizes[name] = row.resized(scope.sizes[name], *amounts)
+                scope = self._without(scope, row.leaves_out(axes))
+                for axis in row.makes(axes):
+                    scope.assumed.setdefault(axis, symbol(axis))
+                return scope
+        return Scope()
 
-def _scope_of(expression: Expression, given: _Given) -> Scope:
-    unify = given.unify
-    match expression:
-        case Ref():
-            return _scope_of_ref(expression, given)
-        case Contraction(factors, summed):
-            return _scope_of_all(factors, given).without(summed, unify)
-        case Call(function, arguments, axes):
-            row = FUNCTIONS[function]
-            if row.axes == "joined":
-                return _scope_of_joined(arguments, axes[0], given)
-            scope = _scope_of_all(arguments, given)
-            if row.resized is not None:
-                scope.settle(unify, option_axes(expression))
-            for name, values in expression.options:
-                if row.resized is not None and name in scope.sizes and name in option_axes(expression):
-                    amounts = (scalar_size(value, scope) for value in values)
-                    scope.sizes[name] = row.resized(scope.sizes[name], *amounts)
-            scope = scope.without(row.leaves_out(axes), unify)
-            for axis in row.makes(axes):
-                scope.assumed.setdefault(axis, symbol(axis))
-            return scope
-    return Scope()
+    def _of_all(self, parts: Sequence[Expression]) -> Scope:
+        """The common scope of several parts of an equation; numbers add nothing."""
+        found: Scope | None = None
+        for part in parts:
+            if isinstance(part, Literal | Size):
+                continue
+            scope = self.scope(part)
+            if found is None:
+                found = scope
+            else:
+                self._add(found, scope, part)
+        return Scope() if found is None else found
 
-
-def _scope_of_all(parts: Sequence[Expression], given: _Given) -> Scope:
-    """The common scope of several parts of an equation; numbers add nothing."""
-    found: Scope | None = None
-    for part in parts:
-        if isinstance(part, Literal | Size):
-            continue
-        scope = _scope_of(part, given)
-        if found is None:
-            found = scope
-        else:
-            found.add(scope, given.unify, _first_ref(part))
-    return Scope() if found is None else found
-
-
-def _first_ref(expression: Expression) -> Ref | None:
-    return expression if isinstance(expression, Ref) else None
-
-
-def _scope_of_ref(ref: Ref, given: _Given) -> Scope:
-    scope, unify, bound = Scope(), given.unify, given.bound
-    known = given.dims.get(ref.name)
-    if known is not None and len(known) != len(ref.index):
-        raise ShapeError(
-            f"'{ref.name}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
-            ref.place,
-            f"'{ref.name}' was defined as {ref.name}[{','.join(_show_dim(dim) for dim in known)}]",
-        )
-    for position, entry in enumerate(ref.index):
-        dim = known[position] if known is not None else None
-        match entry:
-            case str() if dim and (entry == ELLIPSIS) != (dim[0].name == ELLIPSIS):
-                raise EquationError(
-                    f"'{ref.name}' is read with '...' in one place, and with axes there in another",
-                    ref.place,
-                    f"write {ref.name}[{','.join(_show_dim(each) for each in known or ())}] throughout",
-                )
-            case str() if dim is not None:
-                scope.tell(entry, dim_size(dim), unify, ref)
-            case tuple() if dim is not None:
-                _tell_composite(scope, ref, entry, dim, given)
-            case Ref() | Contraction() | Call():
-                scope.add(_scope_of(entry, given), unify, _first_ref(entry))
-                window = affine(entry)
-                if dim is not None and window is not None:
-                    scope.windows.append(_Window(ref, position, window, dim_size(dim), given))
-            case int() if dim is not None:
-                size = evaluate(dim_size(dim), bound)
-                if isinstance(size, int) and not -size <= entry < size:
-                    raise ShapeError(
-                        f"index {entry} is outside '{ref.name}', whose dimension {position} has size {size}",
+    def _of_ref(self, ref: Ref) -> Scope:
+        scope, known = Scope(), self.dims.get(ref.name)
+        if known is not None and len(known) != len(ref.index):
+            raise ShapeError(
+                f"'{ref.name}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
+                ref.place,
+                f"'{ref.name}' was defined as {ref.name}[{show_index(index_of(known))}]",
+            )
+        for position, entry in enumerate(ref.index):
+            dim = known[position] if known is not None else None
+            match entry:
+                case str() if dim and (entry == ELLIPSIS) != (dim[0].name == ELLIPSIS):
+                    raise EquationError(
+                        f"'{ref.name}' is read with '...' in one place, and with axes there in another",
                         ref.place,
-                        f"use an index below {size}",
+                        f"write {ref.name}[{show_index(index_of(known or ()))}] throughout",
                     )
-    return scope
+                case str() if dim is not None:
+                    self._tell(scope, entry, dim_size(dim), ref)
+                case tuple() if dim is not None:
+                    self._tell_composite(scope, ref, entry, dim)
+                case Ref() | Contraction() | Call():
+                    self._add(scope, self.scope(entry), entry)
+                    window = affine(entry)
+                    if dim is not None and window is not None:
+                        scope.windows.append(_Window(ref, position, window, dim_size(dim)))
+                case int() if dim is not None:
+                    size = evaluate(dim_size(dim), self.bound)
+                    if isinstance(size, int) and not -size <= entry < size:
+                        raise ShapeError(
+                            f"index {entry} is outside '{ref.name}', whose dimension {position} has size {size}",
+                            ref.place,
+                            f"use an index below {size}",
+                        )
+        return scope
+
+    def _of_joined(self, arguments: tuple[Expression, ...], axis: str) -> Scope:
+        """The scope of a join. The joined axis is new: its size is the sum over the operands, 1 for one without it."""
+        scope, length = Scope(), 0
+        for argument in arguments:
+            inner = self.settled(self.scope(argument), (axis,))
+            length = length + (inner[axis] if axis in free_axes(argument) else 1)
+            self._add(scope, self._without(inner, (axis,)), argument)
+        scope.sizes[axis] = length
+        return scope
+
+    # ---- scopes
+
+    def _tell(self, scope: Scope, axis: str, size: Any, origin: Ref | None) -> None:
+        """Adds the size of an axis that a tensor fixes."""
+        known = scope.sizes.get(axis)
+        scope.sizes[axis] = size if known is None else self.unify(known, size, axis, origin)
+
+    def _tell_composite(self, scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim) -> None:
+        """Sizes a composite `(h,d)` part by part if it matches the parts of the dimension, else by the product."""
+        if componentwise(names, dim, self.bound):
+            for name, size in {name: axis.size for name, axis in zip(names, dim, strict=True)}.items():
+                self._tell(scope, name, size, ref)
+            return
+        for name in names:
+            scope.assumed.setdefault(name, symbol(name))
+        scope.composites.append((ref, names, dim_size(dim)))
+
+    def _add(self, scope: Scope, other: Scope, part: Expression) -> None:
+        """Adds the sizes from another part of the equation."""
+        for name, size in other.sizes.items():
+            self._tell(scope, name, size, part if isinstance(part, Ref) else None)
+        scope.assumed = other.assumed | scope.assumed
+        scope.inner = other.inner | scope.inner
+        for name, fits in other.fitting.items():
+            scope.fitting.setdefault(name, []).extend(fits)
+        scope.composites += other.composites
+        scope.windows += other.windows
+
+    def _without(self, scope: Scope, axes: tuple[str, ...]) -> Scope:
+        """The scope outside a binder of `axes`."""
+        if not axes:
+            return scope
+        self.settled(scope, axes)
+        gone = {name: size for name, size in scope.sizes.items() if name in axes}
+        return replace(
+            scope,
+            sizes={name: size for name, size in scope.sizes.items() if name not in axes},
+            assumed={name: size for name, size in scope.assumed.items() if name not in axes},
+            inner=scope.inner | gone,
+        )
+
+    # ---- windows and composites
+
+    def settled(self, scope: Scope, axes: Collection[str] | None = None) -> Scope:
+        """The scope, after each composite that names one of `axes` (or any axis) is unified with its dimension. Windows
+        along them get the size that fits, or a smaller one that is known from elsewhere."""
+
+        def is_due(names: Iterable[str]) -> bool:
+            return axes is None or not set(axes).isdisjoint(names)
+
+        windows, scope.windows = scope.windows, []
+        for window in windows:
+            for axis in self.told.intersection(window.positions.axes):
+                scope.sizes.setdefault(axis, symbol(axis))
+        for window in windows:
+            if is_due(window.positions.axes):
+                self._fit(scope, window)
+            else:
+                scope.windows.append(window)
+        for axis in [axis for axis in scope.fitting if is_due((axis,))]:
+            for fit in scope.fitting.pop(axis):
+                self._meet(scope, axis, fit)
+        waiting, scope.composites = scope.composites, []
+        for ref, names, size in waiting:
+            if is_due(names):
+                if self.solves:
+                    self._solve(scope, names, size)
+                self.unify(size, product(scope[name] for name in names), "(" + ",".join(names) + ")", ref)
+            else:
+                scope.composites.append((ref, names, size))
+        return scope
+
+    def _solve(self, scope: Scope, names: tuple[str, ...], size: Any) -> None:
+        """Computes the size of the only unknown part of a composite from the size of its dimension."""
+        whole, parts = self._value(size), {name: self._value(scope[name]) for name in names}
+        unknown = [name for name, part in parts.items() if part == symbol(name)]
+        others = [part for name, part in parts.items() if name not in unknown]
+        if len(unknown) == 1 and all(isinstance(each, int) and each for each in (whole, *others)):
+            length, left = divmod(whole, math.prod(others))
+            if not left:
+                scope.sizes[unknown[0]] = length
+
+    def _fit(self, scope: Scope, window: _Window) -> None:
+        """Adds to `fitting` how long the first axis of a window may be; one that does not move sizes no axis."""
+        steps = [(axis, scalar_size(step, scope)) for axis, step in window.positions.steps]
+        steps = [(axis, step) for axis, step in steps if step != 0]
+        if not steps:
+            return
+        (axis, step), *others = steps
+        first = scalar_size(window.positions.offset, scope)
+        before, after = first, window.size - 1 - first
+        for other, by in others:
+            reach = (self._value(scope[other]) - 1) * by  # equal sizes look alike
+            before, after = (before + reach, after) if self._is_negative(by) else (before, after - reach)
+        back = self._is_negative(step)
+        if self._is_negative(before):
+            raise _outside(window, axis, self._value(-before), is_before=True)
+        if back and self._is_negative(after):
+            raise _outside(window, axis, self._value(-after), is_before=False)
+        room = before if back else after
+        size = floored(room, -step if back else step) + 1
+        there, left, by = map(self._value, (window.size, room, step))
+        beyond = 0 if others and there else -abs(by) if isinstance(by, int) else -LARGEST
+        if isinstance(left, int) and left < beyond:
+            raise ShapeError(
+                f"a window of '{window.ref.name}' reaches over {there - left} positions, and there are {there}",
+                window.ref.place,
+                "pad it there first, or make the window shorter",
+            )
+        scope.fitting.setdefault(axis, []).append(_Fit(size, window, step, room))
+
+    def _meet(self, scope: Scope, axis: str, fit: _Fit) -> None:
+        """Gives an axis the size that fits, unless it is known to be shorter."""
+        window, ref = fit.window, fit.window.ref
+        told, fits = self._value(scope.sizes.get(axis, fit.size)), self._value(fit.size)
+        if isinstance(told, int) and _is_told_by_many(fits, told) and fit.step != 1:
+            needed = window.size - fit.room + larger(fit.step, -fit.step) * (told - 1)
+            self.unify(window.size, needed, axis, ref)  # it ends at the last position that is read
+        elif not isinstance(told, int) or not isinstance(fits, int) or told == fits:
+            self._tell(scope, axis, fit.size, ref)
+        elif told > fits:
+            raise ShapeError(
+                f"'{ref.name}' is read beyond its end: axis '{axis}' is {told} long, and {fits} fit",
+                ref.place,
+                f"pad it there first, or make '{axis}' shorter",
+            )
+        elif self.shorter is None:
+            self._tell(scope, axis, fit.size, ref)
+        else:
+            size, room, step = map(self._value, (window.size, fit.room, fit.step))
+            self.shorter.append(Shorter(ref, window.position, size, room - abs(step) * (told - 1), step < 0))
+
+    def _value(self, size: Any) -> Any:
+        return evaluate(size, self.bound)
+
+    def _is_negative(self, size: Any) -> bool:
+        """Whether a size is known to be below 0: a negative number, or a negative multiple of a product of sizes."""
+        value = self._value(size)
+        if isinstance(value, int):
+            return value < 0
+        return len(terms_of(value)) == 1 and terms_of(value)[0][1] < 0
 
 
 def _is_told_by_many(size: Any, observed: int) -> bool:
     """Whether several values of an open size give the observed value, as for ⌊x/3⌋."""
     return not isinstance(size, int) and solve_size(size, observed) is None
-
-
-def _is_negative(size: Any, bound: Mapping[str, Any]) -> bool:
-    """Whether a size is known to be below 0: a negative number, or a negative multiple of a product of sizes."""
-    value = evaluate(size, bound)
-    if isinstance(value, int):
-        return value < 0
-    return len(terms_of(value)) == 1 and terms_of(value)[0][1] < 0
-
-
-def _show_dim(dim: Dim) -> str:
-    return dim[0].name if len(dim) == 1 else "(" + ",".join(axis.name for axis in dim) + ")"
-
-
-def _tell_composite(scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim, given: _Given) -> None:
-    """Sizes a composite `(h,d)` part by part if it matches the parts of the dimension, else by the product."""
-    if componentwise(names, dim, given.bound):
-        for name, size in {name: axis.size for name, axis in zip(names, dim, strict=True)}.items():
-            scope.tell(name, size, given.unify, ref)
-        return
-    for name in names:
-        scope.assumed.setdefault(name, symbol(name))
-    scope.composites.append((ref, names, dim_size(dim), given))
 
 
 def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) -> bool:
@@ -462,18 +468,6 @@ def componentwise(names: tuple[str, ...], dim: Dim, bound: Mapping[str, Any]) ->
         name == axis.name or name not in bound or evaluate(bound[name], bound) == evaluate(axis.size, bound)
         for name, axis in zip(names, dim, strict=True)
     )
-
-
-def _scope_of_joined(arguments: tuple[Expression, ...], axis: str, given: _Given) -> Scope:
-    """The scope of a join. The joined axis is new: its size is the sum over the operands, 1 for one without it."""
-    scope, total = Scope(), 0
-    for argument in arguments:
-        inner = _scope_of(argument, given)
-        inner.settle(given.unify, (axis,))
-        total = total + (inner[axis] if axis in free_axes(argument) else 1)
-        scope.add(inner.without((axis,), given.unify), given.unify, _first_ref(argument))
-    scope.sizes[axis] = total
-    return scope
 
 
 def scalar_size(expression: Expression, scope: Scope) -> Any:

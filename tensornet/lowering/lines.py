@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..graph.call import calls_late
 from ..graph.graph import Apply
 from ..graph.leaves import Leaf
+from ..graph.recurrences import calls_late
 from ..graph.shape_inference import Axis, Dim, size_expression
 from ..ir import equations
 from ..ir.equations import MADE, again, hints, is_kernel, parted, size_of

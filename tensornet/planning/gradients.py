@@ -16,10 +16,9 @@ from ..contraction.layout_search import Problem
 from ..contraction.order_search import fewest_flops
 from ..device.model import DeviceProfile, default_profile
 from ..errors import EquationError
-from ..frontend.instantiate import of_tensors_named
 from ..graph.element_types import of_leaves
-from ..graph.graph import Graph, of_graph
-from ..graph.match_names import told_by
+from ..graph.graph import Graph, of_graph, of_tensors_named
+from ..graph.leaves import told_by
 from ..graph.shape_inference import dim_size
 from ..language.expression import fresh
 from ..ops.table import Element

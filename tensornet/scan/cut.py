@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..frontend.elaborate_ir import function_of, inputs_of
-from ..graph.call import calls_late
 from ..graph.element_types import of_tensors
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
-from ..graph.recurrences import is_step
+from ..graph.recurrences import calls_late, is_step
 from ..ir.function import Function
 from ..ir.names import Names
 from ..ir.node import Node

@@ -14,10 +14,9 @@ from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, near
 from ..frontend.caller_symbols import hygienic
-from ..frontend.instantiate import of_tensors_named
 from ..frontend.layers import layer
 from ..graph.call import scoped
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_tensors_named
 from ..graph.leaves import Leaf
 from ..initialization.initial_values import starts_of_weight
 from ..initialization.moments import moments_of_start

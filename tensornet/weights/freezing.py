@@ -9,8 +9,7 @@ from typing import Any
 from ..errors import ShapeError, by_name
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Apply, Graph, of_graph
-from ..graph.leaves import Constant
-from ..graph.match_names import told_by
+from ..graph.leaves import Constant, told_by
 from ..language.equation import Equation
 
 __all__ = ["freeze"]

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors import EquationError
 from ..graph.graph import Apply, Graph, given_to, inlined
-from ..graph.leaves import Leaf
-from ..graph.match_names import told_by
+from ..graph.leaves import Leaf, told_by
 from ..graph.shape_inference import Axis, Dim
 from ..language.equation import Equation, spoken_sizes
 from ..language.expression import fresh, sized_by_name

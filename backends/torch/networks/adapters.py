@@ -18,7 +18,7 @@ from tensornet.compression.levels import WEIGHT
 from tensornet.errors import EquationError
 from tensornet.frontend.layers import layer
 from tensornet.graph.graph import Graph
-from tensornet.graph.match_names import told_by
+from tensornet.graph.leaves import told_by
 from tensornet.language.expression import show_index
 from tensornet.protocol import load_backend
 from tensornet.runtime.initial_values import init

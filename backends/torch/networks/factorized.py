@@ -11,9 +11,8 @@ import torch
 
 from tensornet.compression.levels import WEIGHT
 from tensornet.errors import ShapeError
-from tensornet.frontend.instantiate import of_tensors_named
 from tensornet.frontend.layers import layer
-from tensornet.graph.graph import Graph
+from tensornet.graph.graph import Graph, of_tensors_named
 from tensornet.weights.equations import LETTERS, Modes, in_form
 from tensornet.weights.factorizations import Factor, Factored
 from tensornet.weights.ranks import Rank
