@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensornet.errors import ShapeError
-from tensornet.frontend.caller_symbols import hygienic
+from tensornet.frontend.instantiate import hygienic
 from tensornet.language.parser import read_sizes
 from tensornet.sizes import quotient
 

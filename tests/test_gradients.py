@@ -14,7 +14,7 @@ import torch
 
 import tensornet as tn
 from tensornet import models
-from tensornet.frontend.losses import ending_in
+from tensornet.frontend.composition import with_loss
 from tensornet.ops.table import FUNCTIONS
 from tensornet.planning.gradients import joint_graph
 from tensornet.protocol import Backend, backend_of, load_backend
@@ -311,7 +311,7 @@ def test_derivatives_of_derivatives() -> None:
 @pytest.mark.parametrize("name", sampled(["vit", "tensor_swin"], ["vit"]))
 def test_products_of_the_hessian_of_a_model_with_a_vector(name: str) -> None:
     graph, inputs = MODELS[name]
-    whole = ending_in(graph, tn.layer("loss = mean[b,o](y[b,o] ** 2)", inputs="y[b,o]"))
+    whole = with_loss(graph, tn.layer("loss = mean[b,o](y[b,o] ** 2)", inputs="y[b,o]"))
     (x,), parameters = inputs(np.random.default_rng(0)), parameters_of(whole)
     chosen = list(parameters)[::5]
     tangents = {name: example(*parameters[name].shape) for name in chosen}
@@ -380,7 +380,7 @@ def test_a_loss_with_its_gradients(backend: str | Backend) -> None:
     step = tn.value_and_grad(graph, loss=models.cross_entropy(), backend=backend)
     held = {name: array_of(backend, array) for name, array in parameters.items()}
     value, gradients = step(held, array_of(backend, x), array_of(backend, t))
-    whole, arrays = ending_in(graph, models.cross_entropy()), {**parameters, "x": x, "t": t}
+    whole, arrays = with_loss(graph, models.cross_entropy()), {**parameters, "x": x, "t": t}
     (expected,) = results(whole, "torch", arrays).values()
     assert float(value) == pytest.approx(float(expected), rel=1e-12)
     assert list(gradients) == list(parameters) == list(step.wrt)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.frontend.caller_symbols import hygienic
+from tensornet.frontend.instantiate import hygienic
 from tensornet.models.attention import attention
 from tensornet.sizes import as_size, floored, of_sympy, put_in, symbol
 from tests.conftest import examples

@@ -11,17 +11,18 @@ from ..errors import EquationError, ShapeError, near
 from ..graph.call import called_last, scoped
 from ..graph.graph import Graph, inlined
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis, Dim, dim_size
+from ..graph.shape_inference import Axis, Dim, dim_size, resized, size_names_of
 from ..graph.unify import Unifier
 from ..language.equation import Declaration
-from ..language.expression import fresh
+from ..language.expression import ELLIPSIS, fresh
 from ..language.parser import parse_names, read_sizes
 from ..passes.dead_code import eliminate_dead_code
-from ..sizes import evaluate, is_name, size_names, symbol
+from ..sizes import evaluate, is_name, name_of, put_in, size_names, symbol
 from .call_sizes import Matched, matched
+from .instantiate import written_out
 from .layers import layer
 
-__all__ = ["Tensor", "Trace", "model"]
+__all__ = ["Tensor", "Trace", "model", "with_loss"]
 
 _SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
@@ -156,8 +157,7 @@ class Trace:
             tuple(Axis(name, symbol(name) if size is None else size) for name, size in dim)
             for dim in declared.dims
         )
-        self.spoken.update(name for dim in dims for axis in dim for name in size_names(axis.size))
-        self.spoken.update(axis.name for dim in dims for axis in dim)
+        self.spoken.update(size_names_of(dims), (axis.name for dim in dims for axis in dim))
         return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
 
     def check_given(self) -> None:
@@ -198,7 +198,7 @@ class Trace:
 
     def _keep(self, name: str, dims: tuple[Dim, ...]) -> None:
         self.dims[name] = dims
-        self.opened.update(size for dim in dims for axis in dim for size in size_names(axis.size))
+        self.opened.update(size_names_of(dims))
 
     def open_names(self) -> set[str]:
         """The names of the sizes in use that have no value."""
@@ -212,9 +212,7 @@ class Trace:
         leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
         values = tuple(sorted(self.bound.items()))
         calls = tuple(pending.applied(self.unifier, values) for pending in self.calls)
-        names = {
-            name for leaf in leaves for dim in leaf.dims for axis in dim for name in size_names(axis.size)
-        }
+        names = size_names_of(dim for leaf in leaves for dim in leaf.dims)
         names.update(
             name for call in calls for name, size in call.graph.sizes if self.bound.get(name) == size
         )
@@ -241,3 +239,80 @@ class Trace:
             self._keep(call.results[-1], dims)
         self.calls.append(call)
         return tuple(Tensor(name, self.dims[name], self) for name in call.results)
+
+
+# ---------------------------------------------------------------------------- losses
+
+
+def with_loss(graph: Graph, loss: Graph | str | None) -> Graph:
+    """The graph with a scalar loss as its only result.
+
+    Args:
+        graph: a layer or a model.
+        loss: a graph that takes the results of `graph` and further inputs, which then follow those of `graph`;
+            or the name of a scalar that `graph` computes; or None if the loss is its only result.
+
+    Raises:
+        EquationError: the loss is not a scalar, or takes fewer inputs than there are results.
+        ShapeError: the loss does not fit the results.
+    """
+    if loss is not None and not isinstance(loss, Graph | str):
+        fix = "write it as equations: tensornet.layer(…)"
+        raise EquationError(f"a loss is a graph, or the name of a number, not {loss!r}", fix=fix)
+    if isinstance(loss, str):
+        graph = graph.select(loss)
+    found = _ending_in(graph, loss) if isinstance(loss, Graph) else graph
+    if len(found.outputs) != 1 or found.named[found.outputs[0]]:
+        known = ", ".join(f"{name} with {len(found.named[name])} axes" for name in found.outputs)
+        fix = "give loss= a graph with one number as its result, or the name of one"
+        raise EquationError(f"the loss must be a single number, and the results are {known}", fix=fix)
+    return found
+
+
+def _ending_in(graph: Graph, loss: Graph) -> Graph:
+    """A graph followed by a loss, which takes its results and then inputs of its own."""
+    count, results = len(graph.inputs), len(graph.outputs)
+    if len(loss.inputs) < results:
+        told = ", ".join(leaf.name for leaf in loss.inputs) or "none"
+        raise EquationError(
+            f"the loss takes {len(loss.inputs)} input(s) ({told}), and there are {results} result(s)",
+            fix=f"give it an input for each result, or select some of {', '.join(graph.outputs)}: graph.select(…)",
+        )
+
+    lead = _leading(graph, loss)
+    sizes = _sizes_of(graph, loss, lead)
+    inputs = [replace(leaf, dims=written_out(leaf.dims, lead)) for leaf in graph.inputs]
+    taken = {leaf.name for leaf in inputs}
+    for leaf in loss.inputs[results:]:
+        dims = resized(leaf.dims, lambda size: put_in(size, sizes))
+        inputs.append(replace(leaf, name=fresh(leaf.name, taken), dims=dims))
+        taken.add(inputs[-1].name)
+    spoken = size_names_of(dim for leaf in inputs for dim in leaf.dims)
+    known = {name: size for name, size in graph.sizes if name in spoken}
+    trace = Trace(known)
+    declared = parse_names([str(leaf).removesuffix(": input") for leaf in inputs], "input")
+    tensors = tuple(map(trace.input, declared))
+    given = trace.call(graph, tensors[:count], "")
+    scope = "loss" if loss.parameters or loss.constants else ""
+    found = trace.call(loss, (*given, *tensors[count:]), scope)
+    return trace.graph(tuple(each.name for each in found))
+
+
+def _leading(graph: Graph, loss: Graph) -> tuple[Axis, ...]:
+    """The axes that `...` stands for in the graph, given how the loss reads its first result."""
+    dims = graph.named[graph.outputs[0]]
+    if not any(dim[0].name == ELLIPSIS for dim in dims if dim):
+        return ()
+    axes = [dim[0].name for dim in loss.inputs[0].dims]
+    return tuple(Axis(name, symbol(name)) for name in axes[: len(axes) - len(dims) + 1])
+
+
+def _sizes_of(graph: Graph, loss: Graph, lead: tuple[Axis, ...]) -> dict[str, Any]:
+    """The open sizes of the loss, in terms of those of the graph."""
+    found: dict[str, Any] = {}
+    for name, leaf in zip(graph.outputs, loss.inputs, strict=False):
+        for dim, own in zip(written_out(graph.named[name], lead), leaf.dims, strict=False):
+            size = dim_size(own)
+            if (mine := name_of(size)) is not None:
+                found.setdefault(mine, dim_size(dim))
+    return found

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..graph.graph import Apply, Graph, of_tensors_named
-from ..graph.shape_inference import Axis, Dim
+from ..graph.shape_inference import Axis, Dim, resized, size_names_of
 from ..graph.unify import Unifier
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import ELLIPSIS, fresh, sized_by_name
 from ..language.index_forms import expand_ellipsis, expand_index
+from ..language.parser import read_sizes
 from ..sizes import put_in, size_names, symbol
 
-__all__ = ["Sizes", "instance", "names_of_sizes", "written_out"]
+__all__ = ["Sizes", "hygienic", "instance", "names_of_sizes", "written_out"]
 
 Sizes = tuple[tuple[str, Any], ...]
 """Names of sizes, and their values: integers, or expressions in other names."""
@@ -71,9 +72,7 @@ class _Instance:
         )
         local = {axes.get(name, name): self.sizes[name] for name in by_name}
         known = {name: size for name, size in local.items() if size != symbol(name)}
-        used = {
-            name for leaf in leaves for dim in leaf.dims for axis in dim for name in size_names(axis.size)
-        }
+        used = size_names_of(dim for leaf in leaves for dim in leaf.dims)
         used |= {name for size in known.values() for name in size_names(size)} | set(local)
         for item in body:
             used.update(item.graph.bound if isinstance(item, Apply) else spoken_sizes(item))
@@ -99,8 +98,7 @@ class _Instance:
 
     def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Dimensions in the caller's sizes, with `...` expanded."""
-        moved = tuple(tuple(Axis(axis.name, self._size(axis.size)) for axis in dim) for dim in dims)
-        return written_out(moved, self.lead)
+        return written_out(resized(dims, self._size), self.lead)
 
     def _size(self, size: Any) -> Any:
         return put_in(size, self.sizes)
@@ -158,3 +156,44 @@ class _Simultaneous(Unifier):
 
     def resolve(self, size: Any) -> Any:
         return put_in(size, self.solution)
+
+
+# ---------------------------------------------------------------------------- symbols of a caller
+
+_MARK = "ʹ"  # a letter in Python, which nobody types
+
+
+def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:
+    """Runs `make(**sizes)`; a symbol in a size is the caller's, even if the graph has an axis of that name.
+
+    Args:
+        make: builds a graph from sizes, as `tensornet.layer` and `tensornet.model` do.
+        sizes: axis name to an integer, a sympy expression or a text.
+
+    Example:
+        >>> import tensornet as tn
+        >>> text = "y[b,o] = x[b,i] * W[o,i]"
+        >>> graph = hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), {"i": "o", "o": 4})
+        >>> print(graph.parameters[0], "with", tn.parameter_formula(graph))
+        W[o:o_1,i:o]: parameter with o*o_1
+    """
+    given = read_sizes(sizes)
+    same = {name for name, size in given.items() if size == symbol(name)}
+    outer = sorted({name for size in given.values() for name in size_names(size)} - same)
+    if not outer:
+        return make(**given)
+    marked = {name: symbol(name + _MARK) for name in outer}
+    graph = make(**{name: put_in(size, marked) for name, size in given.items()})
+    names = names_of_sizes(graph)
+    taken = {*outer, *names}.union(*(equation.axes for equation in graph.own))
+    moved = {name + _MARK: symbol(name) for name in outer}
+    for name in outer:
+        if name in names:
+            chosen = fresh(name, taken)
+            moved[name] = symbol(chosen)
+            taken.add(chosen)
+    values = {name: size for name, size in graph.bound.items() if isinstance(size, int)}
+    formulas = {name: size for name, size in graph.bound.items() if name not in values}
+    found = {name: put_in(formulas.get(name, symbol(name)), moved) for name in names}
+    known = {str(found[name]): value for name, value in values.items()}
+    return instance(graph, tuple(sorted(found.items())), tuple(sorted(known.items())), None)

@@ -10,7 +10,7 @@ from ..errors import ShapeError
 from ..language.equation import Equation, sizes_in_brackets, spoken_sizes
 from ..language.expression import Expression, Ref, Size, flat, fresh, rename, transform
 from ..sizes import are_equal, evaluate, name_of, put_in, size_names, solve_size, symbol
-from .shape_inference import Axis, Dim, disagreement, size_expression
+from .shape_inference import Dim, disagreement, resized, size_expression
 
 __all__ = ["Unifier"]
 
@@ -58,11 +58,6 @@ class Unifier:
             size = put_in(size, self.solution)
         raise ShapeError(f"the size {size} is defined by itself", fix="give one of the sizes a value")
 
-    def is_open(self, size: Any) -> bool:
-        """Whether the size is a bare name that may be solved for: it has no value, and no given formula uses it."""
-        name = name_of(size)
-        return name is not None and name not in self.bound and name not in self.rigid
-
     def is_as_long(self, name: str, size: Any) -> bool:
         """Whether a size equals the size of that name. An axis of that name may have another size."""
         return are_equal(self.resolve(size), self.resolve(symbol(name)), self.bound)
@@ -76,8 +71,8 @@ class Unifier:
             ((b, a), (a, b)), key=lambda pair: not self.declared.isdisjoint(size_names(pair[0]))
         ):
             name = name_of(size)
-            if name is None or not self.is_open(size):
-                continue
+            if name is None or name in self.bound or name in self.rigid:
+                continue  # it may not be solved for: it has a value, or a given formula uses it
             if isinstance(other, int):
                 self.bound[name] = other
                 return size
@@ -94,7 +89,7 @@ class Unifier:
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The dimensions with all solutions substituted."""
-        return tuple(tuple(Axis(axis.name, self.resolve(axis.size)) for axis in dim) for dim in dims)
+        return resized(dims, self.resolve)
 
     def equation(self, equation: Equation, sizes: Mapping[str, Any] | None = None) -> Equation:
         """The equation with solutions put in for sizes of the graph; its own axes of the same names are renamed.

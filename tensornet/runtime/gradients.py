@@ -10,7 +10,7 @@ from ..codegen.program import planned
 from ..device.calibration import profile_of
 from ..dtypes import element_type, itemsize
 from ..errors import DtypeError
-from ..frontend.losses import with_loss
+from ..frontend.composition import with_loss
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..planning.gradients import Quickest, joint_graph, leaves_of, with_lengths

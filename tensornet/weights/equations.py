@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, near
-from ..frontend.caller_symbols import hygienic
+from ..frontend.instantiate import hygienic
 from ..frontend.layers import layer
 from ..graph.call import scoped
 from ..graph.graph import Graph, of_tensors_named
