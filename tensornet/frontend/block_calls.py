@@ -17,7 +17,7 @@ __all__ = ["call", "call_along"]
 
 
 @told_in("blocks")
-def call(text: Text, line: Calling) -> Apply | Matched:
+def call(text: Text, line: Calling) -> None:
     """Elaborates a call of a block; its leaves and its results are known from here on."""
     block = _called(text, line)
     for name in line.operands:
@@ -28,8 +28,8 @@ def call(text: Text, line: Calling) -> Apply | Matched:
     for name, (_, dims) in zip(line.results, returned, strict=True):
         if name in text.known:
             raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
-        text.known[name] = Known("result", index_of(dims), dims)
-    return call
+        text.known[name] = Known("result", dims)
+    text.items.append(call)
 
 
 @told_in("blocks")
@@ -98,9 +98,7 @@ def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]
     """Enters the leaves of a called block that are not known yet, and returns their names."""
     found = [leaf for leaf in call.leaves() if leaf.name not in text.known]
     for leaf in found:
-        text.known[leaf.name] = Known(
-            leaf.kind, index_of(leaf.dims), leaf.dims, leaf.start, line.place, leaf.value
-        )
+        text.known[leaf.name] = Known(leaf.kind, leaf.dims, leaf.start, line.place, leaf.value)
         text.init.pop(leaf.name, None)
     return [leaf.name for leaf in found]
 

@@ -19,6 +19,7 @@ from ..language.parser import parse_names, read_sizes
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, is_name, name_of, put_in, size_names, symbol
 from .call_sizes import Matched, matched
+from .context import dims_declared
 from .instantiate import written_out
 from .layers import layer
 
@@ -153,10 +154,7 @@ class Trace:
             )
         if declared.name in self.leaves:
             raise EquationError(f"the input '{declared.name}' is named twice", fix="give each input one name")
-        dims = tuple(
-            tuple(Axis(name, symbol(name) if size is None else size) for name, size in dim)
-            for dim in declared.dims
-        )
+        dims = dims_declared(declared)
         self.spoken.update(size_names_of(dims), (axis.name for dim in dims for axis in dim))
         return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
 

@@ -12,7 +12,7 @@ from ..errors import EquationError, Place, ShapeError, told_in
 from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Constant, start_of
-from ..graph.shape_inference import Axis, Dim, Scope, index_of, result_dims, scope_of
+from ..graph.shape_inference import Axis, Dim, Scope, index_of, result_dims, scope_of, size_names_of
 from ..graph.slices import axes_windowed
 from ..graph.unify import Unifier
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement
@@ -34,7 +34,17 @@ from ..language.parser import parse_names
 from ..sizes import as_size, size_names, symbol
 from .call_sizes import Matched
 
-__all__ = ["Define", "Known", "Names", "Text", "defined_by", "remade_in"]
+__all__ = [
+    "Define",
+    "Known",
+    "Names",
+    "Text",
+    "defined_by",
+    "dims_declared",
+    "dims_read",
+    "leaves_of",
+    "remade_in",
+]
 
 Names: TypeAlias = "str | Sequence[str]"
 
@@ -48,7 +58,6 @@ class Known:
 
     Attributes:
         kind: the kind of a leaf, or "result", or "foreseen" if it is read before it is defined.
-        index: the index that a bare name is read with.
         dims: its dimensions.
         start: the initial value of a parameter.
         place: where it was declared or first read.
@@ -56,11 +65,15 @@ class Known:
     """
 
     kind: str
-    index: tuple[Index, ...] | None = None
     dims: tuple[Dim, ...] | None = None
     start: tuple[str, float] | Constant | None = None
     place: Place | None = None
     value: Constant | None = None
+
+    @property
+    def index(self) -> tuple[Index, ...] | None:
+        """The index that a bare name is read with."""
+        return None if self.dims is None else index_of(self.dims)
 
 
 class Text:
@@ -85,9 +98,8 @@ class Text:
         guessed: leaves that take their axes from the line that reads them first.
         axes: the names of axes.
         unifier: collects and solves the sizes.
-        equations, scopes: the lines that were read, and the sizes in each.
-        remade: the axes that functions in these lines resize.
-        calls: the calls that were read, by the number of equations and calls before each.
+        items: the equations that were read, with the sizes in each, and the calls.
+        remade: the axes that functions in these equations resize.
         told: the leaves that come from calls.
         waiting: equations that cut parts from foreseen tensors, kept until these are defined.
         openings: the axes of each initial value of a recurrence, and the tensor that holds it.
@@ -111,7 +123,7 @@ class Text:
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
         self.blocks, self.define = dict(blocks), define
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
-        self.calls: dict[int, Apply | Matched] = {}
+        self.items: list[tuple[Equation, Scope] | Apply | Matched] = []
         self.told: set[str] = set()
         self.waiting = defaultdict[str, list[Equation]](list)
         self.openings: dict[str, tuple[tuple[str, ...], Ref]] = {}
@@ -130,8 +142,6 @@ class Text:
         self.guessed: set[str] = set()
         self.axes = self._axis_names()
         self.windowed = {axis for line in self.lines for part in line.parts for axis in _window_axes(part)}
-        self.equations: list[Equation] = []
-        self.scopes: list[Scope] = []
         self.remade: set[str] = set()
 
     def _take_declarations(self, declarations: Iterable[Declaration]) -> None:
@@ -139,10 +149,14 @@ class Text:
         for each in declarations:
             if each.kind in ("input", "parameter", "constant"):
                 self._declare(each)
-        axes = (axis for entry in self.known.values() for dim in entry.dims or () for axis in dim)
+        axes = (axis for dim in self._dims_known() for axis in dim)
         self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
         for name, size in self._sizes_declared():
             self.unifier.unify(symbol(name), size, name, None)
+
+    def _dims_known(self) -> Iterator[Dim]:
+        """The dimensions of all tensors."""
+        return itertools.chain.from_iterable(entry.dims or () for entry in self.known.values())
 
     def _sizes_declared(self) -> Iterator[tuple[str, Any]]:
         """Sizes that lines mention and only declarations give: `t` of `v[t:4]` where no line has this axis."""
@@ -153,9 +167,8 @@ class Text:
         plain = (entry for index in indices for entry in index if isinstance(entry, str | tuple))
         spoken -= {*axes_of_index(tuple(plain)), *self.given}
         found: dict[str, set[Any]] = {}
-        for entry in self.known.values():
-            for axis in itertools.chain.from_iterable(entry.dims or ()):
-                found.setdefault(axis.name, set()).add(axis.size)
+        for axis in itertools.chain.from_iterable(self._dims_known()):
+            found.setdefault(axis.name, set()).add(axis.size)
         for name in sorted(spoken & found.keys()):
             if len(found[name]) == 1 and symbol(name) not in found[name]:
                 yield name, found[name].pop()
@@ -166,11 +179,7 @@ class Text:
             raise EquationError(f"'{each.name}' is declared twice", each.place, "declare it once")
         entry = previous or Known(each.kind, place=each.place)
         if each.dims is not None:
-            entry.dims = tuple(
-                tuple(Axis(axis, symbol(axis) if size is None else size) for axis, size in dim)
-                for dim in each.dims
-            )
-            entry.index = index_of(entry.dims)
+            entry.dims = dims_declared(each)
         if each.options:
             entry.start = each.options[0]
         self.known[each.name] = entry
@@ -184,13 +193,9 @@ class Text:
                 entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
 
     def _axis_names(self) -> set[str]:
-        names = set(self.given)
-        for entry in self.known.values():
-            for dim in entry.dims or ():
-                names.update(axis.name for axis in dim)
+        names = {*self.given, *(axis.name for dim in self._dims_known() for axis in dim)}
         for line in self.lines:
-            names.update(axes_of_index(line.left))
-            names.update(occurring(line.right))
+            names.update(axes_of_index(line.left), occurring(line.right))
         if ELLIPSIS in names and "lead" in names:
             raise EquationError("'lead' is the size of '...'", fix="give the axis 'lead' another name")
         return names
@@ -199,20 +204,17 @@ class Text:
         """Gives a leaf its axes when it is first read with brackets."""
         entry = self.known.setdefault(ref.name, Known("parameter", place=ref.place))
         if entry.dims is None and ref.index:
-            entry.dims = tuple(self.new_dim(ref, at, each, Scope()) for at, each in enumerate(ref.index))
-            entry.index = index_of(entry.dims)
+            entry.dims = dims_read(ref)
             self.guessed.add(ref.name)
 
     def foresee(self, line: Equation) -> None:
         """Enters a tensor that a recurrence reads before its definition; each axis is sized by its own name."""
         if line.name not in self.known:
-            dims = result_dims(line, Scope())
-            self.known[line.name] = Known("foreseen", tuple(line.left), dims)
+            self.known[line.name] = Known("foreseen", result_dims(line, Scope()))
 
     def keep(self, line: Equation, scope: Scope) -> None:
         """Adds an equation, and enters the tensor that it defines."""
-        self.equations.append(line)
-        self.scopes.append(scope)
+        self.items.append((line, scope))
         self.remade |= remade_in(line.right)
         dims = result_dims(line, scope)
         foreseen = self.known.get(line.name)
@@ -223,7 +225,7 @@ class Text:
             for ours, theirs in zip(dims, foreseen.dims, strict=True):
                 for one, other in zip(ours, theirs, strict=True):
                     self.unifier.unify(one.size, other.size, one.name, None)
-        self.known[line.name] = Known("result", tuple(line.left), dims)
+        self.known[line.name] = Known("result", dims)
         for part in self.waiting.pop(line.name, ()):
             self.keep(part, self.sizes_around(part.right))
 
@@ -234,24 +236,12 @@ class Text:
             expression, self.dims(expression), self.unifier.unify, self.unifier.bound, solves=False
         )
 
-    def read_by(self, expression: Expression) -> dict[str, Known]:
-        """The known tensors that an expression reads."""
-        return {ref.name: self.known[ref.name] for ref in references(expression) if ref.name in self.known}
-
     def dims(self, expression: Expression) -> dict[str, tuple[Dim, ...]]:
         """The dimensions of the tensors that an expression reads, where they are known."""
-        read = self.read_by(expression)
-        return {name: entry.dims for name, entry in read.items() if entry.dims is not None}
-
-    def new_dim(self, ref: Ref, position: int, entry: Index, scope: Scope) -> Dim:
-        """The dimension of a leaf for an entry of the brackets that it is first read with."""
-        match entry:
-            case str():
-                return (Axis(entry, scope.sizes.get(entry, symbol(entry))),)
-            case tuple():
-                return tuple(Axis(name, scope.sizes.get(name, symbol(name))) for name in entry)
-        name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
-        return (Axis(name, symbol(name)),)
+        read = {ref.name: self.known.get(ref.name) for ref in references(expression)}
+        return {
+            name: entry.dims for name, entry in read.items() if entry is not None and entry.dims is not None
+        }
 
     def held(self, expression: Expression) -> frozenset[str]:
         """The axes that have their given size in an expression: no function in it resizes them, and their size does
@@ -265,9 +255,8 @@ class Text:
 
     def open_names(self) -> set[str]:
         """The names without a value: those in sizes of tensors, and those of axes in windows."""
-        dims = (dim for entry in self.known.values() for dim in entry.dims or ())
-        found = {name for dim in dims for axis in dim for name in size_names(self.unifier.resolve(axis.size))}
-        return (found | self.windowed) - set(self.unifier.bound)
+        dims = self.unifier.dims(tuple(self._dims_known()))
+        return (size_names_of(dims) | self.windowed) - set(self.unifier.bound)
 
 
 def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -> dict[str, Any]:
@@ -281,6 +270,32 @@ def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -
                 raise ShapeError(message, each.place, "give it once")
             found[each.name] = size
     return found
+
+
+def dims_declared(declaration: Declaration) -> tuple[Dim, ...]:
+    """The dimensions of a declared leaf; an axis without a size has that of its name."""
+    return tuple(
+        tuple(Axis(axis, symbol(axis) if size is None else size) for axis, size in dim)
+        for dim in declaration.dims or ()
+    )
+
+
+def dims_read(ref: Ref, sizes: Mapping[str, Any] = {}) -> tuple[Dim, ...]:
+    """The dimensions of a leaf that is first read with these brackets.
+
+    Args:
+        ref: the leaf, as it is read.
+        sizes: the known sizes of axes.
+    """
+    dims = list[Dim]()
+    for position, entry in enumerate(ref.index):
+        if isinstance(entry, str | tuple):
+            names = [entry] if isinstance(entry, str) else entry
+            dims.append(tuple(Axis(name, sizes.get(name, symbol(name))) for name in names))
+        else:
+            name = fresh(f"{ref.name.replace('.', '_')}{position}", set())
+            dims.append((Axis(name, symbol(name)),))
+    return tuple(dims)
 
 
 def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:

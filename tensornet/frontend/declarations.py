@@ -9,12 +9,14 @@ from ..errors import EquationError, ShapeError, near, told_in
 from ..graph.call import called_last, scoped
 from ..graph.graph import Apply
 from ..graph.leaves import Constant, Leaf
-from ..graph.shape_inference import Dim, dim_size, index_of
+from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
 from ..language.equation import Calling, Declaration, Equation
-from ..language.expression import ELLIPSIS, Call, Ref, axes_of_index, occurring, show_index, sized_by_name
+from ..language.expression import ELLIPSIS, Ref, axes_of_index, occurring, show_index, sized_by_name
 from ..language.parser import parse_names
 from ..sizes import as_size, size_names, symbol
+from .call_sizes import Matched
 from .context import Known, Names, Text
+from .instantiate import Sizes
 
 __all__ = ["Parts", "gathered"]
 
@@ -29,36 +31,36 @@ OPTIONS = ("inputs", "outputs", "constants", "init")
 
 def gathered(text: Text, outputs: Names) -> Parts:
     """The parts of the graph; the last line is the output if none is named."""
-    for equation in text.equations:  # again: a later line may have solved what an earlier one left open
+    own = [each for each in text.items if isinstance(each, tuple)]
+    for equation, _ in own:  # again: a later line may have solved what an earlier one left open
         text.sizes_around(equation.right)
-    values = tuple(sorted(text.unifier.bound.items()))
-    applied = {
-        number: call if isinstance(call, Apply) else call.applied(text.unifier, values)
-        for number, call in text.calls.items()
-    }
-    calls = tuple(applied.values())
     leaves = _leaves(text)
+    values = tuple(sorted(text.unifier.bound.items()))
     chosen = _named_once(parse_names(outputs, "output")) or tuple(text.declared_outputs)
     if not chosen and text.body:
         last = text.body[-1]
         chosen = last.results if isinstance(last, Calling) else (last.name,)
-    equations = tuple(
-        text.unifier.equation(equation, scope.sizes)
-        for equation, scope in zip(text.equations, text.scopes, strict=True)
-    )
+    body = tuple(_finished(text, each, values) for each in text.items)
+    calls = tuple(each for each in body if isinstance(each, Apply))
+    equations = tuple(each for each in body if isinstance(each, Equation))
     _check_unused(text, leaves, calls)
     by_name = {
         name
-        for equation, scope in zip(equations, text.scopes, strict=True)
+        for equation, (_, scope) in zip(equations, own, strict=True)
         for name in sized_by_name(equation.right)
         if text.unifier.is_as_long(name, scope[name]) and (name in text.given or not _is_read(name, equation))
     }
     names = _sizes_in(text, equations, leaves) | {name for call in calls for name in call.graph.bound}
-    waiting = iter(equations)
-    count = len(applied) + len(equations)
-    body = tuple(applied[n] if n in applied else next(waiting) for n in range(count))
-    own = [leaf for leaf in leaves if leaf.name not in text.told]
-    return called_last(own, calls), body, chosen, text.unifier.sizes(names, by_name)
+    declared = called_last((leaf for leaf in leaves if leaf.name not in text.told), calls)
+    return declared, body, chosen, text.unifier.sizes(names, by_name)
+
+
+def _finished(text: Text, item: tuple[Equation, Scope] | Apply | Matched, values: Sizes) -> Equation | Apply:
+    """An equation or a call with all solutions of sizes put in."""
+    if isinstance(item, tuple):
+        equation, scope = item
+        return text.unifier.equation(equation, scope.sizes)
+    return item if isinstance(item, Apply) else item.applied(text.unifier, values)
 
 
 def _is_read(axis: str, equation: Equation) -> bool:
@@ -102,16 +104,9 @@ def _check_value(text: Text, name: str, kind: str, dims: tuple[Dim, ...], value:
 
 
 def _sizes_in(text: Text, equations: tuple[Equation, ...], leaves: list[Leaf]) -> set[str]:
-    names: set[str] = set()
-    for leaf in leaves:
-        for dim in leaf.dims:
-            for axis in dim:
-                names.update(size_names(axis.size))
+    names = size_names_of(dim for leaf in leaves for dim in leaf.dims)
     for equation in equations:
-        for part in equation.parts:
-            if isinstance(part, Call):
-                names.update(part.axes)
-            names.update(occurring(part) if not isinstance(part, Ref) else ())
+        names.update(*(occurring(part) for part in equation.parts if not isinstance(part, Ref)))
     for name in list(names):
         names.update(size_names(text.unifier.resolve(symbol(name))))
     return names

@@ -87,7 +87,7 @@ def _parts(text: Text, outputs: Names) -> Parts:
         if isinstance(line, Calling) and line.along:
             call_along(text, line)
         elif isinstance(line, Calling):
-            text.calls[len(text.equations) + len(text.calls)] = call(text, line)
+            call(text, line)
         else:
             for name in {ref.name for ref in late(line)} & waiting & ahead.keys():
                 text.foresee(ahead[name])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import EquationError, TensornetWarning, near, told_in, warn
-from ..graph.shape_inference import Axis, Dim, Scope, index_of, scope_of
+from ..graph.shape_inference import Scope, scope_of
 from ..language.diagnostics import misplaced, slip_of
 from ..language.equation import Equation, locate, summed_alone
 from ..language.expression import (
@@ -27,7 +27,7 @@ from ..language.expression import (
 )
 from ..ops.table import FUNCTIONS
 from ..sizes import symbol
-from .context import Known, Text
+from .context import Known, Text, dims_read
 
 __all__ = ["check_undeclared", "declare_leaves", "doubt_sums", "with_extents"]
 
@@ -47,13 +47,10 @@ def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
     if len(extents) != 1:
         return part
     index = tuple(axis if isinstance(entry, int) and entry > 0 else entry for entry in part.index)
-    dims: list[Dim] = []
-    for position, entry in enumerate(index):
-        dim = text.new_dim(part, position, entry, Scope())
-        dims.append((Axis(axis, extents[0]),) if entry == axis else dim)
-    text.known[part.name] = Known("parameter", index, tuple(dims), place=part.place)
+    part = replace(part, index=index)
+    text.known[part.name] = Known("parameter", dims_read(part, {axis: extents[0]}), place=part.place)
     text.guessed.add(part.name)
-    return replace(part, index=index)
+    return part
 
 
 @told_in("names")
@@ -105,12 +102,11 @@ def declare_leaves(text: Text, line: Equation) -> None:
 def _declare(text: Text, ref: Ref, scope: Scope) -> None:
     """Gives a tensor the dimensions that it is read with."""
     entry = text.known[ref.name]
-    entry.dims = tuple(text.new_dim(ref, position, each, scope) for position, each in enumerate(ref.index))
+    entry.dims = dims_read(ref, scope.sizes)
     if ELLIPSIS in ref.index and entry.kind != "input":
         raise EquationError(
             f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'", ref.place, "name its axes"
         )
-    entry.index = index_of(entry.dims)
     text.guessed.add(ref.name)
 
 

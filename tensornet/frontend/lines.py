@@ -8,7 +8,7 @@ from functools import partial
 
 from ..errors import EquationError, ShapeError, told_in
 from ..graph.recurrences import early
-from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, scope_of
+from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, index_of, scope_of
 from ..graph.slices import axes_windowed, cropped, cut_to_window, in_order, not_whole, read_in, reading
 from ..language.equation import Equation, Opening, resolve
 from ..language.expression import (
@@ -56,8 +56,8 @@ def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
 
 def resolved(text: Text, line: Equation) -> Equation:
     """The line with brackets after every tensor name; a sum of axes begins with the axis that it sizes."""
-    known = text.read_by(line.right)
-    indices = {name: entry.index for name, entry in known.items() if entry.index is not None}
+    dims = text.dims(line.right)
+    indices: dict[str, tuple[Index, ...]] = {name: index_of(each) for name, each in dims.items()}
     indices |= _read_here(text, line, indices)
     if isinstance(line, Opening) and isinstance(line.right, Ref) and line.right.name not in text.axes:
         indices.setdefault(line.right.name, line.left)
@@ -68,7 +68,7 @@ def resolved(text: Text, line: Equation) -> Equation:
                 continue
             fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
-    right = cropped(_openings_read(text, line.right), {name: entry.dims for name, entry in known.items()})
+    right = cropped(_openings_read(text, line.right), dims)
     kept = axes_of_index(line.left)
     right = resolve(right, indices, lambda name: name in text.axes, kept)
     return replace(line, right=in_order(right, kept, text.held(right)))

@@ -48,7 +48,7 @@ ZERO, MINUS = Literal(0), Literal(-1)
 # ---------------------------------------------------------------------------- slices
 
 
-def cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...] | None]) -> Expression:
+def cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...]]) -> Expression:
     """The expression with slices replaced by crops: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
 
     The axis is that of the tensor's definition. A slice with a step is an affine index: `x[b,::2]` is `x[b,2*t]`.
