@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .compression.adapting import adapt, load_adapters, load_peft, merge, save_adapters, save_peft
     from .compression.compressed import Compressed, load_compressed
     from .compression.compressing import allocate, compress
-    from .drawing.picture import draw
+    from .drawing import draw
     from .fitting.weights import fit
     from .frontend.composition import Tensor, model
     from .frontend.layers import layer
@@ -97,7 +97,7 @@ _WHEN_USED = {
     "graph.graph": ("Graph",),
     "runtime.initial_values": ("init",),
     "frontend.layers": ("layer",),
-    "drawing.picture": ("draw",),
+    "drawing": ("draw",),
     "weights.substitution": ("substitute",),
     "language.registration": ("register",),
     "planning.flop_tables": ("FlopTable", "flop_table"),

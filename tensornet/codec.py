@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from .documents import Part
-from .errors import TensornetError
+from .errors import EquationError, TensornetError
 from .sizes import read_parts, write_size
 
 __all__ = [
     "Choice",
+    "Part",
     "Scope",
     "Text",
     "document",
@@ -41,7 +42,7 @@ __all__ = [
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
-Check: TypeAlias = Callable[[T, Part], None]
+Check: TypeAlias = "Callable[[T, Part], None]"
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,136 @@ def refuses(cls: type[T]) -> Callable[[Check[T]], Check[T]]:
 def state_of(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, for `__getstate__`. A cached hash is left out: it holds in one process only."""
     return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+# ---------------------------------------------------------------------------- documents
+
+FIX = "use what to_json wrote"
+
+
+class Part:
+    """A value in a JSON document, which is validated when it is read.
+
+    It knows its path: `Part.of(text, "plan")["steps"]` is `plan.steps`.
+    """
+
+    __slots__ = ("_name", "_within", "value")
+
+    def __init__(self, value: Any, name: str, within: Part | None = None) -> None:
+        self.value, self._name, self._within = value, name, within
+
+    @staticmethod
+    def of(text: str, name: str) -> Part:
+        """The whole document; errors call it `name`.
+
+        Raises:
+            EquationError: the text is not JSON.
+        """
+        try:
+            return Part(json.loads(text), name)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise EquationError(f"this is not a {name} in JSON: {error!r}", fix=FIX) from None
+
+    @property
+    def where(self) -> str:
+        """The path of the value in the document: `plan.steps[3].flops`."""
+        return self._name if self._within is None else f"{self._within.where}{self._name}"
+
+    def fail(self, message: str) -> EquationError:
+        """The error for a value that is not valid here."""
+        return EquationError(f"{self.where} {message}", fix=FIX)
+
+    def _of(self, kinds: type | tuple[type, ...], told: str) -> Any:
+        """The value, which must be of some kinds. A truth value is no number."""
+        value = self.value
+        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+            raise self.fail(f"is a {type(value).__name__} where {told} must be")
+        return value
+
+    # ---- values inside it
+
+    def __getitem__(self, name: str) -> Part:
+        found = self.get(name)
+        if found is None:
+            raise self.fail(f"has no '{name}'")
+        return found
+
+    def get(self, name: str) -> Part | None:
+        """The value of a name in an object, or None."""
+        found = self._of(dict, "an object")
+        return Part(found[name], f".{name}", self) if name in found else None
+
+    def __iter__(self) -> Iterator[Part]:
+        for number, value in enumerate(self._of(list, "a list")):
+            yield Part(value, f"[{number}]", self)
+
+    def items(self) -> Iterator[tuple[str, Part]]:
+        """The names in an object, each with its value."""
+        for name, value in self._of(dict, "an object").items():
+            yield name, Part(value, f".{name}", self)
+
+    def pair(self) -> tuple[Part, Part]:
+        """The two values of a list of two."""
+        found = tuple(self)
+        if len(found) != 2:
+            raise self.fail(f"has {len(found)} values where two must be")
+        return found
+
+    # ---- the value itself
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the value is null."""
+        return self.value is None
+
+    def text(self) -> str:
+        """The value, which must be a text."""
+        found: str = self._of(str, "a text")
+        return found
+
+    def one_of(self, *known: str) -> str:
+        """The value, which must be one of these words."""
+        if self.value not in known:
+            raise self.fail(f"is {self.value!r} where {' or '.join(known)} must be")
+        return self.text()
+
+    def truth(self) -> bool:
+        """The value, which must be true or false."""
+        found: bool = self._of(bool, "true or false")
+        return found
+
+    def whole(self) -> int:
+        """The value, which must be a whole number."""
+        found: int = self._of(int, "a whole number")
+        return found
+
+    def real(self) -> float:
+        """The value, which must be a number."""
+        found: float = self._of((int, float), "a number")
+        if math.isnan(found):
+            raise self.fail("is a float where a number must be")
+        return found
+
+    def name(self) -> str:
+        """The value, which must be a name of a tensor or an axis, possibly with dots and numbers, or `...`.
+
+        A name consists of words only, so it is safe in code that is generated from it.
+        """
+        text = self.text()
+        if text != "..." and not all(f"_{word}".isidentifier() for word in text.split(".")):
+            raise self.fail(f"is {text!r} where a name must be")
+        return text
+
+    def scope(self) -> str:
+        """The value, which must be a name or the empty text."""
+        return self.name() if self.value != "" else ""
+
+    def among(self, known: Sequence[T]) -> T:
+        """The entry of a list at the value, which must be an index into the list."""
+        number = self.whole()
+        if not 0 <= number < len(known):
+            raise self.fail(f"is {number} where a number below {len(known)} must be")
+        return known[number]
 
 
 # ---------------------------------------------------------------------------- writing

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
+from tensornet.display import in_bytes
 from tensornet.ops.table import FUNCTIONS
 from tensornet.sizes import evaluate, of_sympy, solve_size
-from tensornet.units import in_bytes
 
 from .programs import SUMMED_ALONE, Program, programs
 

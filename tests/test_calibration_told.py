@@ -13,7 +13,7 @@ import pytest
 from tensornet.device import calibration, profiles
 from tensornet.device.model import DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
-from tensornet.json_store import Store
+from tensornet.files import Store
 from tensornet.planning import progress
 from tensornet.protocol import load_backend
 

@@ -12,7 +12,7 @@ import pytest
 import sympy
 
 import tensornet as tn
-from tensornet.drawing.layered_layout import layered
+from tensornet.drawing import layered
 
 ATTENTION = """
 q[b,i,d] = x[b,i,c] * Q[d,c]

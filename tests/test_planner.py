@@ -32,7 +32,7 @@ from tensornet.contraction.order_search import _Network
 from tensornet.contraction.pairs import Pricing, flatten
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
-from tensornet.json_store import Store
+from tensornet.files import Store
 from tensornet.lowering import calls
 from tensornet.planning import planner
 

@@ -23,11 +23,10 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.codec import read_size, read_value, write, write_size
+from tensornet.codec import Part, read_size, read_value, write, write_size
 from tensornet.device.model import default_profile
-from tensornet.documents import Part
+from tensornet.files import Store
 from tensornet.graph.element_types import holding
-from tensornet.json_store import Store
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size
 from tensornet.ops.table import FUNCTIONS, Element
 from tensornet.planning import plan_cache, progress
@@ -406,7 +405,7 @@ def test_the_entries_used_longest_ago_go(tmp_path: Path) -> None:
 def test_many_processes_write_and_read_at_once(tmp_path: Path) -> None:
     """Each finds nothing, or what one of them wrote whole; at the end all is there and nothing else."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom tensornet.json_store import Store\n"
+        "import sys\nfrom pathlib import Path\nfrom tensornet.files import Store\n"
         f"store = Store(Path({str(tmp_path)!r}), 'plan', 5)\n"
         "for n in range(150):\n"
         "    assert store.write('same', [int(sys.argv[1])] * 5000) is not None\n"

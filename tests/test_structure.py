@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
     (
-        *("errors", "documents", "sizes", "dtypes", "token_orders", "protocol", "threads", "nodes"),
-        *("codec", "units", "display", "files", "json_store"),
+        *("errors", "sizes", "dtypes", "token_orders", "protocol", "threads", "nodes"),
+        *("codec", "display", "files"),
     ),
     ("ops",),
     ("language",),

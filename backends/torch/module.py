@@ -11,6 +11,7 @@ import torch
 from tensornet.codegen.loading import LoadedProgram, Place, constant_array, define
 from tensornet.codegen.names import identifier
 from tensornet.codegen.tuning import check_tuning
+from tensornet.display import Memory, in_bytes
 from tensornet.dtypes import element_type
 from tensornet.errors import DtypeError, EquationError
 from tensornet.graph.graph import Graph
@@ -20,7 +21,6 @@ from tensornet.runtime.arguments import check_backward
 from tensornet.runtime.compiling import fitting
 from tensornet.runtime.executable import Executable
 from tensornet.runtime.initial_values import init
-from tensornet.units import Memory, in_bytes
 
 from .products import is_recorded
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ..autodiff.joint import JointGraph
 from ..device.calibration import profile_of
 from ..device.model import DeviceProfile
+from ..display import Memory, in_bytes
 from ..dtypes import element_type, itemsize
 from ..errors import BackendError
 from ..graph.element_types import holding, of_tensors
@@ -24,7 +25,6 @@ from ..planning.plans import Plan
 from ..planning.progress import watched
 from ..planning.rematerialization import rematerialized_to_fit
 from ..protocol import Backend, load_backend
-from ..units import Memory, in_bytes
 from .function import arguments_around, generate, generate_around
 from .rematerialization import can_rematerialize, rematerialized_within, with_saved_bytes
 from .tuning import check_tuning, tuned

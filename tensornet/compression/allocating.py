@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ..codec import Part
 from ..display import printable
-from ..documents import Part
 from ..errors import ShapeError
 from ..weights.equations import Modes
 from ..weights.factorizations import FACTORIZATIONS, SHARING

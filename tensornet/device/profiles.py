@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..json_store import Store, cache_folder
+from ..files import Store, cache_folder
 from .model import COLUMNS, DeviceProfile
 
 __all__ = ["bounded", "is_due", "load_profile", "save_profile"]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Annotated, Any
 
-from ..codec import Choice, Text, document, state_of
-from ..documents import Part
+from ..codec import Choice, Part, Text, document, state_of
 from ..errors import DtypeError, EquationError, ShapeError, near, told_in
 from ..language.grammar import NAMED, STARTS, WORDS
 from ..ops.table import Element

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..codec import refuses
-from ..documents import Part
+from ..codec import Part, refuses
 from ..errors import BackendError, EquationError
 from ..nodes import Call
 from . import (

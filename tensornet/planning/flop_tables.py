@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..device.model import default_profile
-from ..display import table
+from ..display import amount, table
 from ..graph.graph import Graph, of_graph
 from ..sizes import as_formula, evaluate, to_sympy, total
-from ..units import amount
 from .planner import schedule
 from .plans import CallStep, Plan
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..codec import Text, document, read, write
+from ..codec import Part, Text, document, read, write
 from ..device.model import DeviceProfile
-from ..documents import Part
 from ..errors import TensornetError
+from ..files import Store, chosen_folder
 from ..graph.graph import Graph
-from ..json_store import Store, chosen_folder
 from ..language.expression import Call
 from ..ops.table import FUNCTIONS
 from .plans import Plan

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..codec import Scope, Text, document, read, state_of, write
+from ..codec import Part, Scope, Text, document, read, state_of, write
 from ..device.model import Certainty
-from ..display import folded
-from ..documents import Part
+from ..display import amount, folded
 from ..dtypes import Element, itemsize
 from ..errors import EquationError
 from ..graph.call import names_of_blocks, scoped, shown_call
@@ -21,7 +20,6 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..language.expression import axes_of_index
 from ..sizes import evaluate, product, put_in, size_names, symbol, total
-from ..units import amount
 from .steps import Repetition, Result, Slicing, Step, Table
 
 __all__ = ["Alternative", "CallStep", "Plan"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..display import Memory
 from ..dtypes import element_type, itemsize
 from ..errors import DtypeError, TensornetError
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..protocol import Backend, backend_of, load_backend
-from ..units import Memory
 from .arguments import wrong_names
 from .executable import Executable
 

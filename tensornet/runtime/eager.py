@@ -13,6 +13,7 @@ from typing import Any
 
 from opt_einsum.parser import convert_interleaved_input
 
+from ..display import Memory, in_bytes
 from ..errors import EquationError, Place, ShapeError
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
@@ -20,7 +21,6 @@ from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Ref, contraction, fresh
 from ..protocol import Backend, backend_of
-from ..units import Memory, in_bytes
 from .executable import Executable
 
 __all__ = ["einsum"]

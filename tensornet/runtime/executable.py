@@ -16,6 +16,7 @@ from ..codegen.rematerialization import can_rematerialize
 from ..codegen.tuning import check_tuning
 from ..device.calibration import profile_of
 from ..device.heap import keep_freed
+from ..display import Memory, in_bytes
 from ..errors import BackendError, ShapeError
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.element_types import holding, of_dtype
@@ -26,7 +27,6 @@ from ..planning.plan_cache import Occasion
 from ..planning.planner import whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
-from ..units import Memory, in_bytes
 from .arguments import check_backward, check_choices, check_dtypes, wrong_names
 
 __all__ = ["PLANS", "SHAPES", "Executable", "about_as_long"]

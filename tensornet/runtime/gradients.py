@@ -8,6 +8,7 @@ from typing import Any
 from ..autodiff.joint import JointGraph
 from ..codegen.program import planned
 from ..device.calibration import profile_of
+from ..display import Memory, in_bytes
 from ..dtypes import element_type, itemsize
 from ..errors import DtypeError
 from ..frontend.composition import with_loss
@@ -17,7 +18,6 @@ from ..planning.gradients import Quickest, joint_graph, leaves_of, with_lengths
 from ..planning.plans import Plan
 from ..planning.rematerialization import rematerialized_to_fit
 from ..protocol import Backend, load_backend
-from ..units import Memory, in_bytes
 from .compiling import compile
 from .executable import PLANS, SHAPES, Executable, about_as_long
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..display import amount
 from ..errors import TensornetError, near
-from ..units import amount
 
 __all__ = ["COLUMNS", "Column", "column_named"]
 

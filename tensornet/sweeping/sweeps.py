@@ -12,8 +12,8 @@ from html import escape
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from ..codec import Part
 from ..display import printable
-from ..documents import Part
 from ..errors import BackendError, TensornetError
 from .columns import COLUMNS, Column, column_named
 

@@ -1,4 +1,0 @@
-"""Pictures of graphs.
-
-In: a graph. Out: a layered drawing as SVG.
-"""
