@@ -19,7 +19,7 @@ import numpy as np
 
 import tensornet as tn
 from tensornet.fitting.approximating import approximate
-from tensornet.weights.equations import in_form
+from tensornet.weights.equations import formed
 
 __all__ = ["CASES", "Case", "measured"]
 
@@ -75,7 +75,7 @@ class Case:
 
     def ours(self, weight: Any) -> float:
         """Fits by this library; the error."""
-        program, _ = in_form([(size,) for size in self.shape], self.kind, self.rank, self.modes)
+        program = formed([(size,) for size in self.shape], self.kind, self.rank, self.modes).program
         return approximate(program, weight).error
 
     def theirs(self, weight: Any) -> float:

@@ -7,7 +7,9 @@ and its one output is the weight.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -18,16 +20,16 @@ from ..frontend.layers import layer
 from ..graph.call import scoped
 from ..graph.graph import Graph, of_tensors_named
 from ..graph.leaves import Leaf
+from ..graph.shape_inference import index_of
 from ..initialization.initial_values import starts_of_weight
 from ..initialization.moments import moments_of_start
-from ..language.equation import Declaration
+from ..language.equation import Declaration, Equation
 from ..language.expression import fresh, show_index
-from ..language.parser import parse_names, read_sizes
+from ..language.parser import parse_block, parse_names, read_sizes
 from ..sizes import evaluate
 from .factorizations import FACTORIZATIONS, SHARING, Factored, Factorization, factored, form_named, tensorize
 from .ranks import Rank, check_sizes
 from .sizes import ModelSizes
-from .text import WeightText, declared_as, read_as
 
 __all__ = [
     "KEPT",
@@ -38,7 +40,6 @@ __all__ = [
     "Weight",
     "Weights",
     "formed",
-    "in_form",
     "shared_names",
 ]
 
@@ -155,7 +156,7 @@ class Weights:
         elif text.startswith("+"):
             program, names = self._added(leaf, text, rank, len(together))
         else:
-            program, names = self._form(leaf, text, rank, len(together))[0], {}
+            program, names = self._form(leaf, text, rank, len(together)).program, {}
         leaves = {program.outputs[0]: leaf} | {name: self.leaves[path] for name, path in names.items()}
         sized = _keeping(self.known.joined(program, leaves, self.sizes), names, leaf)
         shared = self._shared_in(sized, text)
@@ -197,40 +198,39 @@ class Weights:
 
     # ---- from the table
 
-    def _form(self, leaf: Leaf, name: str, rank: Rank, times: int) -> tuple[Graph, Factored]:
-        """The graph and the factors of a factorization. `times` is the number of weights that share factors."""
+    def _form(self, leaf: Leaf, name: str, rank: Rank, times: int) -> Formed:
+        """A weight in one of the forms of the table. `times` is the number of weights that share factors."""
         shape = [evaluate(size, self.graph.bound) for size in leaf.shape]
         if not all(isinstance(size, int) for size in shape):
             names = ", ".join(f"{name}=" for name in self.graph.open_sizes)
             fix = f"bind the sizes first, graph.bind({names}…), or write its equation"
             raise ShapeError(f"its shape ({', '.join(map(str, shape))}) is open", fix=fix)
         dims = [tuple(evaluate(axis.size, self.graph.bound) for axis in dim) for dim in leaf.dims]
-        return in_form(dims, name, rank, self.modes, shared_names(name, self.shared), times)
+        return formed(dims, name, rank, self.modes, shared_names(name, self.shared), times)
 
     def _added(self, leaf: Leaf, text: str, rank: Rank, times: int) -> tuple[Graph, dict[str, str]]:
         """The original weight plus a factorization, as `+form`, or a multiple of one, as `+0.5*form`."""
         factor, _, name = text.removeprefix("+").rpartition("*")
-        program, found = self._form(leaf, name.strip(), rank, times)
-        left = show_index(program.equations[0].left)
+        form = self._form(leaf, name.strip(), rank, times)
         scale = f"{factor} * " if factor else ""
-        line = f"whole[{left}] = whole[{left}] + {scale}{found}"
-        return self._read(leaf, line, read_sizes(dict(program.bound)))
+        line = f"whole[{form.left}] = whole[{form.left}] + {scale}{form.product}"
+        return self._read(leaf, line, read_sizes(form.sizes))
 
     # ---- from a text
 
     def _read(self, leaf: Leaf, text: str, given: Mapping[str, Any]) -> tuple[Graph, dict[str, str]]:
         """The graph of a text, and the model's leaf for each of its inputs."""
-        read = WeightText(text)
+        read = _WeightText(text)
         self.used |= read.words
         listed = [each for each in self.inputs if each.name in read.words - read.target_names]
         names = {each.name: self._seen(each, leaf.name) for each in (*listed, *read.inputs)}
         inputs = [
-            declared_as(each, self.leaves[names[each.name]], each.name in read.shown) for each in listed
+            _declared_as(each, self.leaves[names[each.name]], each.name in read.shown) for each in listed
         ]
         if read.reads_itself:
             (target,) = read.target_names
             names[target] = leaf.name
-            inputs.append(target if target in read.shown else read_as(target, leaf))
+            inputs.append(target if target in read.shown else _read_as(target, leaf))
         sizes, constants, init = (
             {name: value for name, value in part.items() if name in read.words}
             for part in (given, self.constants, self.init)
@@ -279,24 +279,15 @@ class Formed:
         return tuple(tuple(self.sizes[axis] for axis in each.axes) for each in self.product.factors)
 
     @property
+    def left(self) -> str:
+        """The axes of the weight, as an equation has them on its left."""
+        return show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in self.dims))
+
+    @property
     def program(self) -> Graph:
         """The graph whose output is the weight."""
-        left = show_index(tuple(dim if len(dim) > 1 else dim[0] for dim in self.dims))
         sizes: dict[str, Any] = {**self.sizes}
-        return layer(f"weight[{left}] = {self.product}", **sizes)
-
-
-def in_form(
-    dims: Sequence[tuple[int, ...]],
-    kind: str,
-    rank: Rank,
-    modes: Modes | None = None,
-    shared: Collection[str] = (),
-    times: int = 1,
-) -> tuple[Graph, Factored]:
-    """A weight in one of the forms of the table: the graph that computes it, and its factors; see `formed`."""
-    found = formed(dims, kind, rank, modes, shared, times)
-    return found.program, found.product
+        return layer(f"weight[{self.left}] = {self.product}", **sizes)
 
 
 def formed(
@@ -375,11 +366,15 @@ def _keeping(program: Graph, names: Mapping[str, str], leaf: Leaf) -> Graph:
     if KEPT in program.named:
         fix = "give your tensor another name"
         raise EquationError(f"'{KEPT}' is what the weight as it was is called", fix=fix)
-    leaves = tuple(
-        replace(leaf, name=each.name, dims=each.dims) if each.name in kept else each
-        for each in program.leaves
+    program = _with_leaves(
+        program, lambda each: replace(leaf, name=each.name, dims=each.dims) if each.name in kept else each
     )
-    return _renamed(replace(program, leaves=leaves), {kept[0]: KEPT})
+    return _renamed(program, {kept[0]: KEPT})
+
+
+def _with_leaves(program: Graph, changed: Callable[[Leaf], Leaf]) -> Graph:
+    """The program with each leaf changed."""
+    return replace(program, leaves=tuple(map(changed, program.leaves)))
 
 
 def _apart(program: Graph, path: str, taken: set[str]) -> Graph:
@@ -402,10 +397,9 @@ def _renamed(program: Graph, names: Mapping[str, str]) -> Graph:
 
 def _given(program: Graph, names: Collection[str]) -> Graph:
     """The program with some of its parameters as inputs."""
-    leaves = tuple(
-        Leaf(each.name, "input", each.dims) if each.name in names else each for each in program.leaves
+    return _with_leaves(
+        program, lambda each: Leaf(each.name, "input", each.dims) if each.name in names else each
     )
-    return replace(program, leaves=leaves)
 
 
 def shared_names(method: str, shared: str | Sequence[str]) -> tuple[str, ...]:
@@ -441,30 +435,88 @@ def _starting(program: Graph, leaf: Leaf, square: float, had: Mapping[str, Leaf]
     kept = any(each.name == KEPT for each in program.leaves)
     if leaf.start is None and not kept:
         return program
-    trial = program
-    if kept:
-        given = leaf.start or ("std", 1.0)
-        trial = replace(
-            program,
-            leaves=tuple(
-                replace(each, start=given) if each.name == KEPT else each for each in program.leaves
-            ),
-        )
-    elif had:
-        trial = replace(
-            program,
-            leaves=tuple(
-                replace(each, start=had[each.name].start) if each.name in had else each
-                for each in program.leaves
-            ),
-        )
-    found = starts_of_weight(trial, square)
+    known = {KEPT: leaf.start or ("std", 1.0)} if kept else {name: each.start for name, each in had.items()}
+    found = starts_of_weight(_started(program, known), square)
     if leaf.start is None:
         found = {name: start for name, start in found.items() if start == ("value", 0.0)}
-    return replace(
-        program,
-        leaves=tuple(
-            replace(each, start=each.start or found.get(each.name)) if each.kind == "parameter" else each
-            for each in program.leaves
-        ),
+    own = {each.name: each.start or found.get(each.name) for each in program.parameters}
+    return _started(program, own)
+
+
+def _started(program: Graph, starts: Mapping[str, Any]) -> Graph:
+    """The program with given starts for some leaves."""
+    return _with_leaves(
+        program, lambda each: replace(each, start=starts[each.name]) if each.name in starts else each
     )
+
+
+# ---------------------------------------------------------------------------- the text of a weight
+
+
+def _read_as(name: str, leaf: Leaf) -> str:
+    """The text of a tensor with the axes of a leaf."""
+    return f"{name}[{show_index(index_of(leaf.dims)) or '()'}]"
+
+
+def _declared_as(declared: Declaration, leaf: Leaf, shown: bool) -> str:
+    """An input as `layer` takes it, with the axes of the leaf unless it is declared or read with others."""
+    if declared.dims is None:
+        return declared.name if shown else _read_as(declared.name, leaf)
+    index = tuple(dim[0][0] if len(dim) == 1 else tuple(axis for axis, _ in dim) for dim in declared.dims)
+    return f"{declared.name}[{show_index(index) or '()'}]"
+
+
+class _WeightText:
+    """The equations of a weight, as a user writes them.
+
+    Attributes:
+        words: every name in the text.
+        inputs: the inputs that it declares.
+        shown: the tensors that it reads with axes.
+        target: the last line, if that is an equation. It defines the weight.
+    """
+
+    def __init__(self, text: str) -> None:
+        statements = parse_block(text)
+        self.text = textwrap.dedent(text)
+        self.words = set(re.findall(r"[^\W\d]\w*(?:\.\w+)*", text))
+        self.declared = [each for each in statements if isinstance(each, Declaration)]
+        self.inputs = [each for each in self.declared if each.kind == "input"]
+        lines = [each for each in statements if isinstance(each, Equation)]
+        self.read = [ref for line in lines for ref in line.references]
+        self.shown = {ref.name for ref in self.read if ref.index}
+        self.target = lines[-1] if lines and lines[-1] is statements[-1] else None
+
+    @property
+    def target_names(self) -> set[str]:
+        """The name of the weight in the text; empty if no equation defines it."""
+        return {self.target.name} if self.target else set()
+
+    @property
+    def reads_itself(self) -> bool:
+        """Whether the text reads the original weight, by the weight's own name."""
+        return bool(
+            self.target_names & {ref.name for ref in self.read} - {each.name for each in self.declared}
+        )
+
+    def targeted(self, leaf: Leaf) -> str:
+        """The text with axes on the left of its last line, and a new name there if it reads the original weight."""
+        if self.target is None:
+            return self.text
+        place, name = self.target.place, self.target.name
+        assert place is not None
+        lines = re.split(r"\r\n|\r|\n", self.text)
+        line = lines[place.number - 1]
+        called = fresh(name, self.words) if self.reads_itself else name
+        brackets = "" if self.target.left else _brackets(self.target, leaf)
+        lines[place.number - 1] = (
+            f"{line[: place.column]}{called}{brackets}{line[place.column + len(name) :]}"
+        )
+        return "\n".join(lines)
+
+
+def _brackets(target: Equation, leaf: Leaf) -> str:
+    """The axes of a left side without any: as the line reads the original weight, else as the weight is declared."""
+    read = (ref.index for ref in target.references if ref.name == target.name and ref.index)
+    index = next(read, index_of(leaf.dims))
+    return f"[{show_index(index)}]" if index else ""

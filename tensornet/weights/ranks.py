@@ -62,18 +62,24 @@ def choose_ranks(
         >>> choose_ranks(0.5, (8, 8), lambda r: 8 * r[0] + 8 * r[1])
         (4, 4)
     """
-    if isinstance(rank, str):
-        if rank.lower() != "same":
-            raise _bad(rank, full)
+    if isinstance(rank, str) and rank.lower() == "same":
         return tuple(full)
+    given = None
     if (number := _whole(rank)) is not None:
-        return _checked((number,) * len(full), rank, full)
-    if isinstance(rank, Real) and not isinstance(rank, bool):
-        whole = parameters(tuple(full)) if dense is None else dense
-        return _fraction(_positive(rank, full), tuple(full), parameters, whole)
-    if not isinstance(rank, Sequence) or len(rank) != len(full):
-        raise _bad(rank, full)
-    return _checked(tuple(_whole(each) or 0 for each in rank), rank, full)
+        given = (number,) * len(full)
+    elif isinstance(rank, Real) and not isinstance(rank, bool) and 0 < float(rank) < math.inf:
+        return _fraction(
+            float(rank), tuple(full), parameters, parameters(tuple(full)) if dense is None else dense
+        )
+    elif isinstance(rank, Sequence) and not isinstance(rank, str):
+        given = tuple(_whole(each) or 0 for each in rank)
+    if given is None or len(given) != len(full) or any(each < 1 for each in given):
+        one_each = f"{len(full)} of them (full rank: {tuple(full)})"
+        raise ShapeError(
+            f"rank={rank!r} is not a rank for {len(full)} mode(s)",
+            fix=f"give 'same', a fraction such as 0.1, a positive int, or {one_each}",
+        )
+    return given
 
 
 def _whole(value: object) -> int | None:
@@ -84,26 +90,6 @@ def _whole(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
-
-
-def _positive(rank: Real, full: Sequence[int]) -> float:
-    """A fraction of the dense parameters. Raises an error unless it is positive and finite."""
-    if not 0 < float(rank) < math.inf:
-        raise _bad(rank, full)
-    return float(rank)
-
-
-def _checked(ranks: Ranks, rank: Rank, full: Sequence[int]) -> Ranks:
-    if any(each < 1 for each in ranks):
-        raise _bad(rank, full)
-    return ranks
-
-
-def _bad(rank: Rank | Real, full: Sequence[int]) -> ShapeError:
-    return ShapeError(
-        f"rank={rank!r} is not a rank for {len(full)} mode(s)",
-        fix=f"give 'same', a fraction such as 0.1, a positive int, or {len(full)} of them (full rank: {tuple(full)})",
-    )
 
 
 def _fraction(fraction: float, full: Ranks, parameters: Callable[[Ranks], int], dense: int) -> Ranks:

@@ -19,11 +19,10 @@ from tensornet.errors import EquationError
 from tensornet.frontend.layers import layer
 from tensornet.graph.graph import Graph
 from tensornet.graph.leaves import told_by
-from tensornet.language.expression import show_index
 from tensornet.protocol import load_backend
 from tensornet.runtime.initial_values import init
 from tensornet.sizes import evaluate
-from tensornet.weights.equations import Modes, in_form, shared_names
+from tensornet.weights.equations import Modes, formed, shared_names
 from tensornet.weights.ranks import Rank
 from tensornet.weights.substitution import substitute
 
@@ -112,9 +111,9 @@ class _Form:
 
     def added(self, shape: tuple[int, ...]) -> Graph:
         """The graph that computes the term added to a weight from the factors."""
-        program, found = in_form([(size,) for size in shape], self.method, self.rank, self.modes)
-        left, sizes = show_index(program.equations[0].left), dict[str, Any](program.bound)
-        return of_inputs(layer(f"{WEIGHT}[{left}] = {self.scale} * {found}", **sizes))
+        form = formed([(size,) for size in shape], self.method, self.rank, self.modes)
+        sizes = dict[str, Any](form.sizes)
+        return of_inputs(layer(f"{WEIGHT}[{form.left}] = {self.scale} * {form.product}", **sizes))
 
 
 def adapted(
@@ -137,7 +136,7 @@ def adapted(
     common = shared_names(method, shared)
     for together in _groups(layers, weights):
         check_rank(_path_of(layers, together[0][0]), _dims(together[0][0]), method, rank, modes)
-        _, first = in_form(_dims(together[0][0]), method, rank, modes, common, len(together))
+        first = formed(_dims(together[0][0]), method, rank, modes, common, len(together)).product
         form = _Form(method, tuple(first.ranks.values()), scale, modes)
         had: dict[str, torch.nn.Parameter] = {}
         for found, kind in together:

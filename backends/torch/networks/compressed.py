@@ -23,7 +23,7 @@ from tensornet.fitting.metrics import DAMPING, Metric
 from tensornet.fitting.weights import Misfit
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
-from tensornet.weights.equations import Modes, in_form
+from tensornet.weights.equations import Modes, formed
 from tensornet.weights.ranks import Rank
 
 from .adapters import Adapted
@@ -191,7 +191,7 @@ def _replace(
     for each, candidate in zip(holdings, candidates, strict=True):
         told = allocation.weights.get(each.path)
         if told is not None:
-            program, _ = in_form(each.dims, *told, modes)
+            program = formed(each.dims, *told, modes).program
             found = approximate(program, candidate.array, metric=candidate.metric, path=each.path)
             _put(each, *told, modes, found.factors)
             misfits[each.path] = Misfit(found.error, found.output)
@@ -235,7 +235,7 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
             raise EquationError(f"'{name}' has shape {holdings[name].shape}, not {shapes_of[name]}", fix=fix)
     for name, (method, rank) in weights.items():
         holding = holdings[name]
-        program, _ = in_form(holding.dims, method, rank, allocation.modes)
+        program = formed(holding.dims, method, rank, allocation.modes).program
         shapes = {
             leaf.name: [int(evaluate(size, program.bound)) for size in leaf.shape]
             for leaf in program.parameters

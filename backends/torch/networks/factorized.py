@@ -13,7 +13,7 @@ from tensornet.compression.levels import WEIGHT
 from tensornet.errors import ShapeError
 from tensornet.frontend.layers import layer
 from tensornet.graph.graph import Graph, of_tensors_named
-from tensornet.weights.equations import LETTERS, Modes, in_form
+from tensornet.weights.equations import LETTERS, Modes, formed
 from tensornet.weights.factorizations import Factor, Factored
 from tensornet.weights.ranks import Rank
 from tensornet.weights.substitution import substitute
@@ -195,11 +195,12 @@ def form_of(
         method, rank, modes: the form, as for `substitute`.
         groups: of a convolution.
     """
-    program, found = in_form(tuple((size,) for size in shape), method, rank, modes)
+    form = formed(tuple((size,) for size in shape), method, rank, modes)
+    program = form.program
     if kind == PROJECTIONS:
         return Form(program, program)
     if kind == CONVOLUTION:
-        return Form(program, _chain(program, found, shape, groups))
+        return Form(program, _chain(program, form.product, shape, groups))
     sizes: dict[str, Any] = dict(zip("io" if kind == TURNED else "oi", shape, strict=True))
     text = kind.text or f"{WEIGHT}[o,i]: parameter\ny[...,i] = {WEIGHT}[k[...],i]"
     dense = layer(text, inputs="x" if kind.text else "k", **sizes)
@@ -252,7 +253,7 @@ def _chain(program: Graph, found: Factored, shape: tuple[int, ...], groups: int)
 def splits_output(shape: tuple[int, ...], method: str, modes: Modes | None) -> bool:
     """Whether no factor of a kernel in this form has exactly the output channels and ranks as its axes."""
     try:
-        _, found = in_form(tuple((size,) for size in shape), method, 1, modes)
+        found = formed(tuple((size,) for size in shape), method, 1, modes).product
     except ShapeError:  # the form does not fit this shape
         return False
     return _end(found.factors, "o", set(LETTERS[: len(shape)])) is None
