@@ -28,9 +28,9 @@ from rich.table import Table
 
 import tensornet as tn
 from tensornet.codegen.function import TABLES_NAME, generate
-from tensornet.contraction.layout_search import Choose, Order, Problem, Search
+from tensornet.contraction.layout_search import Search
 from tensornet.contraction.order_search import fastest
-from tensornet.contraction.pairs import Layout
+from tensornet.contraction.pairs import Choose, Layout, Order, Problem
 from tensornet.device.calibration import measure
 from tensornet.device.heap import keep_freed
 from tensornet.device.model import DeviceProfile, default_profile

@@ -18,8 +18,7 @@ from tensornet import models
 from tensornet.codegen.context import CodegenContext
 from tensornet.codegen.views import turned
 from tensornet.contraction.joint_order import joint_order
-from tensornet.contraction.layout_search import Problem
-from tensornet.contraction.pairs import flatten, view_order
+from tensornet.contraction.pairs import Problem, flatten, view_order
 from tensornet.device.model import default_profile
 from tensornet.language.expression import Ref, axes_of_index
 from tensornet.planning.plans import Plan

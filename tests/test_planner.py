@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 import tensornet as tn
 from benchmarks.trees import trees
 from tensornet.codegen import program
-from tensornet.contraction.layout_search import Problem, Search, left_to_right
+from tensornet.contraction.layout_search import Search, left_to_right
 from tensornet.contraction.order_search import _Network
-from tensornet.contraction.pairs import Pricing, flatten
+from tensornet.contraction.pairs import Pricing, Problem, flatten
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.files import Store

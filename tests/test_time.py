@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from tensornet.contraction.layout_search import Problem, Search, left_to_right
+from tensornet.contraction.layout_search import Search, left_to_right
 from tensornet.contraction.order_search import fastest
-from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, flatten
+from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, flatten
 from tensornet.device.calibration import _Probe, measure, profile_of
 from tensornet.device.memory_access import MemoryAccess, memory_access
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile

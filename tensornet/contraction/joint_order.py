@@ -24,9 +24,9 @@ from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Expression, Ref, fresh, transform
 from ..sizes import symbol
-from .layout_search import Order, Problem, Search, Tree, searched_once
-from .order_search import fastest, fewest_flops, proposals, quickest
-from .pairs import Layout, Strategy, flatten
+from .layout_search import Search, Tree, searched_once
+from .order_search import fastest, fewest_flops, proposals
+from .pairs import Layout, Order, Problem, Strategy, flatten
 
 __all__ = ["Factor", "joint_order", "joint_product", "names_of"]
 
@@ -67,10 +67,11 @@ def joint_order(problem: Problem, changing: frozenset[int]) -> Order:
     """
     problem = replace(problem, asked=1.0)
     forward, problem = fastest(problem), replace(problem, expanded=math.inf)
-    search, trees = Search(problem), quickest(problem, _trees(problem), PRICED)
+    search = Search(problem)
+    trees = sorted(dict.fromkeys(_trees(search)), key=lambda tree: search.total(tree, search.estimate))
     seconds = functools.cache(functools.partial(_seconds, problem, changing=changing))
     usual = min((forward, search.along(tuple((pair.first, pair.second) for pair in forward))[1]), key=seconds)
-    found = min((search.along(tree)[1] for tree in trees), key=seconds)
+    found = min((search.along(tree)[1] for tree in trees[:PRICED]), key=seconds)
     return found if seconds(found) < (1 - LEAST) * seconds(usual) else usual
 
 
@@ -79,14 +80,14 @@ def _seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
     return sum(pair.way.seconds for pair in order) + _Backward(problem, order, changing).found().seconds
 
 
-def _trees(problem: Problem) -> Iterator[Tree]:
+def _trees(search: Search) -> Iterator[Tree]:
     """Trees worth pricing."""
-    count = len(problem.layouts)
+    count = len(search.axes)
     if count <= EVERY:
         yield from _every_tree(tuple(range(count)), count)
     else:
-        yield from proposals(problem)
-        yield _largest_last(problem)
+        yield from proposals(search)
+        yield _largest_last(search.problem)
 
 
 def _every_tree(waiting: tuple[int, ...], following: int) -> Iterator[Tree]:

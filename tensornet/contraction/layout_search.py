@@ -13,12 +13,11 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from ..device.model import DeviceProfile
-from .pairs import EXPANDED, Layout, Pricing, Strategy, flatten
+from .pairs import Layout, Order, Pair, Problem, Strategy, flatten
 
-__all__ = ["Choose", "Order", "Pair", "Problem", "Search", "Tree", "left_to_right", "path_of", "tree_of"]
+__all__ = ["Search", "Tree", "left_to_right", "path_of", "searched_once", "tree_of"]
 
 FORMS, LARGE = (8, 5), 7
 """The number of layouts kept for each intermediate: `FORMS[0]` in products of fewer than `LARGE` tensors, else
@@ -26,67 +25,12 @@ FORMS, LARGE = (8, 5), 7
 16, the worst 1.05 times. Attention over the modes of a tensor takes 1.03 times as long. With 4, one of 300 takes 1.25
 times as long."""
 
+BEFOREHAND = 1e-4
+"""The weight of a second spent once, beforehand, relative to a second spent at each call."""
+
 READERS = 5
 """The number of waiting operands that the layout of an elementwise product is fitted to."""
 
-
-@dataclass(frozen=True)
-class Problem:
-    """An n-ary contraction to be ordered.
-
-    Attributes:
-        layouts: the axes of each operand, in their order in memory.
-        kept: the axes of the result.
-        wanted: the layout that is preferred for the result.
-        sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
-        invariant: the operands that depend on no argument of a call.
-        expanded: bytes up to which an operand may be repeated along the batch axes of another.
-        asked: the share of the readers of the result that copy it into the wanted layout.
-        composite: the axes that represent several axes that always occur together.
-    """
-
-    layouts: tuple[Layout, ...]
-    kept: frozenset[str]
-    wanted: Layout | None
-    sizes: Mapping[str, int]
-    profile: DeviceProfile
-    itemsize: int
-    invariant: frozenset[int] = frozenset()
-    expanded: float = EXPANDED
-    asked: float = 1.0
-    composite: frozenset[str] = frozenset()
-
-    @functools.cached_property
-    def pricing(self) -> Pricing:
-        """The pricing of its pairs."""
-        rest = self.expanded, self.asked, self.composite
-        return Pricing(self.sizes, self.profile, self.itemsize, *rest)
-
-    def holders(self) -> dict[str, int]:
-        """For each axis, the set of operands that have it, as bits."""
-        found: dict[str, int] = dict.fromkeys(itertools.chain(*self.layouts), 0)
-        for number, layout in enumerate(self.layouts):
-            for axis in layout:
-                found[axis] |= 1 << number
-        return found
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two tensors and the strategy to contract them.
-
-    Numbers below the count of operands are operands. Those from there on are the results of pairs, in order.
-    """
-
-    first: int
-    second: int
-    way: Strategy
-
-
-Order: TypeAlias = "tuple[Pair, ...]"
-"""A decided n-ary contraction: its pairs, each with its strategy. Empty for a single operand."""
-
-Choose: TypeAlias = "Callable[[Problem], Order]"
 
 Tree: TypeAlias = "tuple[tuple[int, int], ...]"
 """The pairs of tensors to contract, numbered as in `Pair`."""
@@ -116,9 +60,13 @@ class Search:
         self.problem = problem
         self.everything = (1 << len(problem.layouts)) - 1
         self.forms = FORMS[len(problem.layouts) >= LARGE]
-        self.holders = problem.holders()
-        self.axes = [frozenset(layout) for layout in problem.layouts]
-        self.pricing = problem.pricing
+        self.axes, self.pricing = [frozenset(layout) for layout in problem.layouts], problem.pricing
+        self.holders = dict.fromkeys(itertools.chain(*problem.layouts), 0)
+        """For each axis, the set of operands that have it."""
+        for number, layout in enumerate(problem.layouts):
+            for axis in layout:
+                self.holders[axis] |= 1 << number
+        self.invariant = sum(1 << number for number in problem.invariant)
         self.axes_of = functools.cache(self._axes_of)
         self.floor = functools.cache(self._floor)
 
@@ -149,7 +97,14 @@ class Search:
         enough = self.forms if subset != self.everything else 1
         is_copied = not kept <= problem.kept  # for matrix products; elementwise ones take any layout
         farthest = self.pricing.copied_at_most(kept) if is_copied else math.inf
-        pairs = sorted(self._pairs(halves, known), key=lambda each: each[0])
+        pairs = [
+            (time_a + time_b + least, time_a + time_b, (a, made_a), (b, made_b))
+            for one, other in halves
+            for least in [self.floor(one, other)]
+            for a, (time_a, made_a) in known[one].items()
+            for b, (time_b, made_b) in known[other].items()
+        ]
+        pairs.sort(key=operator.itemgetter(0))
         for lowest, before, (a, made_a), (b, made_b) in pairs:
             if lowest > bound:
                 break
@@ -163,16 +118,6 @@ class Search:
                 times = sorted(seconds for seconds, _ in found.values())
                 bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
         return self.pruned(found, is_copied) if found else found
-
-    def _pairs(
-        self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts]
-    ) -> Iterator[tuple[float, float, tuple[Layout, _Made | int], tuple[Layout, _Made | int]]]:
-        """Each pair of forms of two halves: a lower bound for their result, the seconds before it, and the forms."""
-        for one, other in halves:
-            least = self.floor(one, other)
-            for a, (time_a, made_a) in known[one].items():
-                for b, (time_b, made_b) in known[other].items():
-                    yield time_a + time_b + least, time_a + time_b, (a, made_a), (b, made_b)
 
     def _floor(self, one: int, other: int) -> float:
         """A lower bound of the seconds to contract two intermediates, in any layouts."""
@@ -275,16 +220,36 @@ class Search:
             made.append(made[one] | made[other])
         return made
 
-    def least(self, tree: Tree) -> float:
-        """A lower bound of the seconds of a tree, in any layouts."""
+    def estimate(self, one: int, other: int) -> float:
+        """The seconds to contract two intermediates, ignoring layouts. Products of invariant operands alone, which are
+        computed once, are weighted by `BEFOREHAND`."""
+        a, b, joined = self.axes_of(one), self.axes_of(other), self.axes_of(one | other)
+        profile, itemsize, extent = self.problem.profile, self.problem.itemsize, self.pricing.extent
+        if summed := (a | b) - joined:
+            groups = (a & b & joined, (a - b) & joined, (b - a) & joined, summed)
+            batch, *outer, inner = map(extent, groups)
+            seconds = profile.matmul(batch, min(outer), max(outer), inner, itemsize)
+        else:
+            moved = itemsize * (extent(a) + extent(b) + extent(joined))
+            seconds = profile.pointwise(moved, itemsize * extent(joined))
+        return seconds if (one | other) & ~self.invariant else seconds * BEFOREHAND
+
+    def flops(self, one: int, other: int) -> float:
+        """The multiplications to contract two intermediates."""
+        return self.pricing.extent(self.axes_of(one) | self.axes_of(other))
+
+    def total(self, tree: Tree, price: Callable[[int, int], float]) -> float:
+        """The sum of a price over the pairs of intermediates of a tree."""
         made = self._subsets(tree)
-        return sum(self.floor(made[one], made[other]) for one, other in tree)
+        return sum(price(made[one], made[other]) for one, other in tree)
 
     def best_along(self, trees: Iterable[Tree]) -> tuple[float, Order, Tree]:
         """The seconds, the order and the tree of the fastest of some trees."""
         best: tuple[float, Order, Tree] = (math.inf, (), ())
         different = {frozenset(self._subsets(tree)): tree for tree in trees}
-        for tree in sorted(different.values(), key=self.least):  # a good one first: bad ones end early
+        for tree in sorted(
+            different.values(), key=lambda tree: self.total(tree, self.floor)
+        ):  # a good one first: bad ones end early
             seconds, order = self.along(tree, best[0])
             if seconds < best[0]:
                 best = (seconds, order, tree)
@@ -424,19 +389,16 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
     """The choice, cached for all problems that differ only in the names of their axes, or in the number of axes that
     occur together in all operands and the result.
 
-    Further arguments are part of the cache key. The stand-in names sort like the axes they replace. So nothing that is
-    decided by their order changes.
+    Further arguments are part of the cache key.
     """
 
     @functools.lru_cache(maxsize=most)
-    def chosen(nameless: _Nameless, *more: Hashable) -> Order:
-        return choose(nameless.problem(), *more)
+    def chosen(problem: Problem, *more: Hashable) -> Order:
+        return choose(replace(problem), *more)  # a copy, so that the cache keeps no prices
 
     def choice(problem: Problem, *more: Hashable) -> Order:
-        together = _together(problem)
-        stand_in = {run[0]: f"{number:05}" for number, run in enumerate(sorted(together))}
-        order = chosen(_Nameless.of(problem, stand_in, together), *more)
-        own = {stand_in[run[0]]: run for run in together}
+        own = {f"{number:05}": run for number, run in enumerate(sorted(_together(problem)))}
+        order = chosen(_renamed(problem, own), *more)
         return tuple(replace(pair, way=_expanded(pair.way, own)) for pair in order)
 
     return choice
@@ -459,43 +421,23 @@ def _together(problem: Problem) -> list[Layout]:
     return [tuple(run) for axis, run in runs.items() if run[0] == axis]
 
 
-class _Nameless(NamedTuple):
-    """A problem with stand-in names for its axes. The sizes are in the order of these names."""
+def _renamed(problem: Problem, own: Mapping[str, Layout]) -> Problem:
+    """A problem with a stand-in name for each run of axes. The stand-ins sort like the axes they replace, so nothing
+    that is decided by their order changes."""
+    stand_in = {run[0]: name for name, run in own.items()}
 
-    layouts: tuple[Layout, ...]
-    kept: frozenset[str]
-    wanted: Layout | None
-    sizes: tuple[int, ...]
-    profile: DeviceProfile
-    itemsize: int
-    expanded: float
-    asked: float
-    composite: frozenset[str]
+    def moved(layout: Iterable[str]) -> Layout:
+        return tuple([stand_in[axis] for axis in layout if axis in stand_in])
 
-    @staticmethod
-    def of(problem: Problem, stand_in: Mapping[str, str], together: Iterable[Layout]) -> _Nameless:
-        """A problem with a stand-in name for each run of axes. The key of `stand_in` is the first axis of the run."""
-
-        def moved(layout: Iterable[str]) -> Layout:
-            return tuple(stand_in[axis] for axis in layout if axis in stand_in)
-
-        sizes = {stand_in[run[0]]: math.prod(problem.sizes[axis] for axis in run) for run in together}
-        return _Nameless(
-            tuple(map(moved, problem.layouts)),
-            frozenset(moved(problem.kept)),
-            None if problem.wanted is None else moved(problem.wanted),
-            tuple(sizes[name] for name in sorted(sizes)),
-            problem.profile,
-            problem.itemsize,
-            problem.expanded,
-            problem.asked,
-            frozenset(stand_in[run[0]] for run in together if len(run) > 1),
-        )
-
-    def problem(self) -> Problem:
-        """The problem."""
-        fields = self._asdict() | {"sizes": {f"{number:05}": size for number, size in enumerate(self.sizes)}}
-        return Problem(**fields)
+    return replace(
+        problem,
+        layouts=tuple(map(moved, problem.layouts)),
+        kept=frozenset(moved(problem.kept)),
+        wanted=None if problem.wanted is None else moved(problem.wanted),
+        sizes={name: math.prod(problem.sizes[axis] for axis in run) for name, run in own.items()},
+        invariant=frozenset(),
+        composite=frozenset(name for name, run in own.items() if len(run) > 1),
+    )
 
 
 def _expanded(way: Strategy, own: Mapping[str, Layout]) -> Strategy:

@@ -12,15 +12,26 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from ..codec import Choice, document
 from ..device.memory_access import MOST, MemoryAccess, memory_access
 from ..device.model import HELD, DeviceProfile
 
-__all__ = ["Strategy", "Pricing", "extent", "flatten", "ordered", "view_order"]
+__all__ = [
+    "Choose",
+    "Order",
+    "Pair",
+    "Pricing",
+    "Problem",
+    "Strategy",
+    "extent",
+    "flatten",
+    "ordered",
+    "view_order",
+]
 
 EXPANDED = 2**20
 """The most bytes to which a tensor may be repeated along the batch axes of the other one. Nothing is copied, but its
@@ -96,6 +107,7 @@ class Strategy:
         return replace(self, batch=batch, rows=rows, columns=columns, summed=summed, result=tuple(result))
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def flatten(groups: Groups) -> Layout:
     """The axes of the groups, concatenated."""
     return tuple(itertools.chain.from_iterable(groups))
@@ -141,35 +153,70 @@ class _Matrix(NamedTuple):
     inner: float
 
 
-class Pricing:
-    """The ways to contract pairs of tensors, and their seconds on a device.
+@dataclass(frozen=True)
+class Problem:
+    """An n-ary contraction to be ordered.
 
-    Args:
-        sizes: axis to number of positions.
-        profile: the device.
-        itemsize: bytes of one element.
-        expanded: bytes up to which a tensor may be repeated along the batch axes of another.
-        asked: the share of the readers of a result that copy it into the wanted layout.
-        composite: the axes that represent several axes, each a dimension of its own.
+    Attributes:
+        layouts: the axes of each operand, in their order in memory.
+        kept: the axes of the result.
+        wanted: the layout that is preferred for the result.
+        sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
+        invariant: the operands that depend on no argument of a call.
+        expanded: bytes up to which an operand may be repeated along the batch axes of another.
+        asked: the share of the readers of the result that copy it into the wanted layout.
+        composite: the axes that represent several axes that always occur together, each a dimension of its own.
     """
 
-    def __init__(
-        self,
-        sizes: Mapping[str, int],
-        profile: DeviceProfile,
-        itemsize: int,
-        expanded: float = EXPANDED,
-        asked: float = 1.0,
-        composite: frozenset[str] = frozenset(),
-    ) -> None:
-        self.sizes, self.profile, self.itemsize = sizes, profile, itemsize
-        self.expanded, self.asked, self.composite = expanded, asked, composite
-        self.extent = functools.cache(lambda axes: extent(axes, sizes))
+    layouts: tuple[Layout, ...]
+    kept: frozenset[str]
+    wanted: Layout | None
+    sizes: Mapping[str, int]
+    profile: DeviceProfile
+    itemsize: int
+    invariant: frozenset[int] = frozenset()
+    expanded: float = EXPANDED
+    asked: float = 1.0
+    composite: frozenset[str] = frozenset()
+
+    def __hash__(self) -> int:
+        return hash((self.layouts, self.wanted, frozenset(self.sizes.items())))
+
+    @functools.cached_property
+    def pricing(self) -> Pricing:
+        """The pricing of its pairs."""
+        return Pricing(self)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two tensors and the strategy to contract them.
+
+    Numbers below the count of operands are operands. Those from there on are the results of pairs, in order.
+    """
+
+    first: int
+    second: int
+    way: Strategy
+
+
+Order: TypeAlias = "tuple[Pair, ...]"
+"""A decided n-ary contraction: its pairs, each with its strategy. Empty for a single operand."""
+
+Choose: TypeAlias = "Callable[[Problem], Order]"
+
+
+class Pricing:
+    """The ways to contract pairs of tensors of a problem, and their seconds on its device."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.profile, self.itemsize = problem, problem.profile, problem.itemsize
+        self.extent = functools.cache(lambda axes: extent(axes, problem.sizes))
         self.transpose_seconds = functools.cache(self._transpose_seconds)
         self.matrix = functools.cache(self._matrix)
         self.access_seconds = functools.cache(self._access_seconds)
         self.matmul = functools.cache(self._matmul)
-        self.least_of_product = functools.cache(self._least_of_product)
+        self.brought = functools.cache(self._brought)
 
     def ways(
         self,
@@ -192,17 +239,15 @@ class Pricing:
             bound: the limit in seconds. Matrix products that take longer are left out.
         """
         both = set(a) & set(b)
-        summed, rows, columns = both - kept, set(a) - both, set(b) - both
-        if not summed:
-            found = self._products(a, b, wanted, readers)
-        elif not rows and not columns:
-            found = self._dots(a, b, both & kept, summed, wanted)
+        summed, apart = both - kept, both ^ {*a, *b}
+        if summed and apart:
+            best = self._matrix_products(a, b, both & kept, summed, wanted, bound)
         else:
-            found = self._matrix_products(a, b, both & kept, summed, wanted, bound)
-        best: dict[Layout, tuple[float, _Fields]] = {}
-        for layout, seconds, fields in found:
-            if layout not in best or seconds < best[layout][0]:
-                best[layout] = (seconds, fields)
+            best = {}
+            dots, products = self._dots(a, b, both, summed, wanted), self._products(a, b, wanted, readers)
+            for layout, seconds, fields in dots if summed else products:
+                if layout not in best or seconds < best[layout][0]:
+                    best[layout] = (seconds, fields)
         return [Strategy(*fields, seconds) for seconds, fields in best.values()]
 
     def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
@@ -235,16 +280,16 @@ class Pricing:
         """Elementwise products. The result has the layout of the tensors; the one written first takes precedence.
 
         There is a choice only between axes of one tensor and axes of the other."""
-        for swapped in (False, True):
-            one, other = (b, a) if swapped else (a, b)
+        is_hopeless = self.extent(frozenset((*a, *b))) > HELD
+        choices = _ranks(wanted, () if is_hopeless else readers)
+        for swapped, (one, other) in enumerate(((a, b), (b, a))):
             if swapped and _agree(a, b):
                 return
-            choices = _ranks(wanted, () if self.extent(frozenset((*a, *b))) > HELD else readers)
             for result in _results(one, other, choices):
                 seconds = self.access_seconds(result, (one, other)) + self.brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
-                yield result, seconds, ("multiply", swapped, result, (), (), (), groups)
+                yield result, seconds, ("multiply", bool(swapped), result, (), (), (), groups)
 
     def _aligned(self, layout: Layout, result: Layout) -> float:
         """Seconds for the views that make an operand broadcast to a result."""
@@ -256,11 +301,11 @@ class Pricing:
     # ---- dot products
 
     def _dots(
-        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+        self, a: Layout, b: Layout, both: set[str], summed: set[str], wanted: Layout | None
     ) -> Iterator[_Way]:
         """Dot products: elementwise products that are summed, for each order of axes of either tensor."""
         orders = [order for order in (a, b, wanted) if order]
-        leads = dict.fromkeys(ordered(batch, order, a) for order in orders)
+        leads = dict.fromkeys(ordered(both - summed, order, a) for order in orders)
         tails = dict.fromkeys(ordered(summed, order) for order in (a, b))
         for lead, tail in itertools.product(leads, tails):
             seconds, lying = 0.0, list[Layout]()
@@ -278,30 +323,68 @@ class Pricing:
 
     def _matrix_products(
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
-    ) -> Iterator[_Way]:
+    ) -> dict[Layout, tuple[float, _Fields]]:
         """Matrix products with the tensors in the given order, and with the second on the left."""
-        least = dict[Layout, float]()
-        for together, rows, columns, inner in self._candidates(a, b, batch, summed, wanted):
-            many, m, n, k = map(self.extent, (together, rows, columns, inner))
+        best: dict[Layout, tuple[float, _Fields]] = {}
+        own_a, own_b = _without(a, b), _without(b, a)
+        inners = dict.fromkeys(ordered(summed, layout) for layout in (a, b))
+        outers = {(own_a, own_b): None}
+        if wanted is not None:
+            outers[ordered(own_a, wanted), ordered(own_b, wanted)] = None
+        for together in self._batches(a, b, batch, own_a, own_b, tuple(inners), wanted):
+            orders = dict.fromkeys(
+                tuple([_without(each, together) for each in (rows, columns, inner)])
+                for inner in inners
+                for rows, columns in outers
+            )
+            many, m, n, k = (self.extent(each) for each in (together, *next(iter(orders))))
+            floor = self._least_of_product(many, m, n, k)
             is_added = not summed.isdisjoint(together)
-            beside = self.added_up(frozenset((*together, *rows, *columns))) if is_added else 0.0
-            for swapped in (False, True):
-                counts = (many, n, m, k) if swapped else (many, m, n, k)
-                floor = self.least_of_product(*counts)
-                if floor > bound:
-                    continue
+            beside = self.added_up(frozenset((*together, *own_a, *own_b))) if is_added else 0.0
+            for (rows, columns, inner), swapped in itertools.product(orders, (False, True)):
                 one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
+                counts = (many, n, m, k) if swapped else (many, m, n, k)
                 result = (() if is_added else together, left, right)
                 lying = flatten(result)
-                after = beside + self.brought(lying, wanted)
-                limit = min(bound, least.get(lying, math.inf)) - after
+                after = beside + (0.0 if wanted is None else self.brought(lying, wanted))
+                limit = (best[lying][0] if lying in best else bound) - after
                 if floor > limit:
                     continue
                 seconds = self._product(one, two, (together, left, right, inner), counts, limit - floor)
-                if seconds <= limit:
-                    least[lying] = seconds + after
+                if seconds <= limit and (lying not in best or seconds + after < best[lying][0]):
                     kept = tuple([group for group in result if group])
-                    yield lying, seconds + after, ("matmul", swapped, together, rows, columns, inner, kept)
+                    fields = ("matmul", swapped, together, rows, columns, inner, kept)
+                    best[lying] = (seconds + after, fields)
+        return best
+
+    def _batches(
+        self,
+        a: Layout,
+        b: Layout,
+        batch: set[str],
+        own_a: Layout,
+        own_b: Layout,
+        inners: Sequence[Layout],
+        wanted: Layout | None,
+    ) -> Collection[Layout]:
+        """The orders of the batch axes worth pricing: those of either tensor, and those of the wanted layout.
+
+        If there are none, leading axes of one tensor may become batch axes, along which the other is repeated. A matrix
+        must remain. Only with the first leading axis alone may the rest need a copy. Or leading axes of both tensors
+        are summed by adding up products.
+        """
+        if batch:
+            return dict.fromkeys(ordered(batch, order, a) for order in (a, b, wanted) if order is not None)
+        leads: list[Layout] = [()]
+        for layout, own, other in ((a, own_a, b), (b, own_b, a)):
+            most = sum(axis == same for axis, same in zip(layout, own, strict=False))
+            for count in range(1, min(most, len(own_a) + len(own_b) - 1) + 1):
+                lead = layout[:count]
+                if self.extent(lead) * self.extent(other) * self.itemsize > self.problem.expanded:
+                    break
+                if count == 1 or any(view_order(layout[count:], (own[count:], inner)) for inner in inners):
+                    leads.append(lead)
+        return leads + _added(a, b, own_a, own_b, inners[0])
 
     def _product(self, one: Layout, two: Layout, groups: Groups, counts: _Counts, spare: float) -> float:
         """Seconds of a matrix product. Infinite if bringing the left operand into form alone takes more than `spare`.
@@ -327,49 +410,12 @@ class Pricing:
             seconds += self.profile.run * k * m / left.inner
         return seconds
 
-    def _candidates(
-        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
-    ) -> Iterator[tuple[Layout, Layout, Layout, Layout]]:
-        """The orders of the groups worth pricing: those of either tensor, and those of the wanted layout."""
-        own_a, own_b = _without(a, b), _without(b, a)
-        inners = tuple(dict.fromkeys(ordered(summed, layout) for layout in (a, b)))
-        outers = {(own_a, own_b): None}
-        if wanted is not None:
-            outers[ordered(own_a, wanted), ordered(own_b, wanted)] = None
-        orders = (a, b) if wanted is None else (a, b, wanted)
-        shared = dict.fromkeys(ordered(batch, order, a) for order in orders) if batch else {(): None}
-        for together, inner, (rows, columns) in itertools.product(shared, inners, outers):
-            yield together, rows, columns, inner
-        if batch:
-            return
-        for lead in (*self._leads(a, b, own_a, own_b, inners), *_added(a, b, own_a, own_b, inners[0])):
-            within = dict.fromkeys(_without(inner, lead) for inner in inners)
-            around = dict.fromkeys(
-                (_without(rows, lead), _without(columns, lead)) for rows, columns in outers
-            )
-            for inner, (rows, columns) in itertools.product(within, around):
-                yield lead, rows, columns, inner
-
-    def _leads(
-        self, a: Layout, b: Layout, own_a: Layout, own_b: Layout, inners: Sequence[Layout]
-    ) -> Iterator[Layout]:
-        """The leading axes of one tensor that become batch axes, along which the other is repeated. A matrix must
-        remain. Only with the first leading axis alone may the rest need a copy."""
-        for layout, own, other in ((a, own_a, b), (b, own_b, a)):
-            most = sum(axis == same for axis, same in zip(layout, own, strict=False))
-            for count in range(1, min(most, len(own_a) + len(own_b) - 1) + 1):
-                lead = layout[:count]
-                if self.extent(lead) * self.extent(other) * self.itemsize > self.expanded:
-                    break
-                if count == 1 or any(view_order(layout[count:], (own[count:], inner)) for inner in inners):
-                    yield lead
-
     def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
         own = tuple([axis for axis in batch if axis in layout])
         groups = (own, outer, inner)
         order, view = view_order(layout, groups), self.profile.view
         seconds = view * ((bool(batch) and not (outer and inner)) + (bool(batch) and not own))
-        grouped = any(len(group) > 1 or not self.composite.isdisjoint(group) for group in groups)
+        grouped = any(len(group) > 1 or not self.problem.composite.isdisjoint(group) for group in groups)
         if order is None or (order and order[-1] == 0 and (outer or inner)):
             last = next((group for group in (inner, outer, own) if group), ())
             copied = self.transpose_seconds(layout, flatten(groups)) + view * grouped
@@ -377,7 +423,9 @@ class Pricing:
         seconds += view * (grouped + (list(order) != sorted(order)))
         if own:
             lying = flatten(tuple([groups[number] for number in (0, *(each for each in order if each))]))
-            seconds += self._reached(lying, layout)
+            if lying != layout:  # it is read in an order that differs from its layout
+                access = memory_access(lying, (layout,), self.problem.sizes, self.itemsize)
+                seconds += self.profile.reached(access)
         turned = bool(outer and inner) and order.index(1) > order.index(2)
         return _Matrix(seconds, turned, max(1.0, self.extent(groups[order[-1]]) if order else 1.0))
 
@@ -386,30 +434,26 @@ class Pricing:
 
     def _least_of_product(self, many: float, m: float, n: float, k: float) -> float:
         """A lower bound of the seconds of a product of a batch of matrices, in any layouts."""
-        return min(self.matmul(many, m, n, k, *lies) for lies in itertools.product((False, True), repeat=2))
+        if many > 1 and m * n * k < self.profile.small:
+            return self.profile.launch
+        return self.profile.at_least(many * m * n * k, self.itemsize * many * (m * k + k * n + m * n))
 
     # ---- memory
 
     def _access_seconds(self, result: Layout, operands: tuple[Layout, ...]) -> float:
-        return self.profile.walk_seconds(result, operands, self.sizes, self.itemsize)
-
-    def _reached(self, order: Layout, layout: Layout) -> float:
-        """The additional seconds to read a tensor in an order that differs from its layout."""
-        if order == layout:
-            return 0.0
-        return self.profile.reached(memory_access(order, (layout,), self.sizes, self.itemsize))
+        return self.profile.walk_seconds(result, operands, self.problem.sizes, self.itemsize)
 
     def _transpose_seconds(self, layout: Layout, order: Layout) -> float:
-        return self.profile.transpose_seconds(layout, order, self.sizes, self.itemsize)
+        return self.profile.transpose_seconds(layout, order, self.problem.sizes, self.itemsize)
 
-    def brought(self, result: Layout, wanted: Layout | None) -> float:
+    def _brought(self, result: Layout, wanted: Layout | None) -> float:
         """The mean seconds that readers of the last result take to bring it into the wanted layout."""
         if wanted is None or wanted == result:
             return 0.0
-        return self.profile.view + self.asked * self.access_seconds(wanted, (result,))
+        return self.profile.view + self.problem.asked * self.access_seconds(wanted, (result,))
 
 
-def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -> Iterator[Layout]:
+def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -> list[Layout]:
     """The leading axes of both tensors that may be summed by adding up products, where that avoids a copy."""
 
     def is_offered(lead: Layout) -> bool:
@@ -417,14 +461,11 @@ def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -
         pairs = ((a, own_a), (b, own_b))
         return all(view_order(layout[len(lead) :], (own, inner)) is not None for layout, own in pairs)
 
-    if own_a and own_b and not is_offered(()):
-        leading = itertools.takewhile(lambda both: both[0] == both[1] in summed, zip(a, b, strict=False))
-        lead = tuple(axis for axis, _ in leading)
-        yield from (
-            lead[:count]
-            for count in range(1, min(len(lead), len(summed) - 1) + 1)
-            if is_offered(lead[:count])
-        )
+    if not (own_a and own_b) or a[0] != b[0] or is_offered(()):
+        return []
+    leading = itertools.takewhile(lambda both: both[0] == both[1] in summed, zip(a, b, strict=False))
+    most = min(sum(1 for _ in leading), len(summed) - 1)
+    return [a[:count] for count in range(1, most + 1) if is_offered(a[:count])]
 
 
 def _without(layout: Layout, axes: Collection[str]) -> Layout:
@@ -438,18 +479,14 @@ def _agree(a: Layout, b: Layout) -> bool:
     return [axis for axis in a if axis in shared] == [axis for axis in b if axis in shared]
 
 
-def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> Iterator[frozenset[tuple[str, int]]]:
+def _ranks(wanted: Layout | None, readers: Iterable[frozenset[str]]) -> list[dict[str, int]]:
     """Ranks of the axes of an elementwise product, the outermost least: by the wanted layout, or by its readers."""
     if wanted is not None:
-        yield frozenset((axis, place) for place, axis in enumerate(wanted))
-        return
-    yield frozenset()
-    for axes in readers:
-        yield frozenset((axis, 1) for axis in axes)
-        yield frozenset((axis, -1) for axis in axes)
+        return [{axis: place for place, axis in enumerate(wanted)}]
+    return [{}, *(dict.fromkeys(axes, rank) for axes in readers for rank in (1, -1))]
 
 
-def _results(one: Layout, other: Layout, choices: Iterable[frozenset[tuple[str, int]]]) -> Iterable[Layout]:
+def _results(one: Layout, other: Layout, choices: Iterable[Mapping[str, int]]) -> Iterable[Layout]:
     """The orders to write an elementwise product in, preferably those that are also its layout in memory."""
     found = dict.fromkeys(_lying(_merged(one, other, ranks), one, other) for ranks in choices)
     return [each for each in found if _lying(each, one, other) == each] or found
@@ -476,12 +513,11 @@ def _lying(order: Layout, one: Layout, other: Layout) -> Layout:
     return tuple(found)
 
 
-@functools.lru_cache(maxsize=1 << 14)
-def _merged(one: Layout, other: Layout, ranks: frozenset[tuple[str, int]]) -> Layout:
+def _merged(one: Layout, other: Layout, rank: Mapping[str, int]) -> Layout:
     """The axes of two tensors merged. Each tensor's own order is kept, as far as the first tensor's order allows.
 
     Of the axes that may come next, the one of least rank is taken. In a tie it is that of the first tensor."""
-    shared, rank = set(one) & set(other), dict(ranks)
+    shared = set(one) & set(other)
     order = iter([axis for axis in one if axis in shared])
     theirs = [next(order) if axis in shared else axis for axis in other]
     result: list[str] = []

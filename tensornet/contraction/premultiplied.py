@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..planning.constant_folding import is_worth_keeping
-from .layout_search import Choose, Order, Pair, Problem, Tree
-from .pairs import Layout, extent, ordered
+from .layout_search import Tree
+from .pairs import Choose, Layout, Order, Pair, Problem, extent, ordered
 
 __all__ = ["beforehand"]
 

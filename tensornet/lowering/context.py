@@ -12,8 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from ..autodiff.joint import JointGraph
-from ..contraction.layout_search import Choose
-from ..contraction.pairs import Layout
+from ..contraction.pairs import Choose, Layout
 from ..device.model import DeviceProfile
 from ..errors import ShapeError
 from ..graph.shape_inference import Dim

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..contraction.joint_order import Factor, joint_order, joint_product, names_of
-from ..contraction.layout_search import Order, Problem
-from ..contraction.pairs import Layout, Strategy, flatten, view_order
+from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
 from ..device.model import PACKED
 from ..graph.element_types import of_number
 from ..language.expression import (

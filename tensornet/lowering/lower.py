@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..autodiff.joint import JointGraph
-from ..contraction.layout_search import Choose
-from ..contraction.pairs import Layout, view_order
+from ..contraction.pairs import Choose, Layout, view_order
 from ..graph.element_types import holding, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, dim_size

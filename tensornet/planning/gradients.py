@@ -12,8 +12,8 @@ from ..autodiff.activity import check_real
 from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated
 from ..contraction.joint_order import joint_order
-from ..contraction.layout_search import Problem
 from ..contraction.order_search import fewest_flops
+from ..contraction.pairs import Problem
 from ..device.model import DeviceProfile, default_profile
 from ..errors import EquationError
 from ..graph.element_types import of_leaves

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..autodiff.activity import check_derivatives
 from ..autodiff.joint import JointGraph
-from ..contraction.layout_search import Choose
 from ..contraction.order_search import as_written, fastest, fastest_with_vjp, fewest_flops
+from ..contraction.pairs import Choose
 from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
 from ..graph.element_types import check_complex, of_leaves, writes_complex

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from ..contraction.layout_search import Choose, Order, Problem
+from ..contraction.pairs import Choose, Order, Problem
 from ..language.equation import Equation
 from ..language.expression import Contraction, Expression, is_scalar
 
