@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import tensornet as tn
-from tensornet.contraction.order_search import as_written
+from tensornet.contraction.order_search import as_written, beforehand
 from tensornet.contraction.pairs import Problem
-from tensornet.contraction.premultiplied import beforehand
 from tensornet.device.model import default_profile
 from tensornet.language.expression import axes_of_index
 from tensornet.protocol import load_backend

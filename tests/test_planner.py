@@ -28,8 +28,8 @@ import tensornet as tn
 from benchmarks.trees import trees
 from tensornet.codegen import program
 from tensornet.contraction.layout_search import Search, left_to_right
-from tensornet.contraction.order_search import _Network
-from tensornet.contraction.pairs import Pricing, Problem, flatten
+from tensornet.contraction.order_search import _programmed
+from tensornet.contraction.pairs import Problem, flatten
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.files import Store
@@ -42,7 +42,7 @@ from .damage import BYTES, DOCUMENTS
 CPU = default_profile("cpu")
 
 MEASURED = replace(
-    CPU, bandwidth=2e10, near_bandwidth=4e10, held_bandwidth=8e10, turned=1e-11, even=4e-10, blocked=4e-9, packing=3.0,
+    CPU, bandwidth=2e10, near_bandwidth=4e10, held_bandwidth=8e10, turned=1e-11, blocked=4e-9, packing=3.0,
     aliased=5e-10, packed_flops=2e11, packed_launch=1e-5, product=2e-6, vector_bandwidth=3e10, cores=1.9, grain=131072.0,
     widths=(
         (3, 45, 49, 40, 50, 47, 60, 26, 37, 17, 28, 28, 38, 32, 42, 48, 56, 64),
@@ -181,7 +181,7 @@ def subtrees(tree: Any) -> Iterator[Any]:
 @given(pieces())
 def test_pieces_of_many_operands_are_each_ordered_best(problem: Problem) -> None:
     """Against all orders of each piece, priced by the definition."""
-    pairs = _Network(problem).programmed(np.inf)
+    pairs = _programmed(Search(problem))
     assert pairs is not None
     parts: list[Any] = list(range(len(problem.layouts)))
     for a, b in pairs:
@@ -322,7 +322,7 @@ def test_constants_of_another_version_are_measured_again(name: str, cache: Path)
 
 
 MAY_BE_ZERO = (
-    "small even blocked turned aliased packed_flops packed_launch packing stored unrest product grain scored"
+    "small blocked turned aliased packed_flops packed_launch packing stored unrest product grain scored"
 )
 NEVER = dict.fromkeys(MAY_BE_ZERO.split(), (-1.0, 1e300)) | {"spread": (5e-324, 1e300, 0.0, -1.0, 0.5)}
 """What these constants cannot be; 0 and what is next to it are good values of all but the last."""
@@ -413,7 +413,7 @@ def test_an_elementwise_product_lies_as_planned(
     sizes, one, other = case
     kept = frozenset((*one, *other))
     readers = (kept - set(one), frozenset(one[:1]), frozenset(other[:2]))[reader]
-    for way in Pricing(sizes, CPU, 4).ways(one, other, kept, None, [readers]):
+    for way in Problem((), kept, None, sizes, CPU, 4).pricing.ways(one, other, kept, None, [readers]):
         first, second = (other, one) if way.swapped else (one, other)
         result = flatten(way.result)
 

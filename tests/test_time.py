@@ -295,7 +295,7 @@ def walk(order: str, operands: str, **sizes: int) -> MemoryAccess:
 
 
 def pricing(**sizes: int) -> Pricing:
-    return Pricing(sizes, CPU, 4)
+    return Problem((), frozenset(), None, sizes, CPU, 4).pricing
 
 
 def test_a_copy_costs_its_memory_and_more_the_shorter_its_runs() -> None:
@@ -343,19 +343,6 @@ def test_a_shallow_product_is_slower_than_its_share() -> None:
     """Its results are stored as those of a deep one are."""
     deep, shallow = (CPU.matmul(1, 4000, 64, k, 4) - CPU.launch for k in (64, 4))
     assert shallow > deep * (4 + CPU.stored) / (64 + CPU.stored) * (1 - 1e-9) > deep * 4 / 64
-
-
-def test_loops_over_whole_lines_are_set_up_in_less() -> None:
-    """Vectors of whole lines leave no rest that is computed one by one."""
-    profile = replace(CPU, even=CPU.run / 5)
-
-    def each(columns: int) -> float:
-        loops = walk("ab", "ab b", a=4096, b=columns)
-        return (profile.access_seconds(loops) - profile.pointwise(loops.moved, loops.written)) / loops.runs
-
-    assert each(16) == pytest.approx(each(48))
-    assert each(15) == pytest.approx(each(17))
-    assert 2 * each(16) < each(17)
 
 
 def test_where_a_matrix_is_turned_in_blocks_no_lines_are_lost() -> None:
@@ -483,11 +470,12 @@ def test_no_weight_is_repeated_along_a_large_batch() -> None:
 
 def test_where_no_library_differentiates_any_weight_may_be_repeated() -> None:
     sizes = {"b": 10**5, "i": 16, "j": 16, "p": 16}
-    ways = Pricing(sizes, CPU, 4, math.inf).ways(tuple("bij"), tuple("pi"), frozenset("bjp"), None, ())
-    assert any(way.batch == ("b",) for way in ways)
     problem = Problem((tuple("bij"), tuple("pi")), frozenset("bjp"), tuple("bpj"), sizes, CPU, 4)
+    free = replace(problem, expanded=math.inf)
+    ways = free.pricing.ways(tuple("bij"), tuple("pi"), frozenset("bjp"), None, ())
+    assert any(way.batch == ("b",) for way in ways)
     assert fastest(problem)[0].way.batch == ()
-    assert fastest(replace(problem, expanded=math.inf))[0].way.batch == ("b",)
+    assert fastest(free)[0].way.batch == ("b",)
 
 
 def test_a_second_matrix_that_lies_transposed_takes_longer() -> None:
@@ -504,8 +492,7 @@ def test_a_second_matrix_that_lies_transposed_takes_longer() -> None:
 
 def everyway(problem: Problem) -> float:
     """Seconds of the fastest order, by trying every way of every tree; nothing is left out."""
-    pricing = Pricing(problem.sizes, problem.profile, problem.itemsize)
-    search = Search(problem)
+    search, pricing = Search(problem), problem.pricing
 
     def made(subset: int) -> dict[Layout, float]:
         if subset.bit_count() == 1:

@@ -1,9 +1,9 @@
-"""Contraction order search: trees of pairs that opt_einsum proposes, or all, each priced with its best layouts.
+"""Contraction order search, and pre-multiplied weights: trees of pairs, each priced with its best layouts.
 
 `fastest` is the entry. `layout_search.py` assigns layouts along a tree.
 
-With few operands every tree is considered. With more, several searches each propose a tree of pairs. The time model,
-which includes layouts, chooses the fastest of them.
+With few operands every tree is considered. With more, several searches, most of them opt_einsum's, each propose a tree
+of pairs. The time model, which includes layouts, chooses the fastest of them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import itertools
 import math
 import operator
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import opt_einsum
 from opt_einsum.paths import PathOptimizer, greedy
 
 from ..device.model import DeviceProfile
+from ..planning.constant_folding import is_worth_keeping
 from .layout_search import Search, Tree, left_to_right, path_of, searched_once, tree_of
-from .pairs import Order, Problem
-from .premultiplied import beforehand
+from .pairs import Choose, Layout, Order, Pair, Problem, ordered
 
 __all__ = [
     "FastestOrder",
     "as_written",
+    "beforehand",
     "fastest",
     "fastest_with_vjp",
     "fewest_flops",
@@ -124,6 +125,106 @@ def fewest_flops(problem: Problem) -> Order:
 def as_written(problem: Problem) -> Order:
     """The order from left to right."""
     return Search(problem).along(left_to_right(len(problem.layouts)))[1]
+
+
+# ---------------------------------------------------------------------------- pre-multiplied weights
+
+Group: TypeAlias = frozenset[int]
+"""Operands that are multiplied beforehand. A single invariant operand is a group as well."""
+
+
+def beforehand(problem: Problem, trees: Iterable[Tree], choose: Choose) -> Order:
+    """The order that is fastest at a call, where groups of invariant operands may be multiplied beforehand.
+
+    A frozen weight may be given in factors. Each call can contract with one factor after another, or some or all
+    factors are multiplied once and the product is kept. That takes no time at a call, and the product can have any
+    layout.
+
+    Args:
+        problem: the contraction. Some of its operands are invariant.
+        trees: trees of pairs. Their intermediates of invariant operands alone are candidate groups.
+        choose: orders a contraction that is computed at each call.
+    """
+    layouts, given = problem.layouts, replace(problem, invariant=frozenset())
+    numbers = [number for number in range(len(layouts)) if number not in problem.invariant]
+    alone = frozenset(frozenset((number,)) for number in problem.invariant)
+    groupings = dict.fromkeys([alone, *(frozenset(_groups(problem, tree)) for tree in trees)])
+    found = list[tuple[float, Order, list[tuple[Group, Layout]]]]()
+    for groups, is_inside in itertools.product(groupings, (False, True)):
+        made = [(group, _product_layout(problem, group, is_inside)) for group in sorted(groups, key=min)]
+        present = (*(layouts[number] for number in numbers), *(lying for _, lying in made))
+        order = choose(replace(given, layouts=present))
+        found.append((sum(pair.way.seconds for pair in order), order, made))
+    _, order, made = min(found, key=operator.itemgetter(0))
+    pairs, moving = list[Pair](), len(numbers)
+    for group, lying in made:
+        members = sorted(group)
+        own = tuple(layouts[number] for number in members)
+        part = choose(replace(given, layouts=own, kept=frozenset(lying), wanted=lying))
+        numbers.append(_append(pairs, part, members, len(layouts)))
+    products = range(moving, len(numbers))
+    _append(pairs, [_facing(pair, products) for pair in order], numbers, len(layouts))
+    return tuple(pairs)
+
+
+def _append(pairs: list[Pair], part: Iterable[Pair], numbers: Sequence[int], count: int) -> int:
+    """Adds the pairs of a part of a problem of `count` operands, given the numbers of the part's operands in it.
+
+    The result is the number of the last tensor.
+    """
+    known = list(numbers)
+    for pair in part:
+        known.append(count + len(pairs))
+        pairs.append(replace(pair, first=known[pair.first], second=known[pair.second]))
+    return known[-1]
+
+
+def _facing(pair: Pair, products: Container[int]) -> Pair:
+    """The pair with the product of a group as its second tensor, as a weight usually is."""
+    way = pair.way
+    if pair.first not in products or pair.second in products or way.kind != "matmul":
+        return pair
+    return Pair(
+        pair.second, pair.first, replace(way, swapped=not way.swapped, rows=way.columns, columns=way.rows)
+    )
+
+
+def _groups(problem: Problem, tree: Tree) -> Iterator[Group]:
+    """The largest parts of a tree that contain only invariant operands and whose products are worth keeping."""
+    count = len(problem.layouts)
+    members = [frozenset((number,)) for number in range(count)]
+    for one, other in tree:
+        members.append(members[one] | members[other])
+    waiting = [len(members) - 1]
+    while waiting:
+        number = waiting.pop()
+        if members[number] <= problem.invariant and (number < count or _is_kept(problem, members[number])):
+            yield members[number]
+        elif number >= count:
+            waiting += tree[number - count]
+
+
+def _is_kept(problem: Problem, group: Group) -> bool:
+    """Whether the product of a group is kept from call to call."""
+    extent = problem.pricing.extent
+    made_of = sum(extent(problem.layouts[number]) for number in group)
+    size = extent(_product_layout(problem, group))
+    return is_worth_keeping(problem.itemsize * size, problem.itemsize * made_of)
+
+
+def _product_layout(problem: Problem, group: Group, is_inside: bool = False) -> Layout:
+    """The layout of a group's product: first the batch axes, which the result and another operand have. Then its own
+    axes, and innermost those that are summed later, as weights are usually stored; with `is_inside` the other way
+    round."""
+    layouts = problem.layouts
+    others = frozenset(itertools.chain(*(each for number, each in enumerate(layouts) if number not in group)))
+    axes = frozenset(itertools.chain(*(layouts[number] for number in group))) & (others | problem.kept)
+    moving = [each for number, each in enumerate(layouts) if number not in problem.invariant]
+    order = ordered(axes & problem.kept, problem.wanted or (), *moving, *layouts)
+    batch = tuple(axis for axis in order if axis in others)
+    own = tuple(axis for axis in order if axis not in others)
+    summed = ordered(axes - problem.kept, *moving, *layouts)
+    return (*batch, *summed, *own) if is_inside else (*batch, *own, *summed)
 
 
 # ---------------------------------------------------------------------------- proposals

@@ -216,6 +216,7 @@ class Pricing:
         self.matrix = functools.cache(self._matrix)
         self.access_seconds = functools.cache(self._access_seconds)
         self.matmul = functools.cache(self._matmul)
+        self.least_of_product = functools.cache(self._least_of_product)
         self.brought = functools.cache(self._brought)
 
     def ways(
@@ -338,7 +339,7 @@ class Pricing:
                 for rows, columns in outers
             )
             many, m, n, k = (self.extent(each) for each in (together, *next(iter(orders))))
-            floor = self._least_of_product(many, m, n, k)
+            floor = self.least_of_product(many, m, n, k)
             is_added = not summed.isdisjoint(together)
             beside = self.added_up(frozenset((*together, *own_a, *own_b))) if is_added else 0.0
             for (rows, columns, inner), swapped in itertools.product(orders, (False, True)):
@@ -468,7 +469,8 @@ def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -
     return [a[:count] for count in range(1, most + 1) if is_offered(a[:count])]
 
 
-def _without(layout: Layout, axes: Collection[str]) -> Layout:
+@functools.lru_cache(maxsize=1 << 16)
+def _without(layout: Layout, axes: Layout) -> Layout:
     """A layout without some axes."""
     return tuple([axis for axis in layout if axis not in axes])
 

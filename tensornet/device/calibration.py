@@ -25,7 +25,7 @@ from ..planning.progress import say
 from ..protocol import Backend, is_offered
 from ..threads import apart, is_busy, others_at_work, tells_of_others
 from .heap import MAPPED, keep_freed
-from .memory_access import LINE, MemoryAccess, memory_access
+from .memory_access import MemoryAccess, memory_access
 from .model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
 from .profiles import bounded, is_due, load_profile, save_profile
 
@@ -56,9 +56,7 @@ SHALLOW, DEEP = 4, 64
 UNKNOWN: Mapping[str, Any] = {
     **dict.fromkeys(("widths", "starts"), ()),
     **dict.fromkeys(("product", "packing", "aliased", "packed_flops", "packed_launch"), 0.0),
-    **dict.fromkeys(
-        ("batch", "small", "run", "even", "scattered", "blocked", "near_line", "line", "grain"), 0.0
-    ),
+    **dict.fromkeys(("batch", "small", "run", "scattered", "blocked", "near_line", "line", "grain"), 0.0),
     **dict.fromkeys(("vector_bandwidth", "fresh_bytes", "fresh_bandwidth", "fresh_product"), 1e18),
     "cores": 1.0,
 }
@@ -327,9 +325,9 @@ def _scored(probe: _Probe) -> float:
 
 def _walks(probe: _Probe) -> None:
     """Finds the constants of walks through memory in another order than the layout: loops, lost lines, jumps."""
-    run = max(1e-13, _loops(probe, 4))
-    probe.learn(run=run)
-    probe.learn(even=min(run, max(0.0, _loops(probe, LINE // probe.itemsize))))
+    loops = memory_access("abc", ("ab", "ac"), {"a": 512, "b": 128, "c": 4}, probe.itemsize)
+    seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, 4)) - probe.found.access_seconds(loops)
+    probe.learn(run=max(1e-13, seconds / loops.runs))
     probe.learn(cores=_cores(probe) if probe.on_cpu else 1.0, grain=float(GRAIN * probe.itemsize))
     probe.learn(scattered=max(1e-14, probe.copied((64, 96, 96), (0, 2, 1), "scattered")))
     probe.learn(blocked=_blocked(probe))
@@ -337,13 +335,6 @@ def _walks(probe: _Probe) -> None:
     probe.learn(line=max(1e-14, probe.copied(*FAR, "fetched")))
     jumps = max(0.0, probe.copied(*JUMPING, "jumped"))
     probe.learn(jump_bandwidth=1.0 / (1.0 / probe.found.near_bandwidth + jumps))
-
-
-def _loops(probe: _Probe, inner: int) -> float:
-    """Seconds of an innermost loop of `inner` elements, while the known constants leave that out."""
-    loops = memory_access("abc", ("ab", "ac"), {"a": 512, "b": 128, "c": inner}, probe.itemsize)
-    seconds = probe.seconds("{0} * {1}", (512, 128, 1), (512, 1, inner))
-    return (seconds - probe.found.access_seconds(loops)) / loops.runs
 
 
 def _cores(probe: _Probe) -> float:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from ..codec import Choice, Text, document
 from .heap import MAPPED
-from .memory_access import LINE, MOST, MemoryAccess, memory_access
+from .memory_access import MOST, MemoryAccess, memory_access
 
 __all__ = ["CONSTANTS", "HELD", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
 
@@ -155,7 +155,6 @@ class DeviceProfile:
         plain: seconds of a multiply-add there.
         along: the same where both matrices are contiguous along the summed axis.
         run: seconds that each innermost loop of an elementwise step costs.
-        even: the same for loops over whole lines of memory.
         scattered: seconds for an element that is not next to the one before it.
         blocked: seconds that each row of a matrix costs if the library transposes it in blocks and no lines are lost;
             0 if it goes element by element.
@@ -205,7 +204,6 @@ class DeviceProfile:
     plain: float = _constant(5e-10, 1e-14, 0.01, "s")
     along: float = _constant(2e-10, 1e-14, 0.01, "s")
     run: float = _constant(2.1e-9, 1e-14, 0.01, "s")
-    even: float = _constant(2.1e-9, 0.0, 0.01, "s")
     scattered: float = _constant(4.4e-10, 1e-15, 0.001, "s")
     blocked: float = _constant(0.0, 0.0, 0.01, "s")
     near_line: float = _constant(2e-9, 1e-14, 0.01, "s")
@@ -403,8 +401,15 @@ class DeviceProfile:
 
     def access_seconds(self, access: MemoryAccess) -> float:
         """Seconds of a step that walks through memory element by element."""
-        beyond = self._alone(access.moved, access.written) * self._beyond_bytes(access)
-        return self.pointwise(access.moved, access.written) + beyond
+        beyond = self.scattered * access.scattered
+        is_copy = access.chunks == 1.0 and access.moved == 2.0 * access.written
+        if self.blocked and access.scattered and is_copy:
+            beyond += self.blocked * max(access.runs, access.scattered / access.runs)
+        else:
+            loops = CHUNK * access.chunks + (0.0 if access.scattered else access.runs)
+            beyond += self.reached(access) + self.run * loops
+        alone = self._alone(access.moved, access.written)
+        return self.pointwise(access.moved, access.written) + alone * beyond
 
     def walk_seconds(
         self,
@@ -425,30 +430,21 @@ class DeviceProfile:
         """Seconds to copy a tensor from one layout into another, and to create the view that is copied."""
         return self.walk_seconds(order, (layout,), sizes, itemsize) + self.view
 
-    def _beyond_bytes(self, access: MemoryAccess) -> float:
-        """Seconds that all cores take for the loops of such a step, and for its reads out of order."""
-        scattered = self.scattered * access.scattered
-        if (
-            self.blocked
-            and access.scattered
-            and access.chunks == 1.0
-            and access.moved == 2.0 * access.written
-        ):
-            return scattered + self.blocked * max(access.runs, access.scattered / access.runs)
-        loops = self.run * CHUNK * access.chunks
-        if access.runs and not access.scattered:
-            loops += (self.run if access.written / access.runs % LINE else self.even) * access.runs
-        return scattered + self.reached(access) + loops
-
     def reached(self, access: MemoryAccess) -> float:
         """Seconds of a walk through memory beyond those of its bytes in order, if lines are lost or far."""
+        lines = self.near_line * access.lost + self.line * access.fetched
+        if not access.jumped:
+            return lines
         far = _beyond(access.moved, NEAR / 2, 2.0)
-        jumps = far * access.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
-        return jumps + self.near_line * access.lost + self.line * access.fetched
+        return lines + far * access.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
 
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds of an elementwise step whose tensors all have the layout of the result."""
         return self._alone(moved, written) * self.stream(moved) + self.fresh(written) + self.launch
+
+    def fresh(self, written: float) -> float:
+        """Seconds that first touch adds to a result of this many bytes."""
+        return written / self.fresh_bandwidth if written >= self.fresh_bytes else 0.0
 
     def _alone(self, moved: float, written: float = 0.0) -> float:
         """How many times as long a step takes as on all cores: one core runs a small step alone."""
@@ -462,10 +458,6 @@ class DeviceProfile:
         """Seconds to add up rows at given positions: `moved` bytes in all, `written` of them for the result."""
         return self.pointwise(moved, written) + STEPS * self.launch + self.run * rows
 
-    def fresh(self, written: float) -> float:
-        """Seconds that first touch adds to a result of this many bytes."""
-        return written / self.fresh_bandwidth if written >= self.fresh_bytes else 0.0
-
 
 def _beyond(moved: float, held: float, times: float) -> float:
     """The share of moved bytes that a cache does not hold: all of them from `times` its capacity on."""
@@ -475,7 +467,7 @@ def _beyond(moved: float, held: float, times: float) -> float:
 _CPU = DeviceProfile(f"{BUILT_IN}cpu")
 _ON_GPU: dict[str, Any] = {
     **dict.fromkeys(("bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth"), 1.5e12),
-    **dict.fromkeys(("plain", "along", "run", "even", "near_line", "line"), 1e-12),
+    **dict.fromkeys(("plain", "along", "run", "near_line", "line"), 1e-12),
     **dict.fromkeys(("fresh_bytes", "fresh_bandwidth", "fresh_product", "cached"), 1e18),
     **{"flops": 5e13, "pass_bandwidth": 6e12, "launch": 6e-6, "view": 1e-6, "batch": 1e-9, "small": 0.0},
     **{"scattered": 6e-12, "turned": 3e-12, "tile": 128.0, "scored": 6e-12},
