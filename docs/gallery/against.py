@@ -1,8 +1,9 @@
-"""The check of every layer of the gallery: what the equations say against plain torch."""
+"""The check of every layer of the gallery: what its equations compute against plain torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,28 @@ import torch
 
 import tensornet as tn
 
-__all__ = ["check"]
+__all__ = ["Checked", "check"]
 
 TOLERANCE = 1e-9
 """The largest difference, as a share of the largest value, in float64."""
 
 
+@dataclass(frozen=True)
+class Checked:
+    """A layer that computes what plain torch computes. In a page it shows its picture and its formulas."""
+
+    layer: tn.Graph
+
+    def _repr_html_(self) -> str:
+        picture = tn.draw(self.layer)._repr_svg_()
+        parameters, flops = tn.parameter_formula(self.layer), tn.flop_formula(self.layer)
+        formulas = f"parameters: <code>{parameters}</code><br>FLOPs: <code>{flops}</code>"
+        return f'<div class="layer">{picture}<p>{formulas}</p></div>'
+
+
 def check(
     layer: tn.Graph, by_hand: Callable[..., Any], given: dict[str, Any] | None = None, **inputs: Any
-) -> None:
+) -> Checked:
     """Asserts that a layer computes what plain torch computes, on NumPy and on torch, in float64.
 
     Args:
@@ -39,14 +53,17 @@ def check(
     wanted = by_hand(**tensors)
     for backend in ("numpy", "torch"):
         convert = torch.from_numpy if backend == "torch" else np.asarray
-        f = tn.compile(layer, backend=backend)
-        found = f(
+        found = tn.compile(layer, backend=backend)(
             {name: convert(each) for name, each in params.items()},
             *(convert(arrays[leaf.name]) for leaf in layer.inputs),
         )
-        pairs = zip(*((each if isinstance(each, tuple) else (each,)) for each in (found, wanted)), strict=True)
-        for ours, theirs in pairs:
-            ours, theirs = torch.as_tensor(ours), torch.as_tensor(theirs)
-            assert ours.shape == theirs.shape, (backend, ours.shape, theirs.shape)
-            apart = (ours - theirs).abs().max() / theirs.abs().max()
-            assert apart <= TOLERANCE, (backend, float(apart))
+        for ours, theirs in zip(_outputs(found), _outputs(wanted), strict=True):
+            ours = torch.as_tensor(ours)
+            assert ours.shape == theirs.shape, f"{backend}: {ours.shape}, by hand {theirs.shape}"
+            apart = float((ours - theirs).abs().max() / theirs.abs().max())
+            assert apart <= TOLERANCE, f"{backend}: {apart:.1e} of the largest value apart"
+    return Checked(layer)
+
+
+def _outputs(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)

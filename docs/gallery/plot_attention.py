@@ -37,12 +37,12 @@ def multi_head_by_hand(x, Wq, Wk, Wv, Wo):
 
 
 check(multi_head, multi_head_by_hand, x=(2, 5, 12))
-multi_head
 
 # %%
 # Causal attention
 # ----------------
-# The same paper, section 3.2.3: a position sees itself and those before it. The mask is an equation, computed once.
+# The same paper, section 3.2.3: a position sees itself and those before it. The mask is an equation, computed
+# once.
 
 causal = tn.layer(
     """
@@ -60,13 +60,12 @@ def causal_by_hand(q, k, v):
 
 
 check(causal, causal_by_hand, q=(2, 5, 3, 4), k=(2, 5, 3, 4), v=(2, 5, 3, 4))
-causal
 
 # %%
 # Grouped-query attention
 # -----------------------
-# `GQA <https://arxiv.org/abs/2305.13245>`_, Ainslie et al. 2023. A composite axis ``(g,n)`` puts n heads of queries on
-# each head of keys. With ``g=1`` it is the multi-query attention of Shazeer 2019.
+# `GQA <https://arxiv.org/abs/2305.13245>`_, Ainslie et al. 2023. A composite axis ``(g,n)`` puts n heads of
+# queries on each head of keys. With ``g=1`` it is the multi-query attention of Shazeer 2019.
 
 grouped = tn.layer(
     """
@@ -83,13 +82,12 @@ def grouped_by_hand(q, k, v):
 
 
 check(grouped, grouped_by_hand, q=(2, 5, 6, 4), k=(2, 7, 2, 4), v=(2, 7, 2, 4))
-grouped
 
 # %%
 # A bias by distance
 # ------------------
-# `T5 <https://arxiv.org/abs/1910.10683>`_, Raffel et al. 2019, section 2.1, without its buckets: a table of numbers,
-# read at the distance of two positions.
+# `T5 <https://arxiv.org/abs/1910.10683>`_, Raffel et al. 2019, section 2.1, without its buckets: a table of
+# numbers, read at the distance of two positions.
 
 biased = tn.layer(
     """
@@ -108,13 +106,12 @@ def biased_by_hand(q, k, v, B):
 
 
 check(biased, biased_by_hand, q=(2, 5, 3, 4), k=(2, 5, 3, 4), v=(2, 5, 3, 4))
-biased
 
 # %%
 # Linear biases (ALiBi)
 # ---------------------
-# `Train Short, Test Long <https://arxiv.org/abs/2108.12409>`_, Press et al. 2021, section 3: head h of H has the slope
-# 2^(-8 (h+1) / H).
+# `Train Short, Test Long <https://arxiv.org/abs/2108.12409>`_, Press et al. 2021, section 3: head h of H has
+# the slope 2^(-8 (h+1) / H).
 
 alibi = tn.layer(
     """
@@ -138,13 +135,12 @@ def alibi_by_hand(q, k, v):
 
 
 check(alibi, alibi_by_hand, q=(2, 5, 4, 3), k=(2, 5, 4, 3), v=(2, 5, 4, 3))
-alibi
 
 # %%
 # Rotary positions
 # ----------------
-# `RoFormer <https://arxiv.org/abs/2104.09864>`_, Su et al. 2021, eq. 34. Pairs of channels are turned by an angle that
-# grows with the position.
+# `RoFormer <https://arxiv.org/abs/2104.09864>`_, Su et al. 2021, eq. 34. Pairs of channels are turned by an
+# angle that grows with the position.
 
 rotary = tn.layer(
     """
@@ -165,13 +161,12 @@ def rotary_by_hand(x):
 
 
 check(rotary, rotary_by_hand, x=(2, 5, 3, 8))
-rotary
 
 # %%
 # Sliding windows
 # ---------------
-# `Longformer <https://arxiv.org/abs/2004.05150>`_, Beltagy et al. 2020, section 3.1: each position sees those at most w
-# positions away.
+# `Longformer <https://arxiv.org/abs/2004.05150>`_, Beltagy et al. 2020, section 3.1: each position sees those
+# at most w positions away.
 
 sliding = tn.layer(
     """
@@ -189,13 +184,12 @@ def sliding_by_hand(q, k, v):
 
 
 check(sliding, sliding_by_hand, q=(2, 9, 4), k=(2, 9, 4), v=(2, 9, 4))
-sliding
 
 # %%
 # Linear attention
 # ----------------
-# `Transformers are RNNs <https://arxiv.org/abs/2006.16236>`_, Katharopoulos et al. 2020, eq. 6, with elu + 1. The
-# planner multiplies keys and values first, so that it is linear in the length.
+# `Transformers are RNNs <https://arxiv.org/abs/2006.16236>`_, Katharopoulos et al. 2020, eq. 6, with elu + 1.
+# The planner multiplies keys and values first, so that it is linear in the length.
 
 linear = tn.layer(
     """
@@ -215,13 +209,12 @@ def linear_by_hand(q, k, v):
 
 
 check(linear, linear_by_hand, q=(2, 5, 4), k=(2, 5, 4), v=(2, 5, 3))
-linear
 
 # %%
 # Random features (Performer)
 # ---------------------------
-# `Rethinking Attention with Performers <https://arxiv.org/abs/2009.14794>`_, Choromanski et al. 2020, lemma 1: positive
-# features of a fixed random matrix w.
+# `Rethinking Attention with Performers <https://arxiv.org/abs/2009.14794>`_, Choromanski et al. 2020, lemma
+# 1: positive features of a fixed random matrix w.
 
 performer = tn.layer(
     """
@@ -241,12 +234,12 @@ def performer_by_hand(q, k, v, w):
 
 
 check(performer, performer_by_hand, q=(2, 5, 4), k=(2, 5, 4), v=(2, 5, 3), w=(7, 4))
-performer
 
 # %%
 # Projected keys (Linformer)
 # --------------------------
-# `Linformer <https://arxiv.org/abs/2006.04768>`_, Wang et al. 2020, eq. 7: keys and values of n positions become r.
+# `Linformer <https://arxiv.org/abs/2006.04768>`_, Wang et al. 2020, eq. 7: keys and values of n positions
+# become r.
 
 linformer = tn.layer(
     """
@@ -264,13 +257,12 @@ def linformer_by_hand(q, k, v, E, P):
 
 
 check(linformer, linformer_by_hand, q=(2, 9, 4), k=(2, 9, 4), v=(2, 9, 4))
-linformer
 
 # %%
 # External attention
 # ------------------
-# `Beyond Self-attention <https://arxiv.org/abs/2105.02358>`_, Guo et al. 2021, eq. 5 and 6: keys and values are
-# parameters, and weights are normalised along both axes.
+# `Beyond Self-attention <https://arxiv.org/abs/2105.02358>`_, Guo et al. 2021, eq. 5 and 6: keys and values
+# are parameters, and weights are normalised along both axes.
 
 external = tn.layer(
     """
@@ -287,13 +279,12 @@ def external_by_hand(x, Mk, Mv):
 
 
 check(external, external_by_hand, x=(2, 5, 4))
-external
 
 # %%
 # Additive attention
 # ------------------
-# `Neural Machine Translation by Jointly Learning to Align and Translate <https://arxiv.org/abs/1409.0473>`_, Bahdanau et
-# al. 2014, section A.1.2.
+# `Neural Machine Translation by Jointly Learning to Align and Translate <https://arxiv.org/abs/1409.0473>`_,
+# Bahdanau et al. 2014, section A.1.2.
 
 additive = tn.layer(
     """
@@ -310,12 +301,12 @@ def additive_by_hand(q, h, W, U, u):
 
 
 check(additive, additive_by_hand, q=(2, 3, 4), h=(2, 7, 5))
-additive
 
 # %%
 # Scaled cosine attention
 # -----------------------
-# `Swin Transformer V2 <https://arxiv.org/abs/2111.09883>`_, Liu et al. 2021, eq. 2, with a learned temperature.
+# `Swin Transformer V2 <https://arxiv.org/abs/2111.09883>`_, Liu et al. 2021, eq. 2, with a learned
+# temperature.
 
 cosine = tn.layer(
     """
@@ -333,13 +324,12 @@ def cosine_by_hand(q, k, v, t):
 
 
 check(cosine, cosine_by_hand, q=(2, 5, 3, 4), k=(2, 5, 3, 4), v=(2, 5, 3, 4))
-cosine
 
 # %%
 # Talking heads
 # -------------
-# `Talking-Heads Attention <https://arxiv.org/abs/2003.02436>`_, Shazeer et al. 2020, section 3: heads are mixed before
-# and after the softmax.
+# `Talking-Heads Attention <https://arxiv.org/abs/2003.02436>`_, Shazeer et al. 2020, section 3: heads are
+# mixed before and after the softmax.
 
 talking = tn.layer(
     """
@@ -357,13 +347,12 @@ def talking_by_hand(q, k, v, P, Q):
 
 
 check(talking, talking_by_hand, q=(2, 5, 3, 4), k=(2, 5, 3, 4), v=(2, 5, 3, 4))
-talking
 
 # %%
 # A learned mixture of positions (Synthesizer)
 # --------------------------------------------
-# `Synthesizer <https://arxiv.org/abs/2005.00743>`_, Tay et al. 2020, section 3.1, dense: weights come from each position
-# alone.
+# `Synthesizer <https://arxiv.org/abs/2005.00743>`_, Tay et al. 2020, section 3.1, dense: weights come from
+# each position alone.
 
 synthesizer = tn.layer(
     """
@@ -381,13 +370,12 @@ def synthesizer_by_hand(x, W1, u1, W2, u2, G):
 
 
 check(synthesizer, synthesizer_by_hand, x=(2, 5, 4))
-synthesizer
 
 # %%
 # Signed, tensorized window attention
 # -----------------------------------
-# The attention of the tensorized Swin Transformer: queries, keys and values by a factor for each mode of the embedding,
-# and weights that keep the sign of the scores.
+# The attention of the tensorized Swin Transformer: queries, keys and values by a factor for each mode of the
+# embedding, and weights that keep the sign of the scores.
 
 signed = tn.layer(
     """
@@ -414,4 +402,3 @@ def signed_by_hand(x, Q1, Q2, K1, K2, V1, V2):
 
 
 check(signed, signed_by_hand, x=(2, 5, 4, 6))
-signed

@@ -15,9 +15,10 @@ import tensornet as tn
 # Strided, dilated, grouped
 # -------------------------
 # `ImageNet Classification with Deep Convolutional Neural Networks
-# <https://papers.nips.cc/paper/4824-imagenet-classification-with-deep-convolutional-neural-networks>`_, Krizhevsky et
-# al. 2012 (groups); `Multi-Scale Context Aggregation by Dilated Convolutions <https://arxiv.org/abs/1511.07122>`_, Yu and
-# Koltun 2015.
+# <https://papers.nips.cc/paper/4824-imagenet-classification-with-deep-convolutional-neural-networks>`_,
+# Krizhevsky et al. 2012 (groups);
+# `Multi-Scale Context Aggregation by Dilated Convolutions <https://arxiv.org/abs/1511.07122>`_, Yu and Koltun
+# 2015.
 
 strided = tn.layer(
     "y[b,(g,o),p,q] = x[b,(g,c),2*p+3*u,2*q+3*v] * K[g,o,c,u,v] + k[(g,o)]",
@@ -30,7 +31,6 @@ def strided_by_hand(x, K, k):
 
 
 check(strided, strided_by_hand, x=(2, 4, 11, 12))
-strided
 
 # %%
 # Depthwise separable convolution
@@ -53,7 +53,6 @@ def separable_by_hand(x, D, P):
 
 
 check(separable, separable_by_hand, x=(2, 3, 6, 7))
-separable
 
 # %%
 # Kernel in CP form
@@ -72,13 +71,13 @@ def cp_by_hand(x, A, B, C, D):
 
 
 check(cp, cp_by_hand, x=(2, 3, 6, 7))
-cp
 
 # %%
 # Kernel in Tucker-2 form
 # -----------------------
 # `Compression of Deep Convolutional Neural Networks for Fast and Low Power Mobile Applications
-# <https://arxiv.org/abs/1511.06530>`_, Kim et al. 2015, eq. 3.
+# <https://arxiv.org/abs/1511.06530>`_,
+# Kim et al. 2015, eq. 3.
 
 tucker = tn.layer(
     "y[b,o,p,q] = x[b,c,p+u,q+v] * I[r,c] * G[s,r,u,v] * O[o,s]",
@@ -92,12 +91,12 @@ def tucker_by_hand(x, I, G, O):
 
 
 check(tucker, tucker_by_hand, x=(2, 4, 6, 7))
-tucker
 
 # %%
 # Kernel in a tensor train
 # ------------------------
-# `Ultimate Tensorization <https://arxiv.org/abs/1611.03214>`_, Garipov et al. 2016, eq. 11: channels in parts.
+# `Ultimate Tensorization <https://arxiv.org/abs/1611.03214>`_, Garipov et al. 2016, eq. 11: channels in
+# parts.
 
 tensor_train = tn.layer(
     "y[b,(o,n),p,q] = x[b,(c,m),p+u,q+v] * G[u,v,r] * H[r,o,c,s] * K[s,n,m]",
@@ -111,13 +110,12 @@ def tensor_train_by_hand(x, G, H, K):
 
 
 check(tensor_train, tensor_train_by_hand, x=(2, 4, 6, 7))
-tensor_train
 
 # %%
 # Kernel in separable directions
 # ------------------------------
-# `Rethinking the Inception Architecture <https://arxiv.org/abs/1512.00567>`_, Szegedy et al. 2015, section 3.2: a column,
-# then a row.
+# `Rethinking the Inception Architecture <https://arxiv.org/abs/1512.00567>`_, Szegedy et al. 2015, section
+# 3.2: a column, then a row.
 
 directions = tn.layer(
     "y[b,o,p,q] = x[b,c,p+u,q+v] * C[r,c,u] * R[o,r,v]",
@@ -130,13 +128,12 @@ def directions_by_hand(x, C, R):
 
 
 check(directions, directions_by_hand, x=(2, 3, 8, 9))
-directions
 
 # %%
 # Transposed convolution
 # ----------------------
-# `Deconvolutional Networks <https://doi.org/10.1109/CVPR.2010.5539957>`_, Zeiler et al. 2010: each position adds a patch.
-# It is the derivative of a convolution, so ``tn.gradient`` writes it.
+# `Deconvolutional Networks <https://doi.org/10.1109/CVPR.2010.5539957>`_, Zeiler et al. 2010: each position
+# adds a patch. It is the derivative of a convolution, so ``tn.gradient`` writes it.
 
 strides = tn.layer(
     "y[b,o,p,q] = x[b,c,2*p+u,2*q+v] * K[o,c,u,v]",
@@ -150,13 +147,12 @@ def transposed_by_hand(**given):
 
 
 check(transposed, transposed_by_hand, x=(2, 3, 9, 9), **{"K": (4, 3, 3, 3), "y.grad": (2, 4, 4, 4)})
-transposed
 
 # %%
 # Lightweight convolution
 # -----------------------
-# `Pay Less Attention with Lightweight and Dynamic Convolutions <https://arxiv.org/abs/1901.10430>`_, Wu et al. 2019,
-# eq. 4: depthwise along time, with normalised weights that heads of channels share.
+# `Pay Less Attention with Lightweight and Dynamic Convolutions <https://arxiv.org/abs/1901.10430>`_, Wu et
+# al. 2019, eq. 4: depthwise along time, with normalised weights that heads of channels share.
 
 lightweight = tn.layer(
     """
@@ -173,7 +169,6 @@ def lightweight_by_hand(x, W):
 
 
 check(lightweight, lightweight_by_hand, x=(2, 7, 6))
-lightweight
 
 # %%
 # Dynamic convolution
@@ -197,13 +192,12 @@ def dynamic_by_hand(x, W):
 
 
 check(dynamic, dynamic_by_hand, x=(2, 7, 6))
-dynamic
 
 # %%
 # Involution
 # ----------
-# `Involution <https://arxiv.org/abs/2103.06255>`_, Li et al. 2021, eq. 4: a kernel for each position, which channels of a
-# group share.
+# `Involution <https://arxiv.org/abs/2103.06255>`_, Li et al. 2021, eq. 4: a kernel for each position, which
+# channels of a group share.
 
 involution = tn.layer(
     """
@@ -224,12 +218,12 @@ def involution_by_hand(x, W0, W1):
 
 
 check(involution, involution_by_hand, x=(2, 4, 5, 6))
-involution
 
 # %%
 # Coordinates as channels
 # -----------------------
-# `CoordConv <https://arxiv.org/abs/1807.03247>`_, Liu et al. 2018, section 3: positions stand beside the channels.
+# `CoordConv <https://arxiv.org/abs/1807.03247>`_, Liu et al. 2018, section 3: positions stand beside the
+# channels.
 
 coordinates = tn.layer(
     """
@@ -249,12 +243,12 @@ def coordinates_by_hand(x, K):
 
 
 check(coordinates, coordinates_by_hand, x=(2, 3, 5, 6))
-coordinates
 
 # %%
 # Gated dilated convolution (WaveNet)
 # -----------------------------------
-# `WaveNet <https://arxiv.org/abs/1609.03499>`_, van den Oord et al. 2016, eq. 2, with the residual of figure 4.
+# `WaveNet <https://arxiv.org/abs/1609.03499>`_, van den Oord et al. 2016, eq. 2, with the residual of figure
+# 4.
 
 wavenet = tn.layer(
     """
@@ -274,7 +268,6 @@ def wavenet_by_hand(x, Wf, Wg, R):
 
 
 check(wavenet, wavenet_by_hand, x=(2, 9, 3))
-wavenet
 
 # %%
 # Squeeze and excitation
@@ -296,7 +289,6 @@ def excitation_by_hand(x, W1, W2):
 
 
 check(excitation, excitation_by_hand, x=(2, 6, 4, 5))
-excitation
 
 # %%
 # Channel shuffle
@@ -311,7 +303,6 @@ def shuffle_by_hand(x):
 
 
 check(shuffle, shuffle_by_hand, x=(2, 6, 4, 5))
-shuffle
 
 # %%
 # Aggregation around words (NetVLAD)
@@ -333,4 +324,3 @@ def vlad_by_hand(x, W, u, C):
 
 
 check(vlad, vlad_by_hand, x=(2, 7, 4))
-vlad

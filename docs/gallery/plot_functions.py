@@ -15,8 +15,8 @@ import tensornet as tn
 # %%
 # Fourier mixing (FNet)
 # ---------------------
-# `FNet <https://arxiv.org/abs/2105.03824>`_, Lee-Thorp et al. 2021, eq. 3: the real part of a transform along positions
-# and channels; the angles are equations of positions.
+# `FNet <https://arxiv.org/abs/2105.03824>`_, Lee-Thorp et al. 2021, eq. 3: the real part of a transform along
+# positions and channels; the angles are equations of positions.
 
 fnet = tn.layer(
     """
@@ -33,13 +33,12 @@ def fnet_by_hand(x):
 
 
 check(fnet, fnet_by_hand, x=(2, 6, 5))
-fnet
 
 # %%
 # Fourier neural operator
 # -----------------------
-# `Fourier Neural Operator <https://arxiv.org/abs/2010.08895>`_, Li et al. 2020, eq. 4 and 5: channels are mixed at each
-# of the lowest k frequencies. Complex numbers are an axis of two.
+# `Fourier Neural Operator <https://arxiv.org/abs/2010.08895>`_, Li et al. 2020, eq. 4 and 5: channels are
+# mixed at each of the lowest k frequencies. Complex numbers are an axis of two.
 
 operator = tn.layer(
     """
@@ -64,13 +63,13 @@ def operator_by_hand(x, R, W):
 
 
 check(operator, operator_by_hand, x=(2, 8, 2))
-operator
 
 # %%
 # Random Fourier features
 # -----------------------
 # `Fourier Features Let Networks Learn High Frequency Functions in Low Dimensional Domains
-# <https://arxiv.org/abs/2006.10739>`_, Tancik et al. 2020, eq. 5.
+# <https://arxiv.org/abs/2006.10739>`_,
+# Tancik et al. 2020, eq. 5.
 
 features = tn.layer(
     """
@@ -87,13 +86,12 @@ def features_by_hand(x, w):
 
 
 check(features, features_by_hand, x=(5, 3), w=(4, 3))
-features
 
 # %%
 # Sinusoidal representation (SIREN)
 # ---------------------------------
-# `Implicit Neural Representations with Periodic Activation Functions <https://arxiv.org/abs/2006.09661>`_, Sitzmann et
-# al. 2020, section 3.2, two layers.
+# `Implicit Neural Representations with Periodic Activation Functions <https://arxiv.org/abs/2006.09661>`_,
+# Sitzmann et al. 2020, section 3.2, two layers.
 
 siren = tn.layer(
     """
@@ -109,13 +107,12 @@ def siren_by_hand(x, W1, u1, W2, u2):
 
 
 check(siren, siren_by_hand, x=(5, 2))
-siren
 
 # %%
 # Kolmogorov–Arnold network with radial functions
 # -----------------------------------------------
-# `Kolmogorov-Arnold Networks are Radial Basis Function Networks <https://arxiv.org/abs/2405.06721>`_, Li 2024: each edge
-# has a function of its own, a sum of bumps.
+# `Kolmogorov-Arnold Networks are Radial Basis Function Networks <https://arxiv.org/abs/2405.06721>`_, Li
+# 2024: each edge has a function of its own, a sum of bumps.
 
 radial = tn.layer(
     """
@@ -133,13 +130,12 @@ def radial_by_hand(x, C, W):
 
 
 check(radial, radial_by_hand, x=(6, 3))
-radial
 
 # %%
 # Kolmogorov–Arnold network with Chebyshev polynomials
 # ----------------------------------------------------
-# `Chebyshev Polynomial-Based Kolmogorov-Arnold Networks <https://arxiv.org/abs/2405.07200>`_, Sidharth et al. 2024: the
-# polynomials as a recurrence along their degree.
+# `Chebyshev Polynomial-Based Kolmogorov-Arnold Networks <https://arxiv.org/abs/2405.07200>`_, Sidharth et al.
+# 2024: the polynomials as a recurrence along their degree.
 
 chebyshev = tn.layer(
     """
@@ -160,13 +156,12 @@ def chebyshev_by_hand(x, C):
 
 
 check(chebyshev, chebyshev_by_hand, x=(6, 3))
-chebyshev
 
 # %%
 # Gaussian mixture density
 # ------------------------
-# `Mixture Density Networks <https://publications.aston.ac.uk/id/eprint/373/>`_, Bishop 1994: the loss of a mixture of k
-# normal densities.
+# `Mixture Density Networks <https://publications.aston.ac.uk/id/eprint/373/>`_, Bishop 1994: the loss of a
+# mixture of k normal densities.
 
 density = tn.layer(
     """
@@ -187,7 +182,6 @@ def density_by_hand(x, t, P, M, S):
 
 
 check(density, density_by_hand, x=(6, 3), t=(6,))
-density
 
 # %%
 # Positions as waves
@@ -210,4 +204,3 @@ def waves_by_hand(x):
 
 
 check(waves, waves_by_hand, x=(2, 5, 6))
-waves

@@ -16,8 +16,8 @@ EDGES = {"s": [0, 1, 2, 2, 4, 3], "t": [1, 0, 1, 3, 3, 4]}
 # %%
 # Graph convolution
 # -----------------
-# `Semi-Supervised Classification with Graph Convolutional Networks <https://arxiv.org/abs/1609.02907>`_, Kipf and
-# Welling 2016, eq. 2. ``a`` is the adjacency matrix with a one at each node itself.
+# `Semi-Supervised Classification with Graph Convolutional Networks <https://arxiv.org/abs/1609.02907>`_, Kipf
+# and Welling 2016, eq. 2. ``a`` is the adjacency matrix with a one at each node itself.
 
 convolution = tn.layer(
     """
@@ -36,7 +36,6 @@ def convolution_by_hand(x, a, W):
 
 
 check(convolution, convolution_by_hand, x=(5, 4), a=A.numpy())
-convolution
 
 # %%
 # Graph attention
@@ -66,13 +65,12 @@ def attention_by_hand(x, a, W, L, R):
 
 
 check(attention, attention_by_hand, x=(5, 4), a=A.numpy())
-attention
 
 # %%
 # Message passing over edges
 # --------------------------
-# `Neural Message Passing for Quantum Chemistry <https://arxiv.org/abs/1704.01212>`_, Gilmer et al. 2017, eq. 1 and 2:
-# messages from ``s[e]`` are added at ``t[e]``.
+# `Neural Message Passing for Quantum Chemistry <https://arxiv.org/abs/1704.01212>`_, Gilmer et al. 2017, eq.
+# 1 and 2: messages from ``s[e]`` are added at ``t[e]``.
 
 messages = tn.layer(
     """
@@ -92,7 +90,6 @@ def messages_by_hand(x, s, t, f, M, E, U, V):
 
 
 check(messages, messages_by_hand, x=(5, 4), f=(6, 2), **EDGES)
-messages
 
 # %%
 # Graph isomorphism
@@ -117,13 +114,12 @@ def isomorphism_by_hand(x, s, t, c, W1, u1, W2, u2):
 
 
 check(isomorphism, isomorphism_by_hand, x=(5, 4), **EDGES)
-isomorphism
 
 # %%
 # Mean of neighbours (GraphSAGE)
 # ------------------------------
-# `Inductive Representation Learning on Large Graphs <https://arxiv.org/abs/1706.02216>`_, Hamilton et al. 2017,
-# algorithm 1.
+# `Inductive Representation Learning on Large Graphs <https://arxiv.org/abs/1706.02216>`_, Hamilton et al.
+# 2017, algorithm 1.
 
 sage = tn.layer(
     """
@@ -144,7 +140,6 @@ def sage_by_hand(x, s, t, W, V):
 
 
 check(sage, sage_by_hand, x=(5, 4), **EDGES)
-sage
 
 # %%
 # Polynomials of the Laplacian (ChebNet)
@@ -171,13 +166,12 @@ def chebyshev_by_hand(x, l, W):
 
 
 check(chebyshev, chebyshev_by_hand, x=(5, 3), l=(5, 5))
-chebyshev
 
 # %%
 # Equivariant messages (EGNN)
 # ---------------------------
-# `E(n) Equivariant Graph Neural Networks <https://arxiv.org/abs/2102.09844>`_, Satorras et al. 2021, eq. 3 to 6: only
-# distances enter the messages, and positions move along differences.
+# `E(n) Equivariant Graph Neural Networks <https://arxiv.org/abs/2102.09844>`_, Satorras et al. 2021, eq. 3 to
+# 6: only distances enter the messages, and positions move along differences.
 
 equivariant = tn.layer(
     """
@@ -197,13 +191,12 @@ def equivariant_by_hand(h, p, Wl, Wr, w, C, U, V):
 
 
 check(equivariant, equivariant_by_hand, h=(5, 4), p=(5, 3))
-equivariant
 
 # %%
 # Triangle updates (AlphaFold)
 # ----------------------------
-# `Highly accurate protein structure prediction with AlphaFold <https://doi.org/10.1038/s41586-021-03819-2>`_, Jumper et
-# al. 2021, supplement, algorithm 11: an edge learns of the two others of each triangle.
+# `Highly accurate protein structure prediction with AlphaFold <https://doi.org/10.1038/s41586-021-03819-2>`_,
+# Jumper et al. 2021, supplement, algorithm 11: an edge learns of the two others of each triangle.
 
 triangle = tn.layer(
     """
@@ -228,13 +221,12 @@ def triangle_by_hand(x, Wa, Wb, Ga, Gb, G, O):
 
 
 check(triangle, triangle_by_hand, x=(5, 5, 4))
-triangle
 
 # %%
 # Capsules
 # --------
-# `Dynamic Routing Between Capsules <https://arxiv.org/abs/1710.09829>`_, Sabour et al. 2017, procedure 1, two rounds:
-# ``route`` is a block that is called for each.
+# `Dynamic Routing Between Capsules <https://arxiv.org/abs/1710.09829>`_, Sabour et al. 2017, procedure 1, two
+# rounds: ``route`` is a block that is called for each.
 
 capsules = tn.layer(
     """
@@ -267,13 +259,12 @@ def capsules_by_hand(u, W):
 
 
 check(capsules, capsules_by_hand, u=(2, 4, 2))
-capsules
 
 # %%
 # Slot attention
 # --------------
-# `Object-Centric Learning with Slot Attention <https://arxiv.org/abs/2006.15055>`_, Locatello et al. 2020, algorithm 1,
-# one round without its GRU: slots compete for the inputs.
+# `Object-Centric Learning with Slot Attention <https://arxiv.org/abs/2006.15055>`_, Locatello et al. 2020,
+# algorithm 1, one round without its GRU: slots compete for the inputs.
 
 slots = tn.layer(
     """
@@ -295,4 +286,3 @@ def slots_by_hand(x, s, K, V, Q):
 
 
 check(slots, slots_by_hand, x=(2, 6, 5), s=(2, 3, 3))
-slots

@@ -14,7 +14,8 @@ import tensornet as tn
 # %%
 # Factorization machine
 # ---------------------
-# `Factorization Machines <https://doi.org/10.1109/ICDM.2010.127>`_, Rendle 2010, eq. 1. All pairs, in linear time.
+# `Factorization Machines <https://doi.org/10.1109/ICDM.2010.127>`_, Rendle 2010, eq. 1. All pairs, in linear
+# time.
 
 machine = tn.layer(
     """
@@ -36,12 +37,12 @@ def machine_by_hand(x, V, w0, w):
 
 
 check(machine, machine_by_hand, x=(5, 6))
-machine
 
 # %%
 # Cross layer of low rank
 # -----------------------
-# `DCN V2 <https://arxiv.org/abs/2008.13535>`_, Wang et al. 2020, eq. 3: features are multiplied by the first ones again.
+# `DCN V2 <https://arxiv.org/abs/2008.13535>`_, Wang et al. 2020, eq. 3: features are multiplied by the first
+# ones again.
 
 cross = tn.layer(
     "y[b,o] = z[b,o] * (x[b,i] * V[r,i] * U[o,r] + u[o]) + x[b,o]",
@@ -54,14 +55,13 @@ def cross_by_hand(z, x, V, U, u):
 
 
 check(cross, cross_by_hand, z=(5, 6), x=(5, 6))
-cross
 
 # %%
 # Neural tensor network
 # ---------------------
 # `Reasoning With Neural Tensor Networks for Knowledge Base Completion
-# <https://papers.nips.cc/paper/5028-reasoning-with-neural-tensor-networks-for-knowledge-base-completion>`_, Socher et al.
-# 2013, eq. 1.
+# <https://papers.nips.cc/paper/5028-reasoning-with-neural-tensor-networks-for-knowledge-base-completion>`_,
+# Socher et al. 2013, eq. 1.
 
 reasoning = tn.layer(
     "y[b] = w[k] * tanh(l[b,i] * W[k,i,j] * r[b,j] + l[b,i] * V[k,i] + r[b,j] * U[k,j] + u[k])",
@@ -74,12 +74,12 @@ def reasoning_by_hand(l, r, w, W, V, U, u):
 
 
 check(reasoning, reasoning_by_hand, l=(5, 4), r=(5, 4))
-reasoning
 
 # %%
 # Low-rank bilinear pooling
 # -------------------------
-# `Hadamard Product for Low-rank Bilinear Pooling <https://arxiv.org/abs/1610.04325>`_, Kim et al. 2016, eq. 6.
+# `Hadamard Product for Low-rank Bilinear Pooling <https://arxiv.org/abs/1610.04325>`_, Kim et al. 2016, eq.
+# 6.
 
 bilinear = tn.layer(
     """
@@ -96,13 +96,12 @@ def bilinear_by_hand(x, z, U, V, P, p):
 
 
 check(bilinear, bilinear_by_hand, x=(3, 4), z=(3, 5))
-bilinear
 
 # %%
 # Tucker fusion (MUTAN)
 # ---------------------
-# `MUTAN <https://arxiv.org/abs/1705.06676>`_, Ben-younes et al. 2017: the tensor between question, image and answer in
-# Tucker form, with slices of low rank.
+# `MUTAN <https://arxiv.org/abs/1705.06676>`_, Ben-younes et al. 2017: the tensor between question, image and
+# answer in Tucker form, with slices of low rank.
 
 mutan = tn.layer(
     """
@@ -120,13 +119,12 @@ def mutan_by_hand(x, z, Wq, Wv, M, N, O):
 
 
 check(mutan, mutan_by_hand, x=(3, 4), z=(3, 5))
-mutan
 
 # %%
 # Tensor fusion
 # -------------
-# `Tensor Fusion Network for Multimodal Sentiment Analysis <https://arxiv.org/abs/1707.07250>`_, Zadeh et al. 2017: the
-# outer product of three modalities, each with a one in front, which is never made.
+# `Tensor Fusion Network for Multimodal Sentiment Analysis <https://arxiv.org/abs/1707.07250>`_, Zadeh et al.
+# 2017: the outer product of three modalities, each with a one in front, which is never made.
 
 fusion = tn.layer(
     """
@@ -147,15 +145,16 @@ def fusion_by_hand(x, y, z, W):
 
 
 check(fusion, fusion_by_hand, x=(3, 3), y=(3, 2), z=(3, 4))
-fusion
 
 # %%
 # DistMult
 # --------
-# `Embedding Entities and Relations <https://arxiv.org/abs/1412.6575>`_, Yang et al. 2014: a diagonal form for each
-# relation.
+# `Embedding Entities and Relations <https://arxiv.org/abs/1412.6575>`_, Yang et al. 2014: a diagonal form for
+# each relation.
 
-distmult = tn.layer("y[n] = E[h[n],d] * R[r[n],d] * E[t[n],d]\nE[e:9,d:4]: parameter\nR[k:3,d]: parameter", inputs="h r t")
+distmult = tn.layer(
+    "y[n] = E[h[n],d] * R[r[n],d] * E[t[n],d]\nE[e:9,d:4]: parameter\nR[k:3,d]: parameter", inputs="h r t"
+)
 
 
 def distmult_by_hand(h, r, t, E, R):
@@ -163,13 +162,12 @@ def distmult_by_hand(h, r, t, E, R):
 
 
 check(distmult, distmult_by_hand, h=[0, 8, 3], r=[2, 0, 1], t=[5, 5, 1])
-distmult
 
 # %%
 # ComplEx
 # -------
-# `Complex Embeddings for Simple Link Prediction <https://arxiv.org/abs/1606.06357>`_, Trouillon et al. 2016: the real
-# part of a complex product; the second axis holds real and imaginary parts.
+# `Complex Embeddings for Simple Link Prediction <https://arxiv.org/abs/1606.06357>`_, Trouillon et al. 2016:
+# the real part of a complex product; the second axis holds real and imaginary parts.
 
 complex_form = tn.layer(
     """
@@ -188,7 +186,6 @@ def complex_by_hand(h, r, t, E, R):
 
 
 check(complex_form, complex_by_hand, h=[0, 8, 3], r=[2, 0, 1], t=[5, 5, 1])
-complex_form
 
 # %%
 # TuckER
@@ -211,13 +208,12 @@ def tucker_by_hand(h, r, E, R, W):
 
 
 check(tucker, tucker_by_hand, h=[0, 8, 3], r=[2, 0, 1])
-tucker
 
 # %%
 # Contrastive loss (InfoNCE)
 # --------------------------
-# `Learning Transferable Visual Models From Natural Language Supervision <https://arxiv.org/abs/2103.00020>`_, Radford et
-# al. 2021, figure 3: both directions, with a learned temperature.
+# `Learning Transferable Visual Models From Natural Language Supervision <https://arxiv.org/abs/2103.00020>`_,
+# Radford et al. 2021, figure 3: both directions, with a learned temperature.
 
 contrast = tn.layer(
     """
@@ -240,4 +236,3 @@ def contrast_by_hand(x, z, t):
 
 
 check(contrast, contrast_by_hand, x=(5, 4), z=(5, 4))
-contrast

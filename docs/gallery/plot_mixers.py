@@ -14,8 +14,8 @@ import tensornet as tn
 # %%
 # MLP-Mixer
 # ---------
-# `MLP-Mixer <https://arxiv.org/abs/2105.01601>`_, Tolstikhin et al. 2021, eq. 1, without norms: a product over
-# positions, then one over channels.
+# `MLP-Mixer <https://arxiv.org/abs/2105.01601>`_, Tolstikhin et al. 2021, eq. 1, without norms: a product
+# over positions, then one over channels.
 
 mixer = tn.layer(
     """
@@ -34,13 +34,12 @@ def mixer_by_hand(x, W1, W2, W3, W4):
 
 
 check(mixer, mixer_by_hand, x=(2, 5, 4))
-mixer
 
 # %%
 # Spatial gating unit (gMLP)
 # --------------------------
-# `Pay Attention to MLPs <https://arxiv.org/abs/2105.08050>`_, Liu et al. 2021, section 2: one half of the channels,
-# mixed over positions, gates the other.
+# `Pay Attention to MLPs <https://arxiv.org/abs/2105.08050>`_, Liu et al. 2021, section 2: one half of the
+# channels, mixed over positions, gates the other.
 
 gmlp = tn.layer(
     """
@@ -59,7 +58,6 @@ def gmlp_by_hand(x, U, W, u, V):
 
 
 check(gmlp, gmlp_by_hand, x=(2, 5, 4))
-gmlp
 
 # %%
 # Gated linear units (SwiGLU)
@@ -81,7 +79,6 @@ def swiglu_by_hand(x, W, V, Z):
 
 
 check(swiglu, swiglu_by_hand, x=(3, 4))
-swiglu
 
 # %%
 # Highway
@@ -104,12 +101,12 @@ def highway_by_hand(x, H, uh, T, ut):
 
 
 check(highway, highway_by_hand, x=(3, 4))
-highway
 
 # %%
 # Maxout
 # ------
-# `Maxout Networks <https://arxiv.org/abs/1302.4389>`_, Goodfellow et al. 2013, section 2: the largest of k affine maps.
+# `Maxout Networks <https://arxiv.org/abs/1302.4389>`_, Goodfellow et al. 2013, section 2: the largest of k
+# affine maps.
 
 maxout = tn.layer("y[b,o] = max[k](x[b,i] * W[o,k,i] + u[o,k])", inputs="x", i=4, o=3, k=5)
 
@@ -119,7 +116,6 @@ def maxout_by_hand(x, W, u):
 
 
 check(maxout, maxout_by_hand, x=(3, 4))
-maxout
 
 # %%
 # Feature-wise modulation (FiLM)
@@ -141,7 +137,6 @@ def film_by_hand(x, z, W, u):
 
 
 check(film, film_by_hand, x=(2, 3, 4, 5), z=(2, 5))
-film
 
 # %%
 # Root mean square norm
@@ -156,12 +151,12 @@ def rms_by_hand(x, g):
 
 
 check(rms, rms_by_hand, x=(3, 6))
-rms
 
 # %%
 # Layer norm from the condition (AdaLN)
 # -------------------------------------
-# `Scalable Diffusion Models with Transformers <https://arxiv.org/abs/2212.09748>`_, Peebles and Xie 2022, section 3.2.
+# `Scalable Diffusion Models with Transformers <https://arxiv.org/abs/2212.09748>`_, Peebles and Xie 2022,
+# section 3.2.
 
 adaptive = tn.layer(
     """
@@ -178,12 +173,12 @@ def adaptive_by_hand(x, z, W, u):
 
 
 check(adaptive, adaptive_by_hand, x=(2, 4, 6), z=(2, 5))
-adaptive
 
 # %%
 # Mixture of experts, one of them for each token
 # ----------------------------------------------
-# `Switch Transformers <https://arxiv.org/abs/2101.03961>`_, Fedus et al. 2021, eq. 1 and 2, without its capacity.
+# `Switch Transformers <https://arxiv.org/abs/2101.03961>`_, Fedus et al. 2021, eq. 1 and 2, without its
+# capacity.
 
 switch = tn.layer(
     """
@@ -208,13 +203,12 @@ def switch_by_hand(x, R, W1, W2):
 
 
 check(switch, switch_by_hand, x=(7, 4))
-switch
 
 # %%
 # Mixture of experts, the best k
 # ------------------------------
-# `Mixtral of Experts <https://arxiv.org/abs/2401.04088>`_, Jiang et al. 2024, section 2.1: weights of the best k alone
-# pass the softmax.
+# `Mixtral of Experts <https://arxiv.org/abs/2401.04088>`_, Jiang et al. 2024, section 2.1: weights of the
+# best k alone pass the softmax.
 
 mixture = tn.layer(
     """
@@ -242,13 +236,12 @@ def mixture_by_hand(x, R, W1, W3, W2):
 
 
 check(mixture, mixture_by_hand, x=(7, 4))
-mixture
 
 # %%
 # Soft mixture of experts
 # -----------------------
-# `From Sparse to Soft Mixtures of Experts <https://arxiv.org/abs/2308.00951>`_, Puigcerver et al. 2023, section 2.1: each
-# expert sees p averages of all tokens.
+# `From Sparse to Soft Mixtures of Experts <https://arxiv.org/abs/2308.00951>`_, Puigcerver et al. 2023,
+# section 2.1: each expert sees p averages of all tokens.
 
 soft = tn.layer(
     """
@@ -271,13 +264,12 @@ def soft_by_hand(x, P, W1, W2):
 
 
 check(soft, soft_by_hand, x=(2, 7, 4))
-soft
 
 # %%
 # Product-key memory
 # ------------------
-# `Large Memory Layers with Product Keys <https://arxiv.org/abs/1907.05242>`_, Lample et al. 2019, section 3.1, for one
-# head: the best k of n² keys, found among the best k of each half.
+# `Large Memory Layers with Product Keys <https://arxiv.org/abs/1907.05242>`_, Lample et al. 2019, section
+# 3.1, for one head: the best k of n² keys, found among the best k of each half.
 
 memory = tn.layer(
     """
@@ -300,4 +292,3 @@ def memory_by_hand(q, K, V):
 
 
 check(memory, memory_by_hand, q=(5, 6))
-memory

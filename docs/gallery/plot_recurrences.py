@@ -2,7 +2,7 @@
 Recurrent cells and state spaces
 ================================
 
-``h[b,t-1,p]`` reads a position earlier. What does not recur leaves the loop, and LSTM and GRU run by torch's own kernels.
+``h[b,t-1,p]`` reads a position earlier. What does not recur leaves the loop. LSTM and GRU run by torch's kernels.
 """
 
 import torch
@@ -14,8 +14,8 @@ import tensornet as tn
 # %%
 # LSTM
 # ----
-# `Long Short-Term Memory <https://www.bioinf.jku.at/publications/older/2604.pdf>`_, Hochreiter and Schmidhuber 1997, with
-# the forget gate of Gers et al. 2000. The gates are an axis ``g``.
+# `Long Short-Term Memory <https://www.bioinf.jku.at/publications/older/2604.pdf>`_, Hochreiter and
+# Schmidhuber 1997, with the forget gate of Gers et al. 2000. The gates are an axis ``g``.
 
 lstm = tn.layer(
     """
@@ -30,19 +30,21 @@ lstm = tn.layer(
 def lstm_by_hand(x, W, U, u):
     cell = torch.nn.LSTM(3, 5, batch_first=True).double()
     weights = dict(
-        weight_ih_l0=W.flatten(0, 1), weight_hh_l0=U.flatten(0, 1), bias_ih_l0=u.flatten(), bias_hh_l0=0 * u.flatten()
+        weight_ih_l0=W.flatten(0, 1),
+        weight_hh_l0=U.flatten(0, 1),
+        bias_ih_l0=u.flatten(),
+        bias_hh_l0=0 * u.flatten(),
     )
     return torch.func.functional_call(cell, weights, (x,))[0].detach()
 
 
 check(lstm, lstm_by_hand, x=(2, 6, 3))
-lstm
 
 # %%
 # LSTM with peepholes
 # -------------------
-# `Recurrent Nets that Time and Count <https://doi.org/10.1109/IJCNN.2000.861302>`_, Gers and Schmidhuber 2000: gates see
-# the cell.
+# `Recurrent Nets that Time and Count <https://doi.org/10.1109/IJCNN.2000.861302>`_, Gers and Schmidhuber
+# 2000: gates see the cell.
 
 peepholes = tn.layer(
     """
@@ -68,13 +70,12 @@ def peepholes_by_hand(x, W, U, u, P):
 
 
 check(peepholes, peepholes_by_hand, x=(2, 6, 3))
-peepholes
 
 # %%
 # GRU
 # ---
-# `Learning Phrase Representations <https://arxiv.org/abs/1406.1078>`_, Cho et al. 2014, in torch's form, in which the
-# reset gate stands after the product.
+# `Learning Phrase Representations <https://arxiv.org/abs/1406.1078>`_, Cho et al. 2014, in torch's form, in
+# which the reset gate stands after the product.
 
 gru = tn.layer(
     """
@@ -92,13 +93,15 @@ gru = tn.layer(
 def gru_by_hand(x, W, U, u, v):
     cell = torch.nn.GRU(3, 5, batch_first=True).double()
     weights = dict(
-        weight_ih_l0=W.flatten(0, 1), weight_hh_l0=U.flatten(0, 1), bias_ih_l0=u.flatten(), bias_hh_l0=v.flatten()
+        weight_ih_l0=W.flatten(0, 1),
+        weight_hh_l0=U.flatten(0, 1),
+        bias_ih_l0=u.flatten(),
+        bias_hh_l0=v.flatten(),
     )
     return torch.func.functional_call(cell, weights, (x,))[0].detach()
 
 
 check(gru, gru_by_hand, x=(2, 6, 3))
-gru
 
 # %%
 # Minimal gated unit
@@ -126,13 +129,12 @@ def minimal_by_hand(x, Wf, Uf, uf, W, U, u):
 
 
 check(minimal, minimal_by_hand, x=(2, 6, 3))
-minimal
 
 # %%
 # minGRU
 # ------
-# `Were RNNs All We Needed? <https://arxiv.org/abs/2410.01201>`_, Feng et al. 2024, section 3.1: gates do not see the
-# state, so that the recurrence is linear.
+# `Were RNNs All We Needed? <https://arxiv.org/abs/2410.01201>`_, Feng et al. 2024, section 3.1: gates do not
+# see the state, so that the recurrence is linear.
 
 min_gru = tn.layer(
     """
@@ -152,13 +154,12 @@ def min_gru_by_hand(x, Wz, uz, Wh, uh):
 
 
 check(min_gru, min_gru_by_hand, x=(2, 6, 3))
-min_gru
 
 # %%
 # Simple recurrent unit
 # ---------------------
-# `Simple Recurrent Units for Highly Parallelizable Recurrence <https://arxiv.org/abs/1709.02755>`_, Lei et al. 2017,
-# eq. 1 to 4, without the scaling factor.
+# `Simple Recurrent Units for Highly Parallelizable Recurrence <https://arxiv.org/abs/1709.02755>`_, Lei et
+# al. 2017, eq. 1 to 4, without the scaling factor.
 
 sru = tn.layer(
     """
@@ -184,13 +185,12 @@ def sru_by_hand(x, W, vf, uf, vr, ur):
 
 
 check(sru, sru_by_hand, x=(2, 6, 5))
-sru
 
 # %%
 # Quasi-recurrent network
 # -----------------------
-# `Quasi-Recurrent Neural Networks <https://arxiv.org/abs/1611.01576>`_, Bradbury et al. 2016, eq. 2 and 4: a causal
-# convolution of two positions, and fo-pooling.
+# `Quasi-Recurrent Neural Networks <https://arxiv.org/abs/1611.01576>`_, Bradbury et al. 2016, eq. 2 and 4: a
+# causal convolution of two positions, and fo-pooling.
 
 qrnn = tn.layer(
     """
@@ -212,7 +212,6 @@ def qrnn_by_hand(x, W):
 
 
 check(qrnn, qrnn_by_hand, x=(2, 6, 3))
-qrnn
 
 # %%
 # Independently recurrent network
@@ -232,13 +231,12 @@ def indrnn_by_hand(x, W, r, u):
 
 
 check(indrnn, indrnn_by_hand, x=(2, 6, 3))
-indrnn
 
 # %%
 # Recurrence in a tensor train
 # ----------------------------
-# `Tensor-Train Recurrent Neural Networks for Video Classification <https://arxiv.org/abs/1707.01786>`_, Yang et al.
-# 2017: the matrix from a wide input to the state is a tensor train.
+# `Tensor-Train Recurrent Neural Networks for Video Classification <https://arxiv.org/abs/1707.01786>`_, Yang
+# et al. 2017: the matrix from a wide input to the state is a tensor train.
 
 tensor_train = tn.layer(
     """
@@ -257,13 +255,13 @@ def tensor_train_by_hand(x, G, H, U):
 
 
 check(tensor_train, tensor_train_by_hand, x=(2, 5, 6, 8))
-tensor_train
 
 # %%
 # Diagonal state space
 # --------------------
-# `On the Parameterization and Initialization of Diagonal State Space Models <https://arxiv.org/abs/2206.11893>`_, Gu et
-# al. 2022, with real states, discretised by a zero-order hold: a linear recurrence of n states for each channel.
+# `On the Parameterization and Initialization of Diagonal State Space Models <https://arxiv.org/abs/2206.11893>`_,
+# Gu et al. 2022, with real states, discretised by a zero-order hold: a linear recurrence of n states for each
+# channel.
 
 diagonal = tn.layer(
     """
@@ -287,13 +285,12 @@ def diagonal_by_hand(x, l, d, B, C, D):
 
 
 check(diagonal, diagonal_by_hand, x=(2, 6, 3))
-diagonal
 
 # %%
 # Selective state space (Mamba)
 # -----------------------------
-# `Mamba <https://arxiv.org/abs/2312.00752>`_, Gu and Dao 2023, algorithm 2: step, input and output maps depend on the
-# position.
+# `Mamba <https://arxiv.org/abs/2312.00752>`_, Gu and Dao 2023, algorithm 2: step, input and output maps
+# depend on the position.
 
 mamba = tn.layer(
     """
@@ -318,13 +315,12 @@ def mamba_by_hand(x, Wd, ud, Wb, Wc, l, D):
 
 
 check(mamba, mamba_by_hand, x=(2, 6, 3))
-mamba
 
 # %%
 # Retention
 # ---------
-# `Retentive Network <https://arxiv.org/abs/2307.08621>`_, Sun et al. 2023, eq. 6 against eq. 5: the recurrence here, the
-# parallel form by hand.
+# `Retentive Network <https://arxiv.org/abs/2307.08621>`_, Sun et al. 2023, eq. 6 against eq. 5: the
+# recurrence here, the parallel form by hand.
 
 retention = tn.layer(
     """
@@ -343,13 +339,12 @@ def retention_by_hand(q, k, v, g):
 
 
 check(retention, retention_by_hand, given={"g": [0.9, 0.5]}, q=(2, 6, 2, 3), k=(2, 6, 2, 3), v=(2, 6, 2, 4))
-retention
 
 # %%
 # Gated linear attention
 # ----------------------
-# `Gated Linear Attention Transformers <https://arxiv.org/abs/2312.06635>`_, Yang et al. 2023, eq. 3: each channel of the
-# keys forgets at a pace that depends on the position.
+# `Gated Linear Attention Transformers <https://arxiv.org/abs/2312.06635>`_, Yang et al. 2023, eq. 3: each
+# channel of the keys forgets at a pace that depends on the position.
 
 gated = tn.layer(
     """
@@ -372,13 +367,12 @@ def gated_by_hand(x, q, k, v, W, u):
 
 
 check(gated, gated_by_hand, x=(2, 6, 3), q=(2, 6, 4), k=(2, 6, 4), v=(2, 6, 5))
-gated
 
 # %%
 # Delta rule
 # ----------
-# `Linear Transformers Are Secretly Fast Weight Programmers <https://arxiv.org/abs/2102.11174>`_, Schlag et al. 2021,
-# eq. 23 to 25: the value that a key has is replaced, not added to.
+# `Linear Transformers Are Secretly Fast Weight Programmers <https://arxiv.org/abs/2102.11174>`_, Schlag et
+# al. 2021, eq. 23 to 25: the value that a key has is replaced, not added to.
 
 delta = tn.layer(
     """
@@ -401,4 +395,3 @@ def delta_by_hand(q, k, v, r):
 
 
 check(delta, delta_by_hand, q=(2, 6, 3), k=(2, 6, 3), v=(2, 6, 4), r=(2, 6))
-delta

@@ -14,8 +14,8 @@ import tensornet as tn
 # %%
 # Tensor contraction layer
 # ------------------------
-# `Tensor Contraction Layers for Parsimonious Deep Nets <https://arxiv.org/abs/1706.00439>`_, Kossaifi et al. 2017, eq. 2:
-# a product along each mode.
+# `Tensor Contraction Layers for Parsimonious Deep Nets <https://arxiv.org/abs/1706.00439>`_, Kossaifi et al.
+# 2017, eq. 2: a product along each mode.
 
 contraction = tn.layer(
     "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]",
@@ -30,13 +30,12 @@ def contraction_by_hand(x, U, V, W):
 
 
 check(contraction, contraction_by_hand, x=(2, 4, 4, 3))
-contraction
 
 # %%
 # Tensor regression layer
 # -----------------------
-# `Tensor Regression Networks <https://arxiv.org/abs/1707.08308>`_, Kossaifi et al. 2020, eq. 8: the weight from a tensor
-# to classes in Tucker form.
+# `Tensor Regression Networks <https://arxiv.org/abs/1707.08308>`_, Kossaifi et al. 2020, eq. 8: the weight
+# from a tensor to classes in Tucker form.
 
 regression = tn.layer(
     "y[b,o] = x[b,i,j] * G[p,q,r] * U[i,p] * V[j,q] * O[o,r] + u[o]",
@@ -50,7 +49,6 @@ def regression_by_hand(x, G, U, V, O, u):
 
 
 check(regression, regression_by_hand, x=(2, 4, 5))
-regression
 
 # %%
 # Linear layer in CP form
@@ -65,14 +63,11 @@ cp = tn.layer(
 
 
 def cp_by_hand(x, A, B, C, D):
-    weight = sum(
-        torch.kron(torch.outer(A[:, r], C[:, r]), torch.outer(B[:, r], D[:, r])) for r in range(6)
-    )
+    weight = sum(torch.kron(torch.outer(A[:, r], C[:, r]), torch.outer(B[:, r], D[:, r])) for r in range(6))
     return x @ weight.T
 
 
 check(cp, cp_by_hand, x=(2, 12))
-cp
 
 # %%
 # Tensor-train matrix
@@ -93,13 +88,12 @@ def tensor_train_by_hand(x, G, H, K):
 
 
 check(tensor_train, tensor_train_by_hand, x=(2, 24))
-tensor_train
 
 # %%
 # Tensor ring
 # -----------
-# `Wide Compression: Tensor Ring Nets <https://arxiv.org/abs/1802.09052>`_, Wang et al. 2018, eq. 2: a train whose ends
-# meet.
+# `Wide Compression: Tensor Ring Nets <https://arxiv.org/abs/1802.09052>`_, Wang et al. 2018, eq. 2: a train
+# whose ends meet.
 
 ring = tn.layer(
     "y[b,(o,p)] = x[b,(i,j)] * G[z,o,r] * H[r,p,s] * K[s,i,t] * L[t,j,z]",
@@ -116,13 +110,12 @@ def ring_by_hand(x, G, H, K, L):
 
 
 check(ring, ring_by_hand, x=(2, 12))
-ring
 
 # %%
 # Hierarchical Tucker
 # -------------------
-# `A New Scheme for the Tensor Representation <https://doi.org/10.1007/s00041-009-9094-9>`_, Hackbusch and Kühn 2009: a
-# binary tree of small tensors.
+# `A New Scheme for the Tensor Representation <https://doi.org/10.1007/s00041-009-9094-9>`_, Hackbusch and
+# Kühn 2009: a binary tree of small tensors.
 
 tree = tn.layer(
     """
@@ -139,7 +132,6 @@ def tree_by_hand(x, A, B, C, D, E, F, G):
 
 
 check(tree, tree_by_hand, x=(2, 12))
-tree
 
 # %%
 # Block-term decomposition
@@ -159,13 +151,12 @@ def block_term_by_hand(x, G, A, B):
 
 
 check(block_term, block_term_by_hand, x=(2, 12))
-block_term
 
 # %%
 # Kronecker sums (hypercomplex multiplication)
 # --------------------------------------------
-# `Beyond Fully-Connected Layers with Quaternions <https://arxiv.org/abs/2102.08597>`_, Zhang et al. 2021, eq. 5: a sum
-# of n Kronecker products, which learns the rules of the algebra.
+# `Beyond Fully-Connected Layers with Quaternions <https://arxiv.org/abs/2102.08597>`_, Zhang et al. 2021, eq.
+# 5: a sum of n Kronecker products, which learns the rules of the algebra.
 
 hypercomplex = tn.layer(
     "y[b,(m,o)] = x[b,(k,i)] * A[n,m,k] * S[n,o,i] + u[(m,o)]",
@@ -178,13 +169,12 @@ def hypercomplex_by_hand(x, A, S, u):
 
 
 check(hypercomplex, hypercomplex_by_hand, x=(2, 12))
-hypercomplex
 
 # %%
 # Monarch matrix
 # --------------
-# `Monarch <https://arxiv.org/abs/2204.00595>`_, Dao et al. 2022, definition 3.1: two block-diagonal matrices, and a
-# permutation between them that is an order of axes.
+# `Monarch <https://arxiv.org/abs/2204.00595>`_, Dao et al. 2022, definition 3.1: two block-diagonal matrices,
+# and a permutation between them that is an order of axes.
 
 monarch = tn.layer(
     "y[b,(o,m)] = x[b,(k,i)] * R[k,m,i] * L[m,o,k]",
@@ -200,7 +190,6 @@ def monarch_by_hand(x, R, L):
 
 
 check(monarch, monarch_by_hand, x=(2, 12))
-monarch
 
 # %%
 # Low-rank adaptation
@@ -218,13 +207,12 @@ def lora_by_hand(x, W, A, B):
 
 
 check(lora, lora_by_hand, x=(2, 6))
-lora
 
 # %%
 # Weight-decomposed adaptation
 # ----------------------------
-# `DoRA <https://arxiv.org/abs/2402.09353>`_, Liu et al. 2024, eq. 5: a magnitude for each output, and a direction that
-# LoRA changes.
+# `DoRA <https://arxiv.org/abs/2402.09353>`_, Liu et al. 2024, eq. 5: a magnitude for each output, and a
+# direction that LoRA changes.
 
 dora = tn.layer(
     """
@@ -240,13 +228,12 @@ def dora_by_hand(x, W, A, B, m):
 
 
 check(dora, dora_by_hand, x=(2, 6))
-dora
 
 # %%
 # Embedding in a tensor train
 # ---------------------------
-# `Tensorized Embedding Layers <https://arxiv.org/abs/1901.10787>`_, Hrinchuk et al. 2019, section 3: a row of the table
-# is read through the digits of its number.
+# `Tensorized Embedding Layers <https://arxiv.org/abs/1901.10787>`_, Hrinchuk et al. 2019, section 3: a row of
+# the table is read through the digits of its number.
 
 embedding = tn.layer(
     """
@@ -265,13 +252,12 @@ def embedding_by_hand(n, G, H, K):
 
 
 check(embedding, embedding_by_hand, n=[[0, 59, 7], [12, 30, 4]])
-embedding
 
 # %%
 # Matrix product state as a classifier
 # ------------------------------------
-# `Supervised Learning with Quantum-Inspired Tensor Networks <https://arxiv.org/abs/1605.05775>`_, Stoudenmire and
-# Schwab 2016, eq. 5: pixels as vectors of two, a chain of tensors, and the class on the last one.
+# `Supervised Learning with Quantum-Inspired Tensor Networks <https://arxiv.org/abs/1605.05775>`_, Stoudenmire
+# and Schwab 2016, eq. 5: pixels as vectors of two, a chain of tensors, and the class on the last one.
 
 mps = tn.layer(
     """
@@ -292,13 +278,12 @@ def mps_by_hand(x, A, O):
 
 
 check(mps, mps_by_hand, x=(5, 4))
-mps
 
 # %%
 # Projected entangled pairs on a grid
 # -----------------------------------
-# `Supervised Learning with Projected Entangled Pair States <https://arxiv.org/abs/2009.09932>`_, Cheng et al. 2021: a
-# grid of tensors, here 2 × 3, contracted exactly.
+# `Supervised Learning with Projected Entangled Pair States <https://arxiv.org/abs/2009.09932>`_, Cheng et al.
+# 2021: a grid of tensors, here 2 × 3, contracted exactly.
 
 peps = tn.layer(
     """
@@ -317,4 +302,3 @@ def peps_by_hand(x, A, B, C, D, E, F):
 
 
 check(peps, peps_by_hand, x=(3, 6, 2))
-peps
