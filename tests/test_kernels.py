@@ -103,6 +103,24 @@ def test_a_row_that_sees_nothing_sees_all_alike() -> None:
     torch.testing.assert_close(gradient, torch.full_like(v, 1 / 256))
 
 
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 1e-5), ("float64", 1e-12), ("bfloat16", 0.03)])
+def test_a_row_that_sees_nothing_is_nan_where_scores_become_infinite(dtype: str, rounding: float) -> None:
+    graph = tn.layer(
+        "y[b,i,f] = softmax[j](where(see[i,j] != 0, q[b,i,d] * k[b,j,d], -inf)) * v[b,j,f]",
+        inputs="q[b,i,d] k[b,j,d] v[b,j,f] see[i,j]",
+    )
+    assert KERNEL in tn.plan(graph, backend="torch", dtype=dtype, b=8, i=256, j=256, d=32, f=32).code
+    q, k, v = torch.randn(3, 8, 256, 32, dtype=getattr(torch, dtype))
+    see = (torch.rand(256, 256) > 0.5).to(q.dtype)
+    see[3] = 0
+    found = tn.compile(graph, backend="torch")({}, q, k, v, see)
+    scores = torch.where(see != 0, q.double() @ k.double().transpose(1, 2), -torch.inf)
+    expected = scores.softmax(-1) @ v.double()
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=rounding, equal_nan=True)
+    assert found[:, 3].isnan().all()
+    assert not found[:, 4].isnan().any()
+
+
 def test_attention_in_windows_brings_its_tensor_into_order_once() -> None:
     graph = tn.layer(
         """

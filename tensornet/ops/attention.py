@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -36,15 +37,21 @@ HIDDEN_IN_HALF = -6e4
 """The same bound in 16-bit types."""
 
 
-def _hidden(numbers: Mapping[str, Any]) -> bool:
+def _finite(numbers: Mapping[str, Any]) -> bool:
     """Whether adding a score to the hidden value, if there is one, leaves it as it is: -1e30 + s is -1e30."""
     value = numbers.get("hidden", HIDDEN)
     return isinstance(value, int | float) and HIDDEN * 1e15 <= value <= HIDDEN
 
 
+def _hidden(numbers: Mapping[str, Any]) -> bool:
+    """The same, where the kernel takes -inf as well."""
+    return _finite(numbers) or numbers["hidden"] == -math.inf
+
+
 def _equations() -> Iterator[KernelEquation]:
     """Attention with plain scores, with an additive mask, or with some scores hidden; with and without dropout."""
     score, hides = "scale * q[b,i,d] * k[b,j,d]", "where(max[j](see), hidden, 0)"
+    blind = "where(max[j](see), q, 0 * hidden)"
     of_scores = (
         KernelEquation(score, ("q", "k", "v")),
         KernelEquation(f"{score} + mask[b,i,j]", ("q", "k", "v", "mask"), ("mask",)),
@@ -61,14 +68,15 @@ def _equations() -> Iterator[KernelEquation]:
         ),
         # A query that sees no key weighs all keys equally, whatever it is, and gets no gradient. Its scores are 0: the
         # backward pass computes the weights from sums of scores, and -1e30 would swallow the term of the key count.
+        # Where the hidden scores are -inf, its scores are 0 * -inf, which is NaN, as its weights are.
         KernelEquation(
             f"where(see[b,i,j], {score}, hidden)",
-            ("where(max[j](see), q, 0)", "k", "v", f"where(see, 0, {hides})"),
+            (blind, "k", "v", f"where(see, 0, {hides})"),
             ("see",),
         ),
         KernelEquation(
             f"where(see[b,i,j], {score} + mask[b,i,j], hidden)",
-            ("where(max[j](see), q, 0)", "k", "v", f"where(see, mask, {hides})"),
+            (blind, "k", "v", f"where(see, mask, {hides})"),
             ("see", "mask"),
         ),
     )
@@ -96,7 +104,7 @@ def _signed_equations() -> Iterator[KernelEquation]:
                 (*operands, *see),
                 (*bias, *see),
                 (*options, *more),
-                holds=_hidden,
+                holds=_finite if see else _hidden,
             )
 
 
