@@ -18,23 +18,15 @@ from .integer_division import floor_divide, remainder
 from .scan import along as repeated
 from .slicing import in_pieces as put_together
 from .top_k import largest
-from .windows import pools
+from .windows import Pools, elements
 
-__all__ = ["helpers"]
+__all__ = ["Functions", "namespace_of"]
 
 
-def helpers(xp: Any, erf: Callable[[Any], Any], expit: Callable[[Any], Any] | None = None) -> dict[str, Any]:
-    """The functions for a library, and the library itself, by the names that templates use.
-
-    Args:
-        xp: the library.
-        erf: its error function.
-        expit: its sigmoid, if it has one.
-    """
-    functions = Functions(xp, erf, expit)
-    own = {name: getattr(functions, name) for name in vars(Functions) if not name.startswith("_")}
-    products = {"grouped_matmul": grouped_matmul, "grouped_outer": grouped_outer}
-    return {**own, **products, **pools(xp.maximum), "xp": xp, "erf": erf, "math": math}
+def namespace_of(functions: Functions) -> dict[str, Any]:
+    """The functions of a library, and the library itself, by the names that templates use."""
+    own = {name: getattr(functions, name) for name in dir(functions) if not name.startswith("_")}
+    return {**own, "math": math}
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,10 +53,15 @@ class Functions:
     """The functions as methods, so that each can call the others.
 
     They change their own intermediates in place, which saves a pass through new memory.
+
+    Attributes:
+        xp: the library.
+        erf: its error function.
+        expit: its sigmoid, if it has one.
     """
 
     xp: Any
-    erf: Callable[[Any], Any]
+    erf: Callable[[Any], Any] | None = None
     expit: Callable[[Any], Any] | None = None
 
     def device(self, x: Any) -> Any:
@@ -106,6 +103,7 @@ class Functions:
         return self.xp.maximum(x, self.xp.zeros_like(x))
 
     def gelu(self, x: Any) -> Any:
+        assert self.erf is not None
         y = self.erf(x * math.sqrt(0.5))
         y += 1.0
         y *= 0.5  # before the product with x, which may be near the largest number
@@ -146,6 +144,9 @@ class Functions:
         y = self.xp.minimum(self.relu(x + 3.0), self.xp.full_like(x, 6.0))
         y /= 6.0
         return y
+
+    def hardswish(self, x: Any) -> Any:
+        return x * self.hardsigmoid(x)
 
     @in_float32
     def softmax(self, x: Any, axis: int) -> Any:
@@ -191,10 +192,7 @@ class Functions:
         return xp.sqrt(xp.sum(xp.square(xp.abs(x)), axis=axes))
 
     def top(self, x: Any, axis: int, size: int) -> Any:
-        def argsort(x: Any, axis: int) -> Any:
-            return self.xp.argsort(x, axis=axis, stable=True)
-
-        return largest(x, axis, size, argsort, lambda x, axis: self.xp.flip(x, axis=axis))
+        return largest(self.xp, x, axis, size)
 
     @in_float32
     def normalize(self, x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
@@ -210,21 +208,7 @@ class Functions:
         return y
 
     def recur(self, a: Any, b: Any, start: float, back: float) -> Any:
-        xp = self.xp
-        if not isinstance(a, int | float) and not isinstance(b, int | float):
-            a, b = xp.broadcast_arrays(a, b)
-
-        def multiplied(x: Any, axis: int) -> Any:
-            return xp.cumulative_prod(x, axis=axis)
-
-        def joined(parts: list[Any], axis: int) -> Any:
-            return xp.concat(parts, axis=axis)
-
-        def flipped(x: Any, axes: tuple[int, ...]) -> Any:
-            return xp.flip(x, axis=axes)
-
-        has = hasattr(xp, "cumulative_prod")
-        return recurrence(a, b, start, back, joined, flipped, xp.full_like, multiplied if has else None)
+        return recurrence(self.xp, a, b, start, back)
 
     def floor_divide(self, a: Any, b: Any) -> Any:
         return floor_divide(self.xp, operator.floordiv, a, b)
@@ -248,29 +232,13 @@ class Functions:
                 raise outside(name, low if low < 0 else high, size)
         return _astype(xp, index, xp.int64)
 
-    def _as_arrays(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """Both as arrays: a number takes the type of the other."""
-        if isinstance(a, int | float | complex):
-            return self._as_arrays(b, a)[::-1]
-        if isinstance(b, int | float | complex):
-            return a, self.xp.asarray(b, dtype=a.dtype, device=self.device(a))
-        return a, b
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        return self.xp.where(condition, *self._as_arrays(a, b))
-
-    def binary(self, function: Any, a: Any, b: Any) -> Any:
-        return function(*self._as_arrays(a, b))
-
     def floating(self, arrays: Any, otherwise: Any) -> Any:
         """The element type of the first complex array, or else of the first floating one."""
-        found = [
-            a.dtype
-            for kind in ("complex", "real")
-            for a in arrays
-            if self.xp.isdtype(a.dtype, f"{kind} floating")
-        ]
-        return found[0] if found else otherwise
+        for kind in ("complex floating", "real floating"):
+            for each in arrays:
+                if self.xp.isdtype(each.dtype, kind):
+                    return each.dtype
+        return otherwise
 
     def pad(self, x: Any, pairs: tuple[tuple[int, int], ...], value: float) -> Any:
         import array_api_extra
@@ -306,24 +274,18 @@ class Functions:
         return repeated(*call, parts=parts, blank=blank, empty=empty, stacked=stacked)
 
     def cumsum(self, x: Any, axis: int, back: float) -> Any:
-        xp = self.xp
-        if back:
-            return xp.flip(self.cumsum(xp.flip(x, axis=axis), axis, 0), axis=axis)
-        if hasattr(xp, "cumulative_sum"):
-            return xp.cumulative_sum(x, axis=axis)
-        last = xp.moveaxis(x, axis, -1)
-        return xp.moveaxis(self.recur(1, last, 0, 0) + last, -1, axis)
+        return self._running("cumulative_sum", x, axis, back)
 
     def cumprod(self, x: Any, axis: int, back: float) -> Any:
+        return self._running("cumulative_prod", x, axis, back)
+
+    def _running(self, name: str, x: Any, axis: int, back: float) -> Any:
+        """A cumulative sum or product, with `back` from the last position to the first."""
         xp = self.xp
         if back:
-            return xp.flip(self.cumprod(xp.flip(x, axis=axis), axis, 0), axis=axis)
-        older = getattr(xp, "cumprod", None)  # its name in NumPy 2.0
-        multiplied = getattr(xp, "cumulative_prod", older)
-        if multiplied is not None:
-            return multiplied(x, axis=axis)
-        last = xp.moveaxis(x, axis, -1)
-        return xp.moveaxis(self.recur(last, 0, 1, 0) * last, -1, axis)
+            return xp.flip(self._running(name, xp.flip(x, axis=axis), axis, 0), axis=axis)
+        older = name.replace("ulative_", "")  # its name in NumPy 2.0
+        return getattr(xp, name if hasattr(xp, name) else older)(x, axis=axis)
 
     def dropout(self, x: Any, rate: float, training: bool) -> Any:
         xp = self.xp
@@ -339,3 +301,17 @@ class Functions:
         if training:
             return xp.where(kept, x / (1.0 - rate), xp.zeros((), dtype=x.dtype, device=self.device(x)))
         return x if x.shape == kept.shape else xp.where(kept, x, x)
+
+    def max_pool(self, x: Any, windows: Pools) -> Any:
+        first, *others = elements(x, windows)
+        return functools.reduce(self.xp.maximum, others, first) if others else first + 0
+
+    def mean_pool(self, x: Any, windows: Pools) -> Any:
+        first, *others = elements(x, windows)
+        return sum(others, first) / (1 + len(others))
+
+    def grouped_matmul(self, x: Any, positions: Any, matrices: Any) -> Any:
+        return grouped_matmul(self.xp, x, positions, matrices)
+
+    def grouped_outer(self, positions: Any, a: Any, b: Any, size: int) -> Any:
+        return grouped_outer(self.xp, positions, a, b, size)

@@ -8,20 +8,16 @@ from typing import Any
 
 from tensornet.errors import BackendError
 
-from .array_api import templates as generic
-from .array_functions import helpers
-from .scatter import rows_told
-from .templates import KERNELS, Plain
+from .array_api import Plain
+from .array_functions import Functions, namespace_of
+from .scatter import scatters
+from .templates import KERNELS, standard
 from .torch import as_numpy
 from .windows import Unfolding
 
 __all__ = ["CupyBackend", "backend"]
 
-templates: Mapping[str, str] = {
-    **generic,
-    **KERNELS,
-    "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
-}
+templates: Mapping[str, str] = {**standard("xp"), **KERNELS}
 
 
 def _library() -> Any:
@@ -35,28 +31,19 @@ def _library() -> Any:
     return xp
 
 
-def scatter_add(positions: Any, x: Any, size: int) -> Any:
-    """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
-
-    Batch and channels may be missing. Rows at positions outside of `size` are dropped.
-    """
+def _summed(rows: Any, x: Any, count: int) -> Any:
+    """The sums of rows with the same index."""
     import cupy
 
-    rows, count = rows_told(cupy, positions.astype(cupy.int64), size)
-    batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
-    wide = x.astype(cupy.float32) if x.dtype == cupy.float16 else x  # half is too short for long sums
-    made = cupy.zeros((count + 1, *channels), dtype=wide.dtype)
-    wide = cupy.broadcast_to(wide, (*positions.shape, *channels)).reshape(*rows.shape, *channels)
-    cupy.add.at(made, rows, wide)
-    return made[:-1].reshape(*batch, size, *channels).astype(x.dtype, copy=False)
+    made = cupy.zeros((count, *x.shape[1:]), dtype=x.dtype)
+    cupy.add.at(made, rows, x)
+    return made
 
 
-def scatter_count(positions: Any, size: int) -> Any:
-    """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
+def _counted(rows: Any, count: int) -> Any:
     import cupy
 
-    rows, count = rows_told(cupy, positions.astype(cupy.int64), size)
-    return cupy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
+    return cupy.bincount(rows, minlength=count)
 
 
 class CupyBackend(Plain):
@@ -72,11 +59,10 @@ class CupyBackend(Plain):
 
         own = {
             "xp": xp,
-            "scatter_add": scatter_add,
-            "scatter_count": scatter_count,
+            **scatters(cupy, _summed, _counted),
             **Unfolding(xp, cupy.lib.stride_tricks.as_strided).functions(),
         }
-        return {**helpers(xp, special.erf, special.expit), **own}
+        return {**namespace_of(Functions(xp, special.erf, special.expit)), **own}
 
     def signing(self) -> Callable[[Sequence[Any]], Hashable]:
         # a device is not hashable

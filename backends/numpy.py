@@ -9,54 +9,32 @@ from typing import Any
 from tensornet.errors import BackendError
 from tensornet.protocol import backend_of
 
-from .array_api import templates as generic
-from .array_functions import helpers
-from .scatter import rows_told
-from .templates import KERNELS, Plain, functions
+from .array_api import Plain
+from .array_functions import Functions, namespace_of
+from .scatter import scatters
+from .templates import KERNELS, standard
 from .torch import as_numpy
 from .windows import Unfolding
 
 __all__ = ["NumpyBackend", "backend"]
 
 templates: Mapping[str, str] = {
-    **generic,
+    **standard("np"),
     **KERNELS,
     "reshape": "{0}.reshape({shape})",
     "permute": "{0}.transpose({axes})",
     "contiguous": "np.ascontiguousarray({0})",
-    "matmul": "np.matmul({0}, {1})",
     "vecdot": 'np.einsum("...k,...k->...", {0}, {1})',
     "added": "added({0}, {1})",
     "subtracted": "subtracted({0}, {1})",
-    "take": "np.take({0}, {1}, axis={axis})",
-    "broadcast": "np.broadcast_to({0}, {shape})",
-    "grouped_matmul": "grouped_matmul(np, {0}, {1}, {2})",
-    "grouped_outer": "grouped_outer(np, {0}, {1}, {2}, {size})",
-    "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
-    "concat": "np.concatenate([{0}], axis={axis})",
-    "stack": "np.concatenate([{0}], axis={axis})",
-    "argsort": 'np.argsort({0}, axis={axis}, kind="stable")',
-    "roll": "np.roll({0}, {shift}, axis={axes})",
     "pad": "np.pad({0}, {pairs}, constant_values={value})",
     "arange": "np.arange({0})",
-    "arange_alone": "np.arange({0})",
     "hardmax": "(np.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype}, copy=False)",
     "onehot": "({0}[..., None] == {positions}).astype({dtype}, copy=False)",
     "int64": "{0}.astype(np.int64)",
     "cast": "{0}.astype({dtype}, copy=False)",
-    "dtype": "np.{0}",
-    "scalar": "np.asarray({0}, dtype={dtype})",
     "softplus": "np.logaddexp({0}, 0)",
     "log_sigmoid": "-np.logaddexp(-{0}, 0)",
-    "clip": "np.minimum(np.maximum({0}, {1}), {2})",
-    "maximum": "np.maximum({0}, {1})",
-    "minimum": "np.minimum({0}, {1})",
-    "where": "np.where({0}, {1}, {2})",
-    **functions("np"),
-    "rsqrt": "1 / np.sqrt({0})",
-    **{name: f"np.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "max", "min")},
-    **{name: f"np.{name}({{0}}, axis={{axis}})" for name in ("argmax", "argmin")},
-    "prod": "np.prod({0}, axis={axis})",
 }
 
 
@@ -71,35 +49,27 @@ def special(name: str) -> Callable[[Any], Any]:
     return function
 
 
-def scatter_add(positions: Any, x: Any, size: int) -> Any:
-    """The sums of rows at given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+def _summed(rows: Any, x: Any, count: int) -> Any:
+    """The sums of rows with the same index: a product with a sparse matrix of ones.
 
-    Batch and channels may be missing. Rows at positions outside of `size` are dropped. The sum is a product with a
-    sparse matrix of ones, which takes a tenth of the time of `np.add.at`. If rows are single numbers, `np.add.at` is
-    faster and used instead.
+    This takes a tenth of the time of `np.add.at`, which is faster only if rows are single numbers.
     """
     import numpy
     import scipy.sparse
 
-    rows, count = rows_told(numpy, positions.astype(numpy.int64), size)
-    batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
-    wide = x.astype(numpy.float32) if x.dtype == numpy.float16 else x  # half is too short for long sums
-    wide = numpy.broadcast_to(wide, (*positions.shape, *channels)).reshape(rows.size, math.prod(channels))
-    if math.prod(channels) == 1:
-        made = numpy.zeros(count + 1, dtype=wide.dtype)
-        numpy.add.at(made, rows, wide[:, 0])
-        return made[:-1].reshape(*batch, size, *channels).astype(x.dtype, copy=False)
-    ones = numpy.ones(rows.size, dtype=wide.dtype)
-    chosen = scipy.sparse.csc_array((ones, rows, numpy.arange(rows.size + 1)), shape=(count + 1, rows.size))
-    return (chosen @ wide)[:-1].reshape(*batch, size, *channels).astype(x.dtype, copy=False)
+    made = numpy.zeros((count, *x.shape[1:]), dtype=x.dtype)
+    if x.size == len(x):
+        numpy.add.at(made, rows, x)
+        return made
+    ones = numpy.ones(rows.size, dtype=x.dtype)
+    chosen = scipy.sparse.csc_array((ones, rows, numpy.arange(rows.size + 1)), shape=(count, rows.size))
+    return (chosen @ x.reshape(rows.size, math.prod(x.shape[1:]))).reshape(made.shape)
 
 
-def scatter_count(positions: Any, size: int) -> Any:
-    """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
+def _counted(rows: Any, count: int) -> Any:
     import numpy
 
-    rows, count = rows_told(numpy, positions.astype(numpy.int64), size)
-    return numpy.bincount(rows, minlength=count + 1)[:-1].reshape(*positions.shape[:-1], size)
+    return numpy.bincount(rows, minlength=count)
 
 
 def added(made: Any, other: Any) -> Any:
@@ -129,11 +99,10 @@ class NumpyBackend(Plain):
             "np": numpy,
             "added": added,
             "subtracted": subtracted,
-            "scatter_add": scatter_add,
-            "scatter_count": scatter_count,
+            **scatters(numpy, _summed, _counted),
             **Unfolding(numpy, numpy.lib.stride_tricks.as_strided).functions(),
         }
-        return {**helpers(numpy, special("erf"), special("expit")), **own}
+        return {**namespace_of(Functions(numpy, special("erf"), special("expit"))), **own}
 
     def device(self, array: Any = None) -> str:
         return "cpu"
@@ -154,8 +123,6 @@ class NumpyBackend(Plain):
         import numpy
 
         if dtype == "bfloat16":
-            from tensornet.errors import BackendError
-
             raise BackendError("NumPy has no bfloat16", fix="use float32, or the torch backend")
         if hasattr(array, "detach"):
             array = as_numpy(array)

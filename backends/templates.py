@@ -1,22 +1,16 @@
-"""Templates that several backends share."""
+"""Templates: the source text of each operation, as far as several libraries share it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Mapping
 
-from tensornet.protocol import Argument, signature_of
+__all__ = ["COMMON", "KERNELS", "PLAIN", "standard"]
 
-__all__ = ["KERNELS", "OWN", "Plain", "functions"]
-
-SAME = (
-    *("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign"),
-    *("floor", "ceil", "round", "sin", "cos", "tanh"),
-)
-
-OWN: Mapping[str, str] = {
+COMMON: Mapping[str, str] = {
     "index": "{positions}",
     "reciprocal": "1 / {0}",
+    "within": "within({0}, {size}, {name})",
     "max_pool": "max_pool({0}, {windows})",
     "mean_pool": "mean_pool({0}, {windows})",
     "along": "along({0}, {1}, {2}, {3}, {size}, {axes}, {states}, {results}, {back}, {last})",
@@ -29,6 +23,10 @@ OWN: Mapping[str, str] = {
     "normalize": "normalize({0}, {axis}, {eps})",
     "normalize_affine": "normalize({0}, {axis}, {eps}, {1}, {2})",
     "recur": "recur({0}, {1}, {start}, {back})",
+    "cumsum": "cumsum({0}, {axis}, {back})",
+    "cumprod": "cumprod({0}, {axis}, {back})",
+    "grouped_matmul": "grouped_matmul({0}, {1}, {2})",
+    "grouped_outer": "grouped_outer({0}, {1}, {2}, {size})",
     "top": "top({0}, {axis}, {size})",
     "floor_divide": "floor_divide({0}, {1})",
     "remainder": "remainder({0}, {1})",
@@ -37,6 +35,7 @@ OWN: Mapping[str, str] = {
 
 KERNELS: Mapping[str, str] = {
     "scatter_add": "scatter_add({0}, {1}, {size})",
+    "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
     "convolution": "convolution({0}, {1}, {groups}, {windows})",
     "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
     "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
@@ -45,37 +44,59 @@ KERNELS: Mapping[str, str] = {
 }
 """Functions that some backends have in their namespaces; the array API standard does not suffice for them."""
 
+PLAIN = (
+    *("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign"),
+    *("floor", "ceil", "round", "sin", "cos", "tanh"),
+)
+"""The pointwise functions that every library calls by the language's name."""
 
-def functions(library: str) -> dict[str, str]:
-    """The templates of functions that a library, given by its name in the code, calls by the language's names.
+
+def standard(library: str) -> dict[str, str]:
+    """The templates for a library that follows the array API standard, given by its name in the code.
 
     Example:
-        >>> functions("np")["tanh"]
-        'np.tanh({0})'
+        >>> standard("np")["sum"]
+        'np.sum({0}, axis={axes})'
     """
-    return {name: f"{library}.{name}({{0}})" for name in SAME}
+    return {name: re.sub(r"\bxp\b", library, text) for name, text in _STANDARD.items()}
 
 
-class Plain:
-    """A backend of a library without autograd: arrays have one type, and no intermediates are kept for gradients."""
-
-    def dtype(self, array: Any) -> str:
-        return str(array.dtype)
-
-    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        return signature_of
-
-    def autocasts(self, array: Any) -> bool:
-        return False
-
-    def changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        return ()
-
-    def kept(self, make: Callable[..., Any], given: Sequence[Argument], device: str) -> None:
-        return None
-
-    def as_one(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return function
-
-    def synchronize(self, device: str, *made: Any) -> None:
-        return None
+_STANDARD: Mapping[str, str] = {
+    **COMMON,
+    **{name: f"xp.{name}({{0}})" for name in PLAIN},
+    **{name: f"xp.{name}({{0}}, {{1}})" for name in ("matmul", "maximum", "minimum")},
+    **{name: f"xp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "max", "min")},
+    **{name: f"xp.{name}({{0}}, axis={{axis}})" for name in ("argmax", "argmin", "prod")},
+    **{name: f"{name}({{0}}, {{axes}})" for name in ("var", "std", "norm", "logsumexp")},
+    **{name: f"{name}({{0}}, {{axis}})" for name in ("softmax", "log_softmax")},
+    **{name: f"{name}({{0}})" for name in ("linear", "erf", "sigmoid", "relu", "gelu", "gelu_tanh", "silu")},
+    **{name: f"{name}({{0}})" for name in ("selu", "mish", "softsign", "hardsigmoid", "hardswish")},
+    "leaky_relu": "leaky_relu({0}, {slope})",
+    "elu": "elu({0}, {alpha})",
+    "reshape": "xp.reshape({0}, {shape})",
+    "permute": "xp.permute_dims({0}, {axes})",
+    "contiguous": "{0}",
+    "vecdot": "xp.sum({0} * {1}, axis=-1)",
+    "broadcast": "xp.broadcast_to({0}, {shape})",
+    "piece": "piece({0}, at, {length}, {axis})",
+    "take": "xp.take({0}, {1}, axis={axis})",
+    "concat": "xp.concat([{0}], axis={axis})",
+    "stack": "xp.concat([{0}], axis={axis})",
+    "roll": "xp.roll({0}, {shift}, axis={axes})",
+    "pad": "pad({0}, {pairs}, {value})",
+    "arange": "xp.arange({0}, device=device({like}))",
+    "arange_alone": "xp.arange({0})",
+    "onehot": "xp.astype({0}[..., None] == {positions}, {dtype}, copy=False)",
+    "int64": "xp.astype({0}, xp.int64)",
+    "cast": "xp.astype({0}, {dtype}, copy=False)",
+    "dtype": "xp.{0}",
+    "scalar": "xp.asarray({0}, dtype={dtype})",
+    "rsqrt": "1 / xp.sqrt({0})",
+    "softplus": "xp.logaddexp({0}, xp.zeros_like({0}))",
+    "log_sigmoid": "-xp.logaddexp(-{0}, xp.zeros_like({0}))",
+    "clip": "xp.minimum(xp.maximum({0}, {1}), {2})",
+    "where": "xp.where({0}, {1}, {2})",
+    "dropout": "dropout({0}, {1}, training)",
+    "hardmax": "xp.astype(xp.argmax({0}, axis={axis}, keepdims=True) == {positions}, {dtype}, copy=False)",
+    "argsort": "xp.argsort({0}, axis={axis}, stable=True)",
+}

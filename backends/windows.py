@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Pools", "Unfolding", "Windows", "convolutions", "elements", "margins", "pools", "reach"]
+__all__ = ["Pools", "Unfolding", "Windows", "convolutions", "elements", "margins", "reach"]
 
 Windows = tuple[tuple[int, int, int, int], ...]
 """By (stride), apart (dilation), first and size, for each dimension."""
@@ -41,8 +41,8 @@ def convolutions(
     operand: Convolution,
     kernel: Convolution,
     zeros: Callable[[Any, tuple[int, ...]], Any],
-) -> dict[str, Convolution]:
-    """A library's convolution and its vjps by name; they return zeros if an operand has no elements.
+) -> tuple[Convolution, Convolution, Convolution]:
+    """A library's convolution and its vjps by each operand; they return zeros if an operand has no elements.
 
     Libraries raise an error for such operands, return another shape, or divide by the number of groups, which is 0.
 
@@ -59,11 +59,11 @@ def convolutions(
 
         return checked
 
-    return {
-        "convolution": whole(result, lambda x, k, groups: (x.shape[0], k.shape[0])),
-        "convolution_x": whole(operand, lambda y, k, groups: (y.shape[0], k.shape[1] * groups)),
-        "convolution_k": whole(kernel, lambda x, y, groups: (y.shape[1], x.shape[1] // max(groups, 1))),
-    }
+    return (
+        whole(result, lambda x, k, groups: (x.shape[0], k.shape[0])),
+        whole(operand, lambda y, k, groups: (y.shape[0], k.shape[1] * groups)),
+        whole(kernel, lambda x, y, groups: (y.shape[1], x.shape[1] // max(groups, 1))),
+    )
 
 
 @dataclass(frozen=True)
@@ -80,11 +80,9 @@ class Unfolding:
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The functions for the namespace of a backend, by name."""
-        return {
-            **convolutions(self.result, self.operand, self.kernel, self.zeros),
-            "windows": self.windows,
-            "spaced": self.spaced,
-        }
+        names = ("convolution", "convolution_x", "convolution_k")
+        found = convolutions(self.result, self.operand, self.kernel, self.zeros)
+        return {**dict(zip(names, found, strict=True)), "windows": self.windows, "spaced": self.spaced}
 
     def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
         """Zeros of a shape, in the type of an array."""
@@ -183,25 +181,3 @@ def elements(x: Any, windows: Pools) -> Iterator[Any]:
         )
         whole: Any = (slice(None), *places)
         yield x[whole]
-
-
-def pools(maximum: Callable[[Any, Any], Any]) -> dict[str, Callable[[Any, Pools], Any]]:
-    """The max pool and the mean pool of a library.
-
-    Args:
-        maximum: its pointwise maximum of two arrays.
-    """
-
-    def max_pool(x: Any, windows: Pools) -> Any:
-        first, *others = elements(x, windows)
-        for each in others:
-            first = maximum(first, each)
-        return first + 0 if not others else first
-
-    def mean_pool(x: Any, windows: Pools) -> Any:
-        first, *others = elements(x, windows)
-        for each in others:
-            first = first + each
-        return first / (1 + len(others))
-
-    return {"max_pool": max_pool, "mean_pool": mean_pool}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ..scan import along as repeated
+from ..scan import gone_along
 from .products import is_traced
 
-__all__ = ["recomputed"]
+__all__ = ["along", "along_recomputed", "recomputed"]
 
 
 def recomputed(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
@@ -52,3 +55,64 @@ class _Again(torch.autograd.Function):
             )
         )
         return (None, None, *(next(made) if is_asked else None for is_asked in asked))
+
+
+def _blank(x: torch.Tensor, axis: int) -> torch.Tensor:
+    return x.new_zeros(x.shape[:axis] + x.shape[axis + 1 :])
+
+
+def _empty(like: torch.Tensor, size: int) -> None:
+    return None
+
+
+_STACKING: Mapping[str, Any] = {
+    "parts": torch.unbind,
+    "blank": _blank,
+    "empty": _empty,
+    "stacked": torch.stack,
+}
+"""How `along` splits operands into positions and stacks results. It stacks them at the end, as autograd and compilers
+require."""
+
+
+along = functools.partial(repeated, **_STACKING)
+"""A function called at each position of an axis."""
+
+
+def along_recomputed(
+    function: Any,
+    cut: Sequence[Any],
+    states: Sequence[Any],
+    rest: Sequence[Any],
+    size: int,
+    axes: Sequence[int],
+    following: Sequence[int],
+    results: int,
+    back: bool,
+    last: bool,
+    segment: int,
+    recomputed: Any,
+    **options: Any,
+) -> Any:
+    """A function called along an axis, in segments of `segment` positions. Each segment is one recomputed call."""
+    count = len(cut)
+
+    def positions(*given: Any, length: int, **options: Any) -> tuple[Any, ...]:
+        called = functools.partial(function, **options) if options else function
+        pieces, now, others = given[:count], given[count : count + len(states)], given[count + len(states) :]
+        wholes, left = gone_along(
+            *(called, pieces, now, others, length, axes, following, results, back), **_STACKING
+        )
+        return (*wholes, *left)
+
+    made, now = list[Any](), states
+    for done in range(0, max(size, 1), segment):
+        length = min(segment, size - done)
+        first = size - done - length if back else done
+        pieces = [x.narrow(axis, first, length) for x, axis in zip(cut, axes, strict=True)]
+        found = recomputed(positions, *pieces, *now, *rest, length=length, **options)
+        made.append(found[:results])
+        now = found[results:]
+    wholes = [torch.cat(each) for each in zip(*(made[::-1] if back else made), strict=True)]
+    wholes.extend(now if last else ())
+    return wholes[0] if len(wholes) == 1 else tuple(wholes)

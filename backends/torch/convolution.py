@@ -10,12 +10,10 @@ from torch.nn import functional
 
 from ..windows import Pools, Windows, convolutions, elements, margins, reach
 
-__all__ = ["CONVOLUTIONS", "max_pool", "mean_pool"]
+__all__ = ["convolution", "convolution_k", "convolution_x", "max_pool", "mean_pool"]
 
 _FORWARD = (functional.conv1d, functional.conv2d, functional.conv3d)
 _BACKWARD = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
-
-
 _LARGEST = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
 _MEAN = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
 
@@ -26,7 +24,7 @@ def _padded(x: Any, amounts: Sequence[tuple[int, int]]) -> Any:
     return functional.pad(x, flat) if any(flat) else x
 
 
-def convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
+def _convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
     """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
     by, apart, _, outer = (list(each) for each in zip(*windows, strict=True))
     amounts = margins(x.shape[2:], windows, outer, k.shape[2:])
@@ -39,7 +37,7 @@ def convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
     return _FORWARD[len(windows) - 1](x, k, None, by, padding, apart, groups)
 
 
-def convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
+def _convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
     """x[b,gc,i] = Σ y[b,go,p] · k[go,c,u] where i is first + by·p + apart·u."""
     by, apart, first, sizes = (list(each) for each in zip(*windows, strict=True))
     spans = map(reach, by, apart, y.shape[2:], k.shape[2:])
@@ -56,7 +54,7 @@ def convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
     return _padded(back(y, k, None, by, 0, 0, groups, apart), amounts)
 
 
-def convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
+def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
     """k[go,c,u] = Σ x[b,gc,first + by·p + apart·u] · y[b,go,p]."""
     by, apart, _, inner = (list(each) for each in zip(*windows, strict=True))
     amounts = margins(x.shape[2:], windows, y.shape[2:], inner)
@@ -67,7 +65,9 @@ def convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
     return backward(y, x, like, None, by, zeros, apart, False, zeros, groups, mask)[1]
 
 
-CONVOLUTIONS = convolutions(convolution, convolution_x, convolution_k, torch.Tensor.new_zeros)
+convolution, convolution_x, convolution_k = convolutions(
+    _convolution, _convolution_x, _convolution_k, torch.Tensor.new_zeros
+)
 
 
 def _reached(x: Any, windows: Pools) -> Any:

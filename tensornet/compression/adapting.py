@@ -97,7 +97,7 @@ def adapt(
     check_module(network)
     torch: Any = load_backend("torch")
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
-    return torch.adapted(network, weights, **options)
+    return torch.networks.adapted(network, weights, **options)
 
 
 def check_rank(
@@ -146,7 +146,7 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
     if not isinstance(network, Graph):
         check_module(network)
         torch: Any = load_backend("torch")
-        return torch.merged(network)
+        return torch.networks.merged(network)
     if adapted is None or params is None:
         raise EquationError("of a graph all is to be given", fix="merge(graph, adapted, params)")
     found = replaced(network, adapted)
@@ -195,7 +195,7 @@ def save_adapters(
     if not isinstance(network, Graph):
         check_module(network)
         torch: Any = load_backend("torch")
-        tensors, rows = torch.adapters_of(network)
+        tensors, rows = torch.networks.adapters_of(network)
         return write_arrays(path_of(path), tensors, {"format": ADAPTERS, "adapters": json.dumps(rows)})
     if adapted is None or params is None:
         fix = "save_adapters(path, graph, adapted, params)"
@@ -238,7 +238,7 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
     if not isinstance(network, Graph):
         check_module(network)
         torch: Any = load_backend("torch")
-        return torch.with_adapters(network, to_backend(arrays, "torch"), json.loads(metadata["adapters"]))
+        return torch.networks.with_adapters(network, to_backend(arrays, "torch"), json.loads(metadata["adapters"]))
     if params is None:
         raise EquationError(
             "a graph is adapted with its parameters", fix="load_adapters(path, graph, params)"
@@ -282,7 +282,7 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
         True
     """
     torch: Any = load_backend("torch")
-    return torch.load_peft(module, path_of(folder))
+    return torch.networks.load_peft(module, path_of(folder))
 
 
 def save_peft(module: Any, folder: str | Path, /) -> Path:
@@ -307,5 +307,5 @@ def save_peft(module: Any, folder: str | Path, /) -> Path:
         'lora'
     """
     torch: Any = load_backend("torch")
-    found: Path = torch.save_peft(module, path_of(folder))
+    found: Path = torch.networks.save_peft(module, path_of(folder))
     return found

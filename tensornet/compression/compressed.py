@@ -177,7 +177,7 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         )
         raise EquationError(f"{path} holds the factors of a module", fix=fix)
     torch: Any = load_backend("torch")
-    return Compressed(torch.restored(module, allocation, str(path)), None, allocation)
+    return Compressed(torch.networks.restored(module, allocation, str(path)), None, allocation)
 
 
 def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict[str, Any]]:

@@ -173,7 +173,7 @@ def compress(
             given = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
             raise EquationError(f"a module has no use for {given}", fix="leave it out, or give a graph")
         torch: Any = load_backend("torch")
-        compressed: Compressed = torch.compressed(network, calibrate=calibrate, **options)
+        compressed: Compressed = torch.networks.compressed(network, calibrate=calibrate, **options)
         return compressed
     if params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")

@@ -1,1 +1,15 @@
 """Torch networks that were built elsewhere: compressed weights, adapters, and the layers that hold them."""
+
+from .adapters import adapted, adapters_of, load_peft, merged, save_peft, with_adapters
+from .compressed import compressed, restored
+
+__all__ = [
+    "adapted",
+    "adapters_of",
+    "compressed",
+    "load_peft",
+    "merged",
+    "restored",
+    "save_peft",
+    "with_adapters",
+]

@@ -1,0 +1,257 @@
+"""Functions of JAX for generated code: no array is written into, and no shape depends on values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tensornet.errors import BackendError, no_positions
+
+from ..array_functions import Functions, namespace_of
+from ..scatter import scatters
+from ..slicing import in_pieces
+from ..windows import Windows, convolutions, margins
+from .grouped_gemm import grouped_matmul, grouped_outer
+from .jit import check, looked, unlooked
+
+__all__ = ["NAMESPACE", "element"]
+
+
+def element(name: str) -> Any:
+    """The element type of a name; the 32-bit one if 64-bit types are off."""
+    return jax.dtypes.canonicalize_dtype(name)
+
+
+def _is(array: Any, kind: str) -> bool:
+    """Whether the elements are of a kind: `integer`, `floating`, `complexfloating` or another NumPy kind."""
+    return bool(jnp.issubdtype(array.dtype, getattr(jnp, kind)))
+
+
+class _JaxFunctions(Functions):
+    """What JAX does in another way than libraries whose arrays can be written into."""
+
+    def device(self, x: Any) -> None:
+        return None  # a traced array has none
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        """The product of each row of `x` with each row of the weight, plus a bias."""
+        y = jnp.matmul(x, weight.T)
+        return y if bias is None else y + bias
+
+    def normalize(self, x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
+        """(x − mean) / √(variance + eps) along one axis, in at least float32: half is too short for long sums.
+
+        An optional gain and bias have one number for each position along the axis.
+        """
+        wide = self.widen(x, x.dtype)
+        wide = wide - wide.mean(axis=axis, keepdims=True)
+        normed = wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=axis, keepdims=True) + eps)
+        if gain is not None:
+            shape = (-1,) + (1,) * (x.ndim - axis - 1)
+            normed = normed * gain.reshape(shape) + bias.reshape(shape)
+        return normed.astype(x.dtype)
+
+    def average_hardmax(self, x: Any, axis: int, positions: Any, element: Any) -> Any:
+        """1/k at each of the k largest elements along an axis.
+
+        XLA may compute `x` twice, for the maximum and for the comparison with it, and round differently. So the
+        position of the maximum, from `argmax`, always counts as well.
+        """
+        y = x.max(axis=axis, keepdims=True)
+        first = jnp.argmax(x, axis=axis, keepdims=True) == positions
+        largest = (first | (x == y)).astype(element)
+        return jnp.where(y == y, largest / largest.sum(axis=axis, keepdims=True), jnp.nan)
+
+    def along(
+        self,
+        function: Any,
+        cut: Any,
+        states: Any,
+        rest: Any,
+        size: int,
+        axes: Any,
+        following: Any,
+        results: int,
+        back: bool,
+        last: bool,
+    ) -> Any:
+        """The stacked first results of a function at all positions, and the last states with `last`: one loop of
+        XLA."""
+
+        def step(now: Any, pieces: Any) -> Any:
+            found = function(*pieces, *now, *rest)
+            found = found if isinstance(found, tuple) else (found,)
+            return tuple(found[number] for number in following), found[:results]
+
+        moved = tuple(jnp.moveaxis(each, axis, 0) for each, axis in zip(cut, axes, strict=True))
+        with unlooked():
+            states, made = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
+        found = (*made, *(states if last else ()))
+        return found[0] if len(found) == 1 else found
+
+    def whole(self, x: Any) -> Any:
+        """Numbers as integers; NaN and numbers out of range give the least integer, where JAX gives 0 or the
+        largest."""
+        if not _is(x, "floating"):
+            return x.astype(int)
+        least = jnp.iinfo(int).min
+        inside = jnp.abs(x) < -float(least)
+        return jnp.where(inside, x, 0).astype(int) + jnp.where(inside, 0, least)
+
+    def within(self, index: Any, size: int, name: str, past: int = 0) -> Any:
+        """Positions, after a check that they are integers from 0 to below `size`.
+
+        Traced positions have no values to check. A wrong one is replaced by `past`, which is beyond all that is read,
+        so that the read gives NaN instead of a neighbour.
+        """
+        if not _is(index, "integer"):
+            raise no_positions(name, str(index.dtype))
+        if isinstance(index, jax.core.Tracer):
+            looked(index, size, name)
+            index = index.astype(int)
+            return jnp.where((index >= 0) & (index < size), index, past)
+        if index.size:
+            with jax.ensure_compile_time_eval():  # the index has values, even inside a trace
+                low, high = int(index.min()), int(index.max())
+            check(low, high, size, name)
+        return index.astype(int)
+
+    def floor_divide(self, a: Any, b: Any) -> Any:
+        """⌊a / b⌋; for floats divided by 0 it is a / b, where JAX before 0.7 gives NaN."""
+        quotient = super().floor_divide(a, b)
+        if (isinstance(b, int | float) and b) or not _is(quotient, "floating"):
+            return quotient
+        return jnp.where(b == 0, a / b, quotient)
+
+    def dropout(self, x: Any, rate: float, training: bool) -> Any:
+        if not training or not rate:
+            return x
+        raise BackendError(
+            "dropout draws random numbers, and a pure function of JAX has none",
+            fix="give the mask as an input, where(keep[b,i], x[b,i] / (1 - rate), 0), or call without training=True",
+        )
+
+    def piece(self, x: Any, at: Any, length: int, axis: int) -> Any:
+        """The piece of an array that begins at a position; if that is traced, the whole piece must be in the array."""
+        if isinstance(at, int):
+            return super().piece(x, at, length, axis)
+        return jax.lax.dynamic_slice_in_dim(x, at, length, axis)
+
+    def in_pieces(self, function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
+        """Computes a result in pieces. A trace uses a loop, because XLA would otherwise compute all pieces at once.
+
+        Arrays are immutable, so the pieces are concatenated at the end.
+        """
+        whole = size // length
+        starts = length * jnp.arange(whole)
+        if whole < 2 or not isinstance(starts, jax.core.Tracer):
+            return in_pieces(function, size, length, axes, lambda like, shape: None, jnp.concatenate)
+        with unlooked(must=True):
+            stacked = jax.tree.leaves(jax.lax.map(function, starts))
+        parts = [[_merged(one, axis) for one, axis in zip(stacked, axes, strict=True)]]
+        if size % length:
+            parts.append(jax.tree.leaves(function(whole * length)))
+        made = tuple(map(jnp.concatenate, zip(*parts, strict=True), axes))
+        return made[0] if len(axes) == 1 else made
+
+
+def _merged(pieces: Any, axis: int) -> Any:
+    """Stacked pieces of equal length as one array along one of their axes."""
+    shape = pieces.shape[1:]
+    moved = jnp.moveaxis(pieces, 0, axis)
+    return moved.reshape(*shape[:axis], len(pieces) * shape[axis], *shape[axis + 1 :])
+
+
+def _summed(rows: Any, x: Any, count: int) -> Any:
+    return jax.ops.segment_sum(x, rows, num_segments=count)
+
+
+def _counted(rows: Any, count: int) -> Any:
+    return jnp.bincount(rows, length=count)
+
+
+# ---------------------------------------------------------------------------- windows
+
+
+SLICES = 32
+"""The most slices of an array that are stacked; for more, elements are gathered."""
+
+
+def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
+    """y[…,p,u,…] = x[…,first + by·p + apart·u,…], by stacking slices if these are few, else by a gather."""
+    if not 0 < min(outer, inner) <= SLICES:
+        places = first + by * jnp.arange(outer)[:, None] + apart * jnp.arange(inner)
+        return jnp.take(x, places, axis=axis)
+    (count, length, step, along), at = min(((inner, outer, by, apart), 1), ((outer, inner, apart, by), 0))
+    starts = range(first, first + count * along, along)
+    parts = [jax.lax.slice_in_dim(x, start, start + (length - 1) * step + 1, step, axis) for start in starts]
+    return jnp.stack(parts, axis + at)
+
+
+def spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
+    """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of the given size."""
+    rest = size - first - max(0, (x.shape[axis] - 1) * by + 1)
+    amounts = [(first, rest, by - 1) if n == axis else (0, 0, 0) for n in range(x.ndim)]
+    return jax.lax.pad(x, jnp.zeros((), dtype=x.dtype), amounts)
+
+
+def _zeros(like: Any, shape: tuple[int, ...]) -> Any:
+    return jnp.zeros(shape, like.dtype)
+
+
+def _convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:
+    """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""
+    by, apart, _, outer = zip(*windows, strict=True)
+    amounts = margins(x.shape[2:], windows, outer, k.shape[2:])
+    return jax.lax.conv_general_dilated(x, k, by, amounts, rhs_dilation=apart, feature_group_count=groups)
+
+
+def _transposed(
+    function: Callable[[Any, Windows], Any], y: Any, windows: Windows, shape: tuple[int, int]
+) -> Any:
+    """The vjp of a convolution by one of its operands.
+
+    Args:
+        function: the convolution, of that operand and of the windows.
+        y: the gradient of its result.
+        windows: of the operand.
+        shape: of the first two dimensions of the operand.
+    """
+    sizes, around = (size for *_, size in windows), zip(windows, y.shape[2:], strict=True)
+    turned = tuple((by, apart, first, size) for (by, apart, first, _), size in around)
+    like = jax.ShapeDtypeStruct((*shape, *sizes), y.dtype)
+    return jax.linear_transpose(lambda each: function(each, turned), like)(y)[0]
+
+
+def _convolution_x(y: Any, k: Any, groups: int, windows: Windows) -> Any:
+    """x[b,gc,i] = Σ y[b,go,p] · k[go,c,u] where i is first + by·p + apart·u."""
+    shape = y.shape[0], groups * k.shape[1]
+    return _transposed(lambda x, around: _convolution(x, k, groups, around), y, windows, shape)
+
+
+def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
+    """k[go,c,u] = Σ x[b,gc,first + by·p + apart·u] · y[b,go,p]."""
+    shape = y.shape[1], x.shape[1] // groups
+    return _transposed(lambda k, around: _convolution(x, k, groups, around), y, windows, shape)
+
+
+convolution, convolution_x, convolution_k = convolutions(_convolution, _convolution_x, _convolution_k, _zeros)
+
+NAMESPACE = {
+    **namespace_of(_JaxFunctions(jnp)),
+    **scatters(jnp, _summed, _counted),
+    "convolution": convolution,
+    "convolution_x": convolution_x,
+    "convolution_k": convolution_k,
+    "jax": jax,
+    "jnp": jnp,
+    "element": element,
+    "windows": windows,
+    "spaced": spaced,
+    "grouped_matmul": grouped_matmul,
+    "grouped_outer": grouped_outer,
+}
+"""What generated code may use, by name."""

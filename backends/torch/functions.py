@@ -1,0 +1,230 @@
+"""Functions of PyTorch for generated code."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional
+
+from tensornet.errors import no_positions, outside
+
+from .. import integer_division
+from ..associative_scan import recurrence
+from ..scatter import rows_told
+from ..slicing import in_pieces as assembled
+from ..top_k import largest
+from ..windows import reach
+
+__all__ = [
+    "binary",
+    "cumprod",
+    "cumsum",
+    "dropped",
+    "finite",
+    "floating",
+    "floor_divide",
+    "in_pieces",
+    "number",
+    "recur",
+    "remainder",
+    "roll",
+    "scatter_add",
+    "scatter_count",
+    "sign",
+    "spaced",
+    "take",
+    "top",
+    "whole_matmul",
+    "wide",
+    "widen",
+    "windows",
+    "within",
+]
+
+
+def _flip(x: Any, axis: int) -> Any:
+    return x.flip(axis)
+
+
+_STANDARD = SimpleNamespace(
+    concat=torch.cat,
+    flip=_flip,
+    full_like=torch.full_like,
+    broadcast_arrays=torch.broadcast_tensors,
+    cumulative_prod=torch.cumprod,
+    argsort=torch.argsort,
+)
+"""Functions of torch by their names in the array API standard."""
+
+
+def _cumulative(function: Any, x: Any, axis: int, back: float) -> Any:
+    """A function of the elements up to each position along an axis, or with `back`, of those from it to the last."""
+    return function(x.flip(axis), axis).flip(axis) if back else function(x, axis)
+
+
+def dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
+    """Dropout with a given mask: x / (1 − rate) where it is kept, else 0. In evaluation, x in the shape of the mask."""
+    if training:
+        return torch.where(kept, x / (1.0 - rate), 0.0)
+    return x if x.shape == kept.shape else torch.where(kept, x, x)
+
+
+def sign(x: Any) -> Any:
+    """−1, 0 or 1, and NaN for NaN, where `torch.sign` gives 0.
+
+    Without a gradient, numbers between −1 and 1 are multiplied in place until they reach ±1. A mask takes longer.
+    """
+    if not x.is_floating_point():
+        return torch.sign(x)
+    if x.requires_grad:
+        return torch.sign(x).masked_fill_(x != x, math.nan)
+    half_way = 2.0 ** {torch.float64: 540, torch.float16: 13}.get(
+        x.dtype, 75
+    )  # two multiplications by it take the smallest number past 1
+    return functional.hardtanh_(x.detach().clamp(-1, 1).mul_(half_way).mul_(half_way))
+
+
+def finite(value: float, like: Any) -> float:
+    """A number clamped to the range of finite numbers in the element type of another tensor."""
+    if not like.is_floating_point():
+        return value
+    info = torch.finfo(like.dtype)
+    return float(max(info.min, min(info.max, value)))
+
+
+def within(index: Any, size: int, name: str) -> Any:
+    """Positions as int64, checked to be integers from 0 to `size` − 1.
+
+    On an accelerator and during tracing, their values cannot be checked. An invalid position becomes one
+    that no dimension has, so that a gather fails there instead of reading a neighbour.
+    """
+    if index.is_floating_point() or index.is_complex() or index.dtype == torch.bool:
+        raise no_positions(name, str(index.dtype))
+    index = index.to(torch.int64)
+    is_fake = isinstance(index, FakeTensor)
+    if torch.compiler.is_compiling() or index.device.type != "cpu" or is_fake:
+        return torch.where((index >= 0) & (index < size), index, 2**40)
+    if index.numel():
+        low, high = (int(each) for each in torch.aminmax(index))
+        if low < 0 or high >= size:
+            raise outside(name, low if low < 0 else high, size)
+    return index
+
+
+def take(x: Any, index: Any, axis: int) -> Any:
+    """The elements at positions along an axis: by rows, or one by one if the axis is the last of several."""
+    if axis + 1 < x.ndim or x.ndim == 1:
+        return torch.index_select(x, axis, index)
+    return torch.gather(x, axis, index.expand(*x.shape[:-1], index.shape[0]))
+
+
+def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
+    """y[…,p,u,…] = x[…,first + by·p + apart·u,…], as a view."""
+    if not outer * inner:
+        return x.narrow(axis, 0, 0).reshape(*x.shape[:axis], outer, inner, *x.shape[axis + 1 :])
+    last = first + reach(by, apart, outer, inner)
+    x = x if (first, last) == (0, x.shape[axis]) else x.narrow(axis, first, last - first)
+    seen = x.unfold(axis, reach(by, apart, 1, inner), by)
+    return (seen if apart == 1 else seen[..., ::apart]).movedim(-1, axis + 1)
+
+
+def scatter_add(positions: Any, x: Any, size: int) -> Any:
+    """Rows added up at the given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
+
+    Batch and channels may be missing. Rows with a position outside the range 0 to `size` − 1 are dropped.
+    """
+    if x.dtype in (torch.float16, torch.bfloat16):  # not accurate enough for long sums
+        return scatter_add(positions, x.float(), size).to(x.dtype)
+    rows, count = rows_told(torch, positions.long(), size)
+    batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
+    x = x.expand(*positions.shape, *channels).reshape(*rows.shape, *channels)
+    either = rows[:1] + x.reshape(-1)[:1]  # under vmap, a tensor written in place needs the batch of both
+    made = either.new_zeros((count + 1, *channels), dtype=x.dtype).index_add_(0, rows, x)
+    return made[:-1].reshape(*batch, size, *channels)
+
+
+def spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
+    """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of this size."""
+    end = first + by * x.shape[axis]
+    zeros = x.new_zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    return torch.slice_scatter(zeros, x, axis, first, min(end, size), by)
+
+
+def scatter_count(positions: Any, size: int) -> Any:
+    """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
+    rows, count = rows_told(torch, positions.long(), size)
+    made = rows.new_zeros(count + 1).scatter_add_(0, rows, torch.ones_like(rows))
+    return made[:-1].reshape(*positions.shape[:-1], size)
+
+
+def floating(arrays: Any, otherwise: Any) -> Any:
+    """The element type of the first complex tensor, or else of the first floating one."""
+    found = [a.dtype for a in arrays if a.is_complex()] + [a.dtype for a in arrays if a.is_floating_point()]
+    return found[0] if found else otherwise
+
+
+def wide(dtype: Any) -> Any:
+    """The real type for a working type: float64 if that is float64 or complex128, else float32."""
+    return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
+
+
+def widen(x: Any, dtype: Any) -> Any:
+    return x if x.is_complex() else x.to(wide(dtype))
+
+
+def whole_matmul(a: Any, b: Any) -> Any:
+    """The matrix product of integers. CUDA has none, so doubles are used there, which are exact below 2⁵³."""
+    if a.device.type == "cpu":
+        return torch.matmul(a, b)
+    return torch.matmul(a.to(torch.float64), b.to(torch.float64)).to(torch.int64)
+
+
+def number(value: Any, dtype: Any, like: Any) -> Any:
+    """A number as a tensor, on the device of another tensor."""
+    # filled on the device: a copy from the host would wait for the device, and cannot be part of a CUDA graph
+    return torch.full((), value, dtype=dtype, device=None if like is None else like.device)
+
+
+def in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
+    """The results of a function, computed piece by piece. Pieces that autograd records are concatenated at the end:
+    each write into a whole tensor would cost the backward pass a copy of it."""
+
+    def empty(like: Any, shape: tuple[int, ...]) -> Any:
+        return None if like.requires_grad else like.new_empty(shape)
+
+    return assembled(function, size, length, axes, empty, _STANDARD.concat)
+
+
+def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+    """Elements rolled along axes. Under a compiler, slices are concatenated instead, because it does not know the
+    layout of the gradient of `torch.roll`."""
+    if not torch.compiler.is_compiling():
+        return torch.roll(x, shifts, axes)
+    for shift, axis in zip(shifts, axes, strict=True):
+        size = x.shape[axis]
+        at = -shift % size
+        x = torch.cat([x.narrow(axis, at, size - at), x.narrow(axis, 0, at)], axis)
+    return x
+
+
+def binary(function: Any, a: Any, b: Any) -> Any:
+    """An elementwise function of two tensors. One may be a number, which gets the element type of the other."""
+    if not isinstance(a, torch.Tensor):
+        a = torch.full((), a, dtype=b.dtype, device=b.device)
+    if not isinstance(b, torch.Tensor):
+        b = torch.full((), b, dtype=a.dtype, device=a.device)
+    return function(a, b)
+
+
+cumsum = functools.partial(_cumulative, torch.cumsum)
+cumprod = functools.partial(_cumulative, torch.cumprod)
+recur = functools.partial(recurrence, _STANDARD)
+top = functools.partial(largest, _STANDARD)
+floor_divide = functools.partial(integer_division.floor_divide, torch, operator.floordiv)
+remainder = functools.partial(integer_division.remainder, torch, operator.mod)
