@@ -100,19 +100,16 @@ class Unfolding:
         outer, inner, batch = y.shape[2:], k.shape[2:], y.shape[0]
         rows = k.reshape(groups, k.shape[0] // groups, math.prod(k.shape[1:])).swapaxes(1, 2)
         columns = self.xp.matmul(rows, y.reshape(batch, groups, y.shape[1] // groups, math.prod(outer)))
-        columns = columns.reshape(batch, groups * k.shape[1], *inner, *outer)
-        spans = [
-            reach(by, apart, *counts) for (by, apart, *_), *counts in zip(windows, outer, inner, strict=True)
-        ]
-        made = self.xp.zeros((batch, groups * k.shape[1], *spans), dtype=columns.dtype)
-        for at in itertools.product(*map(range, inner)):
-            places: Any = tuple(
-                slice(u * apart, u * apart + (count - 1) * by + 1, by)
-                for u, count, (by, apart, *_) in zip(at, outer, windows, strict=True)
-            )
-            whole = (slice(None), slice(None))
-            here: Any = (*whole, *at)
-            made[whole + places] += columns[here]
+        columns = columns.reshape(batch * groups * k.shape[1], *inner, *outer)
+        spanned = tuple(
+            (by, apart, 0, *counts) for (by, apart, *_), *counts in zip(windows, outer, inner, strict=True)
+        )
+        spans = [reach(by, apart, *counts) for by, apart, _, *counts in spanned]
+        made = self.xp.zeros((len(columns), *spans), dtype=columns.dtype)
+        for at, each in zip(itertools.product(*map(range, inner)), elements(made, spanned), strict=True):
+            here: Any = (slice(None), *at)
+            each += columns[here]
+        made = made.reshape(batch, groups * k.shape[1], *spans)
         shifted = (
             (first, size - first - span) for span, (*_, first, size) in zip(spans, windows, strict=True)
         )

@@ -91,61 +91,42 @@ def with_vjp(
         asks: whether `backward` takes `wanted`, a flag for each gradient in `gives`. It returns None for the others.
     """
 
-    def first(*tensors: torch.Tensor) -> torch.Tensor:
-        return _with_kept(forward(*tensors))[0]
+    def first(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The result, and the residuals, if there are any."""
+        found = forward(*tensors)
+        return found if isinstance(found, tuple) else (found,)
 
-    def gradients(given: Given, kept: Given, gradient: torch.Tensor, needed: Sequence[bool]) -> Gradients:
-        if torch.is_grad_enabled():  # double backward: residuals have no derivatives
-            return _differentiable(plain or first, given, gradient, needed)
-        told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
-        tensors = (*given, *kept)
-        made = backward(*(tensors[n] for n in reads), gradient.contiguous(), **told)
-        found = dict(zip(gives, made if isinstance(made, tuple) else (made,), strict=True))
-        return tuple(found.get(n) for n in range(len(given)))
-
-    node = _node(forward, gradients)
-
-    def product(*tensors: torch.Tensor) -> torch.Tensor:
-        if changing(tensors):
-            result: torch.Tensor = node.apply(*tensors)  # type: ignore[no-untyped-call]
-            return result
-        return first(*tensors)
-
-    return product
-
-
-def _with_kept(found: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The result of a forward function, and the residuals, if there are any."""
-    return found if isinstance(found, tuple) else (found,)
-
-
-def _node(
-    function: Callable[..., Any], gradients: Callable[[Given, Given, torch.Tensor, Sequence[bool]], Gradients]
-) -> type[torch.autograd.Function]:
-    """An autograd function for a function of tensors.
-
-    Args:
-        function: takes the tensors. Returns the result, or a tuple of it and the residuals.
-        gradients: returns the gradients of the tensors. It takes the tensors, the residuals, the gradient of the
-            result, and for each tensor whether its gradient is needed.
-    """
+    def differentiable(*tensors: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = plain(*tensors) if plain is not None else first(*tensors)[0]
+        return result
 
     class Product(torch.autograd.Function):
-        """The autograd function."""
+        """The function as one node of autograd's graph."""
 
         @staticmethod
         def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
-            result, *kept = _with_kept(function(*tensors))
+            result, *kept = first(*tensors)
             ctx.save_for_backward(*tensors, *kept)
             ctx.count = len(tensors)
             return result
 
         @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-            saved, count = ctx.saved_tensors, ctx.count
-            return gradients(saved[:count], saved[count:], gradient, ctx.needs_input_grad)
+        def backward(ctx: Any, gradient: torch.Tensor) -> Gradients:
+            saved, given, needed = ctx.saved_tensors, ctx.saved_tensors[: ctx.count], ctx.needs_input_grad
+            if torch.is_grad_enabled():  # double backward: residuals have no derivatives
+                return _differentiable(differentiable, given, gradient, needed)
+            told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
+            made = backward(*(saved[n] for n in reads), gradient.contiguous(), **told)
+            found = dict(zip(gives, made if isinstance(made, tuple) else (made,), strict=True))
+            return tuple(found.get(n) for n in range(len(given)))
 
-    return Product
+    def product(*tensors: torch.Tensor) -> torch.Tensor:
+        if changing(tensors):
+            result: torch.Tensor = Product.apply(*tensors)  # type: ignore[no-untyped-call]
+            return result
+        return first(*tensors)[0]
+
+    return product
 
 
 def _differentiable(

@@ -302,7 +302,25 @@ def with_adapters(
     Raises:
         EquationError: the network does not match the adapters, or a factor is missing.
     """
-    network = copied(module)
+    trained = {key.removeprefix(TRAINED): each for key, each in tensors.items() if key.startswith(TRAINED)}
+    return _read(copied(module), tensors, rows, trained, "there is")
+
+
+def _read(
+    network: Module,
+    tensors: Mapping[str, torch.Tensor],
+    rows: Sequence[Mapping[str, Any]],
+    trained: Mapping[str, torch.Tensor],
+    where: str,
+) -> Module:
+    """A network with adapters from a file, in place.
+
+    Args:
+        network: without adapters.
+        tensors, rows: as `adapters_of` returns them.
+        trained: the values of other trained tensors.
+        where: how an error about a layer that is missing begins.
+    """
     layers = _layers(network)
     parameters: dict[str, torch.nn.Parameter] = {}
     for row in rows:
@@ -310,7 +328,7 @@ def with_adapters(
         path = f"{name}.weight" if name else "weight"
         if path not in layers or any(key not in tensors for key in keys.values()):
             fix = f"give the network that was adapted; this one has {', '.join(list(layers)[:4])}, …"
-            raise EquationError(f"there is an adapter of '{name}', which is no linear layer here", fix=fix)
+            raise EquationError(f"{where} an adapter of '{name}', which is no linear layer here", fix=fix)
         found, kind = layers[path]
         form = _Form(row["method"], row["rank"], row["scale"], row["modes"])
         adapter, _ = form.graphs(kind, tuple(found.weight.shape))
@@ -327,7 +345,6 @@ def with_adapters(
                 parameters[key] = torch.nn.Parameter(tensors[key].to(like.device, like.dtype))
         _put(found, adapter, {factor: parameters[key] for factor, key in keys.items()}, (kind, form))
     _made_whole(network)
-    trained = {key.removeprefix(TRAINED): each for key, each in tensors.items() if key.startswith(TRAINED)}
     _put_trained(network, trained)
     return network
 
@@ -339,31 +356,26 @@ def load_peft(module: Module, folder: Path) -> Module:
     """A copy of a network with the adapters in a folder. See `tensornet.load_peft`."""
     config, tensors = _read_peft(folder)
     network = copied(module)
-    layers = _layers(network)
-    trained = _taken(tensors, config.get("modules_to_save") or [])
-    _check_all_there(network, trained, config.get("modules_to_save") or [], folder)
+    layers, whole = _layers(network), config.get("modules_to_save") or []
+    trained = _taken(tensors, whole)
+    _check_all_there(network, trained, whole, folder)
     odd = [key for key in tensors if not re.fullmatch(re.escape(PREFIX) + r".+\.lora_[AB]\.weight", key)]
     if odd:
         fix = "give plain LoRA adapters, of linear layers and without biases, or name it in modules_to_save"
         raise EquationError(f"{folder} holds '{odd[0]}', which is no factor of an adapter", fix=fix)
-    names = {key.removeprefix(PREFIX).rpartition(".lora_")[0] for key in tensors}
-    for name in sorted(names):
-        path, keys = f"{name}.weight", [f"{PREFIX}{name}.lora_{each}.weight" for each in "AB"]
-        if path not in layers or any(key not in tensors for key in keys):
-            known = ", ".join(list(layers)[:4])
-            fix = f"give the network that was adapted; this one has {known}, …"
-            raise EquationError(
-                f"{folder} has an adapter of '{name}', which is no linear layer here", fix=fix
-            )
-        found, kind = layers[path]
-        ins, outs = (tensors[key] for key in keys)
-        form = _Form("low_rank", len(ins), _scale(config, name, len(ins)))
-        adapter, _ = form.graphs(kind, tuple(found.weight.shape))
-        u, v = (ins.mT, outs.mT) if kind == TURNED else (outs, ins)
-        _put(found, adapter, {"U": u.contiguous(), "V": v.contiguous()}, (kind, form))
-    _made_whole(network)
-    _put_trained(network, trained)
-    return network
+    factors: dict[str, torch.Tensor] = {}
+    rows = []
+    for name in sorted({key.removeprefix(PREFIX).rpartition(".lora_")[0] for key in tensors}):
+        is_turned = layers.get(f"{name}.weight", (None, LINEAR))[1] == TURNED
+        keys = {factor: f"{name}.{factor}" for factor in "UV"}
+        for key, letter in zip(keys.values(), "AB" if is_turned else "BA", strict=True):
+            tensor = tensors.get(f"{PREFIX}{name}.lora_{letter}.weight")
+            if tensor is not None:
+                factors[key] = (tensor.mT if is_turned else tensor).contiguous()
+        rank = len(factors.get(keys["V"], ())) or 1
+        form = _Form("low_rank", rank, _scale(config, name, rank))
+        rows.append({"layer": name, "factors": keys, **asdict(form)})
+    return _read(network, factors, rows, trained, f"{folder} has")
 
 
 def _read_peft(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
