@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import library
+from torch.nn import functional
 
 from .products import changing, is_traced, with_vjp
 
@@ -23,32 +24,12 @@ __all__ = ["gru_along", "lstm_along", "relu_along", "tanh_along"]
 warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
 
 
-def lstm_along(*tensors: Any, back: float) -> Any:
-    """h of an LSTM at each position, from x, W, U, the initial h and c, and optional biases."""
-    return _along("lstm", tensors, back)
-
-
-def gru_along(*tensors: Any, back: float) -> Any:
-    """h of a GRU at each position, from x, W, U, the initial h, and optional biases b and u."""
-    return _along("gru", tensors, back)
-
-
-def tanh_along(*tensors: Any, back: float) -> Any:
-    """tanh(x·W + h·U + b)."""
-    return _along("rnn_tanh", tensors, back)
-
-
-def relu_along(*tensors: Any, back: float) -> Any:
-    """relu(x·W + h·U + b)."""
-    return _along("rnn_relu", tensors, back)
-
-
-def _along(kind: str, tensors: tuple[Any, ...], back: float) -> Any:
+def _along(kind: str, x: Any, *rest: Any, back: float) -> Any:
     """The layer by the library, or by a loop if the library's kernel does not apply. `back` reverses the positions."""
-    x, *rest = tensors
     if back:
-        return _along(kind, (x.flip(0), *rest), 0).flip(0)
-    library, plain = functools.partial(_by_library, kind), PLAIN[kind]
+        return _along(kind, x.flip(0), *rest, back=0).flip(0)
+    tensors = (x, *rest)
+    library, plain = functools.partial(_by_library, kind), functools.partial(_by_loop, kind)
     alike = all(each.dtype is x.dtype and each.device == x.device and each.numel() for each in tensors)
     if not alike or x.dtype not in TYPES.get(x.device.type, ()):
         return plain(*tensors)
@@ -61,6 +42,15 @@ def _along(kind: str, tensors: tuple[Any, ...], back: float) -> Any:
             return library(*tensors)
     return _differentiated(library, plain, len(tensors))(*tensors)
 
+
+lstm_along = functools.partial(_along, "lstm")
+"""h of an LSTM at each position, from x, W, U, the initial h and c, and optional biases."""
+gru_along = functools.partial(_along, "gru")
+"""h of a GRU at each position, from x, W, U, the initial h, and optional biases b and u."""
+tanh_along = functools.partial(_along, "rnn_tanh")
+"""tanh(x·W + h·U + b)."""
+relu_along = functools.partial(_along, "rnn_relu")
+"""relu(x·W + h·U + b)."""
 
 TYPES = {
     "cpu": (torch.float32, torch.float64),
@@ -114,50 +104,45 @@ STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 # ---------------------------------------------------------------------------- by loops
 
 
-def _products(x: Any, w: Any, b: Any = None) -> Any:
-    return torch.nn.functional.linear(x, w, b)
+def _lstm(given: Any, u: Any, states: Sequence[Any]) -> tuple[Any, ...]:
+    h, c = states
+    i, f, g, o = (given + functional.linear(h, u)).chunk(4, -1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
 
 
-def _stacked(found: list[Any], like: Any) -> Any:
-    """Results stacked along a new first axis, even if there are none."""
-    return torch.stack(found) if found else like.new_zeros((0, *like.shape))
+def _gru(given: Any, u: Any, states: Sequence[Any], bias: Any = None) -> tuple[Any, ...]:
+    r, z, n = given.chunk(3, -1)
+    r_inner, z_inner, n_inner = functional.linear(states[0], u, bias).chunk(3, -1)
+    r, z = torch.sigmoid(r + r_inner), torch.sigmoid(z + z_inner)
+    return ((1 - z) * torch.tanh(n + r * n_inner) + z * states[0],)
 
 
-def _plain_lstm(x: Any, w: Any, u: Any, h: Any, c: Any, *biases: Any) -> Any:
-    found = []
-    for given in _products(x, w, *biases).unbind(0):
-        i, f, g, o = (given + _products(h, u)).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        found.append(h)
-    return _stacked(found, h)
+def _tanh(given: Any, u: Any, states: Sequence[Any]) -> tuple[Any, ...]:
+    return (torch.tanh(given + functional.linear(states[0], u)),)
 
 
-def _plain_gru(x: Any, w: Any, u: Any, h: Any, *biases: Any) -> Any:
-    found = []
-    for given in _products(x, w, *biases[:1]).unbind(0):
-        inner = _products(h, u, *biases[1:]).chunk(3, -1)
-        r, z = (torch.sigmoid(one + other) for one, other in zip(given.chunk(3, -1), inner[:2], strict=False))
-        h = (1 - z) * torch.tanh(given.chunk(3, -1)[2] + r * inner[2]) + z * h
-        found.append(h)
-    return _stacked(found, h)
+def _relu(given: Any, u: Any, states: Sequence[Any]) -> tuple[Any, ...]:
+    return (torch.relu(given + functional.linear(states[0], u)),)
 
 
-def _plain(function: Callable[[Any], Any], x: Any, w: Any, u: Any, h: Any, *biases: Any) -> Any:
-    found = []
-    for given in _products(x, w, *biases).unbind(0):
-        h = function(given + _products(h, u))
-        found.append(h)
-    return _stacked(found, h)
-
-
-PLAIN: Mapping[str, Callable[..., Any]] = {
-    "lstm": _plain_lstm,
-    "gru": _plain_gru,
-    "rnn_tanh": functools.partial(_plain, torch.tanh),
-    "rnn_relu": functools.partial(_plain, torch.relu),
+CELLS: Mapping[str, Callable[..., tuple[Any, ...]]] = {
+    "lstm": _lstm,
+    "gru": _gru,
+    "rnn_tanh": _tanh,
+    "rnn_relu": _relu,
 }
-"""Each layer as a loop."""
+"""The next states of each layer, h first, from x·W at a position, U, the states and the inner bias."""
+
+
+def _by_loop(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:
+    """A layer by a loop over the positions."""
+    states, biases = more[: STATES[kind]], more[STATES[kind] :]
+    found = []
+    for given in functional.linear(x, w, *biases[:1]).unbind(0):
+        states = CELLS[kind](given, u, states, *biases[1:])
+        found.append(states[0])
+    return torch.stack(found) if found else states[0].new_zeros((0, *states[0].shape))
 
 
 # ---------------------------------------------------------------------------- as operations for compilers

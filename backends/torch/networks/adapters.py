@@ -16,8 +16,6 @@ import torch
 from tensornet.compression.adapting import check_rank, save_adapters
 from tensornet.compression.levels import WEIGHT
 from tensornet.errors import EquationError
-from tensornet.frontend.layers import layer
-from tensornet.graph.graph import Graph
 from tensornet.graph.leaves import told_by
 from tensornet.protocol import load_backend
 from tensornet.runtime.initial_values import init
@@ -26,9 +24,8 @@ from tensornet.weights.equations import Modes, formed, shared_names
 from tensornet.weights.ranks import Rank
 from tensornet.weights.substitution import substitute
 
-from ..module import make as module_of
-from .classes import become, copied, leave
-from .factorized import LINEAR, TURNED, Kind, computed, is_plain, kind_of, of_inputs, without_scope
+from .classes import copied, leave
+from .factorized import LINEAR, TURNED, Factorized, Form, Kind, attach, dense, form_of, kind_of
 from .saving import saves_as_before, saves_itself
 
 __all__ = ["Adapted", "adapted", "adapters_of", "load_peft", "merged", "save_peft", "with_adapters"]
@@ -41,32 +38,13 @@ PREFIX = "base_model.model."
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
-class Adapted:
-    """A mixin for a linear layer with an adapter: it adds the product of the input and the factors to the result.
+class Adapted(Factorized):
+    """A mixin for a linear layer with an adapter: it adds the product of the input and the factors to the result,
+    y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ.
 
     The attribute `weight` is W₀ + s·∏ factors; attention and the fast paths of torch read it. The parameter of that
     name is still W₀.
     """
-
-    @staticmethod
-    def members(name: str) -> dict[str, Any]:
-        """The members to add to the class: the weight, as the sum of W₀ and the adapter."""
-        return {name: property(_weight)}
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """y = x·W₀ᵀ + b + s·x·(∏ factors)ᵀ. A layer with a `forward` of its own runs that, with the summed weight."""
-        module: Any = self
-        kind, _ = module._form
-        if len(args) != 1 or kwargs or not module._is_plain:
-            return super().forward(*args, **kwargs)  # type: ignore[misc]
-        weight = module._parameters["weight"]
-        found = torch.nn.functional.linear(args[0], weight.mT if kind == TURNED else weight, module.bias)
-        return found + module.adapter(args[0]).to(found.dtype)
-
-
-def _weight(module: Any) -> torch.Tensor:
-    weight: torch.Tensor = module._parameters["weight"]
-    return weight + computed(module._added, module.adapter).to(weight.dtype)
 
 
 def _layers(network: Module) -> dict[str, tuple[Any, Kind]]:
@@ -100,20 +78,16 @@ class _Form:
     scale: float = 1.0
     modes: Modes | None = None
 
-    def graphs(self, kind: Kind, shape: tuple[int, ...]) -> tuple[Graph, Graph]:
-        """The graph of a layer's adapter, and the graph of the whole layer, which gives the factors' initial values."""
-        sizes: dict[str, Any] = dict(zip("io" if kind == TURNED else "oi", shape, strict=True))
-        alone = kind.text if self.scale == 1 else kind.text.replace("= ", f"= {self.scale} * ", 1)
-        dense, plain = (layer(text, inputs="x", **sizes) for text in (alone, kind.text))
-        adapter = substitute(dense, {WEIGHT: (self.method, self.rank)}, modes=self.modes)
-        whole = substitute(plain, {WEIGHT: (f"+{self.method}", self.rank)}, modes=self.modes)
-        return without_scope(adapter), whole
+    def of(self, kind: Kind, shape: tuple[int, ...]) -> Form:
+        """The graphs of the factors, without s."""
+        return form_of(kind, shape, self.method, self.rank, self.modes)
 
-    def added(self, shape: tuple[int, ...]) -> Graph:
-        """The graph that computes the term added to a weight from the factors."""
-        form = formed([(size,) for size in shape], self.method, self.rank, self.modes)
-        sizes = dict[str, Any](form.sizes)
-        return of_inputs(layer(f"{WEIGHT}[{form.left}] = {self.scale} * {form.product}", **sizes))
+    def starts(self, kind: Kind, shape: tuple[int, ...], seed: int) -> dict[str, torch.Tensor]:
+        """Initial values of the factors: their product is 0."""
+        added = {WEIGHT: (f"+{self.method}", self.rank)}
+        whole = substitute(dense(kind, shape), added, modes=self.modes)
+        values = init(whole, seed=seed, backend=load_backend("torch"))
+        return {name.removeprefix(f"{WEIGHT}."): array for name, array in values.items()}
 
 
 def adapted(
@@ -140,12 +114,13 @@ def adapted(
         form = _Form(method, tuple(first.ranks.values()), scale, modes)
         had: dict[str, torch.nn.Parameter] = {}
         for found, kind in together:
-            adapter, whole = form.graphs(kind, tuple(found.weight.shape))
             number = int(torch.randint(2**31, (), generator=draw).item())
-            starts = init(whole, seed=number, backend=load_backend("torch"))
-            factors = {leaf.name: starts[f"{WEIGHT}.{leaf.name}"] for leaf in adapter.parameters}
-            _put(found, adapter, {**factors, **had}, (kind, form))
-            had = {name: found.adapter.get_parameter(name) for name in common if name in factors}
+            made = form.of(kind, tuple(found.weight.shape))
+            starts = form.starts(kind, tuple(found.weight.shape), number)
+            _put(
+                found, kind, form, made, {leaf.name: starts[leaf.name] for leaf in made.run.parameters} | had
+            )
+            had = {name: each for name, each in found.adapter._parameters.items() if name in common}
     _made_whole(network)
     return network
 
@@ -174,19 +149,17 @@ def _dims(found: Any) -> list[tuple[int, ...]]:
     return [(size,) for size in found.weight.shape]
 
 
-def _put(found: Any, adapter: Graph, factors: Mapping[str, torch.Tensor], form: tuple[Kind, _Form]) -> None:
+def _put(found: Any, kind: Kind, form: _Form, made: Form, factors: Mapping[str, torch.Tensor]) -> None:
     """Gives a layer its adapter. A factor that already is a parameter is shared with its other layers."""
     if isinstance(found, Adapted):
         raise EquationError("a layer has an adapter already", fix="merge it first: tensornet.merge(module)")
-    like = found.weight
-    values = {name: array.to(like.device, like.dtype) for name, array in factors.items()}
-    added = module_of(form[1].added(tuple(like.shape)))
-    found.__dict__.update(_form=form, _added=added, _is_plain=is_plain(found, form[0]))
-    become(found, Adapted, "weight")
-    found.add_module("adapter", module_of(adapter, params=values).train(found.training))
-    found.adapter._parameters.update(
-        (name, each) for name, each in factors.items() if isinstance(each, torch.nn.Parameter)
-    )
+    like, parameter = found.weight, torch.nn.Parameter
+    own = {
+        name: each if isinstance(each, parameter) else parameter(each.to(like.device, like.dtype))
+        for name, each in factors.items()
+    }
+    attach(found, kind, made, own, Adapted, "adapter")
+    found.__dict__.update(_form=form, _scale=form.scale)
 
 
 def _made_whole(network: Module) -> None:
@@ -222,7 +195,7 @@ def merged(module: Module) -> Module:
         weight, whole = each._parameters["weight"], each.weight.detach()
         leave(each)
         del each._modules["adapter"]
-        for name in ("_form", "_added", "_is_plain"):
+        for name in ("_form", "_scale", "_kind", "_whole", "_is_plain", "_place"):
             del each.__dict__[name]
         if holders[id(weight)] > 1:
             each.weight = torch.nn.Parameter(whole)
@@ -289,7 +262,7 @@ def adapters_of(module: Module) -> tuple[dict[str, torch.Tensor], list[dict[str,
         for factor, parameter in each.adapter._parameters.items():
             keys[factor] = names.setdefault(id(parameter), f"{name}.{factor}" if name else factor)
             tensors[keys[factor]] = parameter.detach().contiguous().cpu()
-        rows.append({"layer": name, "factors": keys, **asdict(each._form[1])})
+        rows.append({"layer": name, "factors": keys, **asdict(each._form)})
     tensors |= {f"{TRAINED}{name}": _stored(each) for name, each in _trained(module).items()}
     return tensors, rows
 
@@ -331,19 +304,16 @@ def _read(
             raise EquationError(f"{where} an adapter of '{name}', which is no linear layer here", fix=fix)
         found, kind = layers[path]
         form = _Form(row["method"], row["rank"], row["scale"], row["modes"])
-        adapter, _ = form.graphs(kind, tuple(found.weight.shape))
+        made = form.of(kind, tuple(found.weight.shape))
         shapes = {
-            leaf.name: tuple(evaluate(size, adapter.bound) for size in leaf.shape)
-            for leaf in adapter.parameters
+            leaf.name: tuple(evaluate(size, made.run.bound) for size in leaf.shape)
+            for leaf in made.run.parameters
         }
         if shapes != {factor: tuple(tensors[key].shape) for factor, key in keys.items()}:
             fix = "give the network that was adapted"
             raise EquationError(f"the adapter of '{name}' is of other shapes than its layer", fix=fix)
-        like = found.weight
-        for key in keys.values():
-            if key not in parameters:
-                parameters[key] = torch.nn.Parameter(tensors[key].to(like.device, like.dtype))
-        _put(found, adapter, {factor: parameters[key] for factor, key in keys.items()}, (kind, form))
+        _put(found, kind, form, made, {each: parameters.get(key, tensors[key]) for each, key in keys.items()})
+        parameters |= {key: found.adapter.get_parameter(each) for each, key in keys.items()}
     _made_whole(network)
     _put_trained(network, trained)
     return network
@@ -431,7 +401,7 @@ def save_peft(module: Module, folder: Path) -> Path:
     from safetensors.torch import save_file
 
     layers = _with_adapters(module)
-    if not layers or any(each._form[1].method != "low_rank" for each in layers.values()):
+    if not layers or any(each._form.method != "low_rank" for each in layers.values()):
         what = "adapters that are not of low rank" if layers else "no adapters"
         raise EquationError(
             f"the module has {what}", fix="peft's LoRA is tensornet.adapt(…, method='low_rank')"
@@ -446,13 +416,13 @@ def save_peft(module: Module, folder: Path) -> Path:
     }
     ranks, alphas = {}, {}
     for name, each in layers.items():
-        kind, form = each._form
+        kind, form = each._kind, each._form
         u, v = (each.adapter.get_parameter(factor).detach() for factor in "UV")
         ins, outs = (u.mT, v.mT) if kind == TURNED else (v, u)
         tensors[f"{PREFIX}{name}.lora_A.weight"] = ins.contiguous().cpu()
         tensors[f"{PREFIX}{name}.lora_B.weight"] = outs.contiguous().cpu()
         ranks[name], alphas[name] = len(ins), form.scale * len(ins)
-    turned = any(each._form[0] == TURNED for each in layers.values())
+    turned = any(each._kind == TURNED for each in layers.values())
     config = _peft_config(ranks, alphas, whole, turned)
     folder.mkdir(parents=True)
     save_file(tensors, folder / TENSORS)

@@ -18,7 +18,6 @@ from tensornet.weights.factorizations import Factor, Factored
 from tensornet.weights.ranks import Rank
 from tensornet.weights.substitution import substitute
 
-from ..module import TensorModule
 from ..module import make as module_of
 from .classes import become
 
@@ -29,14 +28,14 @@ __all__ = [
     "PROJECTIONS",
     "TURNED",
     "Kind",
-    "computed",
+    "Factorized",
+    "Form",
+    "attach",
+    "dense",
     "factorize",
     "form_of",
-    "is_plain",
     "kind_of",
-    "of_inputs",
     "splits_output",
-    "without_scope",
 ]
 
 Module: TypeAlias = torch.nn.Module
@@ -98,7 +97,7 @@ class Factorized:
     """A mixin for a layer with a factorized weight. The layer's own class comes next among the base classes.
 
     The factors are the parameters of a submodule, such as `fc.weight_factors.U`. The weight itself is computed from
-    them at each read.
+    them at each read. With an adapter, the weight W₀ stays a parameter, and s·∏ factors is added to it.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -122,12 +121,15 @@ class Factorized:
 
 
 def _linear(module: Any, x: Any) -> Any:
-    found = module._modules[module._kind.factors](x)
-    return found if module.bias is None else found + module.bias.to(found.dtype)
+    found, weight = module._modules[module._place](x), module._parameters.get("weight")
+    if weight is None:
+        return found if module.bias is None else found + module.bias.to(found.dtype)
+    y = torch.nn.functional.linear(x, weight.mT if module._kind == TURNED else weight, module.bias)
+    return y.add(found.to(y.dtype), alpha=module._scale)
 
 
 def _embedding(module: Any, x: Any) -> Any:
-    found = module._modules[module._kind.factors](x)
+    found = module._modules[module._place](x)
     if module.padding_idx is None:
         return found
     return torch.where((x == module.padding_idx)[..., None], module.padding_row, found)
@@ -136,7 +138,7 @@ def _embedding(module: Any, x: Any) -> Any:
 def _convolution(module: Any, x: Any) -> Any:
     """A convolution with fewer channels, then a pointwise one to all output channels. A pointwise one may come before
     it. All groups share the kernels except the last."""
-    kernels = module._modules[module._kind.factors]()
+    kernels = module._modules[module._place]()
     if isinstance(kernels, torch.Tensor):
         return module._conv_forward(x, kernels, module.bias)
     alone = (torch.conv1d, torch.conv2d, torch.conv3d)[len(module.kernel_size) - 1]
@@ -162,11 +164,15 @@ def _weight_of(parameter: str) -> property:
     def read(module: Any) -> torch.Tensor:
         if "_whole" not in module.__dict__:
             raise AttributeError(parameter)
-        array = computed(module._whole, module._modules[module._kind.factors])
+        factors = module._modules[module._place]
+        array: torch.Tensor = module._whole(
+            *(getattr(factors, leaf.name) for leaf in module._whole.graph.inputs)
+        )
         if module._kind == EMBEDDING and module.padding_idx is not None:
             is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
             array = torch.where(is_padding[:, None], module.padding_row, array)
-        return array
+        base = module._parameters.get(parameter)
+        return array if base is None else base.add(array.to(base.dtype), alpha=module._scale)
 
     return property(read)
 
@@ -201,14 +207,18 @@ def form_of(
         return Form(program, program)
     if kind == CONVOLUTION:
         return Form(program, _chain(program, form.product, shape, groups))
+    made = substitute(dense(kind, shape), {WEIGHT: (method, rank)}, modes=modes)
+    return Form(program, _without_scope(made))
+
+
+def dense(kind: Kind, shape: tuple[int, ...]) -> Graph:
+    """The layer with its whole weight: a linear one or an embedding."""
     sizes: dict[str, Any] = dict(zip("io" if kind == TURNED else "oi", shape, strict=True))
     text = kind.text or f"{WEIGHT}[o,i]: parameter\ny[...,i] = {WEIGHT}[k[...],i]"
-    dense = layer(text, inputs="x" if kind.text else "k", **sizes)
-    made = substitute(dense, {WEIGHT: (method, rank)}, modes=modes)
-    return Form(program, without_scope(made))
+    return layer(text, inputs="x" if kind.text else "k", **sizes)
 
 
-def without_scope(graph: Graph) -> Graph:
+def _without_scope(graph: Graph) -> Graph:
     """The graph with the name of the weight removed from the names of the factors."""
     names = {leaf.name: leaf.name.removeprefix(f"{WEIGHT}.") for leaf in graph.parameters}
     leaves = tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in graph.leaves)
@@ -277,32 +287,30 @@ def _joined(names: Sequence[str]) -> str:
 
 def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, torch.nn.Parameter]) -> None:
     """Puts factors in the place of a module's weight, in place. Nothing else in the module changes."""
-    dense = module._parameters.pop(kind.parameter)
+    weight = module._parameters.pop(kind.parameter)
     if kind == EMBEDDING and module.padding_idx is not None:
-        module.register_buffer("padding_row", dense.detach()[module.padding_idx].clone())
-    plain = is_plain(module, kind)
-    whole, run = module_of(of_inputs(form.program)), module_of(form.run, params=factors)
+        module.register_buffer("padding_row", weight.detach()[module.padding_idx].clone())
+    attach(module, kind, form, factors, Factorized, kind.factors)
+
+
+def attach(
+    module: Any,
+    kind: Kind,
+    form: Form,
+    factors: Mapping[str, torch.nn.Parameter],
+    besides: type[Factorized],
+    place: str,
+) -> None:
+    """Gives a module a submodule with factors, under the name `place`, and the mixin that computes with them."""
+    plain = type(module).forward in _PLAIN or kind == TURNED
+    # its factors are inputs, because another module holds them and may change them
+    leaves = tuple(replace(leaf, kind="input", start=None) for leaf in form.program.leaves)
+    whole, run = module_of(replace(form.program, leaves=leaves)), module_of(form.run, params=factors)
     run._parameters.update(factors)
     run.train(module.training)
-    become(module, Factorized, kind.parameter)
-    module.add_module(kind.factors, run)
-    module.__dict__.update(_kind=kind, _whole=whole, _is_plain=plain)
-
-
-def of_inputs(program: Graph) -> Graph:
-    """The program with its factors as inputs, because another module holds them and may change them."""
-    return replace(program, leaves=tuple(replace(leaf, kind="input", start=None) for leaf in program.leaves))
-
-
-def computed(whole: TensorModule, factors: Module) -> torch.Tensor:
-    """The result of a function of factors for the factors that a module holds."""
-    found: torch.Tensor = whole(*(getattr(factors, leaf.name) for leaf in whole.graph.inputs))
-    return found
-
-
-def is_plain(module: Module, kind: Kind) -> bool:
-    """Whether a layer's `forward` is the standard one of its kind."""
-    return type(module).forward in _PLAIN or kind == TURNED
+    become(module, besides, kind.parameter)
+    module.add_module(place, run)
+    module.__dict__.update(_kind=kind, _whole=whole, _is_plain=plain, _place=place)
 
 
 _PLAIN = frozenset(
