@@ -99,9 +99,6 @@ class Functions:
         power = xp.exp(-xp.abs(x))
         return xp.where(x < 0, power, xp.ones_like(x)) / (1.0 + power)
 
-    def relu(self, x: Any) -> Any:
-        return self.xp.maximum(x, self.xp.zeros_like(x))
-
     def gelu(self, x: Any) -> Any:
         assert self.erf is not None
         y = self.erf(x * math.sqrt(0.5))
@@ -124,7 +121,7 @@ class Functions:
 
     def elu(self, x: Any, alpha: float) -> Any:
         xp = self.xp
-        return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, xp.zeros_like(x))))
+        return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, 0.0)))
 
     def selu(self, x: Any) -> Any:
         y = self.elu(x, SELU_ALPHA)
@@ -132,8 +129,7 @@ class Functions:
         return y
 
     def mish(self, x: Any) -> Any:
-        xp = self.xp
-        y = xp.tanh(xp.logaddexp(x, xp.zeros_like(x)))
+        y = self.xp.tanh(self.xp.logaddexp(x, 0.0))
         y *= x
         return y
 
@@ -141,7 +137,7 @@ class Functions:
         return x / (1.0 + self.xp.abs(x))
 
     def hardsigmoid(self, x: Any) -> Any:
-        y = self.xp.minimum(self.relu(x + 3.0), self.xp.full_like(x, 6.0))
+        y = self.xp.clip(x + 3.0, 0.0, 6.0)
         y /= 6.0
         return y
 
@@ -172,10 +168,10 @@ class Functions:
             rest = tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
             return xp.full(rest, -math.inf, dtype=x.dtype, device=self.device(x))
         top = xp.max(x, axis=axes, keepdims=True)
-        base = xp.where(xp.isfinite(top), top, xp.zeros_like(top))
-        shifted = xp.minimum(x - base, xp.zeros_like(x))  # no overflow in exp where `top` is infinite
+        base = xp.where(xp.isfinite(top), top, 0.0)
+        shifted = xp.minimum(x - base, 0.0)  # no overflow in exp where `top` is infinite
         total = xp.sum(xp.exp(shifted), axis=axes, keepdims=True)
-        total = xp.where(total == 0, xp.ones_like(total), total)  # all are -inf, and so is `top`
+        total = xp.where(total == 0, 1.0, total)  # all are -inf, and so is `top`
         return xp.squeeze(xp.log(total) + top, axis=axes)
 
     @in_float32
@@ -294,12 +290,12 @@ class Functions:
         import numpy
 
         kept = numpy.random.default_rng().random(x.shape) >= rate
-        return xp.where(xp.asarray(kept, device=self.device(x)), x / (1.0 - rate), xp.zeros_like(x))
+        return xp.where(xp.asarray(kept, device=self.device(x)), x / (1.0 - rate), 0.0)
 
     def dropped(self, kept: Any, x: Any, rate: float, training: bool) -> Any:
         xp = self.xp
         if training:
-            return xp.where(kept, x / (1.0 - rate), xp.zeros((), dtype=x.dtype, device=self.device(x)))
+            return xp.where(kept, x / (1.0 - rate), 0.0)
         return x if x.shape == kept.shape else xp.where(kept, x, x)
 
     def max_pool(self, x: Any, windows: Pools) -> Any:

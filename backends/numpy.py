@@ -33,8 +33,6 @@ templates: Mapping[str, str] = {
     "onehot": "({0}[..., None] == {positions}).astype({dtype}, copy=False)",
     "int64": "{0}.astype(np.int64)",
     "cast": "{0}.astype({dtype}, copy=False)",
-    "softplus": "np.logaddexp({0}, 0)",
-    "log_sigmoid": "-np.logaddexp(-{0}, 0)",
 }
 
 

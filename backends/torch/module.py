@@ -116,8 +116,8 @@ class TensorModule(torch.nn.Module):
         """
         standing = self._standing()
         for path, array in self._drawn(seed, dtype or "float64").items():
-            scope, _, name = path.rpartition(".")
-            owner = standing[self._places.at[scope]]
+            at, name = self._places.of(path)
+            owner = standing[at]
             known = None if owner is None else owner._parameters.get(name)
             if known is not None:
                 with torch.no_grad():
@@ -201,8 +201,8 @@ class TensorModule(torch.nn.Module):
         first = next(self.parameters(), None)
         standing = self._standing()
         for leaf in self.graph.constants:
-            scope, _, name = leaf.name.rpartition(".")
-            owner = standing[self._places.at[scope]]
+            at, name = self._places.of(leaf.name)
+            owner = standing[at]
             buffer = None if owner is None else owner._buffers.get(name)
             if owner is not None and buffer is not None:
                 dtype = backend.dtype(buffer if first is None else first)
