@@ -116,9 +116,6 @@ class Functions:
         y *= x
         return y
 
-    def leaky_relu(self, x: Any, slope: float) -> Any:
-        return self.xp.where(x > 0, x, slope * x)
-
     def elu(self, x: Any, alpha: float) -> Any:
         xp = self.xp
         return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, 0.0)))
@@ -133,16 +130,10 @@ class Functions:
         y *= x
         return y
 
-    def softsign(self, x: Any) -> Any:
-        return x / (1.0 + self.xp.abs(x))
-
     def hardsigmoid(self, x: Any) -> Any:
         y = self.xp.clip(x + 3.0, 0.0, 6.0)
         y /= 6.0
         return y
-
-    def hardswish(self, x: Any) -> Any:
-        return x * self.hardsigmoid(x)
 
     @in_float32
     def softmax(self, x: Any, axis: int) -> Any:
