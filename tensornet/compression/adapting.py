@@ -238,7 +238,9 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
     if not isinstance(network, Graph):
         check_module(network)
         torch: Any = load_backend("torch")
-        return torch.networks.with_adapters(network, to_backend(arrays, "torch"), json.loads(metadata["adapters"]))
+        return torch.networks.with_adapters(
+            network, to_backend(arrays, "torch"), json.loads(metadata["adapters"])
+        )
     if params is None:
         raise EquationError(
             "a graph is adapted with its parameters", fix="load_adapters(path, graph, params)"
