@@ -19,6 +19,13 @@ Axes: TypeAlias = Literal["none", "kept", "removed", "exchanged", "made", "joine
 Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
 Yield: TypeAlias = Literal["truth", "position", "same", "real", "number", "own"]
 
+KINDS: Mapping[Axes, Kind] = {
+    "none": "pointwise",
+    "kept": "axis",
+    "removed": "reduction",
+    "exchanged": "reduction",
+}
+
 OPERANDS = "abcdefhiklmopqrstuvwxz"
 """The names of operands in derivatives; `g`, `j`, `n` and `y` have other meanings there."""
 
@@ -235,14 +242,7 @@ class Function:
     @property
     def kind(self) -> Kind:
         """Its kind by its effect on axes; `structure` moves elements or adds axes."""
-        match self.axes:
-            case "none":
-                return "pointwise"
-            case "kept":
-                return "axis"
-            case "removed" | "exchanged":
-                return "reduction"
-        return "structure"
+        return KINDS.get(self.axes, "structure")
 
     def runs_over(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """The axes in brackets that its operands have and that it runs over."""
@@ -297,14 +297,9 @@ class Function:
     @property
     def form(self) -> str:
         """How an equation writes it: `softmax[j](a)`, `a + b`, `where(condition, a, b)`."""
-        operands = string.ascii_lowercase[: self.arity[0]]
-        if self.written:
-            return self.written
-        if self.infix:
-            return f" {self.infix} ".join(operands) if len(operands) > 1 else f"{self.infix}a"
-        arguments = [*operands, *(f"{name}={value:g}" for name, value in self.options)]
+        options = (f"{name}={value:g}" for name, value in self.options)
         axes = "[j,k]" if self.axes == "exchanged" else "[j]" if self.takes_axes else ""
-        return f"{self.name}{axes}({', '.join(arguments)})"
+        return self.written or self._applied([*string.ascii_lowercase[: self.arity[0]], *options], axes)
 
     @property
     def shown(self) -> Example:
@@ -313,14 +308,16 @@ class Function:
             return self.example
         axis = "i" if self.axes == "none" else "j"
         names = string.ascii_lowercase[: max(self.arity[0], 2 if self.arity[1] > self.arity[0] else 1)]
-        operands = [f"{name}[{axis}]" for name in names]
-        given = SHOWN[1:] if self.positive else SHOWN
-        if self.infix:
-            text = f" {self.infix} ".join(operands) if len(operands) > 1 else f"{self.infix}{operands[0]}"
-        else:
-            text = f"{self.name}{'[j]' if self.takes_axes else ''}({', '.join(operands)})"
+        text = self._applied([f"{name}[{axis}]" for name in names], "[j]" if self.takes_axes else "")
         left = "y" if self.axes == "removed" else f"y[{axis}]"
+        given = SHOWN[1:] if self.positive else SHOWN
         return Example(f"{left} = {text}", tuple(zip(names, given, strict=False)))
+
+    def _applied(self, operands: Sequence[str], axes: str) -> str:
+        """The text of its application to operands."""
+        if self.infix:
+            return f" {self.infix} ".join(operands) if len(operands) > 1 else f"{self.infix}{operands[0]}"
+        return f"{self.name}{axes}({', '.join(operands)})"
 
     # ---- elements
 

@@ -98,21 +98,13 @@ def _grown(writer: Writer, amount: Expression) -> str:
 
 
 def _is_of_sizes(amount: Expression) -> bool:
-    """Whether an amount is a sum of sizes or of multiples of sizes."""
+    """Whether an amount is a sum of sizes or of non-negative multiples of sizes."""
     match amount:
-        case Call("add", terms):
-            return all(map(_is_of_sizes, terms))
-        case Contraction(factors):
-            return all(map(_is_factor, factors))
-    return _is_factor(amount)
-
-
-def _is_factor(each: Expression) -> bool:
-    """Whether a factor is a size or a non-negative integer."""
-    match each:
+        case Call("add", parts) | Contraction(parts):
+            return all(map(_is_of_sizes, parts))
         case Literal(int() as value):
             return value >= 0
-    return isinstance(each, Size)
+    return isinstance(amount, Size)
 
 
 def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
