@@ -5,8 +5,9 @@
            | [value, …] | number | true | false | null | text
     size  := 4 | "D" | [[1, ["D", 2]], …]      its terms: coefficients, and atoms with powers
 
-The value read back equals the value written. Nothing in a document is run: a text must be a name,
-unless its type says otherwise (`Text`, `Scope`, `Choice`). Fields that equality ignores are not written.
+The value read back equals the value written. Nothing in a document is run: a text must be a name, unless its type says
+otherwise: `Text`, `Scope`, or one of several words, as `Annotated[str, ("input", "parameter")]`. Fields that equality
+ignores are not written.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from .errors import EquationError, TensornetError
 from .sizes import read_parts, write_size
 
 __all__ = [
-    "Choice",
     "Part",
     "Scope",
     "Text",
@@ -43,16 +43,6 @@ __all__ = [
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 Check: TypeAlias = "Callable[[T, Part], None]"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A type annotation for one of several words: `Annotated[str, Choice("input", "parameter")]`."""
-
-    words: tuple[str, ...]
-
-    def __init__(self, *words: str) -> None:
-        object.__setattr__(self, "words", words)
 
 
 Text: TypeAlias = Annotated[str, "text"]
@@ -378,8 +368,8 @@ def _evaluated(hint: str) -> Any:
 
 
 def _word(marker: Any, part: Part) -> str:
-    if isinstance(marker, Choice):
-        return part.one_of(*marker.words)
+    if isinstance(marker, tuple):
+        return part.one_of(*marker)
     return part.scope() if marker == "scope" else part.text()
 
 

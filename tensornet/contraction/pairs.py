@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from ..codec import Choice, document
+from ..codec import document
 from ..device.memory_access import MOST, MemoryAccess, memory_access
 from ..device.model import HELD, DeviceProfile
 
@@ -61,7 +61,7 @@ class Strategy:
         packed: whether it is computed by a kernel that packs both matrices into a new layout.
     """
 
-    kind: Annotated[str, Choice("matmul", "linear", "dot", "multiply")]
+    kind: Annotated[str, ("matmul", "linear", "dot", "multiply")]
     swapped: bool
     batch: Layout
     rows: Layout

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from ..codec import Choice, Text, document
+from ..codec import Text, document
 from .heap import MAPPED
 from .memory_access import MOST, MemoryAccess, memory_access
 
@@ -124,7 +124,7 @@ class Certainty:
     """
 
     spread: float
-    constants: Annotated[str, Choice(*CONSTANTS)]
+    constants: Annotated[str, tuple(CONSTANTS)]
 
     def __str__(self) -> str:
         return f"four of five within ×/÷ {self.spread:.2g}, {CONSTANTS[self.constants]}"

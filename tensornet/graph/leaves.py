@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Annotated, Any
 
-from ..codec import Choice, Part, Text, document, state_of
+from ..codec import Part, Text, document, state_of
 from ..errors import DtypeError, EquationError, ShapeError, near, told_in
 from ..language.grammar import NAMED, STARTS, WORDS
 from ..ops.table import Element
@@ -88,9 +88,9 @@ class Leaf:
     """
 
     name: str
-    kind: Annotated[str, Choice("input", "parameter", "constant")]
+    kind: Annotated[str, ("input", "parameter", "constant")]
     dims: tuple[Dim, ...]
-    start: tuple[Annotated[str, Choice(*STARTS)], float] | Constant | None = None
+    start: tuple[Annotated[str, tuple(STARTS)], float] | Constant | None = None
     value: Constant | None = None
     holds: Element | None = None
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from ..nodes import Call, Expression, Ref
 from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
-from .record import Element, Function
+from .record import Element, Function, placed_kernel
 
 __all__ = ["CONVOLUTION", "DIMENSIONS", "ROWS"]
 
@@ -207,26 +207,20 @@ def _spell_pool(writer: Writer, call: Call, left: Left) -> str:
 
 
 def _pool(name: str, formula: str) -> Function:
-    return Function(
+    return placed_kernel(
         name,
         formula,
-        "removed",
         arity=(1, 1 + DIMENSIONS),
-        yields="number",
         complex="refused",
-        placed=True,
         lowered=_lower_pool,
         spelled=_spell_pool,
     )
 
 
-CONVOLUTION = Function(
+CONVOLUTION = placed_kernel(
     "convolution",
     "Σ a·b, where positions in one are sums of those in the other and in the result",
-    "removed",
     arity=(2, 2 + DIMENSIONS),
-    yields="number",
-    placed=True,
     lowered=_lower,
     spelled=_spell,
 )

@@ -24,7 +24,7 @@ from .protocols import (
     numeric,
     sizes_of,
 )
-from .record import Element, Function
+from .record import Element, placed_kernel
 from .structure import INSIDE, is_inside
 
 __all__ = ["GROUPED_MATMUL", "GROUPED_OUTER", "ROWS"]
@@ -218,50 +218,39 @@ def _axes_of(*operands: Expression) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis for each in operands for axis in layout_of(cast("Ref", each))))
 
 
-GROUPED_MATMUL = Function(
+GROUPED_MATMUL = placed_kernel(
     "grouped_matmul",
     "Σ a·b, where b is the matrix that a position tells of each row",
-    "removed",
     arity=(2, 3),
     yields="real",
-    placed=True,
     works_in=_in_matmul,
     lowered=_lower_matmul,
     spelled=_spell_matmul,
 )
 
-GROUPED_OUTER = Function(
+GROUPED_OUTER = placed_kernel(
     "grouped_outer",
     "Σ a·b where the positions told are those of an axis",
-    "removed",
     arity=(4, 4),
     options=((INSIDE, 0),),
-    yields="number",
-    placed=True,
     works_in=_in_outer,
     lowered=_lower_outer,
     spelled=_spell_outer,
 )
 
 ROWS = (
-    Function(
+    placed_kernel(
         "scatter_add",
         "Σ a where the positions told are those of an axis",
-        "removed",
         arity=(2, 3),
         options=((INSIDE, 0),),
-        yields="number",
-        placed=True,
         lowered=_lower,
         spelled=_spell,
     ),
-    Function(
+    placed_kernel(
         SPACED,
         "a at positions of an axis at even distances, 0 elsewhere",
-        "removed",
         arity=(3, 3),
-        yields="number",
-        placed=True,
         spelled=_spell_spaced,
     ),
     GROUPED_MATMUL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from ..nodes import Call
 from .moments import Rule
 from .protocols import Device, Left, Lowering, Value, Writer
 
-__all__ = ["OPERANDS", "Axes", "Element", "Example", "Function", "KernelEquation", "Yield"]
+__all__ = ["OPERANDS", "Axes", "Element", "Example", "Function", "KernelEquation", "Yield", "placed_kernel"]
 
 Axes: TypeAlias = Literal["none", "kept", "removed", "exchanged", "made", "joined", "moved"]
 Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]
@@ -392,6 +393,10 @@ class Function:
             inner: whether its axes are the innermost in memory, or its conditions follow from positions.
         """
         return device.computed(moved, written, self.passes[0 if inner else 1])
+
+
+placed_kernel = functools.partial(Function, axes="removed", yields="number", placed=True)
+"""The record of a kernel that a rewrite inserts."""
 
 
 def _compared(tensors: Sequence[Element], whole: Element) -> Element:

@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 
 from ..nodes import Call, Ref
 from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
-from .record import Element, Function
+from .record import Element, Function, placed_kernel
 
 __all__ = ["GRU_ALONG", "LSTM_ALONG", "RELU_ALONG", "ROWS", "TANH_ALONG"]
 
@@ -98,16 +98,13 @@ def _spell(writer: Writer, call: Call, left: Left) -> str:
 
 def _cell(name: str, formula: str, gates: int, states: int) -> Function:
     """The record of a cell with the given numbers of gates and states."""
-    return Function(
+    return placed_kernel(
         name,
         formula,
-        "removed",
         arity=(3 + states, 5 + states),
         options=(("back", 0),),
-        yields="number",
         complex="refused",
         workspace=(float(gates), float(gates)),
-        placed=True,
         through=_through,
         lowered=_lower,
         spelled=_spell,
