@@ -15,10 +15,9 @@ from ..frontend.elaborate_expressions import Expressions
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, dim_size
-from ..ir.build import leaf, node, number
+from ..ir.build import leaf, node, number, summed_axes
 from ..ir.naming import told
 from ..ir.node import Affine, Node, Operand, Size, along
-from ..ir.products import summed_axes
 from ..language.equation import Equation
 from ..language.expression import Ref, fresh
 from ..language.parser import parse_rule

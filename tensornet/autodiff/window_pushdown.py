@@ -11,11 +11,10 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
-from ..ir.build import node
+from ..ir.build import axes_in, node
 from ..ir.node import Affine, Axis, Operand, Size, along, axes_of, fills
-from ..ir.products import axes_in
+from ..ir.positions import Windowed, windowed
 from ..ir.rewriting import Facts
-from ..ir.windows import Windowed, opened
 from ..sizes import evaluate, product
 
 __all__ = ["before_windows", "moved", "product_of"]
@@ -99,7 +98,7 @@ def _early(
             if {*axes_of((entry,))}.isdisjoint((*other, *beside)):
                 found[entry] = length
         rest = [each for n, each in enumerate(factors) if n not in (at, partner)]
-        tensor = opened(facts.readers, operand, found)
+        tensor = windowed(facts.readers, operand, found)
         outside = {*kept, *axes_in(rest)}
         if found and _is_less(tensor.plainly(found), found, other, outside, sizes, facts, bound):
             yield at, partner, found, tensor

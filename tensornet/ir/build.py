@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from ..ops.record import Element
-from ..ops.structure import CONCAT
+from ..ops.structure import CONCAT, PAD
+from ..ops.table import FUNCTIONS
 from ..sizes import product
-from .common_subexpressions import interned
-from .element_types import of_node
-from .node import Axis, Entries, Node, Operand, Size, along, axes_of, plain_dims, substitute
+from .node import Axis, Entries, Node, Operand, Size, Sizes, along, axes_of, interned, plain_dims, substitute
 
 __all__ = ["concatenated", "leaf", "met_axes", "node", "number", "size", "whole"]
 
 Options = tuple[tuple[str, Any], ...]
 
+Kernel: TypeAlias = "tuple[str, Sequence[Operand], Sequence[Axis], Options]"
+"""A call of a kernel: its name, operands, the axes that it runs over, and options."""
+
 
 def node(
     op: str,
-    sizes: Mapping[Axis, Size],
+    sizes: Sizes,
     operands: Sequence[Operand] = (),
     result: Entries = (),
     shape: Sequence[Size] | None = None,
@@ -103,3 +106,104 @@ def concatenated(parts: Sequence[Node], at: int) -> Node:
         for n, part in enumerate(parts)
     ]
     return node(CONCAT.name, sizes, operands, tuple(map(along, axes)), over=(at, *pieces))
+
+
+# ---------------------------------------------------------------------------- products
+
+
+def axes_in(operands: Iterable[Operand]) -> dict[Axis, None]:
+    """The axes that operands are read along, in order."""
+    return dict.fromkeys(axis for each in operands for axis in axes_of(each.reads))
+
+
+def summed_axes(each: Node) -> set[Axis]:
+    """The axes that a product sums over."""
+    return {*range(len(each.sizes))}.difference(axes_of(each.result))
+
+
+def part(factors: Sequence[Operand], summed: Container[Axis], sizes: Sizes) -> Operand:
+    """The product of some factors as an operand: a new node, or the factor if it is single and not summed.
+
+    Args:
+        factors: the factors.
+        summed: the axes that it sums over; other axes are ignored.
+        sizes: the sizes of the axes.
+    """
+    axes = axes_in(factors)
+    kept = tuple(along(axis) for axis in axes if axis not in summed)
+    if len(factors) == 1 and len(kept) == len(axes):
+        return factors[0]
+    return Operand(node("contract", sizes, factors, kept), kept)
+
+
+def multiplied(each: Node, factors: Sequence[Operand], sizes: Sizes) -> Node:
+    """A product with other factors and the same result; a copy if it is a single factor that is not summed."""
+    plain = len(factors) == 1 and None not in each.dims and not each.over
+    is_copy = plain and {*axes_in(factors)} == {*axes_of(each.result)}
+    op = "copy" if is_copy else "contract"
+    return node(op, sizes, factors, each.result, each.shape, each.over)
+
+
+def called(kernel: Kernel, sizes: Sizes) -> Operand:
+    """The result of a kernel, along those axes of its operands that it does not run over."""
+    op, operands, over, options = kernel
+    left = tuple(along(axis) for axis in axes_in(operands) if axis not in over)
+    return Operand(node(op, sizes, operands, left, None, over, options), left)
+
+
+def computed(each: Node, kernel: Kernel, beside: Sequence[Operand], sizes: Sizes) -> Node:
+    """A product in which a kernel computes all factors except those in `beside`."""
+    made = called(kernel, sizes)
+    alone = not beside and not each.over and None not in each.dims
+    if alone and {*axes_in([made])} == {*axes_of(each.result)}:
+        op, operands, over, options = kernel
+        return node(op, sizes, operands, each.result, each.shape, over, options)
+    return multiplied(each, [made, *beside], sizes)
+
+
+# ---------------------------------------------------------------------------- element type inference
+
+
+def of_node(op: str, operands: Sequence[Operand], options: Mapping[str, Any], is_scattered: bool) -> Element:
+    """The element type of the result of an operation.
+
+    Args:
+        op: `contract`, `copy`, or a function of the language.
+        operands: its operands.
+        options: its options.
+        is_scattered: whether it is written at some positions only; zeros fill the others.
+    """
+    found = [each.node.element for each in operands]
+    if op == "contract":
+        return max(Element.WHOLE, Element.NUMBER if is_scattered else Element.TRUTH, *found)
+    if op == "copy":
+        fill = options.get("fill")
+        return found[0] if fill is None else FUNCTIONS[PAD.name].element(found, list, [fill.element])
+    function = FUNCTIONS[op]
+    if function.rounds and _is_whole_quotient(operands[0].node):
+        return Element.WHOLE
+    return function.element(found, lambda: [_value(each.node) for each in operands])
+
+
+def _value(node: Node) -> Any:
+    """The value of a number that consists of literals alone; None for any other node."""
+    if node.op == "number":
+        return node.attributes["value"]
+    if node.op == "size":
+        return None
+    values = [_value(each.node) for each in node.operands] if node.is_scalar else [None]
+    if None in values:
+        return None
+    return math.prod(values) if node.op == "contract" else FUNCTIONS[node.op].scalar(*values)  # type: ignore[misc]
+
+
+def _is_whole_quotient(node: Node) -> bool:
+    """Whether the node divides integers by an integer scalar other than 0."""
+    if node.op != "contract" or len(node.operands) < 2 or len(node.sizes) > len(node.shape):
+        return False
+    *above, last = (each.node for each in node.operands)
+    if last.op != "reciprocal":
+        return False
+    below = last.operands[0].node
+    whole = all(each.element <= Element.WHOLE for each in (*above, below))
+    return whole and below.is_scalar and _value(below) != 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from .build import axes_in
 from .node import (
     Affine,
     Axis,
@@ -25,7 +26,6 @@ from .node import (
     row_major,
     substitute,
 )
-from .products import axes_in
 
 __all__ = ["Opened", "opened"]
 

@@ -1,4 +1,4 @@
-"""Hash-consed nodes of the core form: one operation over a space of numbered axes.
+"""Hash-consed nodes of the core form, one operation each: common subexpression elimination by construction.
 
     Node  = op · sizes of its axes · operands, each a node and a read · result, a write · shape · over · options
     entry = Affine: offset + Σ step · axis      an axis, a position, a composite, a window
@@ -11,12 +11,16 @@ from the axes of the node to positions. The op decides the rest:
     copy        its operand; positions that are not written hold the option `fill`
     input, constant, number, size, index        leaves
     any other   a function of the language: elementwise, or along the axes in `over`
+
+Equal nodes are one object, so none is computed twice.
 """
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import operator
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -32,8 +36,12 @@ __all__ = [
     "Node",
     "Operand",
     "Size",
+    "Sizes",
     "along",
     "composed",
+    "distinct_axes",
+    "interned",
+    "own_axes",
     "row_major",
     "substitute",
 ]
@@ -44,6 +52,9 @@ Size: TypeAlias = Any
 
 Axis: TypeAlias = Any
 """An axis of a node is a number; while a node is built, an axis may be any hashable object."""
+
+Sizes: TypeAlias = "Sequence[Size] | Mapping[Axis, Size]"
+"""The sizes of axes: of numbered ones in order, of any others by axis."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,7 @@ class Operand(NamedTuple):
 
 
 class Node:
-    """A tensor, built by `build.node`: equal nodes are the same object (`common_subexpressions.py`).
+    """A tensor, built by `build.node`: equal nodes are the same object.
 
     Attributes:
         op: the operation; see above.
@@ -158,6 +169,32 @@ class Node:
         return plain and "draw" not in self.attributes and all(each.node.is_scalar for each in self.operands)
 
 
+_TABLE: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
+
+
+def interned(*fields: Any) -> Node:
+    """The node with these fields, those of `Node.__init__`: one object for as long as it is referenced."""
+    *others, options, element = fields
+    key = (*others, tuple((name, _key_of(value)) for name, value in options), element)
+    found = _TABLE.get(key)
+    if found is None:
+        found = _TABLE[key] = Node(*fields)
+    return found
+
+
+def _key_of(value: Any) -> Any:
+    """The key that an option is compared by: 1, 1.0, True and -0.0 are different, and all nan are the same."""
+    return (type(value), repr(value)) if isinstance(value, int | float | complex) else value
+
+
+def _pickled(each: Node) -> tuple[Any, ...]:
+    fields = (each.op, each.sizes, each.operands, each.result)
+    return interned, (*fields, each.shape, each.over, each.options, each.element)
+
+
+copyreg.pickle(Node, _pickled)
+
+
 # ---------------------------------------------------------------------------- maps
 
 
@@ -175,18 +212,15 @@ def plain_dims(
     return tuple(found)
 
 
-def fills(
-    entry: Affine, sizes: Sequence[Size] | Mapping[Axis, Size], length: Size, same: Any = operator.eq
-) -> bool:
+def fills(entry: Affine, sizes: Sizes, length: Size, same: Any = operator.eq) -> bool:
     """Whether a position is that in a composite which fills a dimension; a single axis counts as one."""
     axes = tuple(axis for axis, _ in entry.terms)
     if entry.offset != 0 or not axes:
         return False
     if len(axes) == 1:
         return bool(entry.steps == (1,) and same(sizes[axes[0]], length))
-    named = sizes if isinstance(sizes, Mapping) else dict(enumerate(sizes))
-    steps = zip(entry.steps, row_major(axes, named).steps, strict=True)
-    return all(same(one, two) for one, two in steps) and same(product(named[axis] for axis in axes), length)
+    steps = zip(entry.steps, row_major(axes, sizes).steps, strict=True)
+    return all(same(one, two) for one, two in steps) and same(product(sizes[axis] for axis in axes), length)
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -195,7 +229,7 @@ def along(axis: Axis) -> Affine:
     return Affine(((axis, 1),))
 
 
-def row_major(axes: tuple[Axis, ...], sizes: Mapping[Axis, Size]) -> Affine:
+def row_major(axes: tuple[Axis, ...], sizes: Sizes) -> Affine:
     """The position in a composite: h · |d| + d for (h, d)."""
     steps = (product(sizes[after] for after in axes[n + 1 :]) for n in range(len(axes)))
     return Affine(tuple(zip(axes, steps, strict=True)))
@@ -218,25 +252,35 @@ def axes_of(entries: Entries) -> Iterator[Axis]:
             yield from (axis for axis, _ in entry.terms)
 
 
-def substitute(entries: Entries, table: Mapping[Axis, Affine]) -> Entries:
-    """Entries with axes replaced by positions: the composition of maps."""
+def distinct_axes(reads: Entries) -> tuple[Axis, ...] | None:
+    """The axes of some entries; None unless each entry is an axis that no other has."""
+    axes = tuple(entry.axis for entry in reads)
+    return None if None in axes or len({*axes}) < len(axes) else axes
+
+
+def own_axes(each: Node) -> tuple[int, ...] | None:
+    """The axes of a node's dimensions; None unless each dimension is one axis."""
+    axes = tuple(axes[0] for axes in each.dims if axes is not None and len(axes) == 1)
+    return axes if len(axes) == len(each.dims) else None
+
+
+def substitute(entries: Entries, table: Mapping[Axis, Any]) -> Entries:
+    """Entries with axes replaced by positions: the composition of maps. Axes that the table lacks stay."""
     return tuple(_substituted(entry, table) for entry in entries)
 
 
-def _substituted(entry: Affine | Gather, table: Mapping[Axis, Affine]) -> Affine | Gather:
+def _substituted(entry: Affine | Gather, table: Mapping[Axis, Any]) -> Any:
     if isinstance(entry, Gather):
         return Gather(entry.node, substitute(entry.reads, table))
-    return composed(entry, table)
+    return composed(entry, table) if entry.axis is None else table.get(entry.axis, entry)
 
 
 def composed(entry: Affine, table: Mapping[Axis, Affine]) -> Affine:
-    """A position with its axes replaced by positions."""
-    if entry.axis is not None:
-        return table[entry.axis]
+    """A sum of axes with these replaced by positions."""
     steps: dict[Axis, Size] = {}
     offset = entry.offset
     for axis, step in entry.terms:
-        inner = table[axis]
+        inner = table.get(axis) or along(axis)
         offset += step * inner.offset
         for each, by in inner.terms:
             steps[each] = steps.get(each, 0) + step * by

@@ -1,20 +1,34 @@
-"""Positions: substituting them for axes, and converting them to nodes that hold them."""
+"""Positions: put in the place of axes, held by nodes, marked by ones, and running in windows, `x[b,2*p+u]`."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ops.structure import INSIDE, ONEHOT
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import product
-from .build import Options, index, node, number, size
-from .node import Affine, Axis, Entries, Gather, Node, Operand, Size, along, axes_of, composed, substitute
-from .products import axes_in
+from .build import Options, axes_in, index, node, number, size
+from .node import (
+    Affine,
+    Axis,
+    Entries,
+    Gather,
+    Node,
+    Operand,
+    Size,
+    Sizes,
+    along,
+    axes_of,
+    composed,
+    distinct_axes,
+    own_axes,
+    substitute,
+)
 
 __all__ = [
-    *("Ones", "apart", "applied", "chooses", "counted", "held", "ones_of"),
-    *("position_of", "put_in", "stand_alone", "with_ones"),
+    *("Ones", "Windowed", "apart", "applied", "chooses", "counted", "held", "ones_of"),
+    *("position_of", "read_at", "seen_through", "stand_alone", "windowed", "with_ones"),
 ]
 
 
@@ -28,30 +42,27 @@ def stand_alone(entries: Iterable[Affine | Gather], axes: Container[Axis]) -> bo
     )
 
 
-def put_in(entries: Entries, table: Mapping[Axis, Affine | Gather]) -> Entries:
-    """Entries with their plain axes replaced by other entries."""
-    return tuple(
-        Gather(entry.node, put_in(entry.reads, table))
-        if isinstance(entry, Gather)
-        else table.get(entry.axis, entry)
-        for entry in entries
-    )
+def read_at(operand: Operand, table: Mapping[Axis, Affine | Gather], sizes: Sizes) -> Operand:
+    """An operand with some of its axes replaced by positions; a copy of it, if they occur in sums of axes."""
+    if not stand_alone(operand.reads, table):
+        operand = apart(operand, sizes)
+    return Operand(operand.node, substitute(operand.reads, table))
 
 
-def apart(operand: Operand, sizes: Mapping[Axis, Size]) -> Operand:
+def apart(operand: Operand, sizes: Sizes) -> Operand:
     """A copy of an operand, with a dimension for each axis that it is read along."""
     left = tuple(map(along, dict.fromkeys(axes_of(operand.reads))))
     return Operand(node("copy", sizes, [operand], left), left)
 
 
-def applied(op: str, operands: Iterable[Operand], sizes: Mapping[Axis, Size]) -> Operand:
+def applied(op: str, operands: Iterable[Operand], sizes: Sizes) -> Operand:
     """An elementwise function, along all axes of its operands."""
     given = [*operands]
     left = tuple(map(along, axes_in(given)))
     return Operand(node(op, sizes, given, left), left)
 
 
-def held(entry: Affine | Gather, sizes: Mapping[Axis, Size]) -> Operand:
+def held(entry: Affine | Gather, sizes: Sizes) -> Operand:
     """A node that holds positions, along the axes that they depend on."""
     if isinstance(entry, Gather):
         return Operand(entry.node, entry.reads)
@@ -69,6 +80,16 @@ def counted(amount: Size) -> Operand:
     return Operand(number(amount) if isinstance(amount, int) else size(amount))
 
 
+def seen_through(operand: Operand) -> list[Operand] | None:
+    """The operands of a node that sums over nothing, in the axes of its reader; None for any other node."""
+    each, reads = operand
+    axes = own_axes(each)
+    if axes is None or len(axes) < len(each.sizes):
+        return None
+    table = dict(zip(axes, reads, strict=True))
+    return [Operand(part.node, substitute(part.reads, table)) for part in each.operands]
+
+
 def position_of(told: Operand) -> Affine | None:
     """The sum of axes that a node holds, or None; every sum that `held` builds is recognised."""
     each, reads = told
@@ -78,13 +99,10 @@ def position_of(told: Operand) -> Affine | None:
     if each.op in ("number", "size"):
         ((_, value),) = each.options
         return Affine((), value)
-    if each.op not in ("add", "contract") or len(each.sizes) > len(each.shape) or None in each.dims:
-        return None
-    table = {axes[0]: entry for axes, entry in zip(each.dims, reads, strict=True) if axes}
-    parts = [Operand(part.node, substitute(part.reads, table)) for part in each.operands]  # type: ignore[arg-type]
-    found = [entry for entry in map(position_of, parts) if entry is not None]
+    parts = seen_through(told) if each.op in ("add", "contract") else None
+    found = [entry for entry in map(position_of, parts or ()) if entry is not None]
     moving = [n for n, entry in enumerate(found) if entry.terms]
-    if len(found) < len(parts) or (each.op == "contract" and len(moving) != 1):
+    if parts is None or len(found) < len(parts) or (each.op == "contract" and len(moving) != 1):
         return None
     terms = tuple((n, 1) for n in range(len(found)))
     if each.op == "contract":
@@ -121,15 +139,13 @@ class Ones:
 def ones_of(factor: Operand) -> Ones | None:
     """A factor as ones, or None if it has another form."""
     child, function = factor.node, FUNCTIONS.get(factor.node.op)
-    if function is None or not function.selects:
+    if function is None or not function.selects or distinct_axes(factor.reads) is None:
         return None
-    names = [entry.axis for entry in factor.reads]
-    dims = [axes[0] for axes in child.dims if axes is not None and len(axes) == 1]
-    if None in names or len({*names}) < len(names) or len(dims) < len(names):
+    parts = seen_through(factor)
+    if parts is None:
         return None
-    table = dict(zip(dims, map(along, names), strict=True))
-    ((told, reads),) = child.operands
-    return Ones(table[child.over[0]].axis, Operand(told, substitute(reads, table)), function, child.options)
+    axis = factor.reads[child.dims.index((child.over[0],))].axis
+    return Ones(axis, parts[0], function, child.options)
 
 
 def chooses(factor: Operand) -> bool:
@@ -154,3 +170,62 @@ def with_ones(each: Node) -> Node:
             ones.append(Operand(node(ONEHOT.name, sizes, [told], left, None, (at,), options), left))
             result[d] = along(at)
     return node("contract", sizes, [*ones, *each.operands], tuple(result), each.shape, each.over)
+
+
+# ---------------------------------------------------------------------------- windows
+
+
+@dataclass(frozen=True)
+class Windowed:
+    """A tensor that is still to be read in windows, so that computations on it come before the windows open.
+
+    Attributes:
+        node: the tensor.
+        reads: where it is to be read.
+        around: the zeros still to be added before and after it, for some of the windows.
+    """
+
+    node: Node
+    reads: Entries
+    around: Mapping[Affine | Gather, tuple[int, int]]
+
+    def plainly(self, windows: Container[Affine | Gather]) -> Operand:
+        """The tensor, read along plain axes instead of some windows."""
+        reads = (along(("at", each)) if each in windows else each for each in self.reads)
+        return Operand(self.node, tuple(reads))
+
+    def followed(self, made: Operand) -> Windowed:
+        """A tensor computed from this one, to be read in the windows that its axes replace."""
+        axes = (entry.axis for entry in made.reads)
+        reads = (axis[1] if isinstance(axis, tuple) else along(axis) for axis in axes)
+        return replace(self, node=made.node, reads=tuple(reads))
+
+    def padded(self, windows: Container[Affine | Gather]) -> Windowed:
+        """The tensor, padded with the zeros for some windows."""
+        amounts = [self.around.get(each, (0, 0)) if each in windows else (0, 0) for each in self.reads]
+        if not any(map(any, amounts)):
+            return self
+        sizes = dict(enumerate(self.node.shape))
+        written = tuple(Affine(((d, 1),), before) for d, (before, _) in enumerate(amounts))
+        shape = [length + sum(each) for length, each in zip(self.node.shape, amounts, strict=True)]
+        operand = Operand(self.node, tuple(map(along, sizes)))
+        made = node("copy", sizes, [operand], written, shape, options=(("fill", number(0)),))
+        return replace(self, node=made)
+
+
+def windowed(readers: Mapping[Node, int], operand: Operand, windows: Container[Affine | Gather]) -> Windowed:
+    """A tensor that is read in windows, without zero padding that only this reader uses."""
+    child, reads = operand
+    whole = Windowed(child, reads, {})
+    if child.attributes.get("fill") is not number(0) or readers[child] > 1:
+        return whole
+    ((inner, plain),) = child.operands
+    around: dict[Affine | Gather, tuple[int, int]] = {}
+    for d, (entry, read) in enumerate(zip(child.result, reads, strict=True)):
+        before = entry.offset  # type: ignore[union-attr]
+        after = child.shape[d] - inner.shape[d] - before
+        counts = isinstance(before, int) and isinstance(after, int) and min(before, after) >= 0
+        if plain[d] != along(d) or not counts or (before + after and read not in windows):
+            return whole
+        around[read] = before, after
+    return Windowed(inner, reads, around)

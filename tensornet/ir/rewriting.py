@@ -299,6 +299,8 @@ def _best(program: Program, changes: Iterable[Change], cost: Cost, first: bool) 
     """The change that saves most time, among those that save enough or are due."""
     best: tuple[float, Change] | None = None
     for change in changes:
+        if any(new.element is not old.element for old, new in change.made.items()):
+            continue
         before, after = map(cost, program.parts(change))
         saved = before - after
         if not change.is_due and after >= (1 - change.least) * before:

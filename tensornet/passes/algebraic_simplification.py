@@ -1,18 +1,141 @@
-"""Algebraic simplification: known totals such as `sum[j](softmax[j](s))` = 1, and tautologies."""
+"""Algebraic simplification: distribution, known totals such as `sum[j](softmax[j](s))` = 1, and tautologies.
+
+Distribution of a product over a sum: `(x·A + u)·B` is `x·A·B + u·B`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import functools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from ..ir.build import node, number
-from ..ir.function import over_operands, rebuilt
-from ..ir.node import Axis, Node, Operand, along, axes_of, substitute
-from ..ir.rewriting import Facts, Program
+from ..ir.build import axes_in, node, number, summed_axes
+from ..ir.function import over_operands
+from ..ir.inlining import Opened, opened
+from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, own_axes, substitute
+from ..ir.positions import seen_through
+from ..ir.rewriting import Change, Cost, Facts, Program, improved
 from ..ops.pointwise import AND, REFLEXIVE, WHERE
 from ..ops.reduce import MAX
 from ..ops.table import FUNCTIONS, Element
+from ..sizes import evaluate
+from .fusion import fused
 
-__all__ = ["drop_known_totals", "drop_tautologies"]
+__all__ = ["distribute", "drop_known_totals", "drop_tautologies"]
+
+MANY = 6
+"""With more factors than this, no orders are compared: the cost function decides."""
+
+
+# ---------------------------------------------------------------------------- distribution
+
+
+def distribute(program: Program, cost: Cost, values: Mapping[str, int] | None = None) -> Program:
+    """Multiplies out sums that are factors, where `cost` says that this pays.
+
+    Args:
+        program: the program.
+        cost: the expected seconds of a program; it is evaluated for a few nodes at a time.
+        values: every open size; if not given, the cost is evaluated for each sum that is a factor.
+    """
+    known = {**values, **dict(program.names.sizes)} if values is not None else None
+    return improved(program, program.nodes, functools.partial(_distributions, known=known), cost)
+
+
+def _distributions(program: Program, product: Node, known: Mapping[str, Any] | None) -> Iterator[Change]:
+    """Ways to multiply out a sum that only this product reads. Sums of integers stay: they are exact as written."""
+    if product.op != "contract" or product.element is not Element.NUMBER or None in product.dims:
+        return
+    for at, (total, _) in enumerate(product.operands):
+        if total.op != "add" or program.readers[total] > 1 or total.element <= Element.WHOLE:
+            continue
+        found = opened(product, at, program.same)
+        if found is not None and any(_may_pay(program, found, term, known) for term in found.inside):
+            yield Change({product: _multiplied_out(product, found, program.facts)})
+
+
+def _may_pay(program: Program, found: Opened, term: Operand, known: Mapping[str, Any] | None) -> bool:
+    """Whether multiplying out a sum may pay because of one of its terms, a product that sums over an axis.
+
+    It may if the factors of the term and those next to the sum need fewer multiplications in another order than with
+    the term computed first. It may also if others read the term too: then the term cannot be one step with the sum.
+    """
+    each, reads = term
+    if each.op != "contract" or not summed_axes(each):
+        return False
+    if known is None or program.readers[each] > 1:
+        return True
+    names: dict[Axis, Axis] = {}
+    for axes, entry in zip(each.dims, reads, strict=True):
+        if axes is None or len(axes) != 1 or entry.axis is None:
+            return True
+        names[axes[0]] = entry.axis
+    inside = [
+        (other, frozenset(names.get(axis, ("sum", axis)) for axis in axes_of(read)))
+        for other, read in each.operands
+    ]
+    outside = [(other, frozenset(axes_of(read))) for other, read in found.operands]
+    inner, outer = ([pair for pair in pairs if not pair[0].is_scalar] for pairs in (inside, outside))
+    if len(inner) + len(outer) > MANY:
+        return True
+    lengths = found.sizes | {("sum", axis): size for axis, size in enumerate(each.sizes)}
+    sizes = {axis: float(evaluate(size, known)) for axis, size in lengths.items()}
+    own, kept = frozenset(axes_of(reads)), frozenset(axes_of(found.result))
+
+    def least(factors: Sequence[tuple[Node, frozenset[Axis]]], left: frozenset[Axis]) -> float:
+        still = [other in program.constants for other, _ in factors]
+        return _fewest([axes for _, axes in factors], still, left, sizes)
+
+    return least([*inner, *outer], kept) < least(inner, own) + least([(each, own), *outer], kept)
+
+
+def _fewest(
+    factors: Sequence[frozenset[Axis]],
+    still: Sequence[bool],
+    kept: frozenset[Axis],
+    sizes: Mapping[Axis, float],
+) -> float:
+    """The fewest multiplications of a product in any order; products of factors that no call changes cost none."""
+    everything = (1 << len(factors)) - 1
+
+    def axes_of_all(subset: int) -> frozenset[Axis]:
+        return frozenset[Axis]().union(*(axes for n, axes in enumerate(factors) if subset >> n & 1))
+
+    @functools.cache
+    def left(subset: int) -> frozenset[Axis]:
+        return axes_of_all(subset) & (kept | axes_of_all(everything ^ subset))
+
+    @functools.cache
+    def least(subset: int) -> float:
+        members = [n for n in range(len(factors)) if subset >> n & 1]
+        if len(members) == 1 or all(still[n] for n in members):
+            return 0.0
+        halves = (half for half in range(1, subset) if half & subset == half and half & 1 << members[0])
+        return min(
+            least(half)
+            + least(subset ^ half)
+            + math.prod(sizes[axis] for axis in left(half) | left(subset ^ half))
+            for half in halves
+        )
+
+    return least(everything)
+
+
+def _multiplied_out(product: Node, found: Opened, facts: Facts) -> Node:
+    """The sum of the products of a product's other factors with each term of a sum in it."""
+    axes = tuple(axes_of(found.result))
+    terms: list[Operand] = []
+    for term in found.inside:
+        factors = found.among([term])
+        read = axes_in(factors)
+        kept = tuple(along(axis) for axis in axes if axis in read)
+        made = node("contract", found.sizes, factors, kept, None, found.unread(factors))
+        terms.append(Operand(fused(made, facts), kept))
+    return node("add", found.sizes, terms, found.result, product.shape)
+
+
+# ---------------------------------------------------------------------------- known totals and tautologies
 
 
 def drop_known_totals(program: Program) -> Program:
@@ -26,12 +149,10 @@ def _without_totals(total: Node, facts: Facts) -> Node:
         return total
     terms = [*total.operands]
     for at, term in enumerate(terms):
-        others = {axis for n, each in enumerate(terms) if n != at for axis in axes_of(each.reads)}
+        others = axes_in(each for n, each in enumerate(terms) if n != at)
         while facts.readers[term.node] == 1 and (shorter := _without_total(term, others)) is not None:
             terms[at] = term = shorter
-    if terms == [*total.operands]:
-        return total
-    made = node("add", dict(enumerate(total.sizes)), terms, total.result, total.shape)
+    made = over_operands(total, terms)
     return made if made.element is total.element else total
 
 
@@ -41,110 +162,94 @@ def _without_total(term: Operand, others: Collection[Axis]) -> Operand | None:
     The remaining axes of the factor must be in `others` or in the remaining factors.
     """
     product, reads = term
-    if product.op != "contract" or any(axes is None or len(axes) > 1 for axes in product.dims):
+    dims = own_axes(product)
+    if product.op != "contract" or dims is None:
         return None
-    dims = [axes[0] for axes in product.dims if axes is not None]
     for at, factor in enumerate(product.operands):
         rest = [each for n, each in enumerate(product.operands) if n != at]
-        summed, beside = _summed_to_one(factor), {axis for each in rest for axis in axes_of(each.reads)}
-        lost = {*axes_of(factor.reads)} - summed - beside
-        places = {axis: reads[dims.index(axis)].axis for axis in lost if axis in dims}
-        goes = summed and summed.isdisjoint({*dims, *beside}) and len(places) == len(lost)
-        if not goes or not all(place in others for place in places.values()):
-            continue
-        kept = [d for d, axis in enumerate(dims) if axis not in lost]
-        left = tuple(product.result[d] for d in kept)
-        sizes = dict(enumerate(product.sizes))
-        made = node("contract", sizes, rest or [Operand(number(1))], left, None, product.over)
-        return Operand(made, tuple(reads[d] for d in kept))
+        summed, beside = _summed_to_one(factor), axes_in(rest)
+        lost = {*axes_of(factor.reads)} - summed - beside.keys()
+        places = [reads[dims.index(axis)].axis for axis in lost if axis in dims]
+        goes = summed and summed.isdisjoint((*dims, *beside)) and len(places) == len(lost)
+        if goes and all(place in others for place in places):
+            kept = [d for d, axis in enumerate(dims) if axis not in lost]
+            left = tuple(product.result[d] for d in kept)
+            factors = rest or [Operand(number(1))]
+            made = node("contract", product.sizes, factors, left, None, product.over)
+            return Operand(made, tuple(reads[d] for d in kept))
     return None
 
 
 def _summed_to_one(factor: Operand) -> set[Axis]:
     """The axes along which a factor sums to 1, as the product names them."""
     weights, reads = factor
-    function = FUNCTIONS.get(weights.op)
-    if function is None or not function.sums_to_one or weights.is_scalar:
+    function, axes = FUNCTIONS.get(weights.op), own_axes(weights)
+    if function is None or not function.sums_to_one or weights.is_scalar or axes is None:
         return set()
-    places = [
-        entry.axis
-        for axes, entry in zip(weights.dims, reads, strict=True)
-        if axes and axes[0] in weights.over
-    ]
-    whole = (
-        len(places) == len(weights.over)
-        and None not in places
-        and all(axes and len(axes) == 1 for axes in weights.dims)
-    )
-    return {*places} if whole else set()
+    places = {entry.axis for axis, entry in zip(axes, reads, strict=True) if axis in weights.over}
+    return set() if None in places else places
 
 
 def drop_tautologies(program: Program) -> Program:
     """Removes each `where` whose condition always holds."""
-    return program.rewritten(lambda each, _: _without_choices(each, program.numbers))
+    return program.rewritten(_without_choices)
 
 
-def _without_choices(each: Node, sizes: Mapping[str, int]) -> Node:
+def _without_choices(each: Node, facts: Facts) -> Node:
     """A copy of the operand that a `where` always chooses; otherwise the `where` with simpler operands.
 
     An operand that is a `where` and always chooses the same number is replaced by that number.
     """
     if each.op != WHERE.name:
         return each
-    chosen = _chosen(each, sizes)
+    chosen = _chosen(each, facts)
     if chosen is not None and not chosen.node.is_scalar:
-        made = node("copy", dict(enumerate(each.sizes)), [chosen], each.result, each.shape)
-        return made if made.element is each.element else each
-    found = [_chosen(operand.node, sizes) for operand in each.operands]
-    operands = [
-        number if number is not None and number.node.is_scalar else operand
-        for operand, number in zip(each.operands, found, strict=True)
-    ]
-    made = over_operands(each, operands) if operands != [*each.operands] else each
+        made = node("copy", each.sizes, [chosen], each.result, each.shape)
+    else:
+        found = [(operand, _chosen(operand.node, facts)) for operand in each.operands]
+        operands = [number if number and number.node.is_scalar else operand for operand, number in found]
+        made = over_operands(each, operands)
     return made if made.element is each.element else each
 
 
-def _chosen(choice: Node, sizes: Mapping[str, int]) -> Operand | None:
+def _chosen(choice: Node, facts: Facts) -> Operand | None:
     """The operand `a` of `where(max[j](c), a, b)`, if always chosen and a number or with all axes; else None."""
     if choice.op != WHERE.name or choice.operands[0].node.op != MAX.name:
         return None
-    (largest, chosen, _), whole = choice.operands, range(len(choice.sizes))
-    if not chosen.node.is_scalar and not {*axes_of(chosen.reads)}.issuperset(whole):
-        return None
-    (known,) = rebuilt([largest.node], {}, sizes=sizes)
-    return chosen if _holds(known.operands[0], known) else None
+    (largest, _), chosen, _ = choice.operands
+    is_whole = {*axes_of(chosen.reads)}.issuperset(range(len(choice.sizes)))
+    return chosen if (chosen.node.is_scalar or is_whole) and _holds(largest, facts) else None
 
 
-def _holds(condition: Operand, largest: Node) -> bool:
-    """Whether a condition always holds somewhere along the axes of `largest.over`, for any values in the tensors.
+def _holds(largest: Node, facts: Facts) -> bool:
+    """Whether the condition of a maximum always holds somewhere along its axes, for any values in the tensors.
 
     It does if it compares integer tensors only with themselves. Each of these axes is set to the axis at which the
     other side of the comparison reads the tensor.
     """
-    at = {axis: along(axis) for axis in range(len(largest.sizes))}
-    for pair in _together(condition):
+    at = dict[Axis, Affine]()
+    for pair in _together(largest.operands[0]):
         if pair is None or pair[0].node is not pair[1].node:
             return False
         for one, other in zip(*(substitute(each.reads, at) for each in pair), strict=True):
             if one == other:
                 continue
             mine, its = (one.axis, other.axis) if one.axis in largest.over else (other.axis, one.axis)
-            if mine not in largest.over or its is None or largest.sizes[mine] != largest.sizes[its]:
+            if mine not in largest.over or its is None:
+                return False
+            if not facts.same(largest.sizes[mine], largest.sizes[its]):
                 return False
             at = {axis: along(its) if entry.axis == mine else entry for axis, entry in at.items()}
+            at[mine] = along(its)
     return True
 
 
 def _together(condition: Operand) -> Iterator[tuple[Operand, Operand] | None]:
     """The pairs of integers that a condition compares, if it holds where each pair is equal; None for other parts."""
-    each, reads = condition
-    plain = all(axes and len(axes) == 1 for axes in each.dims)
-    if not plain or each.op not in (AND.name, *REFLEXIVE) or len(each.sizes) > len(reads):
+    parts = seen_through(condition) if condition.node.op in (AND.name, *REFLEXIVE) else None
+    if parts is None:
         yield None
-        return
-    table = {axes[0]: entry for axes, entry in zip(each.dims, reads, strict=True) if axes}
-    parts = [Operand(part.node, substitute(part.reads, table)) for part in each.operands]  # type: ignore[arg-type]
-    if each.op == AND.name:
+    elif condition.node.op == AND.name:
         for part in parts:
             yield from _together(part)
     else:

@@ -17,16 +17,14 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..ir.build import node
+from ..ir.build import Kernel, axes_in, called, computed, node, part, summed_axes
 from ..ir.node import Affine, Axis, Gather, Node, Operand, Size, along, axes_of, fills
-from ..ir.positions import chooses, ones_of, position_of, with_ones
-from ..ir.products import Kernel, axes_in, called, computed, part, summed_axes
+from ..ir.positions import Windowed, chooses, ones_of, position_of, windowed, with_ones
 from ..ir.rewriting import Change, Cost, Program, improved
-from ..ir.windows import Windowed, opened
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
 from ..ops.table import FUNCTIONS, Element
-from .fuse import fuse_contractions
-from .gather_pushdown import push_positions_down
+from .fusion import fuse_contractions
+from .pushdown import push_positions_down
 
 __all__ = ["select_convolutions", "select_pooling"]
 
@@ -54,7 +52,6 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
     whole = with_ones(product)
     if any(map(chooses, whole.operands)):  # these ones select instead of multiplying
         return
-    sizes: dict[Axis, Size] = dict(enumerate(whole.sizes))
     windowed = [each for each in whole.operands if _is_told(whole, each, program.same)]
     ones = [each for each in whole.operands if _window_of(each) is not None]
     if ones and not windowed:
@@ -64,7 +61,7 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
     else:
         return
     for kernel, behind in ways:
-        yield Change({product: computed(whole, kernel, behind, sizes)})
+        yield Change({product: computed(whole, kernel, behind, whole.sizes)})
 
 
 def _is_told(product: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> bool:
@@ -102,7 +99,7 @@ def _read(program: Program, product: Node, operand: Operand) -> Iterator[Way]:
     windows = _windows(product, operand, program.same)
     if not 0 < len(windows) <= DIMENSIONS:
         return
-    tensor, others = opened(program.readers, operand, windows), _without(product.operands, [operand])
+    tensor, others = windowed(program.readers, operand, windows), _without(product.operands, [operand])
     sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
     sizes |= {("at", each): length for each, length in zip(tensor.reads, tensor.node.shape, strict=True)}
     reading = _Reading(tensor, windows, summed_axes(product), sizes)
@@ -241,12 +238,11 @@ def _made(product: Node, ones: Factors) -> Iterator[Way]:
 
 def _folded(product: Node, ones: Factors, given: Factors, core: Factors, behind: Factors) -> Kernel | None:
     """The cotangent of a convolution's operand, from a gradient and a kernel; None if only one has some summed axis."""
-    sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
     summed = summed_axes(product).difference(axes_in(behind))
     moving = summed_axes(product).intersection(axes_in(ones))
     alone = summed - moving
-    gradient = part(given, alone.difference(axes_in(core)), sizes)
-    kernel = part(core, alone.difference(axes_in(given)), sizes)
+    gradient = part(given, alone.difference(axes_in(core)), product.sizes)
+    kernel = part(core, alone.difference(axes_in(given)), product.sizes)
     one, other = {*axes_of(gradient.reads)}, {*axes_of(kernel.reads)}
     apart = moving.isdisjoint(one & other) and moving <= summed
     axes = (one | other) & summed
@@ -270,8 +266,9 @@ def _pools(supported: Container[str], program: Program, each: Node) -> Iterator[
     inner = [axis for window in windows for axis, _ in window.terms[1:]]
     whole = len(inner) == len(windows) and sorted(inner) == sorted(each.over)
     if whole and 0 < len(windows) <= DIMENSIONS:
-        sizes = dict(enumerate(each.sizes))
-        made = node(function.pools, sizes, each.operands, each.result, each.shape, each.over, each.options)
+        made = node(
+            function.pools, each.sizes, each.operands, each.result, each.shape, each.over, each.options
+        )
         yield Change({each: made})
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Container, Iterator
 
+from ..ir.build import axes_in, computed, multiplied, part, summed_axes
 from ..ir.node import Axis, Gather, Node, Operand, Size, along, axes_of
-from ..ir.products import axes_in, computed, multiplied, part, summed_axes
 from ..ir.rewriting import Change, Cost, Program, improved
 from ..ops.gather_scatter import GROUPED_MATMUL
 from ..ops.record import Element

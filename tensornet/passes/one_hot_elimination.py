@@ -22,10 +22,9 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..ir.build import index, number
-from ..ir.node import Axis, Gather, Node, Operand, Size, along, axes_of
-from ..ir.positions import Ones, apart, applied, chooses, counted, ones_of, put_in, stand_alone, with_ones
-from ..ir.products import axes_in, computed, multiplied, part, summed_axes
+from ..ir.build import axes_in, computed, index, multiplied, number, part, summed_axes
+from ..ir.node import Axis, Gather, Node, Operand, Size, Sizes, along, axes_of
+from ..ir.positions import Ones, applied, chooses, counted, ones_of, read_at, with_ones
 from ..ir.rewriting import Change, Cost, Program, improved
 from ..language.expression import Call, Expression, Literal, Ref, parts_of
 from ..language.parser import parse_rule
@@ -55,8 +54,7 @@ def _changes(supported: Container[str], program: Program, product: Node) -> Iter
         ways = _Ways(whole, ones, beside, supported, program.same)
         chosen = ones.is_inside and not all(each.node.is_scalar or chooses(each) for each in beside)
         for made in ways.chosen() if chosen else ways.scattered() if ones.is_inside else ways.all():
-            if made.element is product.element:
-                yield Change({product: made}, is_due=chosen)
+            yield Change({product: made}, is_due=chosen)
 
 
 # ---------------------------------------------------------------------------- the forms without ones
@@ -79,11 +77,6 @@ class _Ways:
     others: list[Operand]
     supported: Container[str]
     same: Callable[[Size, Size], bool]
-
-    @functools.cached_property
-    def sizes(self) -> dict[Axis, Size]:
-        """The sizes of the axes of the product."""
-        return dict(enumerate(self.product.sizes))
 
     @functools.cached_property
     def summed(self) -> set[Axis]:
@@ -109,28 +102,28 @@ class _Ways:
         found = [*(self.read() if is_read else ()), *self.scattered(), *self.outer()]
         yield from found
         if not found:
-            value = _chosen([*self.product.operands], self.summed, self.sizes)
-            yield multiplied(self.product, [value], self.sizes)
+            value = _chosen([*self.product.operands], self.summed, self.product.sizes)
+            yield multiplied(self.product, [value], self.product.sizes)
 
     # ---- gathers
 
     def read(self) -> Iterator[Node]:
         """Gathers each factor that has the axis; or else the product of these and all factors tied to them."""
         axis, told = self.ones.axis, self.ones.told
-        if self.same(self.sizes[axis], 0) or told.node.is_scalar:
+        if self.same(self.product.sizes[axis], 0) or told.node.is_scalar:
             return
         position, there = told, list[Operand]()
         if not self.ones.is_inside:
-            given = {"a": told, "n": counted(self.sizes[axis])}
-            position = _ruled(self.ones.function.selects, given, self.sizes)
-            there = [_ruled(self.ones.function.at, {**given, "p": position}, self.sizes)]
+            given = {"a": told, "n": counted(self.product.sizes[axis])}
+            position = _ruled(self.ones.function.selects, given, self.product.sizes)
+            there = [_ruled(self.ones.function.at, {**given, "p": position}, self.product.sizes)]
         holders = [each for each in self.others if axis in axes_of(each.reads)]
         groups = [[[each] for each in holders], [self._tied(holders)] if len(holders) > 0 else []]
         for group in groups if groups[0] != groups[1] else groups[:1]:
             gone = [*itertools.chain(*group)]
             rest = [each for each in self.others if each not in gone]
             read = [self._at(factors, Gather(*position)) for factors in group]
-            yield multiplied(self.product, [*rest, *read, *there], self.sizes)
+            yield multiplied(self.product, [*rest, *read, *there], self.product.sizes)
 
     def _tied(self, holders: list[Operand]) -> list[Operand]:
         """The factors that have the axis, and those without axes of the positions that summed axes tie to them."""
@@ -150,19 +143,18 @@ class _Ways:
         """The product of some factors, gathered at the positions along the axis."""
         axis = self.ones.axis
         outside = {axis, *self.tells, *axes_in(each for each in self.others if each not in factors)}
-        table = part(factors, self.summed - outside, self.sizes)
-        if not stand_alone(table.reads, (axis,)):
-            table = apart(table, self.sizes)
-        return Operand(table.node, put_in(table.reads, {axis: position}))
+        return read_at(
+            part(factors, self.summed - outside, self.product.sizes), {axis: position}, self.product.sizes
+        )
 
     # ---- scatters
 
     def _kernel(self, operands: Sequence[Operand], over: set[Axis], name: str, beside: list[Operand]) -> Node:
         """The product of the factors `beside` with a kernel that sums other operands at the positions."""
         axis = self.ones.axis
-        places = Operand(index(self.sizes[axis]), (along(axis),))
+        places = Operand(index(self.product.sizes[axis]), (along(axis),))
         call = name, (self.ones.told, places, *operands), tuple(sorted(over)), self.ones.options
-        return computed(self.product, call, beside, self.sizes)
+        return computed(self.product, call, beside, self.product.sizes)
 
     def _needed(self, over: set[Axis]) -> list[Operand] | None:
         """The factors that have one of some axes; None if one of them also has the axis of the ones."""
@@ -179,7 +171,7 @@ class _Ways:
         for rows in [wider] if self.ones.is_inside or needed == wider else [needed, wider]:
             beside = [each for each in self.others if each not in rows]
             gone = self.summed - over - {self.ones.axis, *axes_in(beside)}
-            added = [_chosen(rows, gone, self.sizes)] if rows else []
+            added = [_chosen(rows, gone, self.product.sizes)] if rows else []
             yield self._kernel(added, over, name, beside)
 
     def outer(self) -> Iterator[Node]:
@@ -207,11 +199,11 @@ class _Ways:
         own = [(each - more - outside) & self.summed for each, more in ((one, other), (other, one))]
         both = one & other
         if both <= self.summed - outside and one - both - own[0] and other - both - own[1]:
-            parts = [part(side, alone, self.sizes) for side, alone in zip(sides, own, strict=True)]
+            parts = [part(side, alone, self.product.sizes) for side, alone in zip(sides, own, strict=True)]
             yield self._kernel(parts, self.tells | both, GROUPED_OUTER.name, beside)
 
 
-def _chosen(factors: Sequence[Operand], summed: set[Axis], sizes: dict[Axis, Size]) -> Operand:
+def _chosen(factors: Sequence[Operand], summed: set[Axis], sizes: Sizes) -> Operand:
     """A product with ones that choose as conditions: elements that they do not choose are 0, even if not finite."""
     choosing = [each for each in factors if chooses(each)]
     rest = [each for each in factors if not chooses(each)]
@@ -224,7 +216,7 @@ def _chosen(factors: Sequence[Operand], summed: set[Axis], sizes: dict[Axis, Siz
     return part([value], summed, sizes)
 
 
-def _ruled(text: str, given: dict[str, Operand], sizes: dict[Axis, Size]) -> Operand:
+def _ruled(text: str, given: dict[str, Operand], sizes: Sizes) -> Operand:
     """The value of a rule from a function's record for some operands, element by element."""
 
     def made(each: Expression) -> Operand:

@@ -15,8 +15,8 @@ The way from text to result, with one file for each arrow:
 
 A program has no calls. It holds only what an output reaches, and equal nodes are one object. So dead code and common
 subexpressions need no pass here. A pass that does not always pay compares the cost of a part before and after. The
-part is lowered, and the expected seconds of its steps are added up (`planner._rewritten`). A pass runs only if a node
-is of the kind that it looks for. `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
+part is lowered, and the expected seconds of its steps are added up (`planner._rewritten`). `tn.plan(..., trace=True)`
+prints the equations after each pass that changed them.
 """
 
 from __future__ import annotations
@@ -25,24 +25,20 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
-from ..ir.node import Affine, Gather, Node, fills
 from ..ir.rewriting import Cost, Program
-from ..ops.pointwise import WHERE
-from ..ops.table import FUNCTIONS, Function
-from .algebraic_simplification import drop_known_totals, drop_tautologies
+from ..ops.table import Function
+from .algebraic_simplification import distribute, drop_known_totals, drop_tautologies
 from .convolution import select_convolutions, select_pooling
-from .distribute import distribute
 from .expansion import expand
-from .fuse import fuse_contractions
-from .gather_pushdown import push_gathers_down, push_positions_down
+from .fusion import fuse_contractions, fuse_horizontally
 from .grouped_gemm import select_grouped_gemm
-from .horizontal_fusion import fuse_horizontally
 from .kernel_selection import select_kernels
 from .one_hot_elimination import eliminate_one_hots
-from .reduction_pushdown import push_reductions_down
+from .pushdown import push_gathers_down, push_positions_down, push_reductions_down
 
 __all__ = [
     "PIPELINE",
@@ -88,25 +84,11 @@ class PassContext:
         return self.cost(settled)
 
 
-@dataclass(frozen=True)
-class Pass:
-    """A pass over a program.
-
-    Attributes:
-        name: the field's word for it.
-        run: the pass itself.
-        needs: the pass runs only if this holds for some node; always if not given.
-        always: whether it always pays; otherwise the pass itself compares the cost of each change. For readers alone.
-    """
+class Pass(NamedTuple):
+    """A pass over a program: the field's word for it, and the pass itself. Without work it returns the same program."""
 
     name: str
     run: Callable[[Program, PassContext], Program]
-    needs: Callable[[Node], bool] | None = None
-    always: bool = False
-
-    def finds_work(self, program: Program) -> bool:
-        """Whether the program has a node that the pass looks for."""
-        return self.needs is None or any(map(self.needs, program.nodes))
 
 
 def program_of(graph: Graph) -> Program:
@@ -114,114 +96,32 @@ def program_of(graph: Graph) -> Program:
     return Program(*function_of(graph))
 
 
-# ---------------------------------------------------------------------------- what passes look for
-
-
-def _entries(each: Node) -> Iterator[Affine | Gather]:
-    return (entry for operand in each.operands for entry in operand.reads)
-
-
-def _reads_position(each: Node) -> bool:
-    """`x[b,0]`."""
-    return any(isinstance(entry, Affine) and not entry.terms for entry in _entries(each))
-
-
-def _gathers(each: Node) -> bool:
-    """`x[b,t[n]]`."""
-    return any(isinstance(entry, Gather) for entry in _entries(each))
-
-
-def _has_windows(each: Node) -> bool:
-    """`x[b,2*p+u]`."""
-    pairs = (
-        (entry, length)
-        for child, reads in each.operands
-        for entry, length in zip(reads, child.shape, strict=True)
-    )
-    return any(
-        isinstance(entry, Affine) and entry.terms and not fills(entry, each.sizes, length)
-        for entry, length in pairs
-    )
-
-
-def _is_one_hot(each: Node) -> bool:
-    """`onehot[v](t[b])`."""
-    return (each.op == "contract" and None in each.dims) or _has(each, lambda row: row.selects)
-
-
-def _averages(each: Node) -> bool:
-    """`mean[n](x[n])`."""
-    return _has(each, lambda row: row.averages)
-
-
-def _has(each: Node, told: Callable[[Function], object]) -> bool:
-    """Whether a node is of a function whose record fulfils a predicate."""
-    return each.op in FUNCTIONS and bool(told(FUNCTIONS[each.op]))
-
-
-def _windows_or_ones(each: Node) -> bool:
-    return _has_windows(each) or _is_one_hot(each)
-
-
-def _calls_to(*names: str) -> Callable[[Node], bool]:
-    """A predicate: whether a node calls one of some functions."""
-    return lambda each: each.op in names
-
-
 # ---------------------------------------------------------------------------- the passes
 
 SIMPLIFICATION = (
-    Pass(
-        "gather pushdown at one position",
-        lambda program, _: push_positions_down(program),
-        _reads_position,
-        always=True,
-    ),
-    Pass(
-        "contraction fusion",
-        lambda program, _: fuse_contractions(program),
-        _calls_to("contract"),
-        always=True,
-    ),
+    Pass("gather pushdown at one position", lambda program, _: push_positions_down(program)),
+    Pass("contraction fusion", lambda program, _: fuse_contractions(program)),
 )
 """The passes that always pay."""
 
 ALGEBRA = (
-    Pass("distribution", lambda program, c: distribute(program, c.cost, c.values), _calls_to("add")),
-    Pass("known totals", lambda program, _: drop_known_totals(program), _calls_to("add"), always=True),
+    Pass("distribution", lambda program, c: distribute(program, c.cost, c.values)),
+    Pass("known totals", lambda program, _: drop_known_totals(program)),
     *SIMPLIFICATION,
 )
 
 PIPELINE = (
-    Pass(
-        "expansion",
-        lambda program, c: expand(program, c.supported),
-        lambda each: _has(each, lambda row: row.expansion),
-        always=True,
-    ),
+    Pass("expansion", lambda program, c: expand(program, c.supported)),
     SIMPLIFICATION[0],
-    Pass("gather pushdown", lambda program, c: push_gathers_down(program, c.cost), _gathers),
-    Pass("reduction pushdown", lambda program, c: push_reductions_down(program, c.cost, c.sums), _averages),
-    Pass(
-        "grouped GEMM",
-        lambda program, c: select_grouped_gemm(program, c.cost, c.supported),
-        _gathers,
-    ),
+    Pass("gather pushdown", lambda program, c: push_gathers_down(program, c.cost)),
+    Pass("reduction pushdown", lambda program, c: push_reductions_down(program, c.cost, c.sums)),
+    Pass("grouped GEMM", lambda program, c: select_grouped_gemm(program, c.cost, c.supported)),
     Pass(
         "kernel selection of convolutions",
         lambda program, c: select_convolutions(program, c.cost, c.supported),
-        _windows_or_ones,
     ),
-    Pass(
-        "kernel selection of pooling",
-        lambda program, c: select_pooling(program, c.cost, c.supported),
-        _has_windows,
-    ),
-    Pass(
-        "one-hot elimination",
-        lambda program, c: eliminate_one_hots(program, c.cost, c.supported),
-        _is_one_hot,
-    ),
+    Pass("kernel selection of pooling", lambda program, c: select_pooling(program, c.cost, c.supported)),
+    Pass("one-hot elimination", lambda program, c: eliminate_one_hots(program, c.cost, c.supported)),
     Pass(
         "kernel selection before algebra",
         lambda program, c: select_kernels(program, c.settled_cost, c.kernels, c.values),
@@ -229,8 +129,8 @@ PIPELINE = (
     *SIMPLIFICATION,
     *ALGEBRA,
     Pass("kernel selection", lambda program, c: select_kernels(program, c.cost, c.kernels, c.values)),
-    Pass("tautologies", lambda program, _: drop_tautologies(program), _calls_to(WHERE.name), always=True),
-    Pass("horizontal fusion", lambda program, c: fuse_horizontally(program, c.cost), _calls_to("contract")),
+    Pass("tautologies", lambda program, _: drop_tautologies(program)),
+    Pass("horizontal fusion", lambda program, c: fuse_horizontally(program, c.cost)),
     *SIMPLIFICATION,
 )
 """All passes, in order."""
@@ -240,8 +140,7 @@ def optimize(graph: Graph, context: PassContext) -> Program:
     """A graph after all passes: the form that takes least time at given sizes on a given device."""
     program = program_of(graph)
     for each in PIPELINE:
-        if each.finds_work(program):
-            program = _noted(each.name, program, each.run(program, context))
+        program = _noted(each.name, program, each.run(program, context))
     return program
 
 
@@ -252,8 +151,7 @@ def simplify(graph: Graph) -> Program:
 
 def _through(passes: Iterable[Pass], program: Program, context: PassContext) -> Program:
     for each in passes:
-        if each.finds_work(program):
-            program = each.run(program, context)
+        program = each.run(program, context)
     return program
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..graph.graph import Graph
-from ..ir.build import concatenated, node, number
+from ..ir.build import axes_in, concatenated, node, number
 from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major, substitute
-from ..ir.products import axes_in
 from ..ops.along_axes import PREVIOUS
 from ..ops.pointwise import RELU, SIGMOID, TANH
 from ..ops.rnn import GRU_ALONG, LSTM_ALONG, RELU_ALONG, TANH_ALONG

@@ -1,7 +1,8 @@
-"""Horizontal fusion: products of one tensor with several weights as one product.
+"""Fusion of products: contraction fusion, and horizontal fusion.
 
-Biases are fused too. The weights must be constants, so that they are concatenated only once, as `AB`. Weights that may
-change would have to be concatenated at each call.
+Consecutive contractions become one. Products of one tensor with several weights become one product, with their biases.
+These weights must be constants, so that they are concatenated only once, as `AB`. Weights that may change would have to
+be concatenated at each call.
 """
 
 from __future__ import annotations
@@ -11,22 +12,87 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..ir.build import node, number, whole
+from ..ir.build import concatenated, node, number
 from ..ir.inlining import opened
-from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major
-from ..ir.rewriting import Change, Cost, Program, improved
-from ..ops.structure import CONCAT
+from ..ir.node import (
+    Affine,
+    Axis,
+    Entries,
+    Node,
+    Operand,
+    Size,
+    Sizes,
+    along,
+    axes_of,
+    distinct_axes,
+    row_major,
+)
+from ..ir.rewriting import Change, Cost, Facts, Program, improved
+from ..ops.table import Element
 from ..sizes import evaluate, product
 
-__all__ = ["fuse_horizontally"]
+__all__ = ["fuse_contractions", "fuse_horizontally", "fused"]
+
+MOST = 32
+"""The most factors of a product that is merged into another. A search over more factors takes long, and hardly finds a
+better order than that of the text."""
+
+
+def fuse_contractions(program: Program) -> Program:
+    """Merges a contraction that is read once, as a factor, into the contraction that reads it."""
+    return program.rewritten(fused)
+
+
+def fused(each: Node, facts: Facts) -> Node:
+    """A contraction merged with those of its operands that nothing else reads."""
+    at = 0
+    while each.op == "contract" and at < len(each.operands):
+        merged = _with_factors_of(each, at, facts) if facts.readers[each.operands[at].node] == 1 else None
+        if merged is None:
+            at += 1
+        else:
+            each = merged
+    return each
+
+
+def _with_factors_of(each: Node, at: int, facts: Facts) -> Node | None:
+    """A contraction in which the factors of an operand, a product or a copy, replace it; None if they cannot."""
+    child = each.operands[at].node
+    if child.is_scalar or child.op not in ("contract", "copy") or "fill" in child.attributes:
+        return None
+    if len(child.operands) > MOST or not _summed(child).isdisjoint(map(_count, each.operands)):
+        return None  # an average over no positions is NaN, but a sum over none is 0
+    if child.element <= Element.WHOLE < each.element and _summed(child):
+        return None  # sums of integers are exact
+    found = opened(each, at, facts.same)
+    if found is None:
+        return None
+    factors = found.among(found.inside)
+    merged = node("contract", found.sizes, factors, found.result, each.shape, found.unread(factors))
+    return merged if merged.element is each.element else None
+
+
+def _summed(each: Node) -> set[Size]:
+    """The sizes of the axes that a product sums over."""
+    written = {axis for axes in each.dims for axis in axes or ()}
+    return {size for axis, size in enumerate(each.sizes) if axis not in written}
+
+
+def _count(factor: Operand) -> Size:
+    """The number of positions that a factor divides by; None if it does not."""
+    below = factor.node.operands[0].node if factor.node.op == "reciprocal" else None
+    return below.attributes.get("size") if below is not None else None
+
+
+# ---------------------------------------------------------------------------- horizontal fusion
 
 
 def fuse_horizontally(program: Program, cost: Cost) -> Program:
     """Multiplies a tensor by several constants at once, where `cost` says that this pays."""
-    return improved(program, program.nodes, _changes, cost)
+    return improved(program, program.nodes, _fused_products, cost)
 
 
-def _changes(program: Program, first: Node) -> Iterator[Change]:
+def _fused_products(program: Program, first: Node) -> Iterator[Change]:
     """One product in place of several, if `first` is the first of them."""
     own = _product(program, first)
     if own is None:
@@ -49,7 +115,6 @@ class _Product:
         summed: the axes summed over, in the order of the operand.
         kept: the other axes of the operand.
         columns: the other axes of the factor, in its order.
-        lengths: of the columns.
         result: where the result is written.
         sizes: of all axes.
     """
@@ -61,9 +126,8 @@ class _Product:
     summed: tuple[Axis, ...]
     kept: tuple[Axis, ...]
     columns: tuple[Axis, ...]
-    lengths: tuple[int, ...]
     result: Entries
-    sizes: Mapping[Axis, Size]
+    sizes: Sizes
 
     @property
     def fits(self) -> tuple[object, ...]:
@@ -71,11 +135,6 @@ class _Product:
         places = tuple(n for n, entry in enumerate(self.operand.reads) if entry.axis in self.summed)
         elements = tuple(each.node.element for each in (self.factor, self.bias) if each is not None)
         return self.operand.node, places, elements
-
-    @property
-    def length(self) -> int:
-        """The number of positions of all columns together."""
-        return int(product(self.lengths))
 
 
 def _product(program: Program, root: Node) -> _Product | None:
@@ -85,28 +144,27 @@ def _product(program: Program, root: Node) -> _Product | None:
         return None
     (one, two), bias, result, sizes = parts
     operand, factor = (one, two) if _is_constant(program, two) else (two, one)
-    at_hand = [each for each in (factor, bias) if each is not None]
-    if _is_constant(program, operand) or not all(_is_constant(program, each) for each in at_hand):
+    weights = [each for each in (factor, bias) if each is not None]
+    if _is_constant(program, operand) or not all(_is_constant(program, each) for each in weights):
         return None
-    given, own = [entry.axis for entry in operand.reads], _axes(factor)
-    if not given or None in given or len({*given}) < len(given) or own is None:
+    given, own, written = distinct_axes(operand.reads), _axes(factor), {*axes_of(result)}
+    if not given or own is None:
         return None
-    written = {*axes_of(result)}
     summed = tuple(axis for axis in given if axis not in written)
     columns = tuple(axis for axis in own if axis not in summed)
     if not columns or {*given} & {*own} != {*summed} or {*given, *columns} - {*summed} != written:
         return None
-    if bias is not None and ((axes := _axes(bias)) is None or {*axes} != {*columns}):
+    if bias is not None and {*(_axes(bias) or ())} != {*columns}:
         return None
     bound = dict(program.names.sizes)
-    lengths = tuple(evaluate(sizes[axis], bound) for axis in columns)
+    lengths = [evaluate(sizes[axis], bound) for axis in columns]
     if not all(isinstance(each, int) and each for each in lengths):
         return None
     kept = tuple(axis for axis in given if axis in written)
-    return _Product(root, operand, factor, bias, summed, kept, columns, lengths, result, sizes)
+    return _Product(root, operand, factor, bias, summed, kept, columns, result, sizes)
 
 
-_Parts: TypeAlias = "tuple[Sequence[Operand], Operand | None, Entries, Mapping[Axis, Size]]"
+_Parts: TypeAlias = "tuple[Sequence[Operand], Operand | None, Entries, Sizes]"
 """Two factors, a bias or none, where the result is written, and the sizes of all axes."""
 
 
@@ -114,7 +172,7 @@ def _parts(program: Program, root: Node) -> _Parts | None:
     """The operands of a product of two factors, with or without a bias."""
     if root.op == "contract":
         alone = len(root.operands) == 2 and not root.over and not _is_before_bias(program, root)
-        return (root.operands, None, root.result, dict(enumerate(root.sizes))) if alone else None
+        return (root.operands, None, root.result, root.sizes) if alone else None
     at = next((n for n, each in enumerate(root.operands) if each.node.op == "contract"), None)
     if root.op != "add" or at is None or len(root.operands) != 2:
         return None
@@ -143,52 +201,32 @@ def _axes(operand: Operand) -> tuple[Axis, ...] | None:
 
 def _joined(products: Sequence[_Product]) -> Mapping[Node, Node]:
     """Slices of one fused product, in place of several products."""
-    first = products[0]
-    sizes, n = dict(first.sizes), "n"
-    lengths = [each.length for each in products]
-    factor = _concatenated([_flat(each, each.factor, each.summed) for each in products], lengths)
-    sizes[n] = sum(lengths)
+    first, n = products[0], "n"
+    factors = [_flat(each, each.factor, each.summed) for each in products]
+    factor = concatenated(factors, 0)
+    sizes = {n: factor.shape[0], **{axis: first.sizes[axis] for axis in (*first.kept, *first.summed)}}
     left = tuple(map(along, (*first.kept, n)))
     reads = tuple(map(along, (n, *first.summed)))
     made = node("contract", sizes, [first.operand, Operand(factor, reads)], left)
     biases = [_flat(each, each.bias, ()) for each in products if each.bias is not None]
     if biases:
-        made = node(
-            "add", sizes, [Operand(made, left), Operand(_concatenated(biases, lengths), (along(n),))], left
-        )
-    starts = itertools.accumulate(lengths, initial=0)
+        bias = Operand(concatenated(biases, 0), (along(n),))
+        made = node("add", sizes, [Operand(made, left), bias], left)
+    starts = itertools.accumulate((each.shape[0] for each in factors), initial=0)
     return {each.root: _part(each, made, start) for each, start in zip(products, starts, strict=False)}
 
 
 def _flat(each: _Product, operand: Operand, summed: tuple[Axis, ...]) -> Node:
     """A factor or a bias with its columns merged into one axis, the first."""
-    if operand.reads == (row_major(each.columns, each.sizes), *map(along, summed)):
-        return operand.node
-    sizes = {**each.sizes, **dict(zip(each.columns, each.lengths, strict=True))}
-    left = (row_major(each.columns, sizes), *map(along, summed))
-    return node("copy", sizes, [operand], left)
+    left = (row_major(each.columns, each.sizes), *map(along, summed))
+    return operand.node if operand.reads == left else node("copy", each.sizes, [operand], left)
 
 
-def _concatenated(parts: Sequence[Node], lengths: Sequence[int]) -> Node:
-    """Tensors concatenated along the first axis."""
-    axes = [("along", d) for d in range(1, len(parts[0].shape))]
-    pieces = [("piece", n) for n in range(len(parts))]
-    sizes: dict[Axis, Size] = dict(zip(axes, parts[0].shape[1:], strict=True))
-    sizes |= dict(zip(pieces, lengths, strict=True))
-    sizes["n"] = sum(lengths)
-    operands = [
-        Operand(part, tuple(map(along, (piece, *axes)))) for piece, part in zip(pieces, parts, strict=True)
-    ]
-    return node(CONCAT.name, sizes, operands, tuple(map(along, ("n", *axes))), None, ("n", *pieces))
-
-
-def _part(each: _Product, made: Node, start: int) -> Node:
+def _part(each: _Product, made: Node, start: Size) -> Node:
     """The slice of the fused product that is one of the products."""
-    operand = whole(made)
-    sizes: dict[Axis, Size] = dict(zip((entry.axis for entry in operand.reads), made.shape, strict=True))
-    last = operand.reads[-1].axis
-    sizes[last] = each.length
-    cut = Operand(made, (*operand.reads[:-1], Affine(((last, 1),), start)))
-    part = node("copy", sizes, [cut], operand.reads, None, (), (("fill", number(0)),))
+    *kept, last = range(len(made.shape))
+    sizes = [*made.shape[:-1], product(each.sizes[axis] for axis in each.columns)]
+    cut = Operand(made, (*map(along, kept), Affine(((last, 1),), start)))
+    part = node("copy", sizes, [cut], tuple(map(along, (*kept, last))), options=(("fill", number(0)),))
     left = (*map(along, each.kept), row_major(each.columns, each.sizes))
     return node("copy", each.sizes, [Operand(part, left)], each.result, each.root.shape)

@@ -1,0 +1,259 @@
+"""Gather pushdown and reduction pushdown: both go through products and elementwise functions, to their operands.
+
+A tensor that is read at one position is computed only there:
+
+    y[b,i,o] = gelu(x[b,i,c]*W[o,c]); z[b,o] = y[b,0,o]   is   y_1[b,o] = gelu(x[b,0,c]*W[o,c]); z[b,o] = y_1[b,o]
+
+It goes through functions that run over other axes as well. A function that runs over the axis itself, or moves elements
+along it, is computed whole and read at the position.
+
+An average is taken before a product: `mean[n](x[b,n,c]*W[o,c] + u[o])` is `mean[n](x[b,n,c])*W[o,c] + u[o]`. If several
+factors of a product have an averaged axis, the result is a contraction: `mean[n](x[b,n]*W[n,c])` is
+`sum[n](x[b,n]*W[n,c]) / n`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..ir.build import node, number, size, whole
+from ..ir.equations import reads_of
+from ..ir.function import over_operands, over_others
+from ..ir.inlining import Opened, opened
+from ..ir.node import (
+    Affine,
+    Axis,
+    Entries,
+    Gather,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_of,
+    distinct_axes,
+    own_axes,
+    substitute,
+)
+from ..ir.positions import read_at, stand_alone
+from ..ir.rewriting import Change, Cost, Facts, Program, improved
+from ..ops.structure import INSIDE
+from ..ops.table import FUNCTIONS, Element
+
+__all__ = ["push_gathers_down", "push_positions_down", "push_reductions_down"]
+
+Entry = Affine | Gather
+"""Where a tensor is read along an axis: at a position, or at positions that another tensor holds."""
+
+
+# ---------------------------------------------------------------------------- at one position
+
+
+def push_positions_down(program: Program) -> Program:
+    """Computes a tensor at only one position of an axis, if it is read at no other."""
+    reads: dict[Node, list[Entries]] = defaultdict(list)
+    kept: dict[Node, list[int]] = {}
+    narrow: dict[Node, Node] = {}
+    for each in reversed(program.nodes):
+        fixed = {} if each in program.function.outputs else _fixed(each, reads[each])
+        made = _at_positions(each, fixed) if fixed else None
+        if made is not None:
+            kept[each] = [d for d in range(len(each.shape)) if d not in fixed]
+        narrow[each] = each if made is None else made
+        for operand in reads_of(narrow[each]):
+            reads[operand.node].append(operand.reads)
+    if not kept:
+        return program
+    new: dict[Node, Node] = {}
+    for each in program.nodes:
+        new[each] = over_others(narrow[each], new, kept)
+    return program.over(new)
+
+
+def _fixed(each: Node, reads: Sequence[Entries]) -> dict[int, Affine]:
+    """The dimensions along an axis in which all readers read a node at the same position, with that position."""
+    found: dict[int, Affine] = {}
+    for d, axes in enumerate(each.dims):
+        entries = {entries[d] for entries in reads}
+        entry = entries.pop() if len(entries) == 1 else None
+        if axes is not None and len(axes) == 1 and isinstance(entry, Affine) and not entry.terms:
+            found[d] = entry
+    return found
+
+
+def _at_positions(each: Node, fixed: Mapping[int, Affine]) -> Node | None:
+    """A node at one position of some of its dimensions; None if it cannot be narrowed."""
+    axes = {each.dims[d][0]: entry for d, entry in fixed.items()}  # type: ignore[index]
+    left = [d for d in range(len(each.shape)) if d not in fixed]
+    return _narrowed(each, axes, [each.result[d] for d in left], [each.shape[d] for d in left], {})
+
+
+# ---------------------------------------------------------------------------- at positions that a tensor holds
+
+
+def push_gathers_down(program: Program, cost: Cost) -> Program:
+    """Gathers rows of a tensor's operands instead of its own, where `cost` says that this pays."""
+    return improved(program, program.nodes[::-1], _gathers, cost)
+
+
+def _gathers(program: Program, reader: Node) -> Iterator[Change]:
+    """Ways to gather rows before the function or product that computes the tensor."""
+    for at, (child, reads) in enumerate(reader.operands):
+        gathers = [d for d, entry in enumerate(reads) if isinstance(entry, Gather)]
+        if program.readers[child] == 1 and child not in program.leaves and len(gathers) == 1:
+            made = _gathered_before(reader, at, gathers[0])
+            if made is not None:
+                yield Change({reader: made})
+
+
+def _gathered_before(reader: Node, at: int, d: int) -> Node | None:
+    """A reader with an operand that is gathered along a dimension before it is computed; None if it cannot be."""
+    child, reads = reader.operands[at]
+    others = (*reads[:d], *reads[d + 1 :])
+    own, dims, left = distinct_axes(others), own_axes(child), [n for n in range(len(reads)) if n != d]
+    if own is None or dims is None:
+        return None
+    more = [axis for axis in dict.fromkeys(axes_of((reads[d],))) if axis not in own]
+    sizes: dict[Axis, Size] = {("more", axis): reader.sizes[axis] for axis in more}
+    table = dict(zip((*own, *more), map(along, (*(dims[n] for n in left), *sizes)), strict=True))
+    (entry,) = substitute((reads[d],), table)
+    result = [*(child.result[n] for n in left), *map(along, sizes)]
+    shape = [*(child.shape[n] for n in left), *sizes.values()]
+    made = _narrowed(child, {dims[d]: entry}, result, shape, sizes)
+    if made is None:
+        return None
+    operands = [*reader.operands]
+    operands[at] = Operand(made, (*others, *map(along, more)))
+    return over_operands(reader, operands)
+
+
+# ---------------------------------------------------------------------------- narrowing a node
+
+
+def _narrowed(
+    each: Node,
+    fixed: Mapping[Axis, Entry],
+    result: Sequence[Affine | Gather],
+    shape: Sequence[Size],
+    more: Mapping[Axis, Size],
+) -> Node | None:
+    """A node computed only at some positions of some of its axes.
+
+    None if the node runs over one of these axes or moves elements along it, or is random. Also None if the result would
+    be a number or have another element type.
+
+    Args:
+        each: the node.
+        fixed: the axes, and where the result is read along each.
+        result: where the result is written then.
+        shape: its shape.
+        more: the sizes of axes that the node itself lacks.
+    """
+    given = {axis for entry in fixed.values() for axis in axes_of((entry,))}
+    if not _goes_through(each) or not {*fixed, *given}.isdisjoint(each.over):
+        return None
+    read = {entry.axis for child, reads in each.operands if child.op != "index" for entry in reads}
+    held = {axis for axis, entry in fixed.items() if isinstance(entry, Gather)}
+    if (
+        not stand_alone(result, fixed) or not held <= read
+    ):  # only what is read along an axis is looked up there
+        return None
+    sizes = {**dict(enumerate(each.sizes)), **more}
+    operands = [read_at(operand, fixed, sizes) for operand in each.operands]
+    left = substitute(tuple(result), fixed)
+    made = node(each.op, sizes, operands, left, shape, each.over, each.options)
+    return made if made.element is each.element and not made.is_scalar else None
+
+
+def _goes_through(each: Node) -> bool:
+    """Whether each position of a node is computed on its own, along the axes that it does not run over."""
+    if each.op in ("contract", "copy"):
+        return "fill" not in each.attributes and not each.is_scalar
+    function = FUNCTIONS.get(each.op)
+    return (
+        bool(each.operands)
+        and function is not None
+        and not (function.random or function.is_kernel or INSIDE in each.attributes)
+    )
+
+
+# ---------------------------------------------------------------------------- averages
+
+
+def push_reductions_down(program: Program, cost: Cost, sums: bool = True) -> Program:
+    """Averages the operands of products and sums instead of their results, where `cost` says that this pays.
+
+    Args:
+        program: the program.
+        cost: the expected seconds of a program.
+        sums: whether averages may become sums, because the working element type can hold long sums.
+    """
+    averages = [each for each in reversed(program.nodes) if _averages(each)]
+    return improved(program, averages, functools.partial(_ways_to_average, sums), cost)
+
+
+def _averages(each: Node) -> bool:
+    function = FUNCTIONS.get(each.op)
+    return function is not None and function.averages and not each.is_scalar
+
+
+def _ways_to_average(sums: bool, program: Program, mean: Node) -> Iterator[Change]:
+    """Ways to average the operands of an averaged sum or product that nothing else reads."""
+    if not _averages(mean) or mean.operands[0].node.element is not Element.NUMBER:
+        return
+    for made in (_of_parts(program.facts, mean), _as_sum(program.facts, mean) if sums else None):
+        if made is not None and made.element is mean.element:
+            yield Change({mean: made})
+
+
+def _inside_of(facts: Facts, mean: Node) -> tuple[str, Opened] | None:
+    """The operation and the operands of an averaged sum or product that nothing else reads; None if there is none."""
+    child = mean.operands[0].node
+    is_open = child.op in ("add", "contract") and facts.readers[child] == 1 and not child.is_scalar
+    found = opened(mean, 0, facts.same) if is_open else None
+    return None if found is None else (child.op, found)
+
+
+def _holders(found: Opened) -> Counter[Axis]:
+    """The number of factors that have each of the averaged axes."""
+    return Counter(axis for each in found.inside for axis in {*axes_of(each.reads)} if axis in found.over)
+
+
+def _of_parts(facts: Facts, mean: Node) -> Node | None:
+    """The average of a sum as a sum of averages; that of a product by factors, if no two share an averaged axis."""
+    if (inside := _inside_of(facts, mean)) is None:
+        return None
+    op, found = inside
+    if op == "contract" and max(_holders(found).values(), default=0) > 1:
+        return None
+    parts = [_along(facts, mean, found, each) for each in found.inside]
+    return node(op, found.sizes, parts, found.result, mean.shape, found.inside_over)
+
+
+def _along(facts: Facts, mean: Node, found: Opened, part: Operand) -> Operand:
+    """The average of a part along those averaged axes that it has."""
+    own = tuple(dict.fromkeys(axes_of(part.reads)))
+    over = tuple(axis for axis in found.over if axis in own)
+    if not over:
+        return part
+    kept = tuple(along(axis) for axis in own if axis not in over)
+    made = node(mean.op, found.sizes, [part], kept, None, over)
+    return Operand(_of_parts(facts, made) or made, kept)
+
+
+def _as_sum(facts: Facts, mean: Node) -> Node | None:
+    """The average of a product as its sum, divided by the number of positions.
+
+    None if no two factors share an averaged axis.
+    """
+    if (inside := _inside_of(facts, mean)) is None or inside[0] != "contract":
+        return None
+    found = inside[1]
+    if max(_holders(found).values(), default=0) < 2:
+        return None
+    total = node("contract", found.sizes, found.inside, found.result, mean.shape, found.unread(found.inside))
+    counts = [mean.sizes[axis] for axis in mean.over]
+    below = [number(each) if isinstance(each, int) else size(each) for each in counts]
+    parts = [whole(total), *(Operand(node("reciprocal", {}, [Operand(each)])) for each in below)]
+    return node("contract", {((), n): length for n, length in enumerate(total.shape)}, parts, parts[0].reads)
