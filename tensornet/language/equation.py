@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -34,7 +34,9 @@ from .expression import (
     option_axes,
     parts_of,
     product_of,
+    references,
     relabel,
+    renamed_index,
     show,
     show_index,
     subexpressions,
@@ -111,8 +113,8 @@ class Equation:
             implied = einstein(replace(self, right=bare)).right == self.right
         except EquationError:
             implied = False
-        written = {*axes_of_index(self.left), *_written(bare, {})}
-        implied = implied and written.issuperset(free_axes(bare))  # else a name in brackets may mean a size
+        written = {*axes_of_index(self.left), *_written(bare, {})}  # else a name in brackets may mean a size
+        implied = implied and written.issuperset(free_axes(bare))
         implied = implied and not any(summed_alone(replace(self, right=bare)))
         return f"{target} = {show(bare if implied else self.right)}"
 
@@ -188,19 +190,20 @@ def spoken_sizes(equation: Equation) -> Iterator[str]:
 
 def sizes_in_brackets(equation: Equation) -> set[str]:
     """The sizes inside of positions: `s` in `x[2*p + s]`, where `s` is no axis of the equation."""
-    told = (entry for ref in equation.references for entry in ref.index if is_computed_index(entry))
-    return {part.axis for entry in told for part in subexpressions(entry) if isinstance(part, Size)}
+    parts = (part for entry in _computed_entries(equation.references) for part in subexpressions(entry))
+    return {part.axis for part in parts if isinstance(part, Size)}
+
+
+def _computed_entries(refs: Iterable[Ref]) -> Iterator[Expression]:
+    """The expressions of positions in the brackets of tensors."""
+    return (entry for ref in refs for entry in ref.index if is_computed_index(entry))
 
 
 def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
     """The equation with axes renamed; the new names must occur nowhere in it."""
     if not set(names) & (occurring(equation.right) | set(axes_of_index(equation.left))):
         return equation
-    left = tuple(
-        names.get(entry, entry) if isinstance(entry, str) else tuple(names.get(axis, axis) for axis in entry)
-        for entry in equation.left
-    )
-    return replace(equation, left=left, right=relabel(equation.right, names))
+    return replace(equation, left=renamed_index(equation.left, names), right=relabel(equation.right, names))
 
 
 def locate(place: Place | None, axis: str) -> Place | None:
@@ -217,6 +220,8 @@ def locate(place: Place | None, axis: str) -> Place | None:
 
 
 # ---------------------------------------------------------------------------- the Einstein rule
+
+_STEPS, _SLICES = frozenset(STEPS.values()), (PAD.name,)
 
 
 @told_in("sums")
@@ -236,7 +241,14 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
             so that no product sums it; or two products could sum it, inside a factor and outside.
     """
     kept = axes_of_index(equation.left)
-    _check_told(equation.right, frozenset(kept), guessed)
+    for ref, (axis, *_) in _alone(equation.right, frozenset(kept)) if guessed else ():
+        if ref.name in guessed and ref.place is not None and ref.place.text == ref.name:
+            raise EquationError(
+                f"'{ref.name}' without brackets is {show(ref)}, as it was first read, and '{axis}' is neither"
+                " on the left nor in another factor",
+                ref.place,
+                f"write {ref.name}[…] with the axes you mean, or {show(ref)} to sum '{axis}'",
+            )
     try:
         right = _sum_out(equation.right, frozenset(kept), True)
     except EquationError as error:
@@ -262,14 +274,11 @@ def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
     Args:
         equation: an equation as `einstein` takes it.
     """
-    right = equation.right
-    tensors = [factor for factor in _factors(right) if not is_scalar(factor) and not _is_place(factor)]
+    tensors = [each for each in _factors(equation.right) if not is_scalar(each) and not _is_place(each)]
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
-        spoken = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` names the axis
-        sizes = spoken.union(
-            part.name for part in equation.references if not part.index
-        )  # not yet distinguished
-        yield from _summed_alone(right, frozenset((*axes_of_index(equation.left), *sizes)))
+        told = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` names the axis
+        told |= {ref.name for ref in equation.references if not ref.index}  # which may be sizes
+        yield from _alone(equation.right, told.union(axes_of_index(equation.left)), in_every_term=False)
 
 
 def _is_place(factor: Expression) -> bool:
@@ -282,20 +291,26 @@ def _factors(expression: Expression) -> tuple[Expression, ...]:
     return expression.factors if isinstance(expression, Contraction) else (expression,)
 
 
-def _summed_alone(expression: Expression, told: frozenset[str]) -> Iterator[tuple[Ref, tuple[str, ...]]]:
+def _alone(
+    expression: Expression, told: Set[str], in_every_term: bool = True
+) -> Iterator[tuple[Ref, tuple[str, ...]]]:
+    """The tensors with axes that are not told and that no other factor has.
+
+    Args:
+        in_every_term: whether an axis is among them that every term of a sum is summed over.
+    """
     match expression:
         case Call("add", terms):
-            found = [list(_summed_alone(term, told)) for term in terms if not is_scalar(term)]
+            found = [[*_alone(term, told, in_every_term)] for term in terms if not is_scalar(term)]
             alone = [{axis for _, axes in each for axis in axes} for each in found]
-            meant = set.intersection(*alone) if len(alone) > 1 else set[str]()  # every term is summed over it
+            meant = set[str]() if in_every_term or len(alone) < 2 else set.intersection(*alone)
             for ref, axes in itertools.chain(*found):
                 if left := tuple(axis for axis in axes if axis not in meant):
                     yield ref, left
         case Contraction(factors, summed):
-            inner = told.union(summed, _shared(factors))
             for factor in factors:
                 if not isinstance(factor, Contraction):
-                    yield from _summed_alone(factor, inner)
+                    yield from _alone(factor, told | {*summed, *_shared(factors)}, in_every_term)
         case Ref(_, index):
             counts = Counter(axis for entry in index for axis in axes_of_index((entry,)))
             lost = tuple(axis for axis, count in counts.items() if count == 1 and axis not in told)
@@ -318,7 +333,7 @@ def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expr
             return _sum_out_product(expression, kept, direct)
         case Call("add", arguments):
             return replace(expression, arguments=tuple(_sum_out(term, kept, direct) for term in arguments))
-        case Call() if not _is_step(expression):
+        case Call() if not _is_lone(expression):
             return _sum_out_call(expression, kept)
     lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
     if lost and (not direct or ELLIPSIS in lost):
@@ -327,67 +342,33 @@ def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expr
 
 
 def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -> Expression:
-    factors, summed = product.factors, set(product.summed)
+    summed = set(product.summed)
     holders: dict[str, list[Expression]] = {}
-    for factor in factors:
+    for factor in product.factors:
         for axis in free_axes(factor):
             holders.setdefault(axis, []).append(factor)
     for axis in product.summed:
         if axis not in holders:
             raise _unknown(axis, product, "the sum")
     for axis, holding in holders.items():
-        if axis not in kept and (len(holding) > 1 or (direct and _is_lone(holding[0]))):
-            if axis == ELLIPSIS and axis not in summed:
+        if axis not in kept | summed and (len(holding) > 1 or (direct and _is_lone(holding[0]))):
+            if axis == ELLIPSIS:
                 raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
-            if axis not in summed:
-                _check_one_reading(axis, holding)
-            summed.add(axis)
-    inner = kept | summed
-    parts = (_sum_out(factor, inner, direct and _is_sum(factor)) for factor in factors)
-    return contraction(tuple(_without_groups(parts)), tuple(summed), product.place)
-
-
-def _without_groups(factors: Iterable[Expression]) -> Iterator[Expression]:
-    """The factors, with parenthesised products flattened if they sum nothing."""
-    for factor in factors:
-        if isinstance(factor, Contraction) and not factor.summed:
-            yield from factor.factors
-        else:
-            yield factor
-
-
-def _check_one_reading(axis: str, holding: list[Expression]) -> None:
-    """Raises an error for an axis that one factor alone would sum: `x[c] * silu(x[c]*V[f,c])`."""
-    for factor in holding:
-        if _sums(factor, axis):
-            shown = show(factor)
-            raise EquationError(
-                f"axis '{axis}' may be summed inside {shown}, or over the whole product",
-                locate(factor.place, axis),
-                f"write sum[{axis}](…) around the whole product, or around what is summed inside;"
-                " or use another letter inside",
-            )
-
-
-def _check_told(expression: Expression, told: frozenset[str], guessed: Collection[str]) -> None:
-    """Raises an error for a sum over an axis that only a guessed bare name has, not the left or another factor."""
-    match expression:
-        case Call("add", terms):
-            for term in terms:
-                _check_told(term, told, guessed)
-        case Contraction(factors, summed):
-            for factor in factors:
-                _check_told(factor, told.union(summed, _shared(factors)), guessed)
-        case Ref(name, _, place) if name in guessed and place is not None and place.text == name:
-            for axis in free_axes(expression):
-                if axis not in told:
-                    index = show_index(expression.index)
+            for factor in holding:
+                if _sums(factor, axis):
                     raise EquationError(
-                        f"'{name}' without brackets is {name}[{index}], as it was first read, and '{axis}' is neither"
-                        " on the left nor in another factor",
-                        place,
-                        f"write {name}[…] with the axes you mean, or {name}[{index}] to sum '{axis}'",
+                        f"axis '{axis}' may be summed inside {show(factor)}, or over the whole product",
+                        locate(factor.place, axis),
+                        f"write sum[{axis}](…) around the whole product, or around what is summed inside;"
+                        " or use another letter inside",
                     )
+            summed.add(axis)
+    factors = list[Expression]()
+    for factor in product.factors:
+        is_sum = isinstance(factor, Call) and factor.function == "add"
+        part = _sum_out(factor, kept | summed, direct and is_sum)
+        factors += part.factors if isinstance(part, Contraction) and not part.summed else (part,)
+    return contraction(tuple(factors), tuple(summed), product.place)
 
 
 def _sums(expression: Expression, axis: str) -> bool:
@@ -403,10 +384,6 @@ def _sums(expression: Expression, axis: str) -> bool:
             named = axis in axes or axis in option_axes(expression)
             return not named and len(holding) == 1 and _sums(holding[0], axis)
     return False
-
-
-def _is_sum(expression: Expression) -> bool:
-    return isinstance(expression, Call) and expression.function == "add"
 
 
 def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
@@ -463,27 +440,20 @@ def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationE
     return absent_axis(axis, where, known, expression.place, bare)
 
 
-def _is_slice(expression: Expression) -> bool:
-    """Whether it is a crop that was written as a slice, `x[b,:e]`."""
+def _is_written(expression: Expression, functions: Container[str]) -> bool:
+    """Whether it is a call of some functions that was written in brackets: a slice `x[b,:e]`, a step `h[b,t-1]`."""
     place = expression.place
-    is_crop = isinstance(expression, Call) and expression.function == PAD.name
-    return is_crop and place is not None and place.text.endswith("]")
-
-
-def _is_step(expression: Expression) -> bool:
-    """Whether it is a step to another position that was written in brackets, `h[b,t-1]`."""
-    place = expression.place
-    is_step = isinstance(expression, Call) and expression.function in STEPS.values()
-    return is_step and place is not None and place.text.endswith("]")
+    is_call = isinstance(expression, Call) and expression.function in functions
+    return is_call and place is not None and place.text.endswith("]")
 
 
 def _is_lone(expression: Expression) -> bool:
     """Whether it is a tensor, possibly at another position, whose axes may be summed without a product."""
-    return isinstance(expression, Ref) or _is_step(expression)
+    return isinstance(expression, Ref) or _is_written(expression, _STEPS)
 
 
 def _unsummed(axis: str, expression: Expression) -> EquationError:
-    if _is_slice(expression) and expression.place is not None:
+    if _is_written(expression, _SLICES) and expression.place is not None:
         return EquationError(
             f"the slice {expression.place.text} keeps the axis name '{axis}', which is neither on the left nor summed",
             expression.place,
@@ -504,9 +474,7 @@ def _without_sums(expression: Expression) -> Expression:
             return product_of([_without_sums(factor) for factor in factors], place)
         case Call("add", arguments):
             return sum_of([_without_sums(term) for term in arguments], expression.place)
-        case Call(function) if (
-            function in STEPS.values()
-        ):  # without a place it is no step that was written in brackets
+        case Call(function) if function in _STEPS:  # without a place it is none that was written in brackets
             return replace(transform(expression, _without_sums), place=None)
         case _:
             return transform(expression, _without_sums)
@@ -552,18 +520,18 @@ def resolve(
     resolved = visit(expression, False)
     _check_compared(resolved, axes)
     _check_standing(resolved)
-    return _refactor(resolved)
+    _check_options(resolved)
+    return resolved
 
 
 def _check_compared(expression: Expression, axes: Collection[str]) -> None:
     """Raises an error for `where(s <= t, …)`, which compares two sizes where positions were meant."""
     for part in subexpressions(expression):
         if isinstance(part, Call) and part.function in _COMPARISONS and all(map(is_scalar, part.arguments)):
-            found = [
-                next((each.axis for each in subexpressions(argument) if isinstance(each, Size)), None)
-                for argument in part.arguments
-            ]
-            first, second = found
+            sides = (
+                [each for each in subexpressions(side) if isinstance(each, Size)] for side in part.arguments
+            )
+            first, second = (sizes[0].axis if sizes else None for sizes in sides)
             if first in axes and second in axes:
                 raise EquationError(
                     f"this compares the sizes of '{first}' and '{second}', not positions along them",
@@ -575,17 +543,11 @@ def _check_compared(expression: Expression, axes: Collection[str]) -> None:
 @told_in("axes")
 def _check_standing(expression: Expression) -> None:
     """Raises an error for `x[t + s] * k[n - index(s)]`: `s` is a size where a position was meant."""
-    entries = [
-        subexpressions(entry)
-        for part in subexpressions(expression)
-        if isinstance(part, Ref)
-        for entry in part.index
-        if is_computed_index(entry)
-    ]
-    stand = {axis for parts in entries for axis in _standing(parts)}
-    for parts in entries:
-        for each in parts:
-            if isinstance(each, Size) and each.axis in stand - _standing(parts):
+    entries = [*_computed_entries(references(expression))]
+    stand = set[str]().union(*map(_standing, entries))
+    for entry in entries:
+        for each in subexpressions(entry):
+            if isinstance(each, Size) and each.axis in stand - _standing(entry):
                 raise EquationError(
                     f"'{each.axis}' is the size of the axis here, and index({each.axis}) elsewhere is the position",
                     each.place,
@@ -593,11 +555,10 @@ def _check_standing(expression: Expression) -> None:
                 )
 
 
-def _standing(parts: Iterable[Expression]) -> set[str]:
-    """The axes whose positions some parts use, as `index` calls."""
-    return {
-        axis for part in parts if isinstance(part, Call) and part.function == INDEX.name for axis in part.axes
-    }
+def _standing(entry: Expression) -> set[str]:
+    """The axes whose positions an entry of brackets uses, as `index` calls."""
+    calls = (part for part in subexpressions(entry) if isinstance(part, Call) and part.function == INDEX.name)
+    return {axis for call in calls for axis in call.axes}
 
 
 _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">="))
@@ -622,22 +583,16 @@ def _written(
         yield from _written(part, definitions, inside or isinstance(expression, Ref))
 
 
-def _refactor(expression: Expression) -> Expression:
-    """Checks that the values of options are numbers."""
-    if isinstance(expression, Call):
-        for name, values in expression.options:
+def _check_options(expression: Expression) -> None:
+    """Raises an error for an option whose value is no number."""
+    for part in subexpressions(expression):
+        for name, values in part.options if isinstance(part, Call) else ():
             for value in values:
-                if not is_scalar(value) and _is_slice(expression):
-                    raise EquationError(
-                        "the bounds of a slice are integers and sizes, not tensors",
-                        expression.place,
-                        "use integers, or the names of axes for their sizes",
-                    )
                 if not is_scalar(value):
-                    raise EquationError(
-                        f"{name}= takes a number, not a tensor",
-                        value.place or expression.place,
-                        "use integers, or the names of axes for their sizes",
-                    )
-    transform(expression, _refactor)
-    return expression
+                    message, place = f"{name}= takes a number, not a tensor", value.place or part.place
+                    if _is_written(part, _SLICES):
+                        message, place = (
+                            "the bounds of a slice are integers and sizes, not tensors",
+                            part.place,
+                        )
+                    raise EquationError(message, place, "use integers, or the names of axes for their sizes")

@@ -31,6 +31,7 @@ __all__ = [
     "check_numbers",
     "contraction",
     "depth",
+    "divisor_of",
     "flat",
     "fresh",
     "free_axes",
@@ -46,6 +47,7 @@ __all__ = [
     "remade_axes",
     "rename",
     "rename_tensors",
+    "renamed_index",
     "scalar_value",
     "sized_by_name",
     "show",
@@ -149,18 +151,18 @@ def _kept(walk: Callable[[Expression], Found]) -> Callable[[Expression], Found]:
 @functools.lru_cache(maxsize=1 << 14)
 def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
     """The axis names in brackets, in order, each once, including those of gathers."""
-    found: dict[str, None] = {}
+    found: list[str] = []
     for entry in index:
         match entry:
             case str():
-                found[entry] = None
+                found.append(entry)
             case tuple():
-                found.update(dict.fromkeys(entry))
+                found += entry
             case Parts(entries):
-                found.update(dict.fromkeys(axes_of_index(entries)))
+                found += axes_of_index(entries)
             case Ref() | Contraction() | Call():
-                found.update(dict.fromkeys(free_axes(entry)))
-    return tuple(found)
+                found += free_axes(entry)
+    return tuple(dict.fromkeys(found))
 
 
 _AXES = (str, int, tuple)
@@ -284,31 +286,24 @@ def parts_of(expression: Expression) -> Sequence[Expression]:
 
 def _told_in(index: tuple[Index | Parts, ...]) -> Sequence[Expression]:
     """The expressions of positions in brackets."""
-    told: Sequence[Expression] = ()
-    for entry in index:
-        if not isinstance(entry, _AXES):
-            told = [
-                *told,
-                *filter(is_computed_index, entry.entries if isinstance(entry, Parts) else (entry,)),
-            ]
-    return told
+    if all(isinstance(entry, _AXES) for entry in index):
+        return ()
+    entries = (each for entry in index for each in (entry.entries if isinstance(entry, Parts) else (entry,)))
+    return [*filter(is_computed_index, entries)]
 
 
-def _with_told(index: tuple[Index, ...], told: Iterator[Expression]) -> tuple[Index, ...]:
-    """The entries of brackets with their expressions of positions replaced, in order."""
+def _with_told(index: tuple[Any, ...], told: Iterator[Expression]) -> tuple[Any, ...]:
+    """The entries of brackets with their expressions of positions replaced, in order; numbers become integers."""
     entries: list[Any] = []
     for entry in index:
         if isinstance(entry, Parts):
-            entries.append(Parts(_with_told(entry.entries, told)))
-        else:
-            entries.append(_entry(next(told)) if is_computed_index(entry) else entry)
+            entry = Parts(_with_told(entry.entries, told))
+        elif is_computed_index(entry):
+            new = next(told)
+            is_number = isinstance(new, Literal) and isinstance(new.value, int) and new.value >= 0
+            entry = new.value if is_number else new  # type: ignore[union-attr]
+        entries.append(entry)
     return tuple(entries)
-
-
-def _entry(told: Expression) -> Any:
-    """An expression of positions as an entry of brackets, where a literal integer becomes a plain integer."""
-    is_number = isinstance(told, Literal) and isinstance(told.value, int) and told.value >= 0
-    return told.value if is_number else told  # type: ignore[union-attr]
 
 
 def references(expression: Expression) -> Iterator[Ref]:
@@ -342,102 +337,76 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     It is the same object if `change` returns each part itself: most rewrites leave most parts unchanged.
     """
     parts = parts_of(expression)
-    if not parts:
-        return expression
     changed = [change(part) for part in parts]
     if all(map(operator.is_, parts, changed)):
         return expression
     rest = iter(changed)
-    if isinstance(expression, Ref):
-        return Ref(expression.name, _with_told(expression.index, rest), expression.place)
-    if isinstance(expression, Contraction):
-        return Contraction(tuple(changed), expression.summed, expression.place)
-    assert isinstance(expression, Call)
-    arguments = tuple(itertools.islice(rest, len(expression.arguments)))
-    told = tuple((name, tuple(itertools.islice(rest, len(values)))) for name, values in expression.options)
-    return Call(expression.function, arguments, expression.axes, told, expression.place)
+    match expression:
+        case Ref(name, index, place):
+            return Ref(name, _with_told(index, rest), place)
+        case Contraction(_, summed, place):
+            return Contraction(tuple(changed), summed, place)
+        case Call(function, arguments, axes, options, place):
+            arguments = tuple(itertools.islice(rest, len(arguments)))
+            told = tuple((name, tuple(itertools.islice(rest, len(values)))) for name, values in options)
+            return Call(function, arguments, axes, told, place)
+    return expression
 
 
 def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
     """The expression with axes renamed. A bound axis that would capture a new name is renamed too."""
-    if not names:
-        return expression
-    match expression:
-        case Ref(name, index, place):
-            renamed = tuple(_rename_entry(entry, names) for entry in index)
-            return expression if renamed == index else Ref(name, renamed, place)
-        case Size(axis, place):
-            return Size(names[axis], place) if axis in names else expression
-        case Contraction(_, summed) if summed:
-            expression, inner = _avoid_capture(expression, frozenset(summed), names)
-            assert isinstance(expression, Contraction)
-            return transform(expression, lambda part: rename(part, inner))
-        case Call() if bound_axes(expression):
-            expression, inner = _avoid_capture(expression, bound_axes(expression), names)
-            return transform(expression, lambda part: rename(part, inner))
-        case Call(_, _, axes):
-            changed = transform(expression, lambda part: rename(part, names))
-            assert isinstance(changed, Call)
-            moved = option_axes(changed)
-            if not moved and not any(axis in names for axis in axes):
-                return changed
-            told = tuple(
-                (names.get(each, each) if each in moved else each, values) for each, values in changed.options
-            )
-            return replace(changed, axes=tuple(names.get(axis, axis) for axis in axes), options=told)
-        case _:
-            return transform(expression, lambda part: rename(part, names))
+    bound = bound_axes(expression) if isinstance(expression, Contraction | Call) else frozenset[str]()
+    if bound:
+        names = {old: new for old, new in names.items() if old not in bound}
+        arriving = {names[axis] for axis in free_axes(expression) if axis in names}
+        for axis in sorted(bound & arriving):
+            apart = fresh(axis, {*occurring(expression), *names, *names.values()})
+            expression = relabel(expression, {axis: apart})
+    return _renamed(expression, names, rename) if names else expression
 
 
 def relabel(expression: Expression, names: Mapping[str, str]) -> Expression:
     """The expression with axes renamed everywhere, bound ones too. The new names must occur nowhere in it."""
-    changed = transform(expression, lambda part: relabel(part, names))
+    return _renamed(expression, names, relabel)
+
+
+def _renamed(
+    expression: Expression,
+    names: Mapping[str, str],
+    inside: Callable[[Expression, Mapping[str, str]], Expression],
+) -> Expression:
+    """The expression with the axes renamed that it names itself, and its parts by `inside`."""
+
+    def new(axes: Iterable[str]) -> tuple[str, ...]:
+        return tuple(names.get(axis, axis) for axis in axes)
+
+    changed = transform(expression, lambda part: inside(part, names))
     match changed:
-        case Ref(_, index):
-            return replace(changed, index=tuple(_rename_entry(entry, names) for entry in index))
-        case Size(axis):
-            return replace(changed, axis=names.get(axis, axis))
-        case Contraction(_, summed):
-            return replace(changed, summed=tuple(names.get(axis, axis) for axis in summed))
-        case Call(_, _, axes, options):
+        case Ref(name, index, place):
+            renamed = renamed_index(index, names)
+            return changed if renamed == index else Ref(name, renamed, place)
+        case Size(axis, place) if axis in names:
+            return Size(names[axis], place)
+        case Contraction(factors, summed, place) if summed:
+            return Contraction(factors, tuple(sorted(new(summed))), place)
+        case Call(axes=axes, options=options):
             moved = option_axes(changed)
-            told = tuple(
-                (names.get(each, each) if each in moved else each, values) for each, values in options
-            )
-            return replace(changed, axes=tuple(names.get(axis, axis) for axis in axes), options=told)
+            if not names.keys().isdisjoint((*axes, *moved)):
+                told = tuple((names.get(each, each) if each in moved else each, by) for each, by in options)
+                return replace(changed, axes=new(axes), options=told)
     return changed
 
 
-def _rename_entry(entry: Index, names: Mapping[str, str]) -> Index:
-    match entry:
-        case str():
-            return names.get(entry, entry)
-        case tuple():
-            return tuple(names.get(axis, axis) for axis in entry)
-        case Ref() | Contraction() | Call():
-            return rename(entry, names)  # type: ignore[return-value]
-        case _:
-            return entry
-
-
-def _avoid_capture(
-    expression: Expression, bound: frozenset[str], names: Mapping[str, str]
-) -> tuple[Expression, dict[str, str]]:
-    """Renames bound axes that collide with a new name; also returns the names to apply inside."""
-    outer = {old: new for old, new in names.items() if old not in bound}
-    arriving = {outer[axis] for axis in free_axes(expression) if axis in outer}
-    taken = {*occurring(expression), *outer.values(), *outer}
-    inner = dict(outer)
-    for axis in sorted(bound & arriving):
-        inner[axis] = fresh(axis, taken)
-        taken.add(inner[axis])
-    match expression:
-        case Contraction(_, summed):
-            return replace(expression, summed=tuple(sorted(inner.get(axis, axis) for axis in summed))), inner
-        case Call(_, _, axes):
-            return replace(expression, axes=tuple(inner.get(axis, axis) for axis in axes)), inner
-        case _:
-            return expression, inner
+def renamed_index(index: tuple[Any, ...], names: Mapping[str, str]) -> tuple[Any, ...]:
+    """The entries of brackets with axes and the parts of composites renamed; computed positions stay as they are."""
+    return tuple(
+        tuple(names.get(axis, axis) for axis in entry)
+        if isinstance(entry, tuple)
+        else names.get(entry, entry)
+        if isinstance(entry, str)
+        else entry
+        for entry in index
+    )
 
 
 def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expression:
@@ -476,15 +445,19 @@ def check_numbers(
     for part in (expression,) if is_scalar(expression) else parts_of(expression):
         if not is_scalar(part):
             check_numbers(part, size)
-        elif isinstance(expression, Contraction) and _divides_by_a_size(part):
-            scalar_value(part.arguments[0], size)  # type: ignore[union-attr]
+        elif (
+            isinstance(expression, Contraction)
+            and (below := divisor_of(part))
+            and any(isinstance(each, Size) for each in subexpressions(below))
+        ):
+            scalar_value(below, size)
         else:
             scalar_value(part, size)
 
 
-def _divides_by_a_size(factor: Expression) -> bool:
-    divides = isinstance(factor, Call) and factor.function == "reciprocal"
-    return divides and any(isinstance(part, Size) for part in subexpressions(factor))
+def divisor_of(factor: Expression) -> Expression | None:
+    """What a factor divides by; None if it is no reciprocal."""
+    return factor.arguments[0] if isinstance(factor, Call) and factor.function == "reciprocal" else None
 
 
 def _scalar_value(
@@ -496,50 +469,27 @@ def _scalar_value(
         case Size(axis):
             return size(axis)
         case Contraction(factors, ()):
-            return _product_value(factors, size)
+            total: int | float | complex = 1
+            for factor in factors:  # a reciprocal divides: 49 / 49 is 1, but 49 · (1 / 49) is not
+                below = divisor_of(factor)
+                by = _scalar_value(factor if below is None else below, size)
+                if by is None:
+                    return None
+                total = total * by if below is None else total / by
+            return total
         case Call(function, arguments, _, options):
             values = [_scalar_value(argument, size) for argument in arguments]
             told = {name: _scalar_value(given[0], size) for name, given in options}
             compute = FUNCTIONS[function].scalar
-            if None in values or None in told.values() or compute is None:
-                return None
-            result: int | float | complex = compute(*values, **told)
-            return result
+            if compute is not None and None not in (*values, *told.values()):
+                return compute(*values, **told)  # type: ignore[no-any-return]
     return None
-
-
-def _product_value(
-    factors: tuple[Expression, ...], size: Callable[[str], int | float | None]
-) -> int | float | complex | None:
-    """The product from left to right. A reciprocal divides: 49 / 49 is 1, but 49 · (1 / 49) is not."""
-    total: int | float | complex = 1
-    for factor in factors:
-        divides = isinstance(factor, Call) and factor.function == "reciprocal"
-        value = _scalar_value(factor.arguments[0] if divides else factor, size)  # type: ignore[union-attr]
-        if value is None:
-            return None
-        total = total / value if divides else total * value
-    return total
 
 
 # ---------------------------------------------------------------------------- printing
 
-_LEVELS = {
-    "|": 1,
-    "&": 2,
-    "==": 3,
-    "!=": 3,
-    "<": 3,
-    "<=": 3,
-    ">": 3,
-    ">=": 3,
-    "+": 5,
-    "*": 6,
-    "//": 6,
-    "%": 6,
-    "-": 7,
-    "**": 8,
-}
+_COMPARISON = dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3)
+_LEVELS = {"|": 1, "&": 2, **_COMPARISON, "//": 6, "%": 6}
 _ATOM = 9
 
 
@@ -596,13 +546,10 @@ def _show(expression: Expression) -> tuple[str, int]:
             alone = FUNCTIONS[function].of_axis_alone
             brackets = f"[{','.join(axes)}]" if axes and not alone else ""
             inside = [*map(show, arguments), *(axes if alone else ())]
-            inside += [f"{name}={_show_option(values)}" for name, values in options]
+            for name, values in options:
+                shown = ", ".join(map(show, values))
+                inside.append(f"{name}={shown if len(values) == 1 else f'({shown})'}")
             return f"{function}{brackets}({', '.join(inside)})", _ATOM
-
-
-def _show_option(values: tuple[Expression, ...]) -> str:
-    shown = ", ".join(show(value) for value in values)
-    return shown if len(values) == 1 else f"({shown})"
 
 
 def _show_number(value: int | float | complex) -> tuple[str, int]:
@@ -623,13 +570,10 @@ def _show_product(factors: tuple[Expression, ...]) -> tuple[str, int]:
     rest = factors[1:] if negative else factors
     if negative and isinstance(rest[0], Literal):
         return f"-({_show_product(rest)[0]})", 7
-    opens_with_reciprocal = isinstance(rest[0], Call) and rest[0].function == "reciprocal"
-    text = _wrap(rest[0], 6 if opens_with_reciprocal and not negative else 7)
+    text = _wrap(rest[0], 6 if divisor_of(rest[0]) and not negative else 7)
     for factor in rest[1:]:
-        if isinstance(factor, Call) and factor.function == "reciprocal":
-            text += f" / {_wrap(factor.arguments[0], 7)}"
-        else:
-            text += f" * {_wrap(factor, 7)}"
+        below = divisor_of(factor)
+        text += f" * {_wrap(factor, 7)}" if below is None else f" / {_wrap(below, 7)}"
     return (f"-{text}" if negative else text), (7 if negative and len(rest) == 1 else 6)
 
 
@@ -637,23 +581,19 @@ def _show_sum(terms: tuple[Expression, ...]) -> str:
     text = _wrap(terms[0], 6)
     for term in terms[1:]:
         shown = _wrap(term, 6)
-        negative = shown.startswith("-") and _is_negative(term)  # `-a // b` is no negative term
-        text += f" - {shown[1:]}" if negative else f" + {shown}"
+        match (
+            term
+        ):  # a leading minus is a subtraction where that is parsed back to the same term, not in `-a // b`
+            case Literal(int()) | Contraction((Literal(-1), *_), ()) if shown.startswith("-"):
+                text += f" - {shown[1:]}"
+            case _:
+                text += f" + {shown}"
     return text
 
 
-def _is_negative(term: Expression) -> bool:
-    """Whether the leading minus of a term can be printed as a subtraction and parsed back to the same term."""
-    if isinstance(term, Contraction):
-        return not term.summed and term.factors[0] == Literal(-1)
-    return isinstance(term, Literal) and isinstance(term.value, int)
-
-
 def _show_infix(sign: str, arguments: tuple[Expression, ...]) -> tuple[str, int]:
-    level = _LEVELS.get(sign, 7)
     if len(arguments) == 1:
         return f"{sign}{_wrap(arguments[0], _ATOM)}", 7
-    if sign == "**":
-        return f"{_wrap(arguments[0], _ATOM)} ** {_wrap(arguments[1], _ATOM)}", 8
+    level = _LEVELS.get(sign, 8)
     left, right = (_wrap(argument, max(level + 1, 4)) for argument in arguments)
     return f"{left} {sign} {right}", level
