@@ -6,13 +6,11 @@ products and nested sums are flattened. Numbers stay as they are written.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 
 from ..errors import EquationError
 from ..ops.record import OPERANDS, Function
 from ..ops.table import FUNCTIONS
-from .equation import Equation
 from .expression import (
     Call,
     Contraction,
@@ -28,7 +26,7 @@ from .expression import (
     transform,
     without,
 )
-from .parser import parse_block
+from .parser import parse_rule, rule_of
 
 __all__ = ["CanonicalForms", "canonical_functions", "expanded", "flattened", "value_of"]
 
@@ -87,24 +85,7 @@ def expanded(call: Call, count: Expression) -> Expression:
     given |= {name: values[0] for name, values in call.options}
     given |= zip(OPERANDS, call.arguments, strict=False)
 
-    def put(part: Expression) -> Expression:
-        match part:
-            case Ref(name, ()):
-                return given[name]
-            case Contraction(factors, summed):
-                return Contraction(tuple(map(put, factors)), call.axes if summed else (), call.place)
-            case Call(function, arguments, axes):
-                return Call(function, tuple(map(put, arguments)), call.axes if axes else ())
-        return part
-
-    return put(_read(row.expansion))
-
-
-@functools.cache
-def _read(expansion: str) -> Expression:
-    (equation,) = parse_block(f"y = {expansion}")
-    assert isinstance(equation, Equation)
-    return equation.right
+    return parse_rule(row.expansion, given, call.axes)
 
 
 def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
@@ -115,7 +96,7 @@ def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
 def _made_of(row: Function) -> frozenset[str]:
     if not row.expansion:
         return frozenset((row.name,))
-    parts = subexpressions(_read(row.expansion))
+    parts = subexpressions(rule_of(row.expansion))
     return canonical_functions(part.function for part in parts if isinstance(part, Call))
 
 

@@ -34,7 +34,7 @@ def meant(*nodes: ast.AST) -> str:
     return next((MEANT[type(node)] for node in nodes if type(node) in MEANT), "")
 
 
-def called_elsewhere(name: str, axes: Sequence[str] | None = None) -> str:
+def called_elsewhere(name: str, axes: Sequence[str] = ()) -> str:
     """The hint for a function that other libraries call by this name; empty if there is none."""
     plain = name.lower().replace("_", "")
     for each in FUNCTIONS.values():

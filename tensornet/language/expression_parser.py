@@ -6,8 +6,9 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from ..errors import EquationError, Place, near, told_in
 from ..ops.table import FUNCTIONS, RESERVED, SIGNS, Function
@@ -28,12 +29,15 @@ from .expression import (
     free_axes,
     parts_of,
     product_of,
+    references,
     scalar_value,
     sum_of,
-    transform,
 )
 
-__all__ = ["Parsed", "Terms", "entries_of"]
+__all__ = ["Located", "Parsed", "Terms", "entries_of"]
+
+Located: TypeAlias = ast.expr | ast.stmt
+"""A node with a place in the text."""
 
 _SCOPED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)+")
 _COMMENT = re.compile(r"#[^\r\n]*")
@@ -78,21 +82,22 @@ class Parsed:
         except (ValueError, RecursionError, MemoryError, OverflowError) as error:
             raise EquationError(f"the equations cannot be read: {error}") from None
 
-    def place(self, node: ast.AST) -> Place:
-        number = getattr(node, "lineno", 1)
-        raw = self.masked[number - 1] if number <= len(self.masked) else ""
-        column = len(raw.encode()[: getattr(node, "col_offset", 0)].decode(errors="ignore"))
-        line = self.lines[number - 1] if number <= len(self.lines) else ""
-        end = len(raw)
-        if getattr(node, "end_lineno", number) == number:
-            end = len(raw.encode()[: getattr(node, "end_col_offset", 0)].decode(errors="ignore"))
-        return Place(line, number, column, max(1, end - column))
+    def place(self, node: Located) -> Place:
+        raw = self.masked[node.lineno - 1].encode()
+        end = node.end_col_offset if node.end_lineno == node.lineno else None
+        column, stop = (len(raw[:at].decode()) for at in (node.col_offset, end))
+        return Place(self.lines[node.lineno - 1], node.lineno, column, max(1, stop - column))
 
-    def fail(self, node: ast.AST, message: str, fix: str = "") -> EquationError:
+    def fail(self, node: Located, message: str, fix: str = "") -> EquationError:
         return EquationError(message, self.place(node), fix)
 
 
-_COMPARE: dict[type[ast.cmpop], str] = {
+_SIGNS: dict[type[ast.AST], str] = {
+    ast.Pow: "**",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -100,6 +105,9 @@ _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Gt: ">",
     ast.GtE: ">=",
 }
+"""The operators that are functions of two operands."""
+
+_CONSTANTS = {"pi": math.pi, "inf": math.inf}
 
 
 class Terms(Parsed):
@@ -113,10 +121,8 @@ class Terms(Parsed):
                 pass
             case ast.Constant(value=int() | float() | complex() as value):
                 return Literal(self.number(node, value), place)
-            case ast.Name(id="pi"):
-                return Literal(math.pi, place)
-            case ast.Name(id="inf"):
-                return Literal(math.inf, place)
+            case ast.Name(id=name) if name in _CONSTANTS:
+                return Literal(_CONSTANTS[name], place)
             case ast.Name(id=name):
                 return Ref(self.name(node, name), (), place)
             case ast.Subscript(value=ast.Name(id=name), slice=entries):
@@ -129,14 +135,14 @@ class Terms(Parsed):
                 return Call(SIGNS["~"], (self.expression(operand),), place=place)
             case ast.BinOp():
                 return self.operations(node)
-            case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARE:
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _SIGNS:
                 arguments = (self.expression(left), self.expression(right))
-                return Call(SIGNS[_COMPARE[type(operator)]], arguments, place=place)
+                return Call(SIGNS[_SIGNS[type(operator)]], arguments, place=place)
             case ast.Call():
                 return self.call(node)
         fix = "use + - * / // % **, comparisons, & | ~, and the functions of the language"
-        inside = (getattr(node, "op", node), node)
-        raise self.fail(node, "this is not part of the language", meant(*inside) or fix)
+        hint = meant(getattr(node, "op", node), node)
+        raise self.fail(node, "this is not part of the language", hint or fix)
 
     def operations(self, node: ast.expr) -> Expression:
         """A chain of operators, parsed in a loop from the left: a thousand factors need no deep recursion."""
@@ -170,16 +176,8 @@ class Terms(Parsed):
                 return _grouped(a, b, place) or product_of([a, _held(a, b, product_of)], place)
             case ast.Div():
                 return product_of([a, Call("reciprocal", (b,), place=place)], place)
-            case ast.Pow():
-                return Call(SIGNS["**"], (a, b), place=place)
-            case ast.BitAnd():
-                return Call(SIGNS["&"], (a, b), place=place)
-            case ast.BitOr():
-                return Call(SIGNS["|"], (a, b), place=place)
-            case ast.FloorDiv():
-                return Call(SIGNS["//"], (a, b), place=place)
-            case ast.Mod():
-                return Call(SIGNS["%"], (a, b), place=place)
+        if type(operator) in _SIGNS:
+            return Call(SIGNS[_SIGNS[type(operator)]], (a, b), place=place)
         fix = meant(operator) or "use + - * / // % ** & | ~"
         raise self.fail(node, "this operator is not part of the language", fix)
 
@@ -209,8 +207,8 @@ class Terms(Parsed):
                 return Parts(tuple(self.part(each) for each in entries))  # type: ignore[return-value]
             case ast.Subscript() | ast.BinOp() | ast.UnaryOp() | ast.Call():
                 return self.told(node)
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                return self.span(node, lower, upper, step)  # type: ignore[return-value]
+            case ast.Slice():
+                return self.span(node)  # type: ignore[return-value]
         raise self.not_an_index(node)
 
     def part(self, node: ast.expr) -> Index:
@@ -225,19 +223,17 @@ class Terms(Parsed):
         match self.expression(node):
             case Literal(int() as value):
                 return value
-            case Literal():
-                raise self.not_an_index(node)
-            case Ref(index=()) | Size():
+            case Literal() | Ref(index=()) | Size():
                 raise self.not_an_index(node)
             case found:
                 return found
 
-    def span(
-        self, node: ast.expr, lower: ast.expr | None, upper: ast.expr | None, step: ast.expr | None
-    ) -> Span:
+    def span(self, node: ast.Slice) -> Span:
         """A slice `start:stop:step`; each of the three may be missing."""
-        start, stop = (None if each is None else self.expression(each) for each in (lower, upper))
-        match Literal(1) if step is None else self.expression(step):
+        start, stop, step = (
+            None if each is None else self.expression(each) for each in (node.lower, node.upper, node.step)
+        )
+        match step or Literal(1):
             case Literal(int() as by) if by > 0:
                 return Span(start, stop, by, self.place(node))
         raise self.fail(node, "the step of a slice is a positive integer", "write x[::2]")
@@ -261,18 +257,18 @@ class Terms(Parsed):
         return self.fail(node, "this is not an index", fix)
 
     def call(self, node: ast.Call) -> Expression:
+        axes: tuple[str, ...] = ()
         match node.func:
             case ast.Name(id=name):
-                axes: tuple[str, ...] | None = None
+                pass
             case ast.Subscript(value=ast.Name(id=name), slice=entries):
-                index = self.index(entries)
-                if not all(isinstance(entry, str) for entry in index):
+                axes = self.index(entries)  # type: ignore[assignment]
+                if not all(isinstance(entry, str) for entry in axes):
                     raise self.fail(
                         entries, "the brackets of a function take axis names only", f"write {name}[j](…)"
                     )
-                axes = tuple(str(entry) for entry in index)
-            case ast.Attribute(attr=name):
-                raise self.no_method(node.func, name)
+            case ast.Attribute(attr=attribute):
+                name = DOT + attribute
             case _:
                 raise self.fail(node, "this cannot be called", "call a function by its name")
         if DOT in name:
@@ -284,9 +280,9 @@ class Terms(Parsed):
             raise self.fail(node.func, f"'{name}' is a kernel, which equations cannot call", fix)
         if name not in FUNCTIONS:
             hint = called_elsewhere(name, axes) or near(name, [*FUNCTIONS, "sum"])
-            if not hint and axes is None and all(isinstance(each, ast.Name) for each in node.args):
-                shown = ",".join(each.id for each in node.args if isinstance(each, ast.Name))
-                hint = f"write the axes of a tensor in square brackets, {name}[{shown}]; " if shown else ""
+            named = [each.id for each in node.args if isinstance(each, ast.Name)]
+            if not hint and named and not axes and len(named) == len(node.args):
+                hint = f"write the axes of a tensor in square brackets, {name}[{','.join(named)}]; "
             fix = "`tensornet functions` lists all, tn.register adds one of your own"
             raise self.fail(node.func, f"'{name}' is not a function", hint + fix)
         if FUNCTIONS[name].of_axis_alone:
@@ -300,13 +296,11 @@ class Terms(Parsed):
         return self.fail(node, "tensors have no methods", fix or "call a function by its name")
 
     @told_in("sums")
-    def sum(self, node: ast.Call, axes: tuple[str, ...] | None) -> Expression:
+    def sum(self, node: ast.Call, axes: tuple[str, ...]) -> Expression:
         if not axes or len(node.args) != 1 or node.keywords:
             raise self.fail(node, "a sum names its axes and one expression", "write sum[i](…)")
         inner = self.expression(node.args[0])
-        for axis in axes:
-            if axis not in free_axes(inner) and not _holds_bare_name(inner):
-                raise absent_axis(axis, "the sum", free_axes(inner), self.place(node))
+        self.check_present(node, axes, "the sum", (inner,))
         factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
         return contraction(factors, axes, self.place(node))
 
@@ -316,7 +310,7 @@ class Terms(Parsed):
                 return Call(name, (), (self.axis(axis),), place=self.place(node))
         raise self.fail(node, f"{name} takes one axis name", f"write {name}(i)")
 
-    def checked(self, node: ast.Call, name: str, axes: tuple[str, ...] | None) -> Call:
+    def checked(self, node: ast.Call, name: str, axes: tuple[str, ...]) -> Call:
         """A call, checked: its axes, arity and keywords match the record of the function."""
         function = FUNCTIONS[name]
         if function.takes_axes and not axes:
@@ -334,9 +328,9 @@ class Terms(Parsed):
             fix = f"write {function.form}"
             raise self.fail(node, f"{name} takes {count} argument(s), not {len(node.args)}", fix)
         arguments = tuple(self.expression(argument) for argument in node.args)
-        if function.takes_one_axis and len(axes or ()) != 1:
+        if function.takes_one_axis and len(axes) != 1:
             raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
-        if function.axes == "exchanged" and len(set(axes or ())) != 2:
+        if function.axes == "exchanged" and len(set(axes)) != 2:
             raise self.fail(
                 node,
                 f"{name} takes two axes in brackets: the one that it runs over, and the new one",
@@ -347,11 +341,17 @@ class Terms(Parsed):
                 node, f"{name} needs an axis as a keyword", f"write {name}(x, i={_example(function)})"
             )
         options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
-        over = function.runs_over(axes or ())
-        missing = [axis for axis in over if not any(axis in free_axes(a) for a in arguments)]
-        if missing and not any(_holds_bare_name(argument) for argument in arguments):
-            raise absent_axis(missing[0], name, _axes_of(arguments), self.place(node))
-        return Call(name, arguments, axes or (), options, self.place(node))
+        self.check_present(node, function.runs_over(axes), name, arguments)
+        return Call(name, arguments, axes, options, self.place(node))
+
+    def check_present(
+        self, node: ast.Call, axes: Iterable[str], where: str, arguments: Sequence[Expression]
+    ) -> None:
+        """Raises an error for an axis that a function runs over, and that no argument has."""
+        known = dict.fromkeys(axis for argument in arguments for axis in free_axes(argument))
+        for axis in axes:
+            if axis not in known and not _holds_bare_name(*arguments):
+                raise absent_axis(axis, where, known, self.place(node))
 
     def option(
         self, node: ast.Call, function: Function, keyword: ast.keyword
@@ -373,12 +373,12 @@ class Terms(Parsed):
                 raise self.fail(value, message, f"write {axis}={_example(function)}")
             values = value.elts
         amounts = tuple(self.expression(each) for each in values)
-        if any(map(_is_fraction, amounts)):
+        if any(isinstance(each, Literal) and not isinstance(each.value, int) for each in amounts):
             raise self.fail(value, "an amount of positions must be a whole number", "use an integer")
         return amounts
 
     @told_in("names")
-    def name(self, node: ast.AST, name: str) -> str:
+    def name(self, node: Located, name: str) -> str:
         name = name.replace(DOT, ".")
         if name in FUNCTIONS or name in RESERVED:
             raise self.fail(node, f"'{name}' belongs to the language", "choose another name")
@@ -437,22 +437,6 @@ def _negative(expression: Expression, place: Place) -> Expression:
     return product_of([Literal(-1, place), expression], place)
 
 
-def _is_fraction(expression: Expression) -> bool:
-    return isinstance(expression, Literal) and not isinstance(expression.value, int)
-
-
-def _axes_of(arguments: Iterable[Expression]) -> Iterable[str]:
-    return (axis for argument in arguments for axis in free_axes(argument))
-
-
-def _holds_bare_name(expression: Expression) -> bool:
+def _holds_bare_name(*expressions: Expression) -> bool:
     """Whether some tensor is named without axes, so that its axes are not known yet."""
-    found = isinstance(expression, Ref) and not expression.index
-
-    def look(part: Expression) -> Expression:
-        nonlocal found
-        found = found or _holds_bare_name(part)
-        return part
-
-    transform(expression, look)
-    return found
+    return any(not ref.index for each in expressions for ref in references(each))

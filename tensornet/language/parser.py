@@ -25,21 +25,21 @@ import functools
 import operator
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, Place, near, told_in
 from ..sizes import DOT, FUNCTIONS_OF_SIZES, LARGEST, as_size, floored, power_of, quotient, symbol
 from .equation import Calling, Declaration, Definition, Equation, Statement, locate
-from .expression import Call, Contraction, Expression, Literal, Ref, contraction, transform
+from .expression import Call, Contraction, Expression, Literal, Ref, axes_of_index, contraction, transform
 from .expression_parser import Terms, entries_of
 from .grammar import STARTS
 from .index_forms import written_out
 from .recurrences import Start, called_along, recurring
 from .scatter import Addition, together
 
-__all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes"]
+__all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes", "rule_of"]
 
 _OF_RULES = "j"
 """The name that rules in records use for the axes of a call."""
@@ -87,7 +87,8 @@ def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...
 
 
 @functools.lru_cache
-def _parse_rule(text: str) -> Expression:
+def rule_of(text: str) -> Expression:
+    """A rule of a function's record, with the names that it uses."""
     match _Reader(f"rule = {text}").statements():
         case (Equation(right=right),):
             return right
@@ -118,7 +119,7 @@ def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str]
                 return Call(function, tuple(map(visit, arguments)), tuple(axes) if over else (), told)
         return transform(part, visit)
 
-    return visit(_parse_rule(text))
+    return visit(rule_of(text))
 
 
 @told_in("sizes")
@@ -194,59 +195,42 @@ class _Reader(Terms):
         raise self.fail(node, "this line is not an equation", "write `name[axes] = expression`")
 
     @told_in("blocks")
-    def inputs(self, node: ast.AST, arguments: ast.arguments) -> tuple[str, ...]:
+    def inputs(self, node: ast.stmt, arguments: ast.arguments) -> tuple[str, ...]:
         """The inputs of a block, which are plain names."""
-        plain = all(each.annotation is None for each in arguments.args)
-        others = (
-            arguments.posonlyargs,
-            arguments.kwonlyargs,
-            arguments.vararg,
-            arguments.kwarg,
-            arguments.defaults,
-        )
-        if any(others) or not plain:
+        names = [each.arg for each in arguments.args]
+        if ast.unparse(arguments) != ", ".join(names):
             raise self.fail(node, "a block takes names of tensors", "write `def name(x, y):`")
-        return tuple(self.name(node, each.arg) for each in arguments.args)
+        return tuple(self.name(node, each) for each in names)
 
     @told_in("blocks")
     def calling(self, target: ast.expr, block: str, call: ast.Call, taken: set[str]) -> list[Statement]:
         """`y, z = block(x, scope="name")`."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
-        scope = ""
         match call.keywords:
             case []:
-                pass
+                scope = ""
             case [ast.keyword(arg="scope", value=ast.Constant(value=str(text)))]:
                 scope = text.replace(DOT, ".")
             case _:
                 raise self.fail(
                     call, "a call takes tensors and a scope", 'write `y = block(x, scope="name")`'
                 )
+        results, read = (tuple(map(self.tensor, each)) for each in (targets, call.args))
         if any(isinstance(each, ast.Subscript) for each in (*targets, *call.args)):
-            results, read = (tuple(map(self.bracketed, each)) for each in (targets, call.args))
             return [*called_along(results, block, read, scope, self.place(target), taken)]
-        names, operands = (tuple(map(self.tensor, each)) for each in (targets, call.args))
+        names, operands = (tuple(ref.name for ref in each) for each in (results, read))
         return [Calling(names, block, operands, scope, place=self.place(target))]
 
-    def bracketed(self, node: ast.expr) -> Ref:
-        """A tensor as a bare name, or with brackets."""
-        found = self.expression(node) if isinstance(node, ast.Subscript) else Ref(self.tensor(node), ())
+    def tensor(self, node: ast.expr) -> Ref:
+        """A result or an operand of a call: a bare name, or with brackets."""
+        found = self.expression(node) if isinstance(node, ast.Name | ast.Subscript) else None
         if not isinstance(found, Ref):
-            raise self.fail(
-                node,
-                "the arguments of a block call must be tensors",
-                "compute it in a line of its own, and pass its name",
-            )
-        return replace(found, place=self.place(node))
-
-    def tensor(self, node: ast.expr) -> str:
-        if not isinstance(node, ast.Name):
             raise self.fail(
                 node,
                 "a block call takes and returns names of tensors",
                 "compute it in a line of its own, and pass its name",
             )
-        return self.name(node, node.id)
+        return found
 
     def equation(self, target: ast.expr, value: ast.expr) -> Equation:
         name, index = self.target(target)
@@ -261,9 +245,8 @@ class _Reader(Terms):
 
     def check_left(self, left: Sequence[str | tuple[str, ...]], target: ast.expr) -> None:
         """Raises an error for an axis that is on the left side more than once."""
-        axes = [axis for entry in left for axis in ([entry] if isinstance(entry, str) else entry)]
-        for axis in axes:
-            if axes.count(axis) > 1:
+        for axis, count in Counter(axis for entry in left for axis in axes_of_index((entry,))).items():
+            if count > 1:
                 fix = "give each axis of a result a name of its own"
                 place = locate(self.place(target), axis)
                 raise EquationError(f"axis '{axis}' is on the left twice", place, fix)

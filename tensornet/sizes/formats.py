@@ -5,14 +5,12 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError
 from .polynomial import (
     FUNCTIONS_OF_SIZES,
     LARGEST,
-    LARGEST_POWER,
     Atom,
     Positive,
     Size,
@@ -137,21 +135,20 @@ def _read_term(value: Any) -> Any:
 
 def _read_factor(value: Any) -> Any:
     match value:
-        case [atom, int(power)] if 0 < abs(power) <= LARGEST_POWER:
-            match atom:
-                case str():
-                    found = read_parts(atom)
-                case {"floor": inner, **more} if not more:
-                    found = floored(read_parts(inner))
-                case {"positive": inner, **more} if not more:
-                    found = positive_part(read_parts(inner))
-                case {"divisor": inner, **more} if not more:
-                    found = read_parts(inner)
-                case _:
-                    raise ValueError(repr(atom))
-            if (raised := power_of(found, power)) is not None:
-                return raised
-    raise ValueError(repr(value))
+        case [str(atom), int(power)]:
+            found = read_parts(atom)
+        case [{"floor": inner, **more}, int(power)] if not more:
+            found = floored(read_parts(inner))
+        case [{"positive": inner, **more}, int(power)] if not more:
+            found = positive_part(read_parts(inner))
+        case [{"divisor": inner, **more}, int(power)] if not more:
+            found = read_parts(inner)
+        case _:
+            raise ValueError(repr(value))
+    raised = power_of(found, power) if power else None
+    if raised is None:
+        raise ValueError(repr(value))
+    return raised
 
 
 # ---------------------------------------------------------------------------- what users give and see
@@ -169,9 +166,8 @@ def as_size(value: Any, name: str) -> Any:
     if sympy is not None and isinstance(value, sympy.Expr) and not value.is_number:
         return of_sympy(value, name)
     is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
-    is_integer = sympy is not None and isinstance(value, sympy.Integer)
     try:
-        size = 0 if is_truth else operator.index(int(value) if is_integer else value)
+        size = 0 if is_truth else operator.index(value)
     except TypeError:
         size = 0
     if not 1 <= size <= LARGEST:
@@ -190,36 +186,29 @@ def of_sympy(formula: Expr, name: str = "an axis") -> Any:
     Raises:
         ShapeError: it contains something that sizes do not support.
     """
-    found = _of_part(formula, name)
-    if isinstance(found, Size | int | Fraction):
-        return found
-    raise ShapeError(
-        f"the size of '{name}' is {formula}, and sizes have no {found}",
-        fix="use integers, symbols, + - * /, whole powers, floor, ceiling, Max and Min",
-    )
-
-
-def _of_part(part: Any, name: str) -> Any:
-    """A part of a formula as a size; what sizes do not support is returned unchanged."""
     import sympy
 
-    match part:
-        case sympy.Symbol() if is_name(part.name):
-            return symbol(part.name)
-        case sympy.Symbol():
-            message = f"the size of '{name}' holds the symbol {part.name!r}"
-            raise ShapeError(message, fix="call symbols by plain names, such as D")
-        case sympy.Rational():
-            return quotient(int(part.p), int(part.q))
-        case sympy.Pow() if isinstance(part.exp, sympy.Integer):
-            base = _of_part(part.base, name)
-            found = power_of(base, int(part.exp)) if isinstance(base, Size | int | Fraction) else base
-            return part if found is None else found
-        case sympy.Add() | sympy.Mul() | sympy.floor() | sympy.ceiling() | sympy.Max() | sympy.Min():
-            sizes = [_of_part(each, name) for each in part.args]
-            strange = next((each for each in sizes if not isinstance(each, Size | int | Fraction)), None)
-            return _MADE_OF[type(part).__name__](*sizes) if strange is None else strange
-    return part
+    def of(part: Any) -> Any:
+        match part:
+            case sympy.Symbol() if is_name(part.name):
+                return symbol(part.name)
+            case sympy.Symbol():
+                message = f"the size of '{name}' holds the symbol {part.name!r}"
+                raise ShapeError(message, fix="call symbols by plain names, such as D")
+            case sympy.Rational():
+                return quotient(int(part.p), int(part.q))
+            case sympy.Pow() if isinstance(part.exp, sympy.Integer):
+                found = power_of(of(part.base), int(part.exp))
+                if found is not None:
+                    return found
+            case sympy.Add() | sympy.Mul() | sympy.floor() | sympy.ceiling() | sympy.Max() | sympy.Min():
+                return _MADE_OF[type(part).__name__](*map(of, part.args))
+        raise ShapeError(
+            f"the size of '{name}' is {formula}, and sizes have no {part}",
+            fix="use integers, symbols, + - * /, whole powers, floor, ceiling, Max and Min",
+        )
+
+    return of(formula)
 
 
 _MADE_OF = {**FUNCTIONS_OF_SIZES, "Add": lambda *sizes: total(sizes), "Mul": lambda *sizes: product(sizes)}
