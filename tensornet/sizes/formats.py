@@ -143,6 +143,8 @@ def _read_factor(value: Any) -> Any:
             found = positive_part(read_parts(inner))
         case [{"divisor": inner, **more}, int(power)] if not more:
             found = read_parts(inner)
+        case [atom, int(power)]:
+            raise ValueError(repr(atom))
         case _:
             raise ValueError(repr(value))
     raised = power_of(found, power) if power else None
