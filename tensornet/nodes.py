@@ -93,7 +93,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Parts:
-    """A composite with positions among its parts, as parsed. `index_forms` expands it."""
+    """A composite with positions among its parts, as parsed. `desugaring` expands it."""
 
     entries: tuple[Index, ...]
 

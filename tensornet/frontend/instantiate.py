@@ -10,9 +10,9 @@ from typing import Any
 from ..graph.graph import Apply, Graph, of_tensors_named
 from ..graph.shape_inference import Axis, Dim, resized, size_names_of
 from ..graph.unify import Unifier
+from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import ELLIPSIS, fresh, sized_by_name
-from ..language.index_forms import expand_ellipsis, expand_index
 from ..language.parser import read_sizes
 from ..sizes import put_in, size_names, symbol
 

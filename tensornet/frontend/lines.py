@@ -10,6 +10,7 @@ from ..errors import EquationError, ShapeError, told_in
 from ..graph.recurrences import early
 from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, index_of, scope_of
 from ..graph.slices import axes_windowed, cropped, cut_to_window, in_order, not_whole, read_in, reading
+from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.equation import Equation, Opening, resolve
 from ..language.expression import (
     ELLIPSIS,
@@ -27,7 +28,6 @@ from ..language.expression import (
     show_index,
     transform,
 )
-from ..language.index_forms import expand_ellipsis, expand_index
 from ..sizes import symbol
 from .context import Known, Text, remade_in
 

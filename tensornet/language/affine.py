@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 from ..ops.protocols import Reached
@@ -68,14 +69,16 @@ def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
             return [(axis, ONE)]
         case Call("add", arguments):
             found = [_terms(each) for each in arguments]
-            return None if None in found else [term for each in found if each is not None for term in each]
+            return None if None in found else [*itertools.chain(*filter(None, found))]
         case Contraction(factors, ()):
             numbers = [each for each in factors if is_scalar(each)]
             others = [each for each in factors if not is_scalar(each)]
             inner = _terms(others[0]) if len(others) == 1 else None
-            if inner is None:
-                return None
-            return [(axis, _product([*numbers, step])) for axis, step in inner]
+            if inner is not None:
+                steps = ([each for each in (*numbers, step) if each != ONE] for _, step in inner)
+                return [
+                    (axis, product_of(each or [ONE])) for (axis, _), each in zip(inner, steps, strict=True)
+                ]
     return None
 
 
@@ -101,10 +104,6 @@ def reached(expression: Expression) -> Reached:
     assert found is not None
     (one, by), (other, apart), *_ = *((axis, scalar_value(step)) for axis, step in found.steps), ("", 1)
     return (one, by), (other, apart), scalar_value(found.offset)  # type: ignore[return-value]
-
-
-def _product(factors: list[Expression]) -> Expression:
-    return product_of([each for each in factors if each != ONE] or [ONE])
 
 
 def ones_at(told: Expression, axis: str) -> Call:

@@ -18,6 +18,7 @@ from .expression import (
     Literal,
     Ref,
     contraction,
+    is_random,
     is_scalar,
     occurring,
     scalar_value,
@@ -140,10 +141,10 @@ def _power(base: Expression, exponent: float) -> Expression:
 def _product(product: Contraction) -> Expression:
     """A product, flattened, with equal factors collected into powers."""
     factors, summed = flattened(product)
-    exponents = dict[tuple[Expression, object], float]()
+    exponents = dict[tuple[Expression, object], float]()  # numbers and random draws stay apart
     for place, factor in enumerate(factors):
         base, exponent = _base(factor)
-        key = base, place if _stands_alone(base) else exponent > 0
+        key = base, place if is_scalar(base) or is_random(base) else exponent > 0
         exponents[key] = exponents.get(key, 0) + exponent
     if len(exponents) < len(factors):
         factors = tuple(_power(base, exponent) for (base, _), exponent in exponents.items())
@@ -169,9 +170,3 @@ def _base(factor: Expression) -> tuple[Expression, float]:
         case Call("power", (base, Literal(int() | float() as exponent))):
             return base, exponent
     return factor, 1
-
-
-def _stands_alone(factor: Expression) -> bool:
-    """Whether a factor is never collected with an equal one: it is a number, or contains a random draw."""
-    calls = (part for part in subexpressions(factor) if isinstance(part, Call))
-    return is_scalar(factor) or any(FUNCTIONS[call.function].random for call in calls)

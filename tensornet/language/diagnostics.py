@@ -66,23 +66,19 @@ def absent_axis(
 _WORD = re.compile(r"[^\W\d_]+")
 
 
-def misplaced(expression: Expression, names: Collection[str]) -> Iterator[tuple[Ref, str]]:
+def misplaced(expression: Expression, names: Collection[str], why: str = "") -> Iterator[tuple[Ref, str]]:
     """The reads of these names where a trainable number makes no sense, each with the reason.
 
     Either no gradient reaches it, in a condition, a comparison or a rounding. Or it is a size, under a root or
     among positions.
     """
-    return _misplaced(expression, names, "")
-
-
-def _misplaced(expression: Expression, names: Collection[str], why: str) -> Iterator[tuple[Ref, str]]:
     if isinstance(expression, Ref) and not expression.index:
         if why and expression.name in names:
             yield expression, why
         return
     reasons = itertools.chain(_reasons(expression, why), itertools.repeat(""))
     for part, reason in zip(parts_of(expression), reasons, strict=False):
-        yield from _misplaced(part, names, reason)
+        yield from misplaced(part, names, reason)
 
 
 def _reasons(whole: Expression, why: str) -> list[str]:
@@ -115,13 +111,10 @@ def _is_position(term: Expression) -> bool:
 
 def slip_of(name: str, known: Collection[str]) -> str | None:
     """The known name that this one misspells in one word. Other digits or other short words are no misspelling."""
-    parts = _WORD.split(name)
-    words = _WORD.findall(name)
     for other in known:
-        theirs = _WORD.findall(other)
-        if len(words) != len(theirs) or parts != _WORD.split(other):
-            continue
-        apart = [pair for pair in zip(words, theirs, strict=True) if pair[0] != pair[1]]
-        if len(apart) == 1 and min(map(len, apart[0])) > 3 and nearest(apart[0][0], [apart[0][1]]):
-            return other
+        if _WORD.split(name) == _WORD.split(other):
+            pairs = zip(_WORD.findall(name), _WORD.findall(other), strict=True)
+            match [(mine, their) for mine, their in pairs if mine != their]:
+                case [(mine, their)] if min(len(mine), len(their)) > 3 and nearest(mine, [their]):
+                    return other
     return None

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from ..ops.table import FUNCTIONS
 from .equation import Equation
-from .expression import Call, Contraction, Expression, Literal, Ref, Size, show, show_index
+from .expression import Call, Contraction, Expression, Literal, Ref, Size, divisor_of, show, show_index
 
-__all__ = ["aligned", "heading", "latex_of", "row", "row_of_call"]
+__all__ = ["aligned", "heading", "row", "row_of_call"]
 
 SIGNS = {
     "==": "=",
@@ -34,8 +34,16 @@ def aligned(rows: Iterable[str]) -> str:
 
 
 def row(equation: Equation) -> str:
-    """An equation as a row of `aligned`."""
-    return _equation(equation, " &= ")
+    """An equation as a row of `aligned`.
+
+    Example:
+        >>> from tensornet.language.parser import parse_block
+        >>> from tensornet.language.equation import einstein
+        >>> (line,) = parse_block("y[b,o] = x[b,i] * W1[o,i] / sqrt(2)")
+        >>> print(row(einstein(line)))
+        y_{b o} &= \\sum_{i} \\frac{x_{b i} \\, W1_{o i}}{\\sqrt{2}}
+    """
+    return f"{_tensor(equation.name, show_index(equation.left))} &= {_written(equation.right)[0]}"
 
 
 def row_of_call(results: Iterable[str], function: str, operands: Iterable[str]) -> str:
@@ -54,24 +62,6 @@ def _function(name: str, operands: Iterable[str]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(_tensor(name, "") for name in names)
-
-
-def latex_of(equation: Equation) -> str:
-    """One equation.
-
-    Example:
-        >>> from tensornet.language.parser import parse_block
-        >>> from tensornet.language.equation import einstein
-        >>> (line,) = parse_block("y[b,o] = x[b,i] * W1[o,i] / sqrt(2)")
-        >>> print(latex_of(einstein(line)))
-        y_{b o} = \\sum_{i} \\frac{x_{b i} \\, W1_{o i}}{\\sqrt{2}}
-    """
-    return _equation(equation, " = ")
-
-
-def _equation(equation: Equation, sign: str) -> str:
-    left = _tensor(equation.name, show_index(equation.left))
-    return f"{left}{sign}{_written(equation.right)[0]}"
 
 
 def _tensor(name: str, index: str) -> str:
@@ -139,16 +129,12 @@ def _bound(expression: Expression, level: int) -> str:
 def _product(factors: Sequence[Expression]) -> str:
     """A product; it is one fraction if a factor is a reciprocal."""
     sign, rest = ("-", factors[1:]) if factors[0] == Literal(-1) and len(factors) > 1 else ("", factors)
-    below = [each.arguments[0] for each in rest if _divides(each)]  # type: ignore[union-attr]
-    above = [each for each in rest if not _divides(each)]
+    below = [divisor for each in rest if (divisor := divisor_of(each))]
+    above = [each for each in rest if not divisor_of(each)]
     if not below:
         return sign + _times(above)
     inside = (_written(each[0])[0] if len(each) == 1 else _times(each) for each in (above, below))
     return rf"{sign}\frac{{{next(inside) or 1}}}{{{next(inside)}}}"
-
-
-def _divides(factor: Expression) -> bool:
-    return isinstance(factor, Call) and factor.function == "reciprocal"
 
 
 def _times(factors: Sequence[Expression]) -> str:

@@ -2,7 +2,7 @@
 
 block       := { equation | addition | declaration | definition | call }  one a line
 equation    := name[left] = expression                         y[b, (p, q)] = …
-addition    := name[left] += expression                        y[b, e[b,t]] += …, see `scatter`
+addition    := name[left] += expression                        y[b, e[b,t]] += …, see `desugaring`
 start       := name[…, -1, …] = expression                     h[b, -1, o] = …, before the first position
              | name[…, +1, …] = expression                      after the last, if read at t+1
 declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
@@ -31,13 +31,12 @@ from typing import Any
 
 from ..errors import EquationError, Place, near, told_in
 from ..sizes import DOT, FUNCTIONS_OF_SIZES, LARGEST, as_size, floored, power_of, quotient, symbol
+from .desugaring import Addition, together, written_out
 from .equation import Calling, Declaration, Definition, Equation, Statement, locate
 from .expression import Call, Contraction, Expression, Literal, Ref, axes_of_index, contraction, transform
 from .expression_parser import Terms, entries_of
 from .grammar import STARTS
-from .index_forms import written_out
 from .recurrences import Start, called_along, recurring
-from .scatter import Addition, together
 
 __all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes", "rule_of"]
 

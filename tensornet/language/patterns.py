@@ -29,7 +29,7 @@ from .expression import (
     references,
     subexpressions,
 )
-from .parser import parse_block
+from .parser import parse_block, rule_of
 
 __all__ = ["Pattern", "groups_of", "pattern_of", "sized"]
 
@@ -115,7 +115,7 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
             equation.place,
             "write one axis for both: it matches any number of axes",
         )
-    read = tuple(_equation(f"y = {each}").right for each in meaning.operands) or tuple(dict.fromkeys(tensors))
+    read = tuple(map(rule_of, meaning.operands)) or tuple(dict.fromkeys(tensors))
     left = axes_of_index(equation.left)
     axes = meaning.axes or tuple(axis for axis in holders if axis not in left)
     partial = {ref.name: axes_of_index(ref.index) for ref in tensors if ref.name in meaning.partial}
@@ -129,18 +129,14 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
 
 def _functions(form: Expression) -> frozenset[str]:
     """The functions of tensors in a canonical form; `power` only if some power is no product of equal factors."""
-    parts = [*subexpressions(form)]
-    called = {part.function for part in parts if isinstance(part, Call) and not is_scalar(part)}
-    return frozenset(called if any(map(_is_root, parts)) else called - {"power"})
-
-
-def _is_root(part: Expression) -> bool:
-    """Whether a part is a power that is no product of equal factors."""
-    match part:
-        case Call("power", (_, exponent)):
-            value = value_of(exponent)
-            return not (isinstance(value, int) and value > 0)
-    return False
+    called, roots = set[str](), False
+    for part in subexpressions(form):
+        if isinstance(part, Call) and not is_scalar(part):
+            called.add(part.function)
+        if isinstance(part, Call) and part.function == "power":
+            value = value_of(part.arguments[1])
+            roots = roots or not (isinstance(value, int) and value > 0)
+    return frozenset(called if roots else called - {"power"})
 
 
 def sized(axis: str) -> str:

@@ -1,30 +1,35 @@
-"""Scatter statements: `y[b,e[b,t],c] += x[b,t,c]`, with the line that initialises them.
+"""Desugaring: scatter statements and composites with fixed parts, rewritten to plain equations; `...` written out.
 
     y[b,v,c] = 0
     y[b,e[b,t],c] += x[b,t,c] * w[b,t]    is    y[b,v,c] = onehot[v](e[b,t], inside=1) * x[b,t,c] * w[b,t]
 
-A tensor in brackets gives positions, and so does `2*p + u` or `0`. The line that initialises the tensor names the
-axis. The size of that axis comes from `v=16`, or from another tensor that has it. It is an error if a tensor gives a
-position outside of the axis. If axes alone give it, as in windows, it is dropped. A position that is given twice is
-added to twice.
+    y[b,f] = s[b,(0,f)]    is    s_parts[b,i,f] = s[b,(i,f)];  y[b,f] = s_parts[b,0,f]
+
+A tensor in brackets of a scatter gives positions, and so does `2*p + u` or `0`. The line that initialises the tensor
+names the axis. The size of that axis comes from `v=16`, or from another tensor that has it. It is an error if a tensor
+gives a position outside of the axis. If axes alone give it, as in windows, it is dropped. A position that is given
+twice is added to twice.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import EquationError, told_in
 from ..ops.structure import INDEX, REPEAT
+from ..sizes import size_names
 from .affine import ones_at
 from .equation import Calling, Declaration, Definition, Equation, Statement
 from .expression import (
+    ELLIPSIS,
     Call,
     Expression,
     Index,
     Literal,
+    Parts,
     Ref,
     axes_of_index,
     contraction,
@@ -39,7 +44,30 @@ from .expression import (
     transform,
 )
 
-__all__ = ["Addition", "together"]
+__all__ = ["Addition", "expand_ellipsis", "expand_index", "together", "written_out"]
+
+
+def _names(statement: Statement) -> Iterator[str]:
+    """The tensors, axes and sizes that a statement names."""
+    match statement:
+        case Equation(name, left, right):
+            yield from (
+                name,
+                *axes_of_index(left),
+                *occurring(right),
+                *(ref.name for ref in references(right)),
+            )
+        case Declaration(name, dims=dims, size=size):
+            axes = [pair for dim in dims or () for pair in dim]
+            yield from (name, *(axis for axis, _ in axes))
+            yield from (spoken for each in (size, *(each for _, each in axes)) for spoken in size_names(each))
+        case Definition(name):
+            yield name
+        case Calling():
+            yield from (*statement.results, *statement.operands)
+
+
+# ---------------------------------------------------------------------------- scatter statements
 
 
 @dataclass(frozen=True)
@@ -60,7 +88,7 @@ def together(written: Sequence[Statement]) -> tuple[Statement, ...]:
     for each in written:
         if isinstance(each, Addition):
             additions[each.name].append(each)
-    names = {name for each in written for name in _named(each)}
+    names = {name for each in written for name in _names(each)}
     starts = dict[str, Equation]()
     found = list[Statement]()
     for each in written:
@@ -167,14 +195,66 @@ def _example(addition: Addition) -> str:
     return ",".join(names)
 
 
-def _named(written: Statement) -> Iterator[str]:
-    """The names of tensors and axes in a statement."""
-    match written:
-        case Equation(name, _, right):
-            yield name
-            yield from occurring(right)
-            yield from (part.name for part in references(right))
-        case Declaration(name) | Definition(name):
-            yield name
-        case Calling(results, _, operands):
-            yield from (*results, *operands)
+# ---------------------------------------------------------------------------- composites with fixed parts
+
+
+def written_out(statements: Sequence[Statement], taken: Iterable[str] = ()) -> Iterator[Statement]:
+    """The statements of a block, rewritten so that composites consist of axes only.
+
+    Args:
+        statements: the statements of the text.
+        taken: names that have a meaning outside the text; new axes and tensors avoid them.
+    """
+    names = {*taken, *(name for each in statements for name in _names(each))}
+    for each in statements:
+        before = list[Equation]()
+        if isinstance(each, Equation):
+            each = replace(each, right=_by_parts(each.right, names, before))
+        yield from (*before, each)
+
+
+def _by_parts(expression: Expression, taken: set[str], before: list[Equation]) -> Expression:
+    """An expression that reads new tensors in place of those with `Parts`, and their equations in `before`.
+
+    A new tensor has a dimension for each part of a composite.
+    """
+    ref = transform(expression, lambda part: _by_parts(part, taken, before))
+    if not isinstance(ref, Ref) or not any(isinstance(entry, Parts) for entry in ref.index):
+        return ref
+    own: set[str] = set()
+
+    def named(entry: Index) -> str:
+        name = entry if isinstance(entry, str) and entry not in own else fresh("i", taken | own)
+        own.add(name)
+        return name
+
+    whole, apart, read = list[Any](), list[Any](), list[Index]()
+    for entry in ref.index:
+        if isinstance(entry, Parts):
+            whole.append(tuple(map(named, entry.entries)))
+            apart += whole[-1]
+            read += entry.entries
+        else:
+            whole.append(tuple(map(named, entry)) if isinstance(entry, tuple) else named(entry))
+            apart.append(whole[-1])
+            read.append(entry)
+    name = fresh(f"{ref.name}_parts", taken)
+    taken.add(name)
+    before.append(Equation(name, tuple(apart), Ref(ref.name, tuple(whole), ref.place), ref.place))
+    return Ref(name, tuple(read), ref.place)
+
+
+# ---------------------------------------------------------------------------- leading axes
+
+
+def expand_index(index: tuple[Any, ...], lead: tuple[str, ...]) -> tuple[Any, ...]:
+    """An index with `...` replaced by the names it stands for."""
+    return tuple(each for entry in index for each in (lead if entry == ELLIPSIS else (entry,)))
+
+
+def expand_ellipsis(expression: Expression, lead: tuple[str, ...]) -> Expression:
+    """An expression with `...` replaced by the names it stands for."""
+    expression = transform(expression, lambda part: expand_ellipsis(part, lead))
+    if isinstance(expression, Ref):
+        return replace(expression, index=expand_index(expression.index, lead))
+    return expression
