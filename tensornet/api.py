@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from .graph.formulas import parameter_count, parameter_formula, parameter_table
     from .graph.graph import Graph
     from .language.registration import register
-    from .planning.flop_tables import FlopTable, flop_table
+    from .planning.flops import FlopTable, flop_count, flop_formula, flop_table
     from .planning.gradients import gradient, jvp
-    from .planning.planner import flop_count, flop_formula
     from .planning.plans import Plan
     from .planning.steps import Step
     from .runtime.compiling import compile, module, to_backend
@@ -100,9 +99,8 @@ _WHEN_USED = {
     "drawing": ("draw",),
     "weights.substitution": ("substitute",),
     "language.registration": ("register",),
-    "planning.flop_tables": ("FlopTable", "flop_table"),
+    "planning.flops": ("FlopTable", "flop_count", "flop_formula", "flop_table"),
     "planning.gradients": ("gradient", "jvp"),
-    "planning.planner": ("flop_count", "flop_formula"),
     "planning.plans": ("Plan", "Step"),
     "runtime.compiling": ("compile", "module", "to_backend"),
     "runtime.gradients": ("ValueAndGrad", "value_and_grad"),

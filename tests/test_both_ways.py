@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.codegen.context import CodegenContext
-from tensornet.codegen.views import turned
 from tensornet.contraction.joint_order import joint_order
 from tensornet.contraction.pairs import Problem, flatten, view_order
 from tensornet.device.model import default_profile
@@ -314,9 +313,9 @@ def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
     text = "u[a,c,b] = x[b,a,c] + v[a,c,b]\ny[a,c,k] = u[a,c,b] * W[a,b,k] * w[c]"
     context = context_of(tn.layer(text, inputs="x v", b=50, k=3, a=4, c=5))
     x = Ref("x", ("b", "a", "c"))
-    assert turned(context, x, ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
-    assert turned(context, x, ("c", "a", "b")) is None
-    assert turned(context, x, ("b", "a", "c")) is None
+    assert context.turned(x, ("a", "c", "b")) == "x.reshape((50, 20)).permute((1, 0))"
+    assert context.turned(x, ("c", "a", "b")) is None
+    assert context.turned(x, ("b", "a", "c")) is None
 
 
 def context_of(graph: tn.Graph) -> CodegenContext:

@@ -277,7 +277,10 @@ class _Arranged:
         """Runs the module, by the given way or, without one, by the way for inputs of this kind."""
         if self.needed and any(standing[at] is None for at in self.needed):
             raise self._gone(module, standing)
-        arrays = [*inputs, *[_parameter(standing[at], name) for at, name in self.parameters]]
+        try:
+            arrays = [*inputs, *[standing[at]._parameters[name] for at, name in self.parameters]]
+        except KeyError:  # in a replica, or where one is computed from others
+            arrays = [*inputs, *[getattr(standing[at], name) for at, name in self.parameters]]
         way = way or self._way(arrays)
         if way.constants or way.tables or self.blocks:
             arrays += [standing[at]._buffers[name] for at, name in way.constants]
@@ -362,12 +365,6 @@ def _by_scope(graph: Graph) -> dict[str, Graph]:
             inside = {f"{call.scope}.{scope}": block for scope, block in _by_scope(call.graph).items()}
             found = {call.scope: call.graph, **inside, **found}
     return found
-
-
-def _parameter(owner: torch.nn.Module, name: str) -> Any:
-    """A parameter of a module. It is a plain attribute in a replica, or if it is computed from other parameters."""
-    own = owner._parameters
-    return own[name] if name in own else getattr(owner, name)
 
 
 def _known_shape(x: torch.Tensor) -> tuple[int, ...] | None:

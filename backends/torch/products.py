@@ -19,9 +19,11 @@ Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
 
 
 def signature(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
-    """The signature of a call: autocast, `changing`, and class, shape, element type and device of each tensor."""
+    """The signature of a call: autocast, whether only autograd differentiates, and all that counts of each tensor."""
     casts = bool(arrays) and _may_cast(arrays[0]) and backend.autocasts(arrays[0])
-    return (casts, changing(arrays), *[(type(x), x.shape, x.dtype, x.device) for x in arrays])
+    leads = [x.requires_grad for x in arrays]
+    learns = True in leads and torch.is_grad_enabled() and not is_traced()
+    return (casts, learns, *leads, *[(type(x), x.shape, x.dtype, x.device) for x in arrays])
 
 
 def _may_cast(tensor: torch.Tensor) -> bool:

@@ -6,9 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..contraction.pairs import flatten, view_order
 from ..dtypes import Element
 from ..errors import BackendError
 from ..graph.leaves import Leaf
+from ..language.expression import (
+    Ref,
+)
+from ..ops.protocols import Left, layout_of, left_of, names_in
+from ..ops.protocols import extent as size_along
 from ..planning.plans import Plan
 from ..protocol import Backend
 from ..sizes import evaluate, size_names, size_source
@@ -112,3 +118,124 @@ class CodegenContext:
         if not self.leaves:
             return self.op("arange_alone", self.size(size))
         return self.op("arange", self.size(size), like=self.names[self.leaves[0].name])
+
+    def extent(self, axes: Iterable[str]) -> str:
+        """The number of positions along some axes."""
+        return self.size(size_along(self.sizes, axes))
+
+    def left_sizes(self, left: Left) -> list[Any]:
+        """The size of each dimension of a result."""
+        return [size_along(self.sizes, names_in(entry)) for entry in left]
+
+    def reshaped(self, text: str, left: Left) -> str:
+        """A result reshaped to one dimension for each entry."""
+        return self.reshape(text, self.left_sizes(left))
+
+    def label_sizes(self, ref: Ref) -> dict[str, Any]:
+        """The sizes of the axes of an operand. That of an axis that is a whole dimension comes from the array."""
+        found: dict[str, Any] = {}
+        for entry, size in zip(ref.index, self.shapes[ref.name], strict=True):
+            if isinstance(entry, str):
+                found[entry] = size
+            elif isinstance(entry, tuple):
+                found.update({axis: self.sizes[axis] for axis in entry})
+        return found
+
+    # ---- operands
+
+    def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
+        """An operand with one dimension for each group. An empty group has size 1 with `ones`, else no dimension."""
+        text = self.names[ref.name]
+        present = tuple(tuple(group) for group in groups if group)
+        order = view_order(layout_of(ref), present)
+        if order is None:
+            flat = flatten(present)
+            text = self.turned(ref, flat) or self.permuted(ref, flat)
+            if any(len(group) > 1 for group in present):
+                text = self._grouped(text, ref, present)
+        else:
+            lying = left_of(present[n] for n in order)
+            if lying != ref.index:
+                text = self._grouped(text, ref, map(names_in, lying))
+            if list(order) != sorted(order):
+                text = self.permute(text, [order.index(n) for n in range(len(order))])
+        return self._grouped(text, ref, groups) if ones and len(present) < len(groups) else text
+
+    def _grouped(self, text: str, ref: Ref, groups: Iterable[tuple[str, ...]]) -> str:
+        """An operand, possibly permuted, reshaped to one dimension for each group."""
+        sizes = self.label_sizes(ref)
+        return self.reshape(text, [size_along(sizes, group) for group in groups])
+
+    def turned(self, ref: Ref, axes: tuple[str, ...]) -> str | None:
+        """A transposed matrix, if an order is the layout with its first axes last: libraries copy that fastest."""
+        layout = layout_of(ref)
+        at = layout.index(axes[0]) if axes else 0
+        if len(axes) < 3 or not at or layout[at:] + layout[:at] != axes:
+            return None
+        return self.permute(self._grouped(self.names[ref.name], ref, (layout[:at], layout[at:])), (1, 0))
+
+    def copied(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+        """An operand with one dimension for each group, laid out in their order."""
+        order = flatten(tuple(groups))
+        if view_order(layout_of(ref), tuple(groups)) is None and any(len(group) > 1 for group in groups):
+            return self.view(ref, groups)  # merging the axes copies
+        matrix = self.turned(ref, order)
+        if matrix is not None:
+            return self._grouped(self.op("contiguous", matrix), ref, groups)
+        text = self.view(ref, groups)
+        return text if layout_of(ref) == order else self.op("contiguous", text)
+
+    def broadcast(self, ref: Ref, groups: Sequence[tuple[str, ...]]) -> str:
+        """An operand with one dimension for each group: of full size, or of size 1 if it has no axis of the group."""
+        layout, sizes = layout_of(ref), self.label_sizes(ref)
+        own = [tuple(axis for axis in group if axis in layout) for group in groups]
+        text = self.view(ref, own, ones=True)
+        if all(not part or part == group for part, group in zip(own, groups, strict=True)):
+            return text
+        parts = [(axis, part) for part, group in zip(own, groups, strict=True) for axis in group]
+        whole = self.shape(self.sizes[axis] if part else 1 for axis, part in parts)
+        text = self.op(
+            "broadcast", self.reshape(text, [sizes.get(axis, 1) for axis, _ in parts]), shape=whole
+        )
+        pairs = zip(own, groups, strict=True)
+        return self.reshape(text, [size_along(self.sizes, group if part else ()) for part, group in pairs])
+
+    def atomic(self, ref: Ref) -> str:
+        """An operand with one dimension for each axis, in the order of its layout."""
+        return self.permuted(ref, layout_of(ref))
+
+    def permuted(self, ref: Ref, axes: Sequence[str]) -> str:
+        """An operand with one dimension for each axis, in the order given."""
+        return self.view(ref, [(axis,) for axis in axes])
+
+    def in_order(self, text: str, have: tuple[str, ...], want: tuple[str, ...]) -> str:
+        """An array permuted from the axes `have` to the axes `want`."""
+        return text if have == want else self.permute(text, [have.index(axis) for axis in want])
+
+    def aligned(self, ref: Ref, left: Left) -> str:
+        """An operand that broadcasts to the result: axes in the same order, size 1 where an axis is missing."""
+        if ref.index == left or not ref.index:
+            return self.names[ref.name]
+        axes, layout = [axis for entry in left for axis in names_in(entry)], layout_of(ref)
+        own = tuple(axis for axis in axes if axis in layout)
+        behind = axes[axes.index(own[0]) :]
+        if all(axis in layout for axis in behind):
+            return self.permuted(ref, own)
+        sizes = self.label_sizes(ref)
+        text = self.names[ref.name] if layout == own else self.permuted(ref, own)
+        return self.reshape(text, [sizes.get(axis, 1) for axis in behind])
+
+    def looked(self, text: str, name: str, axis: str) -> str:
+        """Positions in the tensor of this name, with a check that they are positions along an axis."""
+        return self.below(text, name, self.sizes[axis], self.sizes[axis])
+
+    def below(self, text: str, name: str, size: Any, past: Any) -> str:
+        """Positions with a check that they are below a size, unless they come from a table that was checked.
+
+        `past`, times the stride of a position, is beyond everything that is read. A library that cannot check values
+        puts it in place of a wrong position.
+        """
+        if any(table.leaf.name == name and table.below is not None for table in self.plan.tables):
+            return text
+        details = {"past": self.size(past)} if self.asks("within", "past") else {}
+        return self.op("within", text, size=self.size(size), name=repr(name), **details)

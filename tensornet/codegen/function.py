@@ -6,10 +6,12 @@ serves every batch size.
 
 from __future__ import annotations
 
+import ast
 import functools
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ..errors import ShapeError
 from ..graph.graph import Graph
@@ -18,61 +20,49 @@ from ..language.expression import ELLIPSIS, Call, Ref, fresh
 from ..ops.protocols import axes_in, extent, names_in
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..planning.blocks import with_functions
-from ..planning.plans import CallStep, Plan
+from ..planning.plans import AnyStep, CallStep, Plan
 from ..planning.steps import Repetition, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import invert_size, size_names, symbol
-from .context import OBSERVED, CodegenContext
-from .indices import below
-from .lines import Line
+from .context import OBSERVED
+from .expressions import Writing
 from .names import FUNCTION_NAME, TABLES_NAME, identifier, remark, reserved, tuple_source
-from .steps import Writing, write_step
-from .views import view
+from .steps import write_step
 
-__all__ = ["FUNCTION_NAME", "TABLES_NAME", "arguments_around", "generate", "generate_around", "has_dropout"]
-
-AnyStep = Step | CallStep
+__all__ = ["FUNCTION_NAME", "TABLES_NAME", "arguments_around", "generate", "has_dropout"]
 
 
-def generate(plan: Plan, backend: Backend) -> str:
+def generate(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> str:
     """The source of a function of the inputs, parameters, constants and tables of a plan, in order.
 
     Before it come the functions of the blocks that it calls, and the function that computes the tables, if there
     are any.
 
-    Raises:
-        BackendError: the backend cannot do one of the steps.
-    """
-    taken = reserved(backend)
-    names = {block: identifier(name, taken) for block, name in plan.functions.items()}
-    parts = [*_functions(backend, names, taken), *_tables(plan, backend, names)]
-    return "\n\n".join([*parts, _function(Writing(plan, backend, plan.leaves, names), FUNCTION_NAME)])
-
-
-def generate_around(plan: Plan, backend: Backend, leaves: Sequence[str], scopes: Sequence[str]) -> str:
-    """The source of a function that takes the blocks as arguments too, as callables.
-
     Args:
         plan: the plan.
         backend: the backend whose operations it uses.
-        leaves, scopes: its arguments, as `arguments_around` gives them.
+        around: the scopes whose blocks run by themselves. The function then takes only what `arguments_around` gives,
+            with the blocks as callables.
+
+    Raises:
+        BackendError: the backend cannot do one of the steps.
     """
-    taken = reserved(backend)
-    own = dict.fromkeys(step.plan for step in plan.steps if isinstance(step, CallStep) and _is_own(step))
-    names = {block: identifier("product" if block.backward else "block", taken) for block in own}
-    known = {leaf.name: leaf for leaf in plan.graph.leaves}
-    given = [
-        known[each] for each in leaves if known[each].kind != "constant" or known[each] in plan.constants
-    ]
-    given += [table.leaf for table in plan.tables]
-    context = Writing(plan, backend, given, {**plan.functions, **names}, scopes)
-    parts = [*_functions(backend, names, taken), *_tables(plan, backend, {})]
+    taken, leaves, called, scopes = reserved(backend), plan.leaves, plan.functions, tuple[str, ...]()
+    if around is not None:
+        given, scopes = arguments_around(plan.graph, around)
+        unread = {leaf.name for leaf in plan.graph.leaves}.difference(given)
+        leaves = tuple(leaf for leaf in leaves if leaf.name not in unread)
+        own = (step.plan for step in plan.steps if isinstance(step, CallStep) and _is_own(step))
+        called = {block: "product" if block.backward else "block" for block in own}
+    names = {block: identifier(name, taken) for block, name in called.items()}
+    parts = [*_functions(backend, names, taken), *_tables(plan, backend, names)]
+    context = Writing(plan, backend, leaves, {**plan.functions, **names}, scopes)
     return "\n\n".join([*parts, _function(context, FUNCTION_NAME)])
 
 
 @functools.lru_cache(maxsize=256)
 def arguments_around(graph: Graph, around: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arguments of the function of `generate_around`: the names of its leaves, and the scopes of its blocks.
+    """The arguments of the function around blocks: the names of its leaves, and the scopes of its blocks.
     The leaves are the inputs, and those that are read outside the blocks. Tables come between leaves and blocks."""
     whole = with_functions(graph, around)
     read = {ref.name for equation in whole.own for ref in equation.references} | set(whole.outputs)
@@ -141,12 +131,12 @@ def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iter
     yield _source(TABLES_NAME, given, [docstring, *_dtype_line(context), *body])
 
 
-def _table(context: CodegenContext, table: Table, is_view: bool) -> str:
+def _table(context: Writing, table: Table, is_view: bool) -> str:
     """A table, copied if it is a view of another array. Positions are checked here, and never again."""
     text = context.names[table.made]
     if table.leaf.dims and is_view:
         text = context.op("contiguous", text)
-    return text if table.below is None else below(context, text, table.made, table.below, table.below)
+    return text if table.below is None else context.below(text, table.made, table.below, table.below)
 
 
 def _source(name: str, given: Sequence[str], lines: Sequence[str]) -> str:
@@ -175,21 +165,18 @@ def _body(context: Writing, steps: Sequence[AnyStep], read_last: Sequence[str]) 
 
 def _line(context: Writing, step: AnyStep, is_last: bool) -> Line:
     """The line of a step."""
-    if isinstance(step, CallStep):
-        text = _call(context, step)
-        context.shapes.update(zip(step.results, step.shapes, strict=True))
-    else:
-        text = write_step(context, step)
+    text = _call(context, step) if isinstance(step, CallStep) else write_step(context, step)
+    context.shapes.update(zip(step.defines, step.shapes, strict=True))
     names = tuple(context.names[name] for name in step.defines)
     frees = () if is_last else tuple(context.names[name] for name in step.frees)
     return Line(names, text, (remark(step.shown(context.functions)),), frees)
 
 
-def _result(context: CodegenContext, result: Result) -> str:
+def _result(context: Writing, result: Result) -> str:
     """An output in the order and grouping that its equation declares."""
     context.sizes = {axis.name: axis.size for axis in result.axes}
     groups = list(map(names_in, result.left))
-    text = view(context, result.value, groups)
+    text = context.view(result.value, groups)
     if ELLIPSIS not in axes_in(result.left):
         return text
     sizes = (
@@ -198,10 +185,54 @@ def _result(context: CodegenContext, result: Result) -> str:
     return context.op("reshape", text, shape=tuple_source(sizes))
 
 
+# ---------------------------------------------------------------------------- lines
+
+LONGEST = 100
+"""The most characters that an expression may have after another line is inlined into it."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a function: the names that it defines, its expression, its mathematics, and the names it frees."""
+
+    names: tuple[str, ...]
+    text: str
+    remarks: tuple[str, ...]
+    frees: tuple[str, ...]
+
+    def written(self) -> Iterator[str]:
+        """The line, and a `del` line if it frees names."""
+        yield f"{', '.join(self.names)} = {self.text}  # {'; '.join(self.remarks)}"
+        if self.frees:
+            yield f"del {', '.join(self.frees)}"
+
+    def taking(self, former: Line) -> Line | None:
+        """The line with the former line inlined; nothing if it does not read that once, or gets too long.
+
+        A line that frees tensors is not inlined, so that no tensor lives longer.
+        """
+        (name,) = former.names
+        places = list(re.finditer(rf"(?<![\w.]){name}(?!\w)", self.text))
+        inner = former.text if _is_closed(former.text) else f"({former.text})"
+        if len(places) != 1 or former.frees:
+            return None
+        text = f"{self.text[: places[0].start()]}{inner}{self.text[places[0].end() :]}"
+        if len(text) > LONGEST:
+            return None
+        frees = tuple(each for each in self.frees if each != name)
+        return Line(self.names, text, (*former.remarks, *self.remarks), frees)
+
+
+def _is_closed(text: str) -> bool:
+    """Whether an expression is a name, call, subscript or attribute, which needs no parentheses anywhere."""
+    tree = ast.parse(text, mode="eval").body
+    return isinstance(tree, ast.Call | ast.Name | ast.Subscript | ast.Attribute)
+
+
 # ---------------------------------------------------------------------------- calls of blocks
 
 
-def _call(context: CodegenContext, step: CallStep) -> str:
+def _call(context: Writing, step: CallStep) -> str:
     """The call of a block, with its arguments."""
     if step.scope in context.blocks and not _is_own(step):
         return _call_of_module(context, step)
@@ -225,7 +256,7 @@ def _call(context: CodegenContext, step: CallStep) -> str:
     return context.op("in_pieces", piece, size=size, length=length, axes=axes)
 
 
-def _call_of_module(context: CodegenContext, step: CallStep) -> str:
+def _call_of_module(context: Writing, step: CallStep) -> str:
     """The call of a block that the function is given. Wide operands are converted to the working type."""
     given = []
     for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):
@@ -234,7 +265,7 @@ def _call_of_module(context: CodegenContext, step: CallStep) -> str:
     return f"{context.blocks[step.scope]}({', '.join(given)})"
 
 
-def _piece(context: CodegenContext, text: str, axis: int, length: int) -> str:
+def _piece(context: Writing, text: str, axis: int, length: int) -> str:
     """The piece of an operand that begins at position `at`: a slice, unless the backend has an operation for it."""
     if "piece" in context.backend.templates:
         return context.op("piece", text, axis=str(axis), length=str(length))
@@ -242,7 +273,7 @@ def _piece(context: CodegenContext, text: str, axis: int, length: int) -> str:
 
 
 def _call_along(
-    context: CodegenContext, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]
+    context: Writing, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]
 ) -> str:
     """The call of a block along an axis, with the operands that are cut, the first states and the invariant ones."""
     name, recomputed = context.functions[step.plan], along.segment is not None
@@ -253,7 +284,7 @@ def _call_along(
     cuts, states, tables = len(along.cuts), len(along.states), step.plan.tables
     before = len(given) - len(tables)
     looked = [
-        text if each.below is None else below(context, text, made, each.below, each.below)
+        text if each.below is None else context.below(text, made, each.below, each.below)
         for text, made, each in zip(given[before:], step.tables, tables, strict=True)
     ]
     parts = (given[:cuts], given[cuts : cuts + states], [*given[cuts + states : before], *looked])
@@ -274,7 +305,7 @@ def _call_along(
 # ---------------------------------------------------------------------------- sizes and element types
 
 
-def _leading(context: CodegenContext) -> Iterator[str]:
+def _leading(context: Writing) -> Iterator[str]:
     """The lines that merge leading axes into one."""
     first = True
     for leaf in context.plan.graph.inputs:
@@ -291,7 +322,7 @@ def _leading(context: CodegenContext) -> Iterator[str]:
         first = False
 
 
-def _size_lines(context: CodegenContext) -> Iterator[str]:
+def _size_lines(context: Writing) -> Iterator[str]:
     """The lines that read open sizes from shapes. Those that others are solved with come first."""
     wanted, known = set(context.used_sizes), set[str]()
     read = [
@@ -322,7 +353,7 @@ def _size_lines(context: CodegenContext) -> Iterator[str]:
             wanted |= more
 
 
-def _dtype_line(context: CodegenContext) -> Iterator[str]:
+def _dtype_line(context: Writing) -> Iterator[str]:
     """The line that finds the working element type: that of a parameter, or else of an input."""
     if context.needs_dtype:
         real = [leaf for leaf in context.leaves if leaf.holds is not Element.WIDE]

@@ -8,16 +8,15 @@ from ..language.affine import reached
 from ..language.expression import Index, Ref, axes_of_index, free_axes, is_computed_index
 from ..ops.protocols import Left, layout_of
 from ..sizes import are_equal, product
-from .context import CodegenContext
-from .views import aligned, extent, in_order
+from .expressions import Writing
 
-__all__ = ["below", "indexed", "looked", "positions_along"]
+__all__ = ["indexed", "positions_along"]
 
 Read = tuple[Index, Any]
 """A dimension: its index entry, and its size."""
 
 
-def indexed(context: CodegenContext, ref: Ref, left: Left) -> str:
+def indexed(context: Writing, ref: Ref, left: Left) -> str:
     """A tensor read by integer indices, slices, windows, gathers or diagonals, with its axes in the order `left`."""
     text, dimensions = _sliced(context, ref)
     apart: list[Read] = []
@@ -31,7 +30,7 @@ def indexed(context: CodegenContext, ref: Ref, left: Left) -> str:
     return _gathered(context, text, apart, axes_of_index(left))
 
 
-def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
+def _sliced(context: Writing, ref: Ref) -> tuple[str, list[Read]]:
     """Applies integer indices, slices and windows. The result has the entries and sizes of the dimensions left."""
     dimensions = list(zip(ref.index, context.shapes[ref.name], strict=True))
     text, cuts = context.names[ref.name], [_slice(context, entry, size) for entry, size in dimensions]
@@ -46,14 +45,14 @@ def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
             continue
         (outer, by), (inner, apart), first = reached(entry)
         if inner:
-            counts = {"outer": extent(context, [outer]), "inner": extent(context, [inner])}
+            counts = {"outer": context.extent([outer]), "inner": context.extent([inner])}
             places = {"by": str(by), "apart": str(apart), "first": str(first)}
             text = context.op("windows", text, axis=str(len(found)), **places, **counts)
         found += [(axis, context.sizes[axis]) for axis in (outer, inner) if axis]
     return text, found
 
 
-def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
+def _slice(context: Writing, entry: Index, size: Any) -> str:
     """The slice of a dimension, as it is written between brackets."""
     if isinstance(entry, int):
         return str(entry)
@@ -66,13 +65,13 @@ def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
     return f"{first or ''}:{stop}" + (f":{by}" if by > 1 else "")
 
 
-def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
+def _gathered(context: Writing, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
     """Gathers along the dimensions that an index tensor or a repeated axis picks from."""
     entries = [entry for entry, _ in dimensions]
     inside = {axis for each in entries if isinstance(each, Ref) for axis in layout_of(each)}
     picked = [n for n, e in enumerate(entries) if isinstance(e, Ref) or e in inside or entries.count(e) > 1]
     if not picked:
-        return in_order(context, text, tuple(map(str, entries)), left)
+        return context.in_order(text, tuple(map(str, entries)), left)
     first, count = picked[0], len(picked)
     if picked[-1] - first >= count:  # not adjacent
         order = [*picked, *(n for n in range(len(entries)) if n not in picked)]
@@ -88,17 +87,17 @@ def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: 
     if len(axes) != 1:
         text = context.reshape(text, [*around[0], *(context.sizes[axis] for axis in axes), *around[1]])
     lying = (*(str(entry) for entry, _ in before), *axes, *(str(entry) for entry, _ in after))
-    return in_order(context, text, lying, left)
+    return context.in_order(text, lying, left)
 
 
-def _flat_index(context: CodegenContext, dimensions: list[Read], axes: tuple[str, ...]) -> str:
+def _flat_index(context: Writing, dimensions: list[Read], axes: tuple[str, ...]) -> str:
     """Row-major positions in the picked dimensions, over `axes`."""
     terms: list[str] = []
     sizes = [size for _, size in dimensions]
     for n, (entry, size) in enumerate(dimensions):
         stride = product(sizes[n + 1 :])
         if isinstance(entry, Ref):
-            term = below(context, aligned(context, entry, axes), entry.name, size, product(sizes[: n + 1]))
+            term = context.below(context.aligned(entry, axes), entry.name, size, product(sizes[: n + 1]))
         else:
             term = positions_along(context, size, len(axes) - axes.index(str(entry)))
         terms.append(term if stride == 1 else f"{term} * ({context.size(stride)})")
@@ -109,24 +108,7 @@ def _flat_index(context: CodegenContext, dimensions: list[Read], axes: tuple[str
     return context.op("broadcast", f"({text})", shape=context.shape(context.sizes[axis] for axis in axes))
 
 
-def positions_along(context: CodegenContext, size: Any, rank: int) -> str:
+def positions_along(context: Writing, size: Any, rank: int) -> str:
     """0, 1, 2, … along the first of `rank` dimensions."""
     places = context.positions(size)
     return context.reshape(places, [size, *[1] * (rank - 1)]) if rank > 1 else places
-
-
-def looked(context: CodegenContext, text: str, name: str, axis: str) -> str:
-    """Positions in the tensor of this name, with a check that they are positions along an axis."""
-    return below(context, text, name, context.sizes[axis], context.sizes[axis])
-
-
-def below(context: CodegenContext, text: str, name: str, size: Any, past: Any) -> str:
-    """Positions with a check that they are below a size, unless they come from a table that was checked.
-
-    `past`, times the stride of a position, is beyond everything that is read. A library that cannot check values
-    puts it in place of a wrong position.
-    """
-    if any(table.leaf.name == name and table.below is not None for table in context.plan.tables):
-        return text
-    details = {"past": context.size(past)} if context.asks("within", "past") else {}
-    return context.op("within", text, size=context.size(size), name=repr(name), **details)

@@ -12,20 +12,20 @@ from ..autodiff.joint import JointGraph
 from ..device.calibration import profile_of
 from ..device.model import DeviceProfile
 from ..display import Memory, in_bytes
-from ..dtypes import element_type, itemsize
+from ..dtypes import element_type
 from ..errors import BackendError
 from ..graph.element_types import holding, of_tensors
 from ..graph.graph import Apply, Graph, inlined, of_graph
 from ..language.equation import Equation
 from ..ops.table import Element
 from ..passes.pipeline import traced
-from ..planning.gradients import Quickest, leaves_of, with_lengths
+from ..planning.gradients import leaves_of, rematerialized_to_fit
 from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.progress import watched
-from ..planning.rematerialization import rematerialized_to_fit
+from ..planning.target import Target
 from ..protocol import Backend, load_backend
-from .function import arguments_around, generate, generate_around
+from .function import generate
 from .rematerialization import can_rematerialize, rematerialized_within, with_saved_bytes
 from .tuning import check_tuning, tuned
 
@@ -133,7 +133,6 @@ def _training_plan(
         )
         return found if found.recorded else with_saved_bytes(found, chosen, frozenset(leaves))
     profile = profile or profile_of(chosen, device, dtype)
-    pairs = Quickest(profile, itemsize(dtype), tuple(sorted(whole_sizes(graph, sizes).items())))
 
     def forth_and_back(joint: JointGraph, limit: int | None) -> tuple[Plan, Plan]:
         forth = planned(joint.forward, sizes, chosen, device, dtype, profile, limit, tune=tune)
@@ -146,10 +145,9 @@ def _training_plan(
     def peak(joint: JointGraph) -> int:
         return max(each.peak_memory for each in forth_and_back(joint, None))
 
-    whole = graph if memory_limit is None else with_lengths(graph, whole_sizes(graph, sizes))
-    forward, back = forth_and_back(
-        rematerialized_to_fit(memory_limit, whole, leaves, pairs, peak), memory_limit
-    )
+    known = whole_sizes(graph, sizes)
+    joint = rematerialized_to_fit(memory_limit, graph, leaves, profile, dtype, known, peak)
+    forward, back = forth_and_back(joint, memory_limit)
     return replace(forward, backward=back)
 
 
@@ -184,7 +182,7 @@ def planned(
 ) -> Plan:
     """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
 
-    With `around`, the code is that of `generate_around`: the blocks under these scopes, and blocks that are called
+    With `around`, the blocks under these scopes, and blocks that are called
     more than once, run by themselves. With `closed`, tensors that depend on open sizes are computed at each call.
     Products that depend on the leaves of `changing` are planned for the forward and the backward pass together.
     """
@@ -192,12 +190,13 @@ def planned(
     dtype = element_type(dtype)
     profile = profile or profile_of(backend, device, dtype)
     check_tuning(tune)
-    name, supported = backend.name, frozenset(backend.templates)
+    supported = frozenset(backend.templates)
     limit = None if changing else memory_limit  # what autograd keeps is chosen later
 
     def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
-        settings = (name, device, dtype, profile, limit, compare, sizes)
-        return schedule(graph, *settings, around, supported, closed, changing, loops)
+        more = {"closed": closed, "changing": changing, "loops": loops}
+        target = Target.of(backend.name, device, dtype, profile, supported, **more)
+        return schedule(graph, target, sizes, limit, compare, around)
 
     def made(profile: DeviceProfile) -> Plan:
         if not changing or memory_limit is None or around is not None:
@@ -228,6 +227,4 @@ def _recurs(call: Apply) -> bool:
 
 def written(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> Plan:
     """The plan with its code."""
-    if around is None:
-        return replace(plan, code=generate(plan, backend))
-    return replace(plan, code=generate_around(plan, backend, *arguments_around(plan.graph, around)))
+    return replace(plan, code=generate(plan, backend, around))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from ..errors import BackendError
-from ..language.affine import reached
+from ..contraction.pairs import Strategy
+from ..device.heap import MAPPED
+from ..device.model import packed_with
+from ..dtypes import Element, itemsize
 from ..language.expression import (
     Call,
     Contraction,
@@ -18,59 +20,39 @@ from ..language.expression import (
     is_computed_index,
     is_scalar,
     option_axes,
-    show,
 )
 from ..language.patterns import pattern_of
 from ..ops.protocols import Left, layout_of, names_in
 from ..ops.protocols import extent as size_along
 from ..ops.structure import is_inside
-from ..ops.table import FUNCTIONS, Function
-from ..planning.steps import Step
-from .context import CodegenContext
-from .indices import indexed, looked, positions_along
+from ..ops.table import FUNCTIONS
+from ..planning.steps import Multiplied, Step
+from ..sizes import evaluate, product
+from .expressions import Writing
+from .indices import indexed, positions_along
 from .names import tuple_source
-from .products import write_product
-from .views import (
-    aligned,
-    atomic,
-    broadcast,
-    copied,
-    extent,
-    integer,
-    label_sizes,
-    left_sizes,
-    options,
-    product_source,
-    reshaped,
-    scalar,
-    value,
-    view,
-)
 
-__all__ = ["Writing", "write_step"]
+__all__ = ["write_step"]
 
 
 def write_step(context: Writing, step: Step) -> str:
     """The right side of the line for one step."""
-    equation = step.equation
     context.sizes = {axis.name: axis.size for axis in step.axes}
     context.element = step.element
-    text = _right_side(context, step, equation.left)
-    context.shapes[equation.name] = tuple(left_sizes(context, equation.left))
-    return text
+    return _right_side(context, step, step.equation.left)
 
 
 def _right_side(context: Writing, step: Step, left: Left) -> str:
     """A product, a sum, a view of a tensor, a function along axes, or a pointwise expression."""
     if step.arrangement is not None and (product := step.multiplied) is not None:
-        return write_product(context, product, step.arrangement, left)
+        return _product(context, product, step.arrangement, left)
     match step.equation.right:
         case Call(_, terms) if step.into:
             return _in_place(context, terms, step.into, left)
         case Contraction((Ref() as ref,), summed) if summed:
-            return context.op("sum", atomic(context, ref), axes=tuple_source(_places(ref, summed)))
+            return context.op("sum", context.atomic(ref), axes=tuple_source(_places(ref, summed)))
         case Ref() as ref if _is_plain(ref):
-            return copied(context, ref, list(map(names_in, left)))
+            return context.copied(ref, list(map(names_in, left)))
         case Ref() as ref:
             text, given_back = indexed(context, ref, left), {each.value.name for each in context.plan.results}
             own = step.equation.name in given_back and any(map(_overlaps, ref.index))
@@ -78,25 +60,19 @@ def _right_side(context: Writing, step: Step, left: Left) -> str:
         case Call(function) as call if FUNCTIONS[function].axes != "none":
             return _along_axes(context, call, left)
         case expression if is_scalar(expression):
-            return number(context, expression)
+            return context.number(expression)
         case expression:
-            return render(context, expression, left)
+            return context.render(expression, left)
 
 
 def _in_place(context: Writing, terms: Sequence[Expression], into: str, left: Left) -> str:
     """A sum that is written into one of its terms."""
     at = next(n for n, term in enumerate(terms) if isinstance(term, Ref) and term.name == into)
-    text = render(context, terms[at], left)
+    text = context.render(terms[at], left)
     for term in (*terms[:at], *terms[at + 1 :]):
-        other = render(context, term, left)
+        other = context.render(term, left)
         text = context.op("subtracted" if other[0] == "-" else "added", text, other.removeprefix("-"))
     return text
-
-
-def number(context: CodegenContext, expression: Expression) -> str:
-    """A number as a tensor."""
-    like = context.names[context.leaves[0].name] if context.leaves else "None"
-    return context.op("scalar", scalar(context, expression), dtype=context.dtype(context.element), like=like)
 
 
 def _is_plain(ref: Ref) -> bool:
@@ -113,67 +89,6 @@ def _overlaps(entry: Index) -> bool:
 def _places(ref: Ref, axes: Sequence[str]) -> list[int]:
     layout = layout_of(ref)
     return [layout.index(axis) for axis in axes]
-
-
-# ---------------------------------------------------------------------------- pointwise expressions
-
-
-def render(context: Writing, expression: Expression, left: Left) -> str:
-    """A pointwise expression over operands aligned to the result."""
-
-    def inner(part: Expression) -> str:
-        return render(context, part, left)
-
-    match expression:
-        case Ref():
-            return aligned(context, expression, left)
-        case _ if is_scalar(expression):
-            return scalar(context, expression)
-        case Contraction(factors, ()):
-            return product_source(factors, inner)
-        case Call("add", arguments):
-            first, *others = map(inner, arguments)
-            return first + "".join(f" - {each[1:]}" if each[0] == "-" else f" + {each}" for each in others)
-        case Call(function, (Contraction(factors, ()),)) if FUNCTIONS[function].rounds:
-            return product_source(factors, inner, by=FUNCTIONS[function].rounds)
-        case Call(function) if (spelled := FUNCTIONS[function].spelled) is not None:
-            return spelled(context, expression, left)
-        case Call(function, arguments):
-            operands = list(map(inner, arguments))
-            if FUNCTIONS[function].random and is_scalar(
-                arguments[0]
-            ):  # a function that draws per element needs a tensor
-                operands[0] = number(context, arguments[0])
-            return _applied(context, expression, operands)
-    raise AssertionError(show(expression))
-
-
-def _applied(context: CodegenContext, call: Call, operands: list[str]) -> str:
-    """A function of operands: the user's own, the backend's, or a Python operator."""
-    function = FUNCTIONS[call.function]
-    if function.implementations:
-        return _own(context, function, operands)
-    if function.name in context.backend.templates or not function.infix:
-        return context.op(function.name, *operands, **options(context, call))
-    if len(operands) == 2:
-        return f"{_closed(operands[0])} {function.infix} {_closed(operands[1])}"
-    return f"{function.infix}{_closed(operands[0])}"
-
-
-def _own(context: CodegenContext, function: Function, given: Sequence[str]) -> str:
-    """A call of the user's own implementation."""
-    registered, backend = dict(function.implementations), context.backend.name
-    if backend not in registered:
-        raise BackendError(
-            f"'{function.name}' is registered for {', '.join(registered)}, not for {backend}",
-            fix=f"tensornet.register('{function.name}', {backend}=...)",
-        )
-    return f'functions["{function.name}"]({", ".join(given)})'
-
-
-def _closed(text: str) -> str:
-    """An operand of an infix operator. A negative number or a compound expression gets parentheses."""
-    return f"({text})" if text.startswith("-") or (" " in text and not text.endswith(")")) else text
 
 
 # ---------------------------------------------------------------------------- functions along axes
@@ -196,24 +111,24 @@ def _along_axes(context: Writing, call: Call, left: Left) -> str:
     return _over_axes(context, call, left)
 
 
-def _kernel(context: CodegenContext, call: Call, left: Left) -> str:
+def _kernel(context: Writing, call: Call, left: Left) -> str:
     """A kernel, the user's own or a template, of operands with one dimension per axis of its equation."""
     function, refs = FUNCTIONS[call.function], cast("tuple[Ref, ...]", call.arguments)
     pattern = pattern_of(function.computes[0])
     groups = pattern.groups([layout_of(ref) for ref in refs])
     given = [
-        view(context, ref, [groups[axis] for axis in axes_of_index(tensor.index)], ones=True)
+        context.view(ref, [groups[axis] for axis in axes_of_index(tensor.index)], ones=True)
         for ref, tensor in zip(refs, pattern.tensors, strict=True)
     ]
-    told = options(context, call)
+    told = context.options(call)
     if function.implementations:
-        text = _own(context, function, [*given, *(f"{name}={text}" for name, text in told.items())])
+        text = context.own(function, [*given, *(f"{name}={text}" for name, text in told.items())])
     else:
         text = context.op(function.name, *given, **told)
-    return text if all(groups[axis] for axis in pattern.left) else reshaped(context, text, left)
+    return text if all(groups[axis] for axis in pattern.left) else context.reshaped(text, left)
 
 
-def _over_axes(context: CodegenContext, call: Call, left: Left) -> str:
+def _over_axes(context: Writing, call: Call, left: Left) -> str:
     """A function along dimensions of its operand."""
     ref, *affine = cast("tuple[Ref, ...]", call.arguments)
     function = FUNCTIONS[call.function]
@@ -223,49 +138,49 @@ def _over_axes(context: CodegenContext, call: Call, left: Left) -> str:
     elif all(axis in ref.index for axis in over):
         text, at = context.names[ref.name], [ref.index.index(axis) for axis in over]
     else:
-        text, at = atomic(context, ref), _places(ref, over)
-    details = {"axis": str(at[0]), **options(context, call)}
+        text, at = context.atomic(ref), _places(ref, over)
+    details = {"axis": str(at[0]), **context.options(call)}
     if affine:
         return context.op(
-            f"{function.name}_affine", text, *(atomic(context, each) for each in affine), **details
+            f"{function.name}_affine", text, *(context.atomic(each) for each in affine), **details
         )
     if function.implementations:
-        return _own(context, function, [text, str(at[0])])
+        return context.own(function, [text, str(at[0])])
     if context.asks(function.name, "positions"):
         size = size_along(context.sizes, over)
         details["positions"] = positions_along(context, size, len(left) - at[0])
     if made:
-        details["size"] = extent(context, made)
+        details["size"] = context.extent(made)
     return context.op(function.name, text, axes=tuple_source(at), **details)
 
 
-def _made(context: CodegenContext, call: Call) -> str:
+def _made(context: Writing, call: Call) -> str:
     """Positions along the new axis of a call, or operands compared with them."""
     (axis,), refs = call.axes, cast("tuple[Ref, ...]", call.arguments)
-    operands = [atomic(context, each) for each in refs]
+    operands = [context.atomic(each) for each in refs]
     if is_inside(call):
-        operands = [looked(context, operands[0], refs[0].name, axis)]
+        operands = [context.looked(operands[0], refs[0].name, axis)]
     return context.op(call.function, *operands, positions=context.positions(context.sizes[axis]))
 
 
-def _moved(context: CodegenContext, call: Call) -> str:
+def _moved(context: Writing, call: Call) -> str:
     """A function that moves elements along the axes that its keywords name."""
     (ref,) = cast("tuple[Ref]", call.arguments)
     named = {name: values for name, values in call.options if name in option_axes(call)}
-    details = options(context, call)
+    details = context.options(call)
     for n, amount in enumerate(FUNCTIONS[call.function].amounts):
-        details[amount] = tuple_source(integer(values[n]) for values in named.values())
+        details[amount] = tuple_source(context.integer(values[n]) for values in named.values())
     axes = tuple_source(_places(ref, list(named)))
-    return context.op(call.function, atomic(context, ref), axes=axes, **details)
+    return context.op(call.function, context.atomic(ref), axes=axes, **details)
 
 
-def _joined(context: CodegenContext, call: Call, left: Left) -> str:
+def _joined(context: Writing, call: Call, left: Left) -> str:
     """A concatenation of operands that are broadcast to the size of the result along all other axes."""
     (axis, *_), parts = call.axes, []
     for ref in cast("tuple[Ref, ...]", call.arguments):
-        own = label_sizes(context, ref)
+        own = context.label_sizes(ref)
         full = [own.get(name, 1 if name == axis else context.sizes[name]) for name in axes_of_index(left)]
-        text = aligned(context, ref, left)
+        text = context.aligned(ref, left)
         if {*own, axis} != set(left):
             text = context.op("broadcast", text, shape=context.shape(full))
         elif axis not in own:
@@ -274,23 +189,64 @@ def _joined(context: CodegenContext, call: Call, left: Left) -> str:
     return context.op(call.function, ", ".join(parts), axis=str(left.index(axis)))
 
 
-# ---------------------------------------------------------------------------- the seam
+# ---------------------------------------------------------------------------- products of two tensors
 
 
-class Writing(CodegenContext):
-    """The context with the functions that the records of functions call; see `ops.protocols.Writer`."""
+def _product(context: Writing, product: Multiplied, way: Strategy, left: Left) -> str:
+    """A product of two tensors, arranged as it was priced."""
+    a, b = product.a, product.b
+    match way.kind:
+        case "multiply":
+            return f"{context.aligned(a, left)} * {context.aligned(b, left)}"
+        case "linear":
+            return _linear(context, product, way)
+        case "dot":
+            groups = [way.batch, way.summed]
+            return context.op("vecdot", context.view(a, groups), context.view(b, groups))
+    rows, columns = way.rows, way.columns
+    if way.swapped:
+        a, b, rows, columns = b, a, columns, rows
+    one = _matrix(context, a, way.batch, rows, way.summed)
+    two = _matrix(context, b, way.batch, way.summed, columns)
+    whole = context.element is Element.WHOLE and "whole_matmul" in context.backend.templates
+    text = context.op("whole_matmul" if whole else _sized(context, "matmul", left, way.packed), one, two)
+    if way.added:
+        return context.op("sum", text, axes="(0,)")
+    return context.reshaped(text, left) if way.batch and not (rows and columns) else text
 
-    render = render
-    view = view
-    broadcast = broadcast
-    atomic = atomic
-    extent = extent
-    reshaped = reshaped
-    looked = looked
-    options = options
-    scalar = scalar
-    number = number
-    reached = staticmethod(reached)
-    integer = staticmethod(integer)
-    is_number = staticmethod(is_scalar)
-    value = staticmethod(value)
+
+def _linear(context: Writing, product: Multiplied, way: Strategy) -> str:
+    """The product of a tensor with a matrix, with a bias of each row and a function of each element, if any."""
+    *rows, columns = way.result
+    first, second = (product.b, product.a) if way.swapped else (product.a, product.b)
+    given = [context.view(first, [*rows, way.summed]), context.view(second, [columns, way.summed])]
+    given += [context.view(product.bias, [columns])] if product.bias is not None else []
+    sized = _sized(context, "linear", way.result, way.packed)
+    return context.op(packed_with(product.then) if product.then else sized, ", ".join(given))
+
+
+def _sized(context: Writing, template: str, left: Left, packed: bool) -> str:
+    """The name of the template of a product. Products of packed matrices have their own, and so have results
+    that are so large that their memory is newly mapped each time."""
+    if packed:
+        return f"packed_{template}"
+    large, plan = f"large_{template}", context.plan
+    if large not in context.backend.templates or not plan.device.startswith("cpu"):
+        return template
+    elements = product(evaluate(size, dict(plan.sizes)) for size in context.left_sizes(left))
+    return large if elements * itemsize(plan.dtype) > MAPPED else template
+
+
+def _matrix(
+    context: Writing, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
+) -> str:
+    """An operand as one matrix per position of the batch. One without batch axes is broadcast."""
+    layout = layout_of(ref)
+    own = tuple(axis for axis in batch if axis in layout)
+    if own or not batch:
+        text = context.view(ref, [own, outer, inner], ones=bool(batch))
+        scattered = own and layout[-len(own) :] == own and (outer or inner)  # every matrix would be copied
+        return context.op("contiguous", text) if scattered else text
+    matrix = context.view(ref, [outer, inner], ones=True)
+    shape = context.shape(size_along(context.sizes, group) for group in (batch, outer, inner))
+    return context.op("broadcast", matrix, shape=shape)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..graph.graph import Apply
 from ..graph.shape_inference import Axis
-from ..language.expression import fresh, rename_tensors
+from ..language.expression import fresh
 from ..planning.plans import Plan
 from ..planning.steps import Repetition, Step
 from .context import LoweringContext
@@ -40,13 +40,13 @@ def hoist_loop_invariants(
         if _VARIABLE.fullmatch(name):  # another variable has or will get that name
             name = context.name()
         context.taken.add(name)
-        right = rename_tensors(step.equation.right, names)
+        moved = step.reading(names).defining((name,))
         names[step.equation.name] = name
-        add(context, replace(step, equation=replace(step.equation, name=name, right=right), frees=()))
+        add(context, moved)
     axis = Axis(along.axis.name, context.open(along.axis.size))
     count = context.count({axis.name: axis.size}, (axis.name,))
     tables = tuple(names[table.made] for table in plan.tables)
-    return tables, Repetition(axis, count, along.cuts, along.states, along.back, along.last)
+    return tables, Repetition(axis, along.cuts, along.states, along.back, along.last, count)
 
 
 def variable_of(context: LoweringContext, name: str) -> str:

@@ -169,7 +169,7 @@ def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
     if _is_made_here(context, value, start):
         if variable in context.changing:
             context.changing.add(equation.name)
-        add(context, _renamed(context.steps.pop(), equation.name))
+        add(context, context.steps.pop().defining((equation.name,)))
         variable = equation.name
     if variable != equation.name:  # readers of this tensor read that variable
         context.readers[variable] += context.readers[equation.name] - 1
@@ -184,13 +184,6 @@ def _is_made_here(context: LoweringContext, value: Value, start: int) -> bool:
     """Whether a value is the result of the last step, at number `start` or later, and has no name yet."""
     made = len(context.steps) > start and (value.ref.name,) == context.steps[-1].defines
     return made and value.ref.name not in context.named
-
-
-def _renamed(step: Step | CallStep, name: str) -> Step | CallStep:
-    """The step with its one result renamed."""
-    if isinstance(step, CallStep):
-        return replace(step, results=(name,))
-    return replace(step, equation=replace(step.equation, name=name))
 
 
 def _result(context: LoweringContext, name: str, inside: bool) -> Result:

@@ -15,14 +15,14 @@ from ..graph.call import scoped
 from ..graph.element_types import bytes_of, of_leaves
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis
-from ..language.expression import Call, Ref, fresh, rename_tensors
-from ..ops.table import FUNCTIONS, Element
+from ..graph.shape_inference import dim_size
+from ..language.expression import Call, Ref, fresh
+from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, product, size_names
 from .in_place import overwriting
 from .liveness import with_frees
-from .plans import CallStep
-from .steps import Result, Step, Table
+from .plans import AnyStep, CallStep
+from .steps import Result, Table
 from .target import Target
 
 __all__ = ["Folded", "fold_constants", "is_invariant", "is_worth_keeping", "seconds_at_a_call"]
@@ -39,7 +39,7 @@ def is_worth_keeping(size: float, made_of: float) -> bool:
     return size <= max(SMALL, GROWTH * made_of)
 
 
-def is_invariant(step: Step | CallStep, invariant: Container[str], sizes: frozenset[str]) -> bool:
+def is_invariant(step: AnyStep, invariant: Container[str], sizes: frozenset[str]) -> bool:
     """Whether a step depends on no argument of a call.
 
     Args:
@@ -62,7 +62,7 @@ def _is_repeatable(parts: Iterable[Any]) -> bool:
 def seconds_at_a_call(
     leaves: Iterable[Leaf],
     bound: Mapping[str, Any],
-    steps: Sequence[Step | CallStep],
+    steps: Sequence[AnyStep],
     values: Mapping[str, int],
     target: Target,
 ) -> float:
@@ -103,14 +103,14 @@ class Folded:
         tables: the results of `once` that `steps` read.
     """
 
-    once: tuple[Step | CallStep, ...]
-    steps: tuple[Step | CallStep, ...]
+    once: tuple[AnyStep, ...]
+    steps: tuple[AnyStep, ...]
     tables: tuple[Table, ...]
 
 
 def fold_constants(
     graph: Graph,
-    steps: Sequence[Step | CallStep],
+    steps: Sequence[AnyStep],
     results: Sequence[Result],
     values: Mapping[str, int],
     target: Target,
@@ -126,68 +126,56 @@ def fold_constants(
         target: the target of the plan.
         alone: whether each block runs on its own, and computes its own tables.
     """
-    return _Division(graph, steps, results, {**values, **graph.bound}, target, alone).done()
+    return _Folding(graph, steps, results, {**values, **graph.bound}, target, alone).done()
 
 
-@dataclass(frozen=True)
-class _Form:
-    """An invariant tensor: its dimensions, its element type, and the constants that it is computed from."""
+class _Folding:
+    """The state of constant folding.
 
-    dims: tuple[tuple[Axis, ...], ...]
-    element: Element
-    roots: frozenset[str]
+    Attributes:
+        dims, elements: the dimensions and the element type of every tensor, by name.
+        invariant: the names of invariant tensors.
+        held: the leaves that blocks read, by exactly these names.
+        once: the steps that are done once, so far.
+        already: the results of each of these steps, by the step without its results.
+        same: for invariant tensors of the graph, the names of equal ones that are done once.
+        tables: the tables, by the tensors that they hold and the sizes that these must be below.
+    """
 
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        return tuple(product(axis.size for axis in dim) for dim in self.dims)
-
-
-class _Division:
     def __init__(
         self,
         graph: Graph,
-        steps: Sequence[Step | CallStep],
+        steps: Sequence[AnyStep],
         results: Sequence[Result],
         sizes: Mapping[str, Any],
         target: Target,
         alone: bool,
     ) -> None:
-        self.sizes, self.target, self.itemsize, self.alone = sizes, target, target.itemsize, alone
+        self.steps, self.sizes, self.bound = steps, sizes, graph.bound
+        self.target, self.alone = target, alone
         self.told = target.told_sizes(graph.leaves, graph.bound)
         self.outputs = {each.value.name for each in results}
-        self.taken = {leaf.name for leaf in graph.leaves} | {name for step in steps for name in step.defines}
-        self.shapes = {
-            leaf.name: tuple(evaluate(size, graph.bound) for size in leaf.shape) for leaf in graph.leaves
-        }
-        elements = of_leaves(graph)
-        self.forms = {
-            leaf.name: _Form(leaf.dims, elements[leaf.name], frozenset({leaf.name}))
-            for leaf in graph.constants
-        }
-        self.once: list[Step | CallStep] = []
-        self.done_already: dict[Step | CallStep, tuple[str, ...]] = {}
+        self.dims, self.elements = {leaf.name: leaf.dims for leaf in graph.leaves}, of_leaves(graph)
+        for step in steps:
+            self._note(step)
+        self.taken = set(self.dims)
+        self.invariant = self._found({leaf.name: frozenset({leaf.name}) for leaf in graph.constants})
+        self.held = {name for step in steps if isinstance(step, CallStep) for name in step.held}
+        self.once: list[AnyStep] = []
+        self.already: dict[AnyStep, tuple[str, ...]] = {}
         self.same: dict[str, str] = {}
         self.tables: dict[tuple[str, Any], Table] = {}
-        self.steps = list(steps)
-        calls = [step for step in steps if isinstance(step, CallStep)]
-        self.held = {name for step in calls for name in step.held}  # blocks read these by exactly these names
 
     def done(self) -> Folded:
-        invariant = self._invariant()
-        steps: list[Step | CallStep] = []
-        for number, step in enumerate(self.steps):
-            of_its_own = isinstance(step, CallStep) and step.along is None
-            if (
-                isinstance(step, CallStep)
-                and of_its_own
-                and step.plan.tables
-                and (step.slicing or not self.alone)
-            ):
-                step = replace(step, tables=tuple(self._of_block(step, number in invariant)))
-            if number in invariant:
+        steps: list[AnyStep] = []
+        for step in self.steps:
+            is_once = step.defines[0] in self.invariant
+            if isinstance(step, CallStep) and step.along is None and (step.slicing or not self.alone):
+                step = replace(step, tables=tuple(self._of_block(step, is_once)))
+            if is_once:
                 self.same.update(zip(step.defines, self._do_once(step, self.same), strict=True))
             else:
-                steps.append(self._looked_up(_moved(step, self.same)))
+                steps.append(self._looked_up(step.reading(self.same)))
         made = {name for step in self.once for name in step.defines}
         for name in dict.fromkeys(name for step in steps for name in step.reads if name in made):
             self._table(name, None)
@@ -198,98 +186,79 @@ class _Division:
 
     # ---- which steps
 
-    def _invariant(self) -> set[int]:
-        """The numbers of the steps that are done once.
+    def _note(self, step: AnyStep) -> None:
+        self.dims.update(zip(step.defines, step.dims, strict=True))
+        self.elements.update(zip(step.defines, step.elements, strict=True))
 
-        These are the invariant steps, except those that `_refused` gives and those that read results of these.
+    def _found(self, constants: Mapping[str, frozenset[str]]) -> set[str]:
+        """The invariant tensors, given that each constant is computed from itself.
+
+        Outputs do not count as invariant, nor does a tensor that would be a table but is not worth keeping, nor what
+        is computed from these.
         """
-        given, refused = dict(self.forms), set[int]()
+        refused = set(self.outputs)
         while True:
-            self.forms, found = dict(given), set[int]()
-            for number, step in enumerate(self.steps):
-                self._note_shape(step)
+            roots, read = dict(constants), set[str]()
+            for step in self.steps:
                 apart = self.alone and isinstance(step, CallStep) and step.along is None
-                if number not in refused and not apart and is_invariant(step, self.forms, self.told):
-                    found.add(number)
-                    self._note_form(step)
-            more = self._refused(found)
+                known = apart or not refused.isdisjoint(step.defines)
+                if not known and is_invariant(step, roots, self.told):
+                    made_of = frozenset[str]().union(*(roots[name] for name in step.reads))
+                    roots.update(dict.fromkeys(step.defines, made_of))
+                else:
+                    read.update(step.reads)
+            more = {
+                name
+                for name in read.intersection(roots) - constants.keys()
+                if self._is_large(name, roots[name])
+            }
             if not more:
-                return found
+                return {*roots}
             refused |= more
 
-    def _note_shape(self, step: Step | CallStep) -> None:
-        if isinstance(step, CallStep):
-            self.shapes.update(zip(step.results, step.shapes, strict=True))
-        else:
-            self.shapes[step.equation.name] = tuple(product(a.size for a in dim) for dim in _dims(step))
+    def _is_large(self, name: str, roots: Iterable[str]) -> bool:
+        """Whether a tensor is too large to be kept, for the constants that it is computed from."""
+        return not is_worth_keeping(self._bytes(name), sum(map(self._bytes, roots)))
 
-    def _note_form(self, step: Step | CallStep) -> None:
-        roots = frozenset[str]().union(*(self.forms[name].roots for name in step.reads))
-        if isinstance(step, CallStep):
-            for name, shape, element in zip(step.results, step.shapes, step.elements, strict=True):
-                dims = tuple((Axis(f"d{n}", size),) for n, size in enumerate(shape))
-                self.forms[name] = _Form(dims, element, roots)
-        else:
-            self.forms[step.equation.name] = _Form(_dims(step), step.element, roots)
+    def _shape(self, name: str) -> tuple[Any, ...]:
+        return tuple(evaluate(dim_size(dim), self.bound) for dim in self.dims[name])
 
-    def _refused(self, invariant: set[int]) -> set[int]:
-        """The invariant steps with a result that would be a table but is an output or not worth keeping."""
-        read = set(self.outputs)
-        for number, step in enumerate(self.steps):
-            if number not in invariant:
-                read.update(step.reads)
-        return {
-            number
-            for number in invariant
-            if any(
-                name in self.outputs or (name in read and not self._is_worth_keeping(name))
-                for name in self.steps[number].defines
-            )
-        }
-
-    def _is_worth_keeping(self, name: str) -> bool:
-        form = self.forms[name]
-        return is_worth_keeping(self._bytes(form), sum(self._bytes(self.forms[root]) for root in form.roots))
-
-    def _bytes(self, form: _Form) -> int:
-        elements = product(evaluate(size, self.sizes) for size in form.shape)
-        return int(elements) * bytes_of(form.element, self.itemsize)
+    def _bytes(self, name: str) -> int:
+        elements = product(evaluate(size, self.sizes) for size in self._shape(name))
+        return int(elements) * bytes_of(self.elements[name], self.target.itemsize)
 
     # ---- tables
 
     def _table(self, made: str, below: Any) -> str:
         """The name of the table of an invariant tensor, or of positions that must be below a size."""
         if (made, below) not in self.tables:
-            form = self.forms[made]
-            name = made
-            if below is not None:
-                name = fresh(made, self.taken)
-                self.taken.add(name)
-            self.tables[made, below] = Table(
-                Leaf(name, "constant", form.dims, holds=form.element), made, below
-            )
+            name = made if below is None else self._fresh(made)
+            leaf = Leaf(name, "constant", self.dims[made], holds=self.elements[made])
+            self.tables[made, below] = Table(leaf, made, below)
         return self.tables[made, below].leaf.name
 
-    def _looked_up(self, step: Step | CallStep) -> Step | CallStep:
+    def _looked_up(self, step: AnyStep) -> AnyStep:
         """The step with its invariant positions read from tables, where they have been checked."""
-        if isinstance(step, CallStep) and step.along is not None:
+        if isinstance(step, CallStep):
+            if step.along is None:
+                return step
             pairs = zip(step.tables, step.plan.tables, strict=True)
             return replace(step, tables=tuple(self._looked_at(name, each.below) for name, each in pairs))
-        if isinstance(step, CallStep) or not isinstance(step.equation.right, Ref):
-            return step
         right = step.equation.right
+        if not isinstance(right, Ref):
+            return step
         index = tuple(
             replace(entry, name=self._looked_at(entry.name, size)) if isinstance(entry, Ref) else entry
-            for entry, size in zip(right.index, self.shapes[right.name], strict=True)
+            for entry, size in zip(right.index, self._shape(right.name), strict=True)
         )
         return replace(step, equation=replace(step.equation, right=replace(right, index=index)))
 
     def _looked_at(self, name: str, below: Any) -> str:
         """The table of invariant positions, checked to be below a size. The tensor itself if there can be no table."""
-        is_table = below is not None and name in self.forms and self.told.issuperset(size_names(below))
+        is_table = below is not None and name in self.invariant and self.told.issuperset(size_names(below))
         return self._table(name, below) if is_table else name
 
-    # ---- blocks
+    # ---- steps that are done once
 
     def _of_block(self, step: CallStep, invariant: bool) -> Iterator[str]:
         """The names in this graph of the tables that a block reads. Their steps are added to those done once."""
@@ -300,11 +269,7 @@ class _Division:
         for table in block.tables:
             yield names[table.made] if invariant else self._table(names[table.made], table.below)
 
-    # ---- steps that are done once
-
-    def _do_once(
-        self, step: Step | CallStep, names: Mapping[str, str], scope: str | None = None
-    ) -> tuple[str, ...]:
+    def _do_once(self, step: AnyStep, names: Mapping[str, str], scope: str | None = None) -> tuple[str, ...]:
         """Adds a step to those done once, unless an equal one is there already. The names of its results.
 
         Args:
@@ -312,42 +277,23 @@ class _Division:
             names: the names in this graph of the tensors that it reads, where they differ.
             scope: the scope of the block. None where the step is of the graph.
         """
-        moved = _moved(step, names, scope or "")
-        nameless = _defining(moved, ("",) * len(step.defines))
-        if nameless not in self.done_already or not self.held.isdisjoint(step.defines):
-            made = tuple(self._own_name(name, scope) for name in step.defines)
-            moved = _defining(moved, made)
+        moved = step.reading(names, scope or "")
+        nameless = moved.defining(("",) * len(step.defines))
+        if nameless not in self.already or not self.held.isdisjoint(step.defines):
+            made = (
+                step.defines
+                if scope is None
+                else tuple(self._fresh(scoped(scope, each)) for each in step.defines)
+            )
+            moved = moved.defining(made)
             self.once.append(moved)
-            self._note_shape(moved)
-            self._note_form(moved)
-            self.done_already[nameless] = made
-        return self.done_already[nameless]
+            self._note(moved)
+            self.invariant.update(made)
+            self.already[nameless] = made
+        return self.already[nameless]
 
-    def _own_name(self, name: str, scope: str | None) -> str:
-        """The name of a result of a block outside the block."""
-        found = name if scope is None else fresh(scoped(scope, name), self.taken)
+    def _fresh(self, name: str) -> str:
+        """A name that no tensor has yet."""
+        found = fresh(name, self.taken)
         self.taken.add(found)
         return found
-
-
-def _moved(step: Step | CallStep, names: Mapping[str, str], scope: str = "") -> Step | CallStep:
-    """The step with other names for the tensors it reads. A call in a block gets the scope of the block in front."""
-    if isinstance(step, Step):
-        right = rename_tensors(step.equation.right, names)
-        return replace(step, equation=replace(step.equation, right=right), frees=())
-    operands, tables = (tuple(names.get(name, name) for name in of) for of in (step.operands, step.tables))
-    return replace(step, operands=operands, tables=tables, scope=scoped(scope, step.scope), frees=())
-
-
-def _defining(step: Step | CallStep, names: tuple[str, ...]) -> Step | CallStep:
-    """The step with other names for the tensors it computes."""
-    if isinstance(step, CallStep):
-        return replace(step, results=names)
-    return replace(step, equation=replace(step.equation, name=names[0]))
-
-
-def _dims(step: Step) -> tuple[tuple[Axis, ...], ...]:
-    """The dimensions of the result of a step."""
-    axes = {axis.name: axis for axis in step.axes}
-    left = step.equation.left
-    return tuple(tuple(axes[name] for name in ((e,) if isinstance(e, str) else e)) for e in left)

@@ -1,20 +1,23 @@
-"""Gradients and jvp of graphs, with products split into pairs by fewest FLOPs."""
+"""Gradients and jvp of graphs, their products split into pairs; rematerialisation in the backward pass."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..autodiff.a_normal_form import Pairs
 from ..autodiff.activity import check_real
 from ..autodiff.joint import JointGraph
-from ..autodiff.vjp import differentiated
+from ..autodiff.vjp import differentiated, rematerializable
 from ..contraction.joint_order import joint_order
 from ..contraction.order_search import fewest_flops
 from ..contraction.pairs import Problem
 from ..device.model import DeviceProfile, default_profile
+from ..dtypes import itemsize
 from ..errors import EquationError
 from ..graph.element_types import of_leaves
 from ..graph.graph import Graph, of_graph, of_tensors_named
@@ -22,18 +25,11 @@ from ..graph.leaves import told_by
 from ..graph.shape_inference import dim_size
 from ..language.expression import fresh
 from ..ops.table import Element
+from ..scan.checkpointing import checkpoint_recurrences
 from ..sizes import evaluate, size_names
 from .planner import NOMINAL
 
-__all__ = [
-    "Quickest",
-    "joint_graph",
-    "gradient",
-    "in_pairs",
-    "jvp",
-    "leaves_of",
-    "with_lengths",
-]
+__all__ = ["Quickest", "gradient", "in_pairs", "joint_graph", "jvp", "leaves_of", "rematerialized_to_fit"]
 
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """The name of the gradient of a gradient, or of a term of one."""
@@ -162,18 +158,6 @@ def joint_graph(
     return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone, recomputed)
 
 
-def with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """The graph with the axes of its recurrences bound to lengths, where the given sizes determine them."""
-    names = {
-        name
-        for part in graph.parts()
-        for each in part.recurrences
-        for size in [dim_size(part.named[each.equations[0].name][each.dimension(each.equations[0].name)])]
-        for name in size_names(evaluate(size, part.bound))
-    }
-    return graph.bind(**{name: size for name, size in sizes.items() if name in names})
-
-
 @dataclass(frozen=True)
 class Quickest:
     """The pairs that are expected to be fastest forward and backward on a device.
@@ -196,6 +180,78 @@ class Quickest:
         problem = Problem(tuple(axes), kept, None, known, self.profile, self.itemsize)
         order = joint_order(problem, frozenset(range(len(axes))))
         return tuple((pair.first, pair.second) for pair in order)
+
+
+# ---------------------------------------------------------------------------- rematerialisation
+
+
+def rematerialized_to_fit(
+    limit: int | None,
+    graph: Graph,
+    wrt: tuple[str, ...],
+    profile: DeviceProfile,
+    dtype: str,
+    sizes: Mapping[str, int],
+    peak: Callable[[JointGraph], int],
+) -> JointGraph:
+    """The joint graph that is expected to be fastest, with just enough rematerialisation to keep to a memory limit.
+
+    First the fewest leading calls are rematerialised. If all calls are not enough, recurrences are also cut into the
+    fewest segments that keep to the limit. If nothing does, the joint graph with the lowest peak is taken. Where
+    autograd runs the backward pass, `codegen/rematerialization.py` decides.
+
+    Args:
+        limit: the most bytes that may be alive at once, or None.
+        graph, wrt: as in `joint_graph`.
+        profile, dtype, sizes: the device, the element type, and values of open sizes.
+        peak: the peak memory of a joint graph, in bytes.
+    """
+    pairs = Quickest(profile, itemsize(dtype), tuple(sorted(sizes.items())))
+    if limit is None:
+        return joint_graph(graph, wrt, pairs=pairs)
+    graph = _with_lengths(graph, sizes)
+    calls = rematerializable(graph, wrt)
+
+    def rematerialised(count: int) -> JointGraph:
+        return joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(calls[:count]))
+
+    def fits(count: int) -> bool:
+        return peak(rematerialised(count)) <= limit
+
+    if fits(0):
+        return rematerialised(0)
+    found = rematerialised(min(len(calls), 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits)))
+    if not any(part.recurrences for part in graph.parts()):
+        return found
+    least = peak(found)
+    if least <= limit:
+        return found
+    whole, parted = found, checkpoint_recurrences(graph, 1)
+    for doublings in itertools.count(1):
+        before, parted = parted, checkpoint_recurrences(graph, 2**doublings)
+        if parted == before:
+            return found
+        trial = joint_graph(parted, wrt, pairs=pairs, recomputed=frozenset(rematerializable(parted, wrt)))
+        taken = peak(trial)
+        if taken < least:
+            least, found = taken, trial
+        elif found is not whole:
+            return found
+        if taken <= limit:
+            return trial
+    raise AssertionError
+
+
+def _with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """The graph with the axes of its recurrences bound to lengths, where the given sizes determine them."""
+    names = {
+        name
+        for part in graph.parts()
+        for each in part.recurrences
+        for size in [dim_size(part.named[each.equations[0].name][each.dimension(each.equations[0].name)])]
+        for name in size_names(evaluate(size, part.bound))
+    }
+    return graph.bind(**{name: size for name, size in sizes.items() if name in names})
 
 
 def results_of(graph: Graph) -> tuple[str, ...]:

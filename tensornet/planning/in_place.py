@@ -16,7 +16,7 @@ from ..language.expression import Call, Ref, axes_of_index, is_scalar
 from ..ops.protocols import names_in
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, product
-from .plans import CallStep
+from .plans import AnyStep
 from .steps import Step
 from .target import Target
 
@@ -27,8 +27,8 @@ WRITTEN = frozenset({"added", "subtracted"})
 
 
 def overwriting(
-    steps: Sequence[Step | CallStep], outputs: Container[str], values: Mapping[str, Any], target: Target
-) -> tuple[Step | CallStep, ...]:
+    steps: Sequence[AnyStep], outputs: Container[str], values: Mapping[str, Any], target: Target
+) -> tuple[AnyStep, ...]:
     """The steps with large sums written into one of their terms, where nothing else reads the term.
 
     Args:
@@ -42,10 +42,10 @@ def overwriting(
     reads = Counter(name for step in steps for name in step.reads)
     once = {name for name, count in reads.items() if count == 1 and name not in outputs}
     own = dict[str, Step]()
-    found = list[Step | CallStep]()
+    found = list[AnyStep]()
     for step in steps:
         if isinstance(step, Step):
-            written = int(product(evaluate(size, values) for size in _shape(step))) * target.itemsize
+            written = int(product(evaluate(size, values) for size in step.shapes[0])) * target.itemsize
             into = next(_terms(step, own), None) if written >= IN_CACHE else None
             if into is not None:
                 saved = min(step.seconds, target.profile.fresh(written))
@@ -54,11 +54,6 @@ def overwriting(
                 own[step.equation.name] = step
         found.append(step)
     return tuple(found)
-
-
-def _shape(step: Step) -> Iterator[Any]:
-    sizes = {axis.name: axis.size for axis in step.axes}
-    return (sizes[axis] for axis in axes_of_index(step.equation.left))
 
 
 def _is_own(step: Step, own: Container[str]) -> bool:

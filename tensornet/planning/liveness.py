@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..contraction.pairs import Strategy, view_order
@@ -25,20 +26,13 @@ from ..language.expression import (
 )
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, product, symbol
-from .plans import CallStep, Plan
+from .plans import AnyStep, Plan
 from .steps import Step
 
-__all__ = [
-    "at_sizes",
-    "is_view",
-    "memory_in_use",
-    "temporary_bytes",
-    "with_fewer_frees",
-    "with_frees",
-]
+__all__ = ["Liveness", "is_view", "with_frees"]
 
 
-def with_frees(steps: Sequence[Step | CallStep], results: Iterable[str]) -> tuple[Step | CallStep, ...]:
+def with_frees(steps: Sequence[AnyStep], results: Iterable[str]) -> tuple[AnyStep, ...]:
     """The steps, each with the intermediates that are not needed after it.
 
     Args:
@@ -58,7 +52,7 @@ def with_frees(steps: Sequence[Step | CallStep], results: Iterable[str]) -> tupl
 # ---------------------------------------------------------------------------- besides operands and results
 
 
-def temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int:
+def _temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> int:
     """The bytes that a step takes while it runs, besides its operands and its result.
 
     These are copies of operands that no view brings into the order in which they are read, values of subexpressions,
@@ -173,132 +167,117 @@ def _beneath(step: Step) -> str:
 # ---------------------------------------------------------------------------- together
 
 
-def memory_in_use(
-    leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
-) -> list[int]:
-    """The bytes of all tensors alive before the first step and at each step, with the temporaries of the step.
+@dataclass(frozen=True)
+class Liveness:
+    """Steps at given sizes, and the bytes that are alive at each of them.
 
-    Args:
+    Attributes:
         leaves: the leaves that the steps read, tables included.
         steps: the steps.
         values: the value of every named size.
         itemsize: bytes of a number.
     """
-    return [used for used, _ in _in_use(leaves, steps, values, itemsize)]
 
+    leaves: tuple[Leaf, ...]
+    steps: Sequence[AnyStep]
+    values: Mapping[str, Any]
+    itemsize: int
 
-def at_sizes(
-    steps: Iterable[Step | CallStep], values: Mapping[str, Any], itemsize: int
-) -> Iterator[Step | CallStep]:
-    """The steps, with the peak memory of their blocks computed again at the given sizes.
+    @functools.cached_property
+    def used(self) -> list[int]:
+        """The bytes of all tensors alive before the first step and at each step, with the temporaries of the step."""
+        return [used for used, _ in self._in_use]
 
-    Args:
-        steps, itemsize: as for `memory_in_use`.
-        values: the value of every named size.
-    """
-    peaks = dict[tuple[Plan, tuple[Any, ...]], int]()
-    for step in steps:
-        if isinstance(step, CallStep):
+    @property
+    def peak(self) -> int:
+        """The bytes alive at the worst step."""
+        return max(self.used)
+
+    def at(self, values: Mapping[str, Any]) -> Liveness:
+        """The same at other sizes, with the peak memory of blocks computed again."""
+        peaks = dict[tuple[Plan, tuple[Any, ...]], int]()
+
+        def resized(step: AnyStep) -> AnyStep:
+            if isinstance(step, Step):
+                return step
             plan = step.plan
             own = {name: evaluate(symbol(name), values) for name in plan.graph.open_sizes}
             key = plan, tuple(own.values())
             if key not in peaks:
-                known = {**plan.graph.bound, **own}
-                inside = list(at_sizes(plan.steps, known, itemsize))
-                peaks[key] = max(memory_in_use(plan.leaves, inside, known, itemsize))
-            step = replace(step, plan=replace(plan, peak_memory=peaks[key]))
-        yield step
+                inside = replace(self, leaves=plan.leaves, steps=plan.steps)
+                peaks[key] = inside.at({**plan.graph.bound, **own}).peak
+            return replace(step, plan=replace(plan, peak_memory=peaks[key]))
 
+        return replace(self, steps=tuple(map(resized, self.steps)), values=values)
 
-def with_fewer_frees(
-    leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
-) -> tuple[Step | CallStep, ...]:
-    """The steps with only those frees that are needed: dropping one of them would raise the peak memory.
+    def with_fewer_frees(self) -> tuple[AnyStep, ...]:
+        """The steps with only those frees that are needed: dropping one of them would raise the peak memory.
 
-    All other tensors are freed at the end.
+        All other tensors are freed at the end.
+        """
+        (_, *rest) = self._in_use
+        most = max((used for used, _ in rest), default=0)
+        views = (step for step in self.steps if isinstance(step, Step) and is_view(step))
+        looks = {name for step in views for name in (*step.reads, *step.defines)}
+        # a library may copy instead of making a view
+        frees = [tuple(name for name in step.frees if name in looks) for step in self.steps]
+        waiting, held, last = list[str](), 0, 0
+        for number, (used, freed) in enumerate(rest):
+            if waiting and used + held > most:
+                frees[last], waiting, held = tuple(sorted((*frees[last], *waiting))), [], 0
+            later = [name for name in self.steps[number].frees if name not in looks]
+            if later:
+                waiting, held, last = [*waiting, *later], held + freed, number
+        return tuple(replace(step, frees=names) for step, names in zip(self.steps, frees, strict=True))
 
-    Args:
-        leaves, steps, values, itemsize: as for `memory_in_use`.
-    """
-    (_, *rest) = _in_use(leaves, steps, values, itemsize)
-    most = max((used for used, _ in rest), default=0)
-    looks = {
-        name
-        for step in steps
-        if isinstance(step, Step) and is_view(step)
-        for name in (*step.reads, *step.defines)
-    }
-    frees = [
-        tuple(name for name in step.frees if name in looks) for step in steps
-    ]  # a library may copy instead of making a view
-    waiting, held, last = list[str](), 0, 0
-    for number, (used, freed) in enumerate(rest):
-        if waiting and used + held > most:
-            frees[last], waiting, held = tuple(sorted((*frees[last], *waiting))), [], 0
-        later = [name for name in steps[number].frees if name not in looks]
-        if later:
-            waiting, held, last = [*waiting, *later], held + freed, number
-    return tuple(replace(step, frees=names) for step, names in zip(steps, frees, strict=True))
+    @functools.cached_property
+    def _in_use(self) -> list[tuple[int, int]]:
+        """The bytes in use before the first step and at each step, each with the bytes freed after it."""
+        alive = sum(map(self._given, self.leaves))
+        found = [(alive, 0)]
+        held, base, looks = dict[str, int](), dict[str, str](), Counter[str]()
+        for step in self.steps:
+            held.update(self._made(step))
+            if isinstance(step, Step) and (beneath := _beneath(step)):
+                base[step.equation.name] = base.get(beneath, beneath)
+            looks.update(base.get(name, name) for name in step.defines)
+            alive += sum(held[name] for name in step.defines)
+            freed = 0
+            for name in (base.get(each, each) for each in step.frees):
+                looks[name] -= 1
+                freed += held.get(name, 0) if not looks[name] else 0
+            found.append((alive + self._beside(step), freed))
+            alive -= freed
+        return found
 
+    @functools.cached_property
+    def _bytes(self) -> Callable[[tuple[Any, ...], Element], int]:
+        """The bytes of a tensor of a shape."""
 
-def _in_use(
-    leaves: Iterable[Leaf], steps: Sequence[Step | CallStep], values: Mapping[str, Any], itemsize: int
-) -> Iterator[tuple[int, int]]:
-    """The bytes in use before the first step and at each step, each with the bytes freed after it."""
-    memory = _Memory(values, itemsize)
-    alive = sum(map(memory.given, leaves))
-    yield alive, 0
-    held = dict[str, int]()
-    base, looks = dict[str, str](), Counter[str]()
-    for step in steps:
-        held.update(memory.made(step))
-        if isinstance(step, Step) and (beneath := _beneath(step)):
-            base[step.equation.name] = base.get(beneath, beneath)
-        looks.update(base.get(name, name) for name in step.defines)
-        alive += sum(held[name] for name in step.defines)
-        freed = 0
-        for name in (base.get(each, each) for each in step.frees):
-            looks[name] -= 1
-            freed += held.get(name, 0) if not looks[name] else 0
-        yield alive + memory.beside(step), freed
-        alive -= freed
-
-
-class _Memory:
-    """The bytes of tensors at given sizes."""
-
-    def __init__(self, values: Mapping[str, Any], itemsize: int) -> None:
-        self.values, self.itemsize = values, itemsize
-        self._known: dict[tuple[tuple[Any, ...], Element], int] = {}
-
-    def of(self, shape: tuple[Any, ...], element: Element) -> int:
-        """The bytes of a tensor."""
-        if (shape, element) not in self._known:
+        @functools.cache
+        def found(shape: tuple[Any, ...], element: Element) -> int:
             count = int(product(evaluate(size, self.values) for size in shape))
-            self._known[shape, element] = count * bytes_of(element, self.itemsize)
-        return self._known[shape, element]
+            return count * bytes_of(element, self.itemsize)
 
-    def given(self, leaf: Leaf, own: Mapping[str, int] | None = None) -> int:
+        return found
+
+    def _given(self, leaf: Leaf, own: Mapping[str, int] | None = None) -> int:
         """The bytes of a leaf. `own` gives the sizes where the leaf has names of its own for them."""
         shape = leaf.shape if own is None else tuple(evaluate(size, own) for size in leaf.shape)
-        return self.of(shape, of_leaf(leaf))
+        return self._bytes(shape, of_leaf(leaf))
 
-    def made(self, step: Step | CallStep) -> Iterator[tuple[str, int]]:
+    def _made(self, step: AnyStep) -> Iterator[tuple[str, int]]:
         """The bytes of each result of a step. Zero where the result shares the memory of another tensor."""
-        if isinstance(step, CallStep):
-            yield from zip(step.results, map(self.of, step.shapes, step.elements), strict=True)
-        elif _beneath(step):
+        if isinstance(step, Step) and _beneath(step):
             yield step.equation.name, 0
         else:
-            axes = {axis.name: axis.size for axis in step.axes}
-            shape = tuple(axes[axis] for axis in axes_of_index(step.equation.left))
-            yield step.equation.name, self.of(shape, step.element)
+            yield from zip(step.defines, map(self._bytes, step.shapes, step.elements), strict=True)
 
-    def beside(self, step: Step | CallStep) -> int:
+    def _beside(self, step: AnyStep) -> int:
         """The bytes that a step takes while it runs, besides its operands and its results."""
         if isinstance(step, Step):
-            return temporary_bytes(step, self.values, self.itemsize)
+            return _temporary_bytes(step, self.values, self.itemsize)
         own = dict(step.plan.sizes) if step.plan.backward is not None else None  # by the plan's own names
-        inside = step.plan.peak_memory - sum(self.given(leaf, own) for leaf in step.plan.leaves)
-        whole = 0 if step.slicing or step.along else sum(size for _, size in self.made(step))
+        inside = step.plan.peak_memory - sum(self._given(leaf, own) for leaf in step.plan.leaves)
+        whole = 0 if step.slicing or step.along else sum(size for _, size in self._made(step))
         return max(0, inside - whole)  # a piece exists next to the whole that it is written into

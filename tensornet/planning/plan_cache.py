@@ -11,7 +11,8 @@ import hashlib
 import importlib.metadata
 import json
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class Occasion:
         closed: whether tensors that depend on open sizes are computed again at each call.
         tune: how the plan is chosen, if not by its expected time.
         changing: the leaves that get gradients, where products are planned forward and backward.
+        hints: the sizes that were seen first, at which it is planned. Others of these lengths share the plan.
     """
 
     graph: Graph
@@ -66,6 +68,7 @@ class Occasion:
     closed: bool = False
     tune: str | None = None
     changing: frozenset[str] = frozenset()
+    hints: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def recall(self) -> Plan | None:
         """The cached plan, its code not yet generated. None if there is no valid one."""
@@ -104,7 +107,6 @@ def _registered(graph: Graph) -> list[Any]:
     """The user's own functions that a graph calls, and the user's kernels that may be selected for it."""
     called = {part.function for part in graph.expressions() if isinstance(part, Call)}
     own = [row for row in FUNCTIONS.values() if row.implementations and (row.computes or row.name in called)]
-    rows = sorted(own, key=lambda row: row.name)
     return [
         (
             row.name,
@@ -113,7 +115,7 @@ def _registered(graph: Graph) -> list[Any]:
             [each.text for each in row.computes],
             [each for each, _ in row.implementations],
         )
-        for row in rows
+        for row in sorted(own, key=lambda row: row.name)
     ]
 
 

@@ -14,12 +14,9 @@ from ..autodiff.activity import check_derivatives
 from ..autodiff.joint import JointGraph
 from ..contraction.order_search import as_written, fastest, fastest_with_vjp, fewest_flops
 from ..contraction.pairs import Choose
-from ..device.model import DeviceProfile, default_profile
 from ..errors import BackendError, ShapeError, by_name, near
 from ..graph.element_types import check_complex, of_leaves, writes_complex
-from ..graph.formulas import naive_flops
-from ..graph.graph import Apply, Graph, of_graph
-from ..graph.leaves import Leaf
+from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Dim, dim_size
 from ..ir.rewriting import Program
 from ..lowering.lines import lines_of
@@ -31,17 +28,17 @@ from ..passes.pipeline import PassContext, is_traced, noted, optimize, program_o
 from ..scan.associative_scan import select_associative_scans
 from ..scan.lowering import lower_recurrences
 from ..scan.rnn_cells import select_rnn_kernels
-from ..sizes import as_formula, as_size, evaluate, product, symbol, to_sympy
+from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, between_calls, in_numbers, with_functions
 from .constant_folding import Folded, fold_constants, seconds_at_a_call
-from .liveness import at_sizes, memory_in_use, with_fewer_frees
-from .plans import Alternative, CallStep, OnDemand, Plan
-from .progress import counted, watched
+from .liveness import Liveness
+from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan
+from .progress import watched
 from .slicing import Part, cuttable
 from .steps import Result, Step
 from .target import Target
 
-__all__ = ["flop_count", "flop_formula", "schedule", "whole_sizes"]
+__all__ = ["NOMINAL", "schedule", "whole_sizes"]
 
 NOMINAL = 64
 """The size assumed for an open axis when none is given."""
@@ -58,104 +55,129 @@ ROUNDS, TRIED = 64, 6
 @watched()
 def schedule(
     graph: Graph,
-    backend: str,
-    device: str,
-    dtype: str,
-    profile: DeviceProfile,
-    memory_limit: int | None,
-    compare: bool,
+    target: Target,
     sizes: Mapping[str, int],
+    memory_limit: int | None = None,
+    compare: bool = False,
     around: frozenset[str] | None = None,
-    supported: frozenset[str] = frozenset(),
-    closed: bool = False,
-    changing: frozenset[str] = frozenset(),
-    loops: bool = False,
 ) -> Plan:
     """The plan of a graph, its code not yet generated.
 
     Args:
-        supported: the optional operations that the backend supports.
         around: scopes whose calls are always kept, for blocks that run on their own.
-        closed: whether tensors that depend on open sizes are computed again at each call.
-        changing: the leaves that get gradients, where the backward pass is planned as well.
-        loops: whether recurrences always become loops, with as much as possible computed position by position.
     """
-    if "complex" in dtype:
+    is_complex = "complex" in target.dtype
+    if is_complex:
         check_derivatives(graph)
     given = whole_sizes(graph, sizes)
     values = {name: given.get(name, NOMINAL) for name in graph.open_sizes}
-    target = Target.of(backend, device, dtype, profile, supported, closed, changing, loops)
-    has_complex = "complex" in dtype or writes_complex(graph)
-    whole = _outlined(graph, around, has_complex)
-    looped = _looped(whole, values, target, "fastest")
-    scheduled = _scheduled(graph, looped, values, target, around is not None)
-    if has_complex:
-        _check_complex(whole, scheduled.steps, dtype)
-    scheduled = _sliced_to_fit(memory_limit, scheduled)
-    alternatives = OnDemand(functools.partial(_alternatives, whole, values, target)) if compare else ()
-    at = tuple(sorted(values.items()))
-    assumed = tuple(name for name, _ in at if name not in sizes)
-    return scheduled.plan(at, assumed, alternatives)
-
-
-def _outlined(graph: Graph, around: frozenset[str] | None, has_complex: bool) -> Graph:
-    """The graph with its calls inlined, except those that become functions of their own.
-
-    With complex numbers all calls are inlined, because each step is checked for them, unless `around` is given.
-    """
+    has_complex = is_complex or writes_complex(graph)
     noted("as written", None, graph)
+    # each step is checked for complex numbers, so that no block is a function of its own
     whole = graph.flat if has_complex and around is None else with_functions(graph, around)
-    return noted("outlining of blocks", graph, whole)
+    whole = noted("outlining of blocks", graph, whole)
+    looped = _looped(whole, values, target, "fastest")
+    scheduled = _Schedule(graph, looped, values, target, alone=around is not None)
+    if has_complex:
+        _check_complex(whole, scheduled.steps, is_complex)
+    scheduled = _sliced_to_fit(memory_limit, scheduled)
+    return replace(
+        scheduled.plan(),
+        assumed=tuple(name for name in graph.open_sizes if name not in sizes),
+        alternatives=OnDemand(functools.partial(_alternatives, whole, values, target)) if compare else (),
+        certainty=target.profile.certainty,
+    )
 
 
-def _check_complex(graph: Graph, steps: Iterable[Step | CallStep], dtype: str) -> None:
+def _check_complex(graph: Graph, steps: Iterable[AnyStep], is_complex: bool) -> None:
     """Raises an error if a step has no meaning for complex numbers."""
-    given = of_leaves(graph).items() if "complex" in dtype else ()
+    given = of_leaves(graph).items() if is_complex else ()
     numbers = [name for name, holds in given if holds is Element.NUMBER]
     check_complex((step.equation for step in steps if isinstance(step, Step)), numbers)
 
 
 @dataclass(frozen=True)
-class _Scheduled:
+class _Schedule:
     """A graph scheduled as steps.
 
     Attributes:
         original, graph: the graph as given, and the one that is lowered.
         values: the value of every open size, and the length of pieces.
         target: the target of the plan.
+        way: how it is planned: one of `_WAYS`.
+        inside: whether it is a block, whose results are read by steps of its caller.
         alone: whether blocks run on their own.
         cuts: the parts that are computed piece by piece.
-        steps, results: all steps, and where the outputs are.
-        parts: the steps, divided into those done once and those done at each call.
-        used: bytes alive before the first step and at each step.
     """
 
     original: Graph
     graph: Graph
     values: Mapping[str, int]
     target: Target
-    alone: bool
-    cuts: tuple[Part, ...]
-    steps: tuple[Step | CallStep, ...]
-    results: tuple[Result, ...]
-    parts: Folded
-    used: list[int]
+    way: str = "fastest"
+    inside: bool = False
+    alone: bool = False
+    cuts: tuple[Part, ...] = ()
+
+    @functools.cached_property
+    def _lowered(self) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
+        """All steps, and where the outputs are."""
+        steps, results = _lowered(self.graph, self.values, self.target, self.way, self.inside)
+        slicings = {
+            part.call.results: part.slicing(self.values[part.piece], self.size(part.size))
+            for part in self.cuts
+        }
+        local = self.graph.sizes_beside(self.original.bound)
+
+        def finished(step: AnyStep) -> AnyStep:
+            """A call with its slicing, or a step with its FLOP formula in the sizes of the original graph."""
+            if isinstance(step, CallStep):
+                found = None if step.scope else slicings.get(step.results)
+                return step if found is None else replace(step, slicing=found)
+            if not local or isinstance(step.flop_formula, int):
+                return step
+            return replace(step, flop_formula=evaluate(step.flop_formula, local))
+
+        return tuple(map(finished, steps)), results
+
+    @property
+    def steps(self) -> tuple[AnyStep, ...]:
+        """All steps."""
+        return self._lowered[0]
+
+    @functools.cached_property
+    def parts(self) -> Folded:
+        """The steps, divided into those done once and those done at each call."""
+        return fold_constants(self.graph, *self._lowered, self.values, self.target, alone=self.alone)
+
+    @functools.cached_property
+    def live(self) -> Liveness:
+        """What is alive at each of the steps done at each call."""
+        read = {name for step in self.parts.steps for name in step.reads}
+        leaves = (leaf for leaf in self.graph.leaves if leaf.kind != "constant" or leaf.name in read)
+        tables = (table.leaf for table in self.parts.tables)
+        known = {**self.graph.bound, **self.values}
+        return Liveness((*leaves, *tables), self.parts.steps, known, self.target.itemsize)
 
     @property
     def peak(self) -> int:
         """The bytes alive at the worst step."""
-        return max(self.used)
+        return self.live.peak
 
     @property
-    def seconds(self) -> float:
-        """The expected seconds of a call."""
-        return sum(step.seconds for step in self.parts.steps)
+    def given(self) -> int:
+        """The bytes of the leaves, which are alive in any case."""
+        return self.live.used[0]
 
     @property
-    def worst(self) -> frozenset[str]:
+    def worst(self) -> int:
+        """The number of the step at which most is alive."""
+        return max(self.live.used.index(self.peak) - 1, 0)
+
+    @property
+    def wanted(self) -> frozenset[str]:
         """The operands of the worst step, and the results of the first step from it on that defines named tensors."""
-        at = self.used.index(self.peak) - 1
-        steps = self.parts.steps[max(at, 0) :]
+        steps = self.parts.steps[self.worst :]
         made = next((step.defines for step in steps if set(step.defines) & set(self.graph.named)), ())
         return frozenset((*steps[0].reads, *made)) if steps else frozenset()
 
@@ -171,9 +193,7 @@ class _Scheduled:
 
     def peak_at(self, part: Part, length: int) -> int:
         """The peak memory for pieces of a given length, if the steps stay in the same order."""
-        values = {**self.values, part.piece: length}
-        leaves, steps, known, itemsize = _at_run_time(self.graph, self.parts, values, self.target)
-        return max(memory_in_use(leaves, list(at_sizes(steps, known, itemsize)), known, itemsize))
+        return self.live.at({**self.live.values, part.piece: length}).peak
 
     def bytes_of(self, names: Iterable[str]) -> int:
         """The bytes of tensors of the graph. Those computed piece by piece count in full size."""
@@ -183,68 +203,29 @@ class _Scheduled:
 
         return sum(math.prod(map(size, self.graph.named[name])) for name in names) * self.target.itemsize
 
-    def plan(
-        self,
-        at: tuple[tuple[str, int], ...],
-        assumed: tuple[str, ...],
-        alternatives: Sequence[Alternative],
-    ) -> Plan:
-        """The plan, its code not yet generated.
+    def cut(self, part: Part, length: int) -> _Schedule:
+        """The same graph, scheduled with a part computed in pieces of `length` positions."""
+        values = {**self.values, part.piece: length}
+        return replace(self, graph=part.graph, values=values, cuts=(*self.cuts, part))
 
-        Args:
-            at: the sizes of the plan.
-            assumed: the names of sizes whose values were not given.
-            alternatives: other orders, for comparison.
-        """
+    def plan(self) -> Plan:
+        """The plan, its code not yet generated."""
         target, parts = self.target, self.parts
         return Plan(
             self.original,
             target.backend,
             target.device,
             target.dtype,
-            at,
-            with_fewer_frees(*_at_run_time(self.graph, parts, self.values, target)),
-            self.results,
+            tuple((name, self.values[name]) for name in self.original.open_sizes),
+            self.live.with_fewer_frees(),
+            self._lowered[1],
             self.peak,
-            assumed,
-            alternatives,
-            parts.once,
-            parts.tables,
-            target.profile.certainty,
+            once=parts.once,
+            tables=parts.tables,
         )
 
-    def cut(self, part: Part, length: int) -> _Scheduled:
-        """The same graph, scheduled with a part computed in pieces of `length` positions."""
-        values = {**self.values, part.piece: length}
-        return _scheduled(self.original, part.graph, values, self.target, self.alone, (*self.cuts, part))
 
-
-def _scheduled(
-    original: Graph,
-    graph: Graph,
-    values: Mapping[str, int],
-    target: Target,
-    alone: bool,
-    cuts: tuple[Part, ...] = (),
-) -> _Scheduled:
-    steps, results = _lowered(graph, values, target, "fastest")
-    known = {**graph.bound, **values}
-    slicings = {
-        part.call.results: part.slicing(values[part.piece], int(evaluate(symbol(part.size), known)))
-        for part in cuts
-    }
-    steps = tuple(
-        replace(step, slicing=slicings.get(step.results))
-        if isinstance(step, CallStep) and not step.scope
-        else step
-        for step in _in_sizes_of(original, graph, steps)
-    )
-    parts = fold_constants(graph, steps, results, values, target, alone=alone)
-    used = memory_in_use(*_at_run_time(graph, parts, values, target))
-    return _Scheduled(original, graph, values, target, alone, cuts, steps, results, parts, used)
-
-
-def _sliced_to_fit(limit: int | None, scheduled: _Scheduled) -> _Scheduled:
+def _sliced_to_fit(limit: int | None, scheduled: _Schedule) -> _Schedule:
     """A schedule that keeps to a memory limit, with parts computed piece by piece if necessary.
 
     Raises:
@@ -253,9 +234,9 @@ def _sliced_to_fit(limit: int | None, scheduled: _Scheduled) -> _Scheduled:
     if limit is None or scheduled.peak <= limit:
         return scheduled
     found = scheduled
-    for _ in range(ROUNDS if scheduled.used[0] <= limit else 0):  # leaves are alive in any case
+    for _ in range(ROUNDS if scheduled.given <= limit else 0):  # leaves are alive in any case
         least = found
-        for part in itertools.islice(cuttable(found.graph, found.worst, found.apart), TRIED):
+        for part in itertools.islice(cuttable(found.graph, found.wanted, found.apart), TRIED):
             trial = _in_pieces(found, part, limit)
             if trial.peak <= limit:
                 return trial
@@ -266,11 +247,11 @@ def _sliced_to_fit(limit: int | None, scheduled: _Scheduled) -> _Scheduled:
     raise _too_little(limit, found)
 
 
-def _too_little(limit: int, scheduled: _Scheduled) -> BackendError:
+def _too_little(limit: int, scheduled: _Schedule) -> BackendError:
     """The error that the best schedule exceeds a memory limit, with the sizes of its parts."""
-    given, known = scheduled.used[0], {leaf.name for leaf in scheduled.graph.leaves}
+    given, known = scheduled.given, {leaf.name for leaf in scheduled.graph.leaves}
     results = scheduled.bytes_of({*scheduled.graph.outputs} - known)
-    step = scheduled.parts.steps[max(scheduled.used.index(scheduled.peak) - 1, 0)]
+    step = scheduled.parts.steps[scheduled.worst]
     what = step.equation if isinstance(step, Step) else f"the call that makes {', '.join(step.results)}"
     open_sizes = ", ".join(scheduled.original.open_sizes) or "all are fixed"
     least = f"allow {scheduled.peak:,} bytes" + (
@@ -283,7 +264,7 @@ def _too_little(limit: int, scheduled: _Scheduled) -> BackendError:
     )
 
 
-def _in_pieces(scheduled: _Scheduled, part: Part, limit: int) -> _Scheduled:
+def _in_pieces(scheduled: _Schedule, part: Part, limit: int) -> _Schedule:
     """The schedule with a part in the longest pieces that keep to a limit, or the best one that was tried."""
     whole, length, best = scheduled.size(part.size), _first_length(scheduled, part, limit), scheduled
     try:
@@ -300,12 +281,12 @@ def _in_pieces(scheduled: _Scheduled, part: Part, limit: int) -> _Scheduled:
     return best
 
 
-def _first_length(scheduled: _Scheduled, part: Part, limit: int) -> int:
+def _first_length(scheduled: _Schedule, part: Part, limit: int) -> int:
     """A first guess for the length of pieces: memory beyond the leaves is taken as proportional to the length."""
     whole, call = scheduled.size(part.size), part.call
     leaves = {leaf.name for leaf in scheduled.graph.leaves}
     beside = scheduled.bytes_of({*call.operands, *call.results} - leaves)
-    room, taken = limit - scheduled.used[0] - beside, scheduled.peak - scheduled.used[0]
+    room, taken = limit - scheduled.given - beside, scheduled.peak - scheduled.given
     return max(1, min(-(-whole // 2), whole * room // taken))
 
 
@@ -327,19 +308,9 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     return given
 
 
-def _at_run_time(
-    graph: Graph, parts: Folded, values: Mapping[str, int], target: Target
-) -> tuple[tuple[Leaf, ...], tuple[Step | CallStep, ...], dict[str, Any], int]:
-    """The arguments of `memory_in_use` for the steps done at each call: leaves, steps, sizes, bytes of a number."""
-    read = {name for step in parts.steps for name in step.reads}
-    leaves = (leaf for leaf in graph.leaves if leaf.kind != "constant" or leaf.name in read)
-    tables = (table.leaf for table in parts.tables)
-    return (*leaves, *tables), parts.steps, {**graph.bound, **values}, target.itemsize
-
-
 def _lowered(
     graph: Graph, values: Mapping[str, int], target: Target, way: str, inside: bool = False
-) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
+) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
     """The steps of a graph and of each block that it calls, in one of the ways of `_WAYS`."""
     rewritten, choose = _WAYS[way]
     known, alike = {**graph.bound, **values}, dict[Graph, Graph]()
@@ -355,16 +326,7 @@ def _lowered(
         return _product(joint, at, replace(target, changing=frozenset()))
 
     lines = between_calls(eliminate_dead_code(graph), lambda part: rewritten(part, values, target))
-    counting = counted((line.equation for line in lines.own), choose)
-    return lower(lines, values, target, counting, planned, inside, product, as_laid=way == "products")
-
-
-def _in_sizes_of(graph: Graph, whole: Graph, steps: Iterable[Step | CallStep]) -> Iterator[Step | CallStep]:
-    """The steps of a graph after inlining of calls, with FLOP formulas in the sizes of the original graph."""
-    local = whole.sizes_beside(graph.bound)
-    for step in steps:
-        known = isinstance(step, CallStep) or not local or isinstance(step.flop_formula, int)
-        yield step if known else replace(step, flop_formula=evaluate(step.flop_formula, local))
+    return lower(lines, values, target, choose, planned, inside, product, as_laid=way == "products")
 
 
 @functools.lru_cache(maxsize=512)
@@ -379,23 +341,9 @@ def _function(
     block: Graph, at: tuple[tuple[str, int], ...], target: Target, way: str, inside: bool = True
 ) -> Plan:
     """The plan of a block, made once for all calls of it."""
-    values, whole = dict(at), _looped(with_functions(block), dict(at), target, way)
-    steps, results = _lowered(whole, values, target, way, inside)
-    steps = tuple(_in_sizes_of(block, whole, steps))
-    parts = fold_constants(whole, steps, results, values, target)
-    run = _at_run_time(whole, parts, values, target)
-    return Plan(
-        block,
-        target.backend,
-        target.device,
-        target.dtype,
-        at,
-        with_fewer_frees(*run),
-        results,
-        max(memory_in_use(*run)),
-        once=parts.once,
-        tables=parts.tables,
-    )
+    values = dict(at)
+    whole = _looped(with_functions(block), values, target, way)
+    return _Schedule(block, whole, values, target, way, inside).plan()
 
 
 def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -> Graph:
@@ -464,63 +412,5 @@ def _alternatives(graph: Graph, values: Mapping[str, int], target: Target) -> It
     for way in ("as written", "fewest FLOPs"):
         with traced(None):
             graph = _looped(graph, values, target, way)
-            steps, results = _lowered(graph, values, target, way)
-        parts = fold_constants(graph, steps, results, values, target)
-        yield Alternative(
-            way,
-            sum(step.flops for step in parts.steps),
-            sum(step.bytes for step in parts.steps),
-            sum(step.seconds for step in parts.steps),
-            max(memory_in_use(*_at_run_time(graph, parts, values, target))),
-        )
-
-
-# ---------------------------------------------------------------------------- FLOPs
-
-
-@of_graph
-def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:
-    """The FLOPs of the contractions, as a formula in the names of the axes.
-
-    Each pairwise step of the plan counts 2 × the product of the sizes of all its axes (a multiplication and an
-    addition). With `naive=True`, each contraction as written counts 2 × the product of all of its
-    sizes at once. Pointwise functions, functions along axes such as softmax, and sums over a single tensor are not
-    counted.
-
-    Args:
-        graph: a layer or a model.
-        naive: count the terms as written instead of a plan's steps.
-        **sizes: values of open sizes at which to plan. They decide the order. The formula stays in symbols.
-
-    Example:
-        >>> import tensornet as tn
-        >>> tn.flop_formula(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"))
-        2*b*i*o
-    """
-    return to_sympy(_flops(graph, naive, sizes))
-
-
-def _flops(graph: Graph, naive: bool, sizes: Mapping[str, Any]) -> Any:
-    """The FLOPs in open sizes."""
-    if naive:
-        return naive_flops(graph)
-    found = schedule(graph, "numpy", "cpu", "float32", default_profile("cpu"), None, False, sizes)
-    return found.flop_formula
-
-
-@of_graph
-def flop_count(graph: Graph, /, *, naive: bool = False, **sizes: int) -> Any:
-    """The FLOPs of the contractions: an `int`, or a formula in the sizes that are still open.
-
-    Args:
-        graph: a layer or a model.
-        naive: count the terms as written instead of a plan's steps.
-        **sizes: values for open sizes.
-
-    Example:
-        >>> import tensornet as tn
-        >>> tn.flop_count(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), b=10)
-        160
-    """
-    given = whole_sizes(graph, sizes)
-    return as_formula(evaluate(_flops(graph, naive, sizes), {**graph.bound, **given}))
+            found = _Schedule(graph, graph, values, target, way).plan()
+        yield Alternative(way, found.flops, found.bytes, found.seconds, found.peak_memory)

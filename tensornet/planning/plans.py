@@ -6,8 +6,8 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from ..codec import Part, Scope, Text, document, read, state_of, write
 from ..device.model import Certainty
@@ -18,11 +18,12 @@ from ..graph.call import names_of_blocks, scoped, shown_call
 from ..graph.element_types import bytes_of, of_leaf
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis, Dim
 from ..language.expression import axes_of_index
 from ..sizes import evaluate, product, put_in, size_names, symbol, total
 from .steps import Repetition, Result, Slicing, Step, Table
 
-__all__ = ["Alternative", "CallStep", "Plan"]
+__all__ = ["Alternative", "AnyStep", "CallStep", "Plan"]
 
 
 SHOWN = 8
@@ -59,9 +60,6 @@ class OnDemand(Sequence[Alternative]):
 
     def __eq__(self, other: object) -> bool:
         return self._found == (other._found if isinstance(other, OnDemand) else other)
-
-    def __hash__(self) -> int:
-        return hash(self._found)
 
     def __repr__(self) -> str:
         return repr(self._found)
@@ -102,26 +100,19 @@ class CallStep:
 
     def checked(self, part: Part) -> None:
         """Raises an error if the call does not fit its block."""
-        block, along = self.plan, self.along
-        made = 1 if block.backward is not None else len(block.results)  # others are residuals
-        if along is not None:
-            made = len(self.results)
-            joined = along.joined(made)
-            wrong = not 0 <= joined <= len(block.results) or any(
-                n >= len(block.results) for n in along.states
+        block, along, made = self.plan, self.along, len(self.results)
+        outputs, taken = len(block.results), len(self.operands)
+        fits = taken == len(block.graph.inputs) and made == len(self.shapes)
+        fits &= len(self.tables) in (0, len(block.tables))
+        if along is None:
+            fits &= made == (1 if block.backward is not None else outputs)  # others are residuals
+        else:
+            fits &= 0 <= along.joined(made) <= outputs and all(n < outputs for n in along.states)
+            fits &= len(along.cuts) + len(along.states) <= taken and (
+                along.segment is None or along.segment >= 1
             )
-            if wrong or len(along.cuts) + len(along.states) > len(self.operands):
-                raise part.fail("is repeated with states that it does not make")
-            if along.segment is not None and along.segment < 1:
-                raise part.fail("is recomputed no position at a time")
-        if len(self.operands) != len(block.graph.inputs) or len(self.results) != made:
-            raise part.fail(
-                "gives a block another number of tensors than it takes, or takes another than it gives"
-            )
-        if len(self.shapes) != len(self.results):
-            raise part.fail("has not a shape for each result")
-        if len(self.tables) not in (0, len(block.tables)):
-            raise part.fail("has not a name for each table of its block")
+        if not fits:
+            raise part.fail("does not fit the block that it calls")
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -155,6 +146,11 @@ class CallStep:
         return (*made[:joined], *(made[n] for n in self.along.states if self.along.last))
 
     @property
+    def dims(self) -> tuple[tuple[Dim, ...], ...]:
+        """The dimensions of each result, with axes of their own."""
+        return tuple(tuple((Axis(f"d{n}", size),) for n, size in enumerate(shape)) for shape in self.shapes)
+
+    @property
     def times(self) -> int:
         """How often the block is called: once, or once for each piece or position."""
         if self.along is not None:
@@ -169,14 +165,10 @@ class CallStep:
     @property
     def flop_formula(self) -> Any:
         """The same in the names of the axes."""
-        formula = self.plan.flop_formula
+        formula, slicing = self.plan.flop_formula, self.slicing
         if self.along is not None:
             return formula * self.along.axis.size
-        return (
-            formula
-            if self.slicing is None
-            else put_in(formula, {self.slicing.piece: symbol(self.slicing.size)})
-        )
+        return formula if slicing is None else put_in(formula, {slicing.piece: symbol(slicing.size)})
 
     @property
     def bytes(self) -> int:
@@ -188,12 +180,26 @@ class CallStep:
         """Expected time of all calls of the block."""
         return self.times * self.plan.seconds
 
+    def reading(self, names: Mapping[str, str], scope: str = "") -> CallStep:
+        """The call with other names for the tensors that it reads. In a block, its scope is below that of the block."""
+        operands, tables = (
+            tuple(names.get(name, name) for name in of) for of in (self.operands, self.tables)
+        )
+        return replace(self, operands=operands, tables=tables, scope=scoped(scope, self.scope), frees=())
+
+    def defining(self, names: Sequence[str]) -> CallStep:
+        """The call with other names for the tensors that it computes."""
+        return replace(self, results=tuple(names))
+
     def shown(self, names: Mapping[Plan, str]) -> str:
         """The call as a line of text, with the name of the block."""
         call = shown_call(self.results, names[self.plan], self.operands, self.scope)
         call += ", recomputed in the backward pass" if self.recomputed else ""
         call += f" {self.along}" if self.along is not None else ""
         return call if self.slicing is None else f"{call} {self.slicing}"
+
+
+AnyStep: TypeAlias = Step | CallStep
 
 
 @document(
@@ -229,12 +235,12 @@ class Plan:
     device: Text
     dtype: Text
     sizes: tuple[tuple[str, int], ...]
-    steps: tuple[Step | CallStep, ...]
+    steps: tuple[AnyStep, ...]
     results: tuple[Result, ...]
     peak_memory: int
     assumed: tuple[str, ...] = ()
     alternatives: Sequence[Alternative] = ()
-    once: tuple[Step | CallStep, ...] = ()
+    once: tuple[AnyStep, ...] = ()
     tables: tuple[Table, ...] = ()
     certainty: Certainty | None = None
     backward: Plan | None = None
@@ -243,7 +249,25 @@ class Plan:
 
     def checked(self, part: Part) -> None:
         """Raises an error if a step or a result reads a tensor that is not defined."""
-        _check_names(self, part)
+        given = {leaf.name for leaf in self.graph.leaves}
+        made = _check_steps(self.once, {leaf.name for leaf in self.graph.constants}, part["once"])
+        lost = [table.made for table in self.tables if table.made not in made]
+        if lost:
+            raise part.fail(f"cannot be: a table is '{lost[0]}', which is not there")
+        known = _check_steps(self.steps, given | {table.leaf.name for table in self.tables}, part["steps"])
+        for result in self.results:
+            if result.value.name not in known:
+                raise part.fail(
+                    f"cannot be: the result '{result.name}' is '{result.value.name}', which is not there"
+                )
+        reads = Counter(name for step in self.steps for name in step.reads)
+        reads.update(result.value.name for result in self.results)
+        made = {name for step in self.steps for name in step.defines}
+        for number, step in enumerate(self.steps):
+            if isinstance(step, CallStep) or not step.into:
+                continue
+            if step.into not in made or step.into not in step.terms or reads[step.into] > 1:
+                raise part.fail(f"cannot be: step {number + 1} writes into '{step.into}', which others need")
 
     __getstate__ = state_of
 
@@ -288,7 +312,7 @@ class Plan:
         tables = (table.leaf for table in self.tables)
         return (*self.graph.inputs, *self.graph.parameters, *self.constants, *tables)
 
-    def _read_by(self, steps: Iterable[Step | CallStep], others: Iterable[str]) -> tuple[Leaf, ...]:
+    def _read_by(self, steps: Iterable[AnyStep], others: Iterable[str]) -> tuple[Leaf, ...]:
         read = {*others, *(name for step in steps for name in step.reads)}
         return tuple(leaf for leaf in self.graph.constants if leaf.name in read)
 
@@ -321,26 +345,17 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"plan for {self.backend} on {self.device}, {self.dtype}{self._shown_sizes()}"]
         lines += self._shown_body()
-        rows = [
-            Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory),
-            *self.alternatives,
-        ]
-        calls = self._calls
-        back = [(block.backward, calls[block]) for block in self.functions if block.backward is not None]
-        back += [(self.backward, 1)] if self.backward is not None else []
+        rows = [Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory)]
+        back = [(plan.backward, times) for plan, times in self._calls.items() if plan.backward is not None]
         if back:
-            flops, moved = (
-                sum(times * getattr(plan, of) for plan, times in back) for of in ("flops", "bytes")
+            flops, moved, seconds = (
+                sum(times * getattr(plan, cost) for plan, times in back)
+                for cost in ("flops", "bytes", "seconds")
             )
-            seconds = sum(times * plan.seconds for plan, times in back)
-            peak = max(plan.peak_memory for plan, _ in back)
-            rows.insert(1, Alternative("back", flops, moved, seconds, peak))
-        for row in rows:
-            ratio = (
-                ""
-                if row.name in ("this plan", "back") or not self.seconds
-                else f"  ({row.seconds / self.seconds:.2f}× the time)"
-            )
+            rows.append(Alternative("back", flops, moved, seconds, max(plan.peak_memory for plan, _ in back)))
+        for number, row in enumerate([*rows, *self.alternatives]):
+            is_other = number >= len(rows) and self.seconds
+            ratio = f"  ({row.seconds / self.seconds:.2f}× the time)" if is_other else ""
             lines.append(
                 f"     {row.name + ':':<15} {amount(row.flops, 'FLOP')}, {amount(row.bytes, 'B')} moved,"
                 f" peak {amount(row.peak_memory, 'B')}, expected {amount(row.seconds, 's')}{ratio}"
@@ -380,10 +395,9 @@ class Plan:
 
     @property
     def _calls(self) -> Counter[Plan]:
-        """How often each of the functions is called."""
-        steps = (step for each in (self, *self.functions) for step in (*each.once, *each.steps))
-        found = Counter[Plan]()
-        for step in steps:
+        """How often each of the functions is called. The plan itself counts once."""
+        found = Counter({self: 1})
+        for step in (step for each in (self, *self.functions) for step in (*each.once, *each.steps)):
             if isinstance(step, CallStep):
                 found[step.plan] += 1 if step.along is None else step.along.count
         return found
@@ -418,7 +432,7 @@ class Plan:
         rest = [size for _, size in largest[SHOWN:]]
         return ", ".join([*told, *([f"{len(rest)} more of {amount(sum(rest), 'B')}"] if rest else [])])
 
-    def _shown_steps(self, steps: Sequence[Step | CallStep]) -> Iterator[str]:
+    def _shown_steps(self, steps: Sequence[AnyStep]) -> Iterator[str]:
         shown = [step.shown(self.functions) for step in steps]
         width = min(76, max((len(text) for text in shown), default=0))
         for number, (text, step) in enumerate(zip(shown, steps, strict=True), 1):
@@ -426,10 +440,11 @@ class Plan:
             yield f"{number:3}  {text:<{width}}  {cost}"
 
     def _shown_sizes(self) -> str:
-        given = [f"{name}={value:,}" for name, value in self.sizes if name not in self.assumed]
-        assumed = [f"{name}={value:,}" for name, value in self.sizes if name in self.assumed]
-        text = f", at {', '.join(given)}" if given else ""
-        return text + (f", assuming {', '.join(assumed)}" if assumed else "")
+        shown = {True: list[str](), False: list[str]()}
+        for name, value in self.sizes:
+            shown[name in self.assumed].append(f"{name}={value:,}")
+        told = {"at": shown[False], "assuming": shown[True]}
+        return "".join(f", {word} {', '.join(sizes)}" for word, sizes in told.items() if sizes)
 
     def to_json(self) -> str:
         """The plan as JSON: the graph and target, the steps as equations with their costs, the code."""
@@ -461,30 +476,7 @@ def _kind(step: CallStep) -> str:
 FORMAT, VERSION = "tensornet.plan", 12
 
 
-def _check_names(plan: Plan, part: Part) -> None:
-    """Raises an error if a step or a result reads a tensor that is not defined."""
-    given = {leaf.name for leaf in plan.graph.leaves}
-    made = _check_steps(plan.once, {leaf.name for leaf in plan.graph.constants}, part["once"])
-    lost = [table.made for table in plan.tables if table.made not in made]
-    if lost:
-        raise part.fail(f"cannot be: a table is '{lost[0]}', which is not there")
-    known = _check_steps(plan.steps, given | {table.leaf.name for table in plan.tables}, part["steps"])
-    for result in plan.results:
-        if result.value.name not in known:
-            raise part.fail(
-                f"cannot be: the result '{result.name}' is '{result.value.name}', which is not there"
-            )
-    reads = Counter(name for step in plan.steps for name in step.reads)
-    reads.update(result.value.name for result in plan.results)
-    made = {name for step in plan.steps for name in step.defines}
-    for number, step in enumerate(plan.steps):
-        if isinstance(step, CallStep) or not step.into:
-            continue
-        if step.into not in made or step.into not in step.terms or reads[step.into] > 1:
-            raise part.fail(f"cannot be: step {number + 1} writes into '{step.into}', which others need")
-
-
-def _check_steps(steps: Sequence[Step | CallStep], known: set[str], part: Part) -> set[str]:
+def _check_steps(steps: Sequence[AnyStep], known: set[str], part: Part) -> set[str]:
     """The names defined after the steps. Raises an error if a step reads a name that is not defined before it."""
     known = set(known)
     for number, step in enumerate(steps):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codec import Scope, document
 from ..contraction.pairs import Strategy
+from ..graph.call import Along
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis
+from ..graph.shape_inference import Axis, Dim, dim_size
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Ref, Size
+from ..language.expression import Call, Contraction, Expression, Ref, Size, rename_tensors
+from ..ops.protocols import names_in
 from ..ops.table import Element
 from ..sizes import size_names
 
@@ -73,6 +75,31 @@ class Step:
     def defines(self) -> tuple[str, ...]:
         """The tensor that it computes."""
         return (self.equation.name,)
+
+    @property
+    def elements(self) -> tuple[Element, ...]:
+        """The element type of its result."""
+        return (self.element,)
+
+    @functools.cached_property
+    def dims(self) -> tuple[tuple[Dim, ...]]:
+        """The dimensions of its result."""
+        axes = {axis.name: axis for axis in self.axes}
+        return (tuple(tuple(axes[name] for name in names_in(entry)) for entry in self.equation.left),)
+
+    @property
+    def shapes(self) -> tuple[tuple[Any, ...]]:
+        """The sizes of its result."""
+        return (tuple(map(dim_size, self.dims[0])),)
+
+    def reading(self, names: Mapping[str, str], scope: str = "") -> Step:
+        """The step with other names for the tensors that it reads, outside of the block that it is in."""
+        right = rename_tensors(self.equation.right, names)
+        return replace(self, equation=replace(self.equation, right=right), frees=())
+
+    def defining(self, names: Sequence[str]) -> Step:
+        """The step with another name for the tensor that it computes."""
+        return replace(self, equation=replace(self.equation, name=names[0]))
 
     @property
     def multiplied(self) -> Multiplied | None:
@@ -136,30 +163,17 @@ class Slicing:
 
 @document()
 @dataclass(frozen=True)
-class Repetition:
+class Repetition(Along):
     """A call repeated along an axis, where each iteration gets the states that the one before left.
 
     Attributes:
-        axis: the axis. Its size is an integer, or in open sizes.
+        axis, cuts, states, back, last: as in the graph.
         count: the number of positions at the sizes of the plan.
-        cuts: the dimension along which each of the first operands is cut.
-        states: for each operand after those, the result of the block that replaces it in the next iteration.
-        back: whether it goes from the last position to the first.
-        last: whether the last states are results too.
         segment: the positions of a segment, if only the states between segments are kept for the backward pass.
     """
 
-    axis: Axis
-    count: int
-    cuts: tuple[int, ...]
-    states: tuple[int, ...]
-    back: bool
-    last: bool = False
+    count: int = 1
     segment: int | None = None
-
-    def joined(self, results: int) -> int:
-        """How many of the given number of results are stacked along the axis."""
-        return results - (len(self.states) if self.last else 0)
 
     def __str__(self) -> str:
         recomputed = "" if self.segment is None else f", recomputed {self.segment} at a time"

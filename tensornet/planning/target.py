@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..device.model import DeviceProfile
+from ..device.model import DeviceProfile, default_profile
 from ..dtypes import itemsize
 from ..graph.leaves import Leaf
 from ..language.patterns import pattern_of
@@ -29,8 +29,8 @@ class Target:
         backend, device, dtype: as for `tensornet.plan`.
         profile: the constants of the device.
         supported: the operations that the backend has a template for.
-        closed: whether tensors that depend on open sizes are computed again at each call.
         kernels: the kernels that compute several equations at once, the backend's and the user's.
+        closed: whether tensors that depend on open sizes are computed again at each call.
         changing: the leaves that get gradients, where the backward pass is planned as well.
         loops: whether recurrences always become loops, with as much as possible computed position by position.
     """
@@ -40,8 +40,8 @@ class Target:
     dtype: str
     profile: DeviceProfile
     supported: frozenset[str]
-    closed: bool = False
     kernels: tuple[Function, ...] = ()
+    closed: bool = False
     changing: frozenset[str] = frozenset()
     loops: bool = False
 
@@ -58,9 +58,7 @@ class Target:
         dtype: str,
         profile: DeviceProfile,
         supported: frozenset[str],
-        closed: bool = False,
-        changing: frozenset[str] = frozenset(),
-        loops: bool = False,
+        **more: Any,
     ) -> Target:
         """The target with the kernels that are available for it, the user's own first."""
         known = [row for row in FUNCTIONS.values() if row.recognised]
@@ -68,7 +66,12 @@ class Target:
         kernels = (*own, *(row for row in known if row.name in supported))
         if "complex" in dtype:
             kernels = tuple(row for row in kernels if _takes_complex(row))
-        return cls(backend, device, dtype, profile, supported, closed, kernels, changing, loops)
+        return cls(backend, device, dtype, profile, supported, kernels, **more)
+
+    @classmethod
+    def nominal(cls) -> Target:
+        """A target for counts that depend on no device."""
+        return cls.of("numpy", "cpu", "float32", default_profile("cpu"), frozenset())
 
     def told_sizes(self, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> frozenset[str]:
         """The open sizes that steps done once may depend on: those that occur in the shapes of leaves."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -50,44 +49,29 @@ class _Ready(NamedTuple):
     tables: Tables | None
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """A request for a program, at sizes of about these lengths, in powers of two.
-
-    It is planned at `hints`, the sizes that were seen first.
-    """
-
-    occasion: Occasion
-    backend: Backend
-    functions: tuple[tuple[str, int], ...]
-    hints: Mapping[str, int] = field(compare=False)
-
-
 @functools.lru_cache(maxsize=PLANS)
-def _made(wanted: _Wanted) -> LoadedProgram:
+def _made(occasion: Occasion, backend: Backend, functions: tuple[tuple[str, int], ...]) -> LoadedProgram:
     """The plan and its function, built once for all modules and compiled functions with the same request.
 
     A plan that another process stored is used unchanged, and its code is generated again.
     """
-    occasion, backend = wanted.occasion, wanted.backend
     found = occasion.recall()
     if found is not None:
-        found = written(found, backend, occasion.around)
-    else:
-        found = planned(
-            occasion.graph,
-            wanted.hints,
-            backend,
-            occasion.device,
-            occasion.dtype,
-            occasion.profile,
-            occasion.memory_limit,
-            around=occasion.around,
-            closed=occasion.closed,
-            tune=occasion.tune,
-            changing=occasion.changing,
-        )
-        occasion.keep(found)
+        return LoadedProgram(written(found, backend, occasion.around), backend)
+    found = planned(
+        occasion.graph,
+        occasion.hints,
+        backend,
+        occasion.device,
+        occasion.dtype,
+        occasion.profile,
+        occasion.memory_limit,
+        around=occasion.around,
+        closed=occasion.closed,
+        tune=occasion.tune,
+        changing=occasion.changing,
+    )
+    occasion.keep(found)
     return LoadedProgram(found, backend)
 
 
@@ -261,8 +245,7 @@ class Executable:
             raise self._not_arrays(arrays) from None
         found = self._by_kind.get(kind)
         if found is None:
-            autocasts = self._autocasts(arrays)
-            found = self._prepare(arrays, autocasts, () if autocasts else self._changing(arrays))
+            found = self._prepare(arrays)
             if len(self._by_kind) >= SHAPES:
                 self._by_kind.clear()
             self._by_kind[kind] = found
@@ -283,26 +266,24 @@ class Executable:
         about = device, dtype, tuple(seen.values()), lengths, closed, changing
         found = self._by_size.get(about)
         if found is None:
-            graph, profile = holding(self.graph, seen), profile_of(self.backend, device, dtype)
-            limit, around = self._memory_limit, self._around
             occasion = Occasion(
-                graph,
+                holding(self.graph, seen),
                 self.backend.name,
                 device,
                 dtype,
-                limit,
+                self._memory_limit,
                 lengths,
-                profile,
-                around,
+                profile_of(self.backend, device, dtype),
+                self._around,
                 closed,
                 self._tune,
                 changing,
+                MappingProxyType(hints),
             )
-            functions = tuple(_registered(self.backend.name))
-            wanted = _Wanted(occasion, self.backend, functions, MappingProxyType(hints))
             if len(self._by_size) >= PLANS:
                 self._by_size.clear()
-            found = self._by_size[about] = _made(wanted)
+            functions = tuple(_registered(self.backend.name))
+            found = self._by_size[about] = _made(occasion, self.backend, functions)
         if not closed:
             self._last = found, sizes
         return found
@@ -326,12 +307,14 @@ class Executable:
         """The constants that a program reads at each call, which stay on their device."""
         if self._around is not None:
             return ()  # passed by the caller of the blocks
-        for leaf in program.plan.constants:
-            key = leaf.name, place.device, place.dtype
-            self._constants[key] = self._constant(leaf, place)
-        return tuple(self._constants[leaf.name, place.device, place.dtype] for leaf in program.plan.constants)
+        found = {
+            (leaf.name, place.device, place.dtype): self._constant(leaf, place)
+            for leaf in program.plan.constants
+        }
+        self._constants.update(found)
+        return tuple(found.values())
 
-    def _prepare(self, arrays: Sequence[Any], autocasts: bool, changing: tuple[int, ...]) -> _Ready:
+    def _prepare(self, arrays: Sequence[Any]) -> _Ready:
         """Checks arrays of a new kind and finds the program for them."""
         self._check_library(arrays)
         self._check_device(arrays)
@@ -339,43 +322,36 @@ class Executable:
         self.graph.check_at(sizes)
         if 0 in sizes.values():
             check_choices(self.graph, sizes)
-        dtypes = self._dtypes(arrays)
+        dtypes = {
+            leaf.name: self.backend.dtype(array) for leaf, array in zip(self.leaves, arrays, strict=False)
+        }
+        autocasts = bool(arrays) and self.backend.autocasts(arrays[0])
         if not autocasts:
             check_dtypes(dtypes, self.backend)
-        working = self._working_dtype(arrays)
+        working = self._working_dtype([*dtypes.values()])
         device = self.backend.device(arrays[0]) if arrays else self.backend.device()
         seen = {name: of_dtype(dtype, working) for name, dtype in dtypes.items()}
-        names = frozenset(self.leaves[n].name for n in changing)
+        changing = frozenset[str]() if autocasts else self._changing(arrays)
         asked = sizes, self._device or device, self._dtype or working, seen
-        program = self.planned(*asked, changing=names)
+        program = self.planned(*asked, changing=changing)
         if not set(program.plan.sizes_once) <= set(sizes):  # no array gives one of them
-            program = self.planned(*asked, closed=True, changing=names)
+            program = self.planned(*asked, closed=True, changing=changing)
         place = Place(device, working, tuple(sizes[name] for name in program.plan.sizes_once))
         constants = self._constants_on(program, place)
         tables = None if place.sizes else self.tables(program, place)
         return _Ready(program, place, constants, tables)
 
-    def _autocasts(self, arrays: Sequence[Any]) -> bool:
-        return bool(arrays) and self.backend.autocasts(arrays[0])
+    def _changing(self, arrays: Sequence[Any]) -> frozenset[str]:
+        """The leaves with planned gradients.
 
-    def _changing(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """The indices of the arrays with planned gradients.
-
-        Empty if plans are tuned, or limited in memory without blocks that can be computed again.
+        None if plans are tuned, or limited in memory without blocks that can be computed again.
         """
         bounded = self._memory_limit is not None and not can_rematerialize(self.graph)
         asked = self._backward == "planned" and self._tune is None and not bounded
-        return self.backend.changing(arrays) if asked else ()
+        return frozenset(self.leaves[n].name for n in (self.backend.changing(arrays) if asked else ()))
 
-    def _dtypes(self, arrays: Sequence[Any]) -> dict[str, str]:
-        """The element type of each given array, by name."""
-        return {
-            leaf.name: self.backend.dtype(array) for leaf, array in zip(self.leaves, arrays, strict=False)
-        }
-
-    def _working_dtype(self, arrays: Sequence[Any]) -> str:
-        """The floating type of the arrays, or of the parameters if they differ; a complex type takes precedence."""
-        dtypes = [self.backend.dtype(array) for array in arrays]
+    def _working_dtype(self, dtypes: list[str]) -> str:
+        """The floating type of arrays, or of the parameters if they differ; a complex type takes precedence."""
         ranked = dtypes[len(self._inputs) :] + dtypes[: len(self._inputs)]
         found = [dtype for kind in ("complex", "float") for dtype in ranked if kind in dtype]
         return found[0] if found else self._dtype or "float32"

@@ -9,14 +9,13 @@ from ..autodiff.joint import JointGraph
 from ..codegen.program import planned
 from ..device.calibration import profile_of
 from ..display import Memory, in_bytes
-from ..dtypes import element_type, itemsize
+from ..dtypes import element_type
 from ..errors import DtypeError
 from ..frontend.composition import with_loss
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
-from ..planning.gradients import Quickest, joint_graph, leaves_of, with_lengths
+from ..planning.gradients import joint_graph, leaves_of, rematerialized_to_fit
 from ..planning.plans import Plan
-from ..planning.rematerialization import rematerialized_to_fit
 from ..protocol import Backend, load_backend
 from .compiling import compile
 from .executable import PLANS, SHAPES, Executable, about_as_long
@@ -81,7 +80,6 @@ class ValueAndGrad:
         dtype = element_type(self._options["dtype"] or dtype)
         device = self._options["device"] or self.backend.device()
         profile = profile_of(self.backend, device, dtype)
-        pairs = Quickest(profile, itemsize(dtype), tuple(sorted(sizes.items())))
 
         def peak(ways: JointGraph) -> int:
             graph = self._joined(ways)
@@ -89,8 +87,7 @@ class ValueAndGrad:
             return planned(graph, at, self.backend, device, dtype, profile).peak_memory
 
         limit = self._options["memory_limit"]
-        whole = self._whole if limit is None else with_lengths(self._whole, sizes)
-        return rematerialized_to_fit(limit, whole, self.wrt, pairs, peak)
+        return rematerialized_to_fit(limit, self._whole, self.wrt, profile, dtype, sizes, peak)
 
     def _for(self, arrays: Mapping[str, Any]) -> Executable:
         """The function for arrays of this kind; a new kind is checked to have gradients."""

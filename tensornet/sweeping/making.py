@@ -18,8 +18,9 @@ from ..fitting.nearest import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
+from ..planning.flops import flop_count
 from ..planning.gradients import Quickest, joint_graph, leaves_of, results_of
-from ..planning.planner import NOMINAL, flop_count, whole_sizes
+from ..planning.planner import NOMINAL, whole_sizes
 from ..planning.plans import Plan
 from ..planning.progress import measuring, watched
 from ..protocol import Backend, load_backend

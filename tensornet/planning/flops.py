@@ -1,19 +1,71 @@
-"""FLOP tables: the FLOPs of each block, and how often it is called."""
+"""FLOPs of graphs: formulas, counts, and tables of blocks and how often each is called."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..device.model import default_profile
 from ..display import amount, table
+from ..graph.formulas import naive_flops
 from ..graph.graph import Graph, of_graph
 from ..sizes import as_formula, evaluate, to_sympy, total
-from .planner import schedule
+from .planner import schedule, whole_sizes
 from .plans import CallStep, Plan
+from .target import Target
 
-__all__ = ["FlopPart", "FlopTable", "flop_table"]
+__all__ = ["FlopPart", "FlopTable", "flop_count", "flop_formula", "flop_table"]
+
+
+@of_graph
+def flop_formula(graph: Graph, /, *, naive: bool = False, **sizes: Any) -> Any:
+    """The FLOPs of the contractions, as a formula in the names of the axes.
+
+    Each pairwise step of the plan counts 2 × the product of the sizes of all its axes (a multiplication and an
+    addition). With `naive=True`, each contraction as written counts 2 × the product of all of its
+    sizes at once. Pointwise functions, functions along axes such as softmax, and sums over a single tensor are not
+    counted.
+
+    Args:
+        graph: a layer or a model.
+        naive: count the terms as written instead of a plan's steps.
+        **sizes: values of open sizes at which to plan. They decide the order. The formula stays in symbols.
+
+    Example:
+        >>> import tensornet as tn
+        >>> tn.flop_formula(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x"))
+        2*b*i*o
+    """
+    return to_sympy(_flops(graph, naive, sizes))
+
+
+def _flops(graph: Graph, naive: bool, sizes: Mapping[str, Any]) -> Any:
+    """The FLOPs in open sizes."""
+    if naive:
+        return naive_flops(graph)
+    return schedule(graph, Target.nominal(), sizes).flop_formula
+
+
+@of_graph
+def flop_count(graph: Graph, /, *, naive: bool = False, **sizes: int) -> Any:
+    """The FLOPs of the contractions: an `int`, or a formula in the sizes that are still open.
+
+    Args:
+        graph: a layer or a model.
+        naive: count the terms as written instead of a plan's steps.
+        **sizes: values for open sizes.
+
+    Example:
+        >>> import tensornet as tn
+        >>> tn.flop_count(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=4, o=2), b=10)
+        160
+    """
+    given = whole_sizes(graph, sizes)
+    return as_formula(evaluate(_flops(graph, naive, sizes), {**graph.bound, **given}))
+
+
+# ---------------------------------------------------------------------------- by block
 
 
 @dataclass(frozen=True)
@@ -51,31 +103,25 @@ class FlopTable:
         """The FLOPs of all blocks, a number or a formula in the sizes that are still open."""
         return sum(part.flops for part in self.parts)
 
-    def _rows(self) -> list[tuple[str, str, str, str]]:
+    def _rows(self, times: str, spell: Callable[[Any], str]) -> list[tuple[str, str, str, str]]:
         rows = [
-            (part.name or "itself", f"{part.times} ×", str(part.formula), _shown(part.flops))
+            (part.name or "itself", f"{part.times}{times}", spell(part.formula), _shown(part.flops))
             for part in self.parts
         ]
         return [*rows, ("total", "", "", _shown(self.flops))]
 
     def __str__(self) -> str:
-        rows = self._rows()
-        widths = [max(len(row[n]) for row in rows) for n in range(3)]
+        rows = self._rows(" ×", str)
+        name, times, formula = (max(len(row[n]) for row in rows) for n in range(3))
         return "\n".join(
-            f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]}".rstrip()
-            for row in rows
+            f"{row[0]:<{name}}  {row[1]:>{times}}  {row[2]:<{formula}}  {row[3]}".rstrip() for row in rows
         )
 
     def _repr_html_(self) -> str:
         import sympy
 
-        rows = [
-            (part.name or "itself", str(part.times), f"${sympy.latex(part.formula)}$", _shown(part.flops))
-            for part in self.parts
-        ]
-        return table(
-            ("block", "calls", "FLOPs of one", "of all"), [*rows, ("total", "", "", _shown(self.flops))]
-        )
+        rows = self._rows("", lambda formula: f"${sympy.latex(formula)}$")
+        return table(("block", "calls", "FLOPs of one", "of all"), rows)
 
     def _repr_latex_(self) -> str:
         import sympy
@@ -103,7 +149,7 @@ def flop_table(graph: Graph, /, **sizes: Any) -> FlopTable:
     """
     import sympy
 
-    plan = schedule(graph, "numpy", "cpu", "float32", default_profile("cpu"), None, False, sizes)
+    plan = schedule(graph, Target.nominal(), sizes)
     times = Counter({plan: 1})
     for block in (plan, *reversed(list(plan.functions))):  # callers come before the blocks that they call
         for step in (*block.once, *block.steps):
