@@ -15,8 +15,7 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..ir.build import leaf
 from ..ir.function import Function, rebuilt
-from ..ir.names import Names
-from ..ir.naming import graph_of
+from ..ir.naming import Names, graph_of
 from ..ir.node import Node
 from ..language.equation import Equation
 from ..ops.table import FUNCTIONS, Element

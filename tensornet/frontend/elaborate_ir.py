@@ -14,7 +14,7 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..ir.build import leaf
 from ..ir.function import Function
-from ..ir.names import Names
+from ..ir.naming import Names
 from ..ir.node import Node
 from ..ops.table import Element
 from ..sizes import put_in

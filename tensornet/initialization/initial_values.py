@@ -37,11 +37,9 @@ from ..language.equation import Equation
 from ..language.expression import Contraction, Ref, axes_of_index, free_axes
 from ..ops.moments import STANDARD
 from ..sizes import evaluate
-from .gain_propagation import aim, rescale, vanish
+from .gain_propagation import aim, behind_its_mean, rescale, vanish
 from .measured import Measurement, Sampled, Seen, check
-from .moments import Estimator
-from .near_identity import behind_its_mean
-from .state import FAR, Starts
+from .moments import FAR, Estimator, Starts
 
 __all__ = ["Derived", "derived", "starts_of_weight"]
 

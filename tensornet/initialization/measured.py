@@ -18,7 +18,7 @@ from ..language.expression import Call, Expression, axes_of_index, subexpression
 from ..ops.moments import Moments
 from ..ops.table import FUNCTIONS
 from .gain_propagation import rescale
-from .state import FAR, Starts
+from .moments import FAR, Starts
 
 __all__ = ["Measurement", "Sampled", "Seen", "check"]
 

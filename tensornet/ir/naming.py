@@ -3,29 +3,184 @@
     add(contract(x[0,2], W[1,2]) [0,1], c[1])        z[b,o] = x[b,i] * W[o,i] + c[o]
 
 A node that is read once, along plain axes, is written inside its reader. Every other node gets an equation. Names of
-tensors come from a side table. Names of axes are chosen while an equation is written (`axis_names`): a name that
-determines a size has one size throughout a graph.
+tensors come from a side table. Names of axes are chosen while an equation is written: an axis is named after a
+dimension of its size that it runs along. If there is none, its name determines its size, which is then the same
+throughout a graph.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Iterable
+import itertools
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis
+from ..graph.shape_inference import Axis, size_expression
+from ..language import expression
 from ..language.equation import Equation
+from ..language.expression import ELLIPSIS, Expression
 from ..ops.table import FUNCTIONS, RESERVED
-from ..sizes import put_in, symbol
-from .axis_names import SizeNames, Sizes, spoken_by
-from .equations import MADE, Dims, Line, again, parted
-from .function import Function
-from .names import Names, Written
-from .node import Node, Size
+from ..sizes import floored, is_never_negative, name_of, put_in, size_names, symbol
+from .equations import (
+    MADE,
+    Dims,
+    Line,
+    again,
+    amounts_of,
+    hints,
+    is_in_window,
+    is_lone,
+    is_position_operand,
+    parted,
+    reads_of,
+    size_of,
+)
+from .function import Function, order
+from .node import Affine, Node, Operand, Size
 
-__all__ = ["graph_of", "told"]
+__all__ = ["Names", "Sizes", "Written", "graph_of", "told"]
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of the parts of a function in a graph: a side table, used only for printing.
+
+    Attributes:
+        leaves: the inputs and constants as the graph has them; those without a value are the inputs, in order.
+        outputs: the names of the results.
+        sizes: the sizes that have a value.
+        tensors: the names of nodes that equations define, and of constants.
+        axes: the names of the axes of nodes.
+    """
+
+    leaves: tuple[Leaf, ...]
+    outputs: tuple[str, ...]
+    sizes: tuple[tuple[str, Any], ...]
+    tensors: dict[Node, str] = field(repr=False)
+    axes: dict[Node, tuple[str, ...]] = field(repr=False)
+
+    def moved(self, new: Mapping[Node, Node]) -> Names:
+        """The names after nodes are replaced; names of nodes not in `new`, and of axes that changed, are dropped."""
+        tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
+        pairs = ((each, new[each], names) for each, names in self.axes.items() if each in new)
+        axes = {other: names[: _alike(each, other)] for each, other, names in pairs}
+        return replace(self, tensors=tensors, axes=axes)
+
+
+def _alike(one: Node, other: Node) -> int:
+    """The number of leading axes of equal size in two nodes with the same dimensions, else 0."""
+    pairs = zip(one.sizes, other.sizes, strict=False) if one.dims == other.dims else ()
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+# ---------------------------------------------------------------------------- nodes that get an equation
+
+
+class Written:
+    """Determines which nodes of a function get an equation, and suggests names for them.
+
+    Attributes:
+        nodes: the nodes that the outputs need; named ones are in the order in which they were written.
+        stems: the stems of numbered names, for nodes without a name of their own.
+        called: the names of axes; an axis may take the name of a reader's axis that runs along it.
+        lone: the nodes that are written inside their readers; `is_apart`, given a node and its readers, excludes some.
+    """
+
+    def __init__(
+        self, names: Names, outputs: Sequence[Node], is_apart: Callable[[Node, Iterable[Node]], bool]
+    ) -> None:
+        self.names, self.outputs = names, tuple(outputs)
+        needed = {*order(outputs)}
+        self.nodes = order([*(each for each in names.tensors if each in needed), *outputs])
+        self.stems: dict[Node, str] = dict(zip(outputs, names.outputs, strict=False))
+        self.called = dict[tuple[Node, int], str]()
+        for each in reversed(self.nodes):
+            self._ask(each)
+        self.lone = self._written_where_read(is_apart)
+
+    def __iter__(self) -> Iterator[Node]:
+        """The nodes that get an equation, in order."""
+        return (each for each in self.nodes if not (each in self.lone or each.is_scalar or each.op in MADE))
+
+    def _ask(self, each: Node) -> None:
+        """Passes the names of a node and of its axes to the nodes that it reads, where these have none."""
+        stem = self.names.tensors.get(each) or self.stems.get(each, "v")
+        self.stems |= dict.fromkeys(each.children, stem)
+        self.called |= {(each, n): name for n, name in enumerate(self.names.axes.get(each, ()))}
+        for child, reads in each.operands:
+            for axes, entry in zip(child.dims, reads, strict=True):
+                name = self.called.get((each, entry.axis), ELLIPSIS) if entry.axis is not None else ELLIPSIS
+                if axes and len(axes) == 1 and name != ELLIPSIS:
+                    self.called.setdefault((child, axes[0]), name)
+
+    def _written_where_read(self, is_apart: Callable[[Node, Iterable[Node]], bool]) -> set[Node]:
+        """The unnamed nodes that are read along plain axes: either once, or as positions of kernels."""
+        counts = Counter(each for node in self.nodes for each in node.children)
+        reading: dict[Node, list[Operand]] = defaultdict(list)
+        for node in self.nodes:
+            for child, reads in reads_of(node):
+                reading[child].append(Operand(node, reads))
+        found: set[Node] = set()
+        for child in reversed(self.nodes):
+            pairs = reading[child]
+            asked = child in self.outputs or child in self.names.tensors or counts[child] != len(pairs)
+            if asked or not pairs or is_apart(child, (node for node, _ in pairs)):
+                continue
+            if not all(is_lone(node, child, reads) for node, reads in pairs):
+                continue
+            if len(pairs) == 1 or all(is_position_operand(node, child) for node, _ in pairs):
+                found.add(child)
+        return found
+
+    def name(self, each: Node | None, taken: Container[str], given: Container[str]) -> str:
+        """A name for the tensor of a node: its own, if no other node has it.
+
+        Args:
+            each: the node; None for a tensor that no node reads.
+            taken: the names that a new name must differ from.
+            given: the names that nodes have already.
+        """
+        own = self.names.tensors.get(each, "") if each is not None else ""
+        stem = own or (self.stems.get(each, "v") if each is not None else "v")
+        numbered = (f"{stem}_{n}" for n in itertools.count(1))
+        return own if own and own not in given else next(name for name in numbered if name not in taken)
+
+
+# ---------------------------------------------------------------------------- the equations of a graph
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The names of axes, with their sizes.
+
+    Attributes:
+        known: the names that determine a size by themselves in a graph.
+        made: the new names that were chosen to determine a size, in any graph.
+        axes: all other names, in any graph.
+    """
+
+    known: dict[str, Size]
+    made: dict[str, Size] = field(default_factory=dict)
+    axes: dict[str, Size] = field(default_factory=dict)
+
+    def name(self, size: Size, stem: str, used: Container[str], taken: Container[str]) -> str:
+        """A name that determines a size and that the line does not use yet; a new name is not a tensor's."""
+        found = {**self.made, **self.known}
+        alike = [name for name, each in found.items() if each == size and name not in used]
+        if alike:
+            return min(alike, key=lambda name: (name != stem, name != name_of(size)))
+        names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
+        free = (each for each in names if each not in found and each not in used and each not in taken)
+        name = next(each for each in free if self.axes.get(each, size) == size)
+        self.made[name] = size
+        return name
+
+    def fits(self, name: str, size: Size, same: Callable[[Size, Size], bool]) -> bool:
+        """Whether an axis of this size may have a name: the name determines no other size."""
+        return all(same(each.get(name, size), size) for each in (self.known, self.made))
 
 
 def told(function: Function, names: Names) -> Sizes:
@@ -74,7 +229,7 @@ class _Naming:
     def _lacks_sizes(self, each: Node, readers: Iterable[Node]) -> bool:
         """Whether a node mentions sizes, or has an axis whose size neither its operands nor its name determines."""
         own = self.axes.get(each, ())
-        return bool(spoken_by(each)) or not all(
+        return bool(_spoken_by(each)) or not all(
             axis < len(own) and self.same(self.sizes.known.get(own[axis]), each.sizes[axis])
             for axis in parted(each, self.same)
         )
@@ -121,9 +276,90 @@ class _Naming:
         """Adds the equation of a node."""
         if each.op in MADE or self.tensors.get(each, name) != name:
             each = again(each)
-        equation, self.dims[name] = Line(self, SizeNames(self)).equation(each, name)
+        equation, self.dims[name] = Line(self, _SizeNames(self)).equation(each, name)
         self.body.append(equation)
 
 
 def _dims_of(dims: Any) -> Dims:
     return tuple(tuple((axis.name, axis.size) for axis in dim) for dim in dims)
+
+
+# ---------------------------------------------------------------------------- names of axes
+
+
+class _SizeNames:
+    """The names of the axes of one equation; see `equations.AxisNames`.
+
+    Attributes:
+        used: the names used so far.
+    """
+
+    def __init__(self, naming: _Naming) -> None:
+        self.naming, self.used = naming, set[str]()
+
+    def sized(self, size: Size, stem: str = "", in_window: bool = False) -> str:
+        """A name that determines a size; in a window it needs a value, or the axis would be as long as fits."""
+        taken, used = self.naming.reserved, self.used
+        if in_window and name_of(size) not in self.naming.bound:
+            used = used | {str(name_of(size))}
+        return self._taken(self.naming.sizes.name(size, stem or name_of(size) or "n", used, taken))
+
+    def _taken(self, name: str) -> str:
+        """Marks a name as used by the line; the graph records the size that it determines."""
+        self.used.add(name)
+        told = self.naming.sizes.known.get(name, self.naming.sizes.made.get(name))
+        if told is not None and name_of(told) != name:
+            self.naming.bound.setdefault(name, told)
+        return name
+
+    def named(self, each: Node, axis: int) -> str:
+        """A name for an axis: its own, that of a dimension of its size, or one that determines the size itself."""
+        called = self.naming.written.called.get((each, axis))
+        own = () if called is None else (called,)
+        found, size = [*hints(self.naming, each, axis)], size_of(each, axis)
+        if not found and own != (ELLIPSIS,):
+            return self.sized(size, called or "", is_in_window(each, axis))
+        stems = (*own, *found)
+        names = itertools.chain(stems, (f"{stems[0]}_{n}" for n in itertools.count(1)))
+        spoken = _spoken_by(each)  # inside these, the name of the axis has another size
+        unused = (name for name in names if name not in self.used and name not in spoken)
+        name = next(each for each in unused if self.naming.sizes.fits(each, size, self.naming.same))
+        self.naming.sizes.axes[name] = size
+        return self._taken(name)
+
+    def spoken(self, size: Size, alike: Iterable[str] = ()) -> Expression:
+        """A size as the size of an axis, or as a formula; a name that is also a tensor's is replaced by its value."""
+        for axis in alike:
+            return expression.Size(axis)
+        clashing = {*size_names(size)} & self.naming.reserved & self.naming.values.keys()
+        return size_expression(put_in(size, {name: self.naming.values[name] for name in clashing}))
+
+    def in_order(self, each: Node, entry: Affine, length: Size) -> Affine:
+        """A window, reordered to start with an axis that is exactly as long as fits next to the others."""
+        fits = (
+            term
+            for term in entry.terms
+            if self.naming.same(_fit(each, entry, term[0], length), each.sizes[term[0]])
+        )
+        first = next(fits, None)
+        assert first is not None, f"a window that does not reach from end to end: {each}"
+        return Affine((first, *(term for term in entry.terms if term is not first)), entry.offset)
+
+
+def _spoken_by(each: Node) -> set[str]:
+    """The names of sizes in the amounts that a crop or a padding adds before and after."""
+    amounts = amounts_of(each) if "fill" in each.attributes else ()
+    return {name for _, *both in amounts for size in both for name in size_names(size)}
+
+
+def _fit(each: Node, entry: Affine, axis: Any, length: Size) -> Size:
+    """The largest size of an axis in a window, given the reach of the other axes."""
+    step = dict(entry.terms)[axis]
+    others = [((each.sizes[a] - 1) * by, _is_negative(by)) for a, by in entry.terms if a != axis]
+    if _is_negative(step):
+        return floored(entry.offset + sum(far for far, back in others if back), -step) + 1
+    return floored(length - 1 - entry.offset - sum(far for far, back in others if not back), step) + 1
+
+
+def _is_negative(step: Size) -> bool:
+    return step != 0 and is_never_negative(-step)

@@ -18,8 +18,7 @@ from ..sizes import evaluate, put_in, size_names
 from .build import leaf
 from .equations import LEAVES, is_position_operand
 from .function import Function, order, over_others, rebuilt
-from .names import Names
-from .naming import graph_of
+from .naming import Names, graph_of
 from .node import Node, Size
 
 __all__ = ["Change", "Cost", "Facts", "Program", "improved"]

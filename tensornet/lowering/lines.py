@@ -1,6 +1,6 @@
 """Lines: the equations of a program as lowering reads them, in which each axis has a size of its own.
 
-The name of an axis is local to its line. In a graph it may also have to identify a size (`ir.axis_names`).
+The name of an axis is local to its line. In a graph it may also have to identify a size (`ir.naming`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..graph.recurrences import calls_late
 from ..graph.shape_inference import Axis, Dim, size_expression
 from ..ir import equations
 from ..ir.equations import MADE, again, hints, is_kernel, parted, size_of
-from ..ir.names import Written
+from ..ir.naming import Written
 from ..ir.node import Affine, Node, Size
 from ..ir.rewriting import Program
 from ..language.equation import Equation

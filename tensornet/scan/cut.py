@@ -20,7 +20,7 @@ from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import calls_late, is_step
 from ..ir.function import Function
-from ..ir.names import Names
+from ..ir.naming import Names
 from ..ir.node import Node
 from ..ir.rewriting import Program
 from ..language.equation import Equation
