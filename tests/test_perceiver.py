@@ -128,31 +128,6 @@ def test_parameters_of_tokens_and_of_the_decoder(numbers: tuple[int, ...], tied:
     assert tn.parameter_count(graph) == sum(array.size for array in tn.init(graph).values())
 
 
-@pytest.mark.parametrize(
-    ("shape", "changes"),
-    [
-        ((7,), {}),  # audio
-        (11, {"positions": "learned", "position_dim": 6}),
-        ((3, 5), {}),  # image
-        ((2, 3, 2), {"bands": 1}),  # video: t, x, y
-        ((4, 4), {"head": "query", "outputs": 3}),
-        ((4, 4), {"head": "query", "cross_width": 6, "cross_heads": 2, "decoder_heads": 3, "query_dim": 9}),
-        ((4, 4), {"positions": None, "head": None}),
-    ],
-)
-def test_modalities(shape: Any, changes: dict[str, Any]) -> None:
-    graph = models.perceiver(shape, 3, **{**small, "bands": 2, "cross_attends": 2, **changes})
-    parameters = tn.init(graph, dtype="float64")
-    assert sum(array.size for array in parameters.values()) == tn.parameter_count(graph)
-    modes = (shape,) if isinstance(shape, int) else shape
-    y = tn.compile(graph)(parameters, np.random.default_rng(0).standard_normal((2, 3, *modes)))
-    expected = (
-        (2, 4, 8) if changes.get("head", "") is None else (2, *([3] if changes.get("outputs") else []), 5)
-    )
-    assert y.shape == expected
-    assert np.isfinite(y).all()
-
-
 @pytest.mark.parametrize("axes", sampled([1, 2, 3], [2]))
 def test_permuting_inputs_with_their_positions_changes_nothing(axes: int) -> None:
     graph = models.perceiver(None, 3, **small, positions="given", resolution=(8,) * axes, bands=3, mask=True)

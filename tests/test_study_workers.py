@@ -149,12 +149,10 @@ def test_killed_processes_are_replaced(tmp_path: Path) -> None:
 
 
 @contextmanager
-def process(*arguments: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(command: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process, ended with the block."""
-    with (
-        log.open("wb") as file,
-        subprocess.Popen([sys.executable, *arguments], stdout=file, stderr=file) as running,
-    ):
+    started = [sys.executable, "-m", *command.split()]
+    with log.open("wb") as file, subprocess.Popen(started, stdout=file, stderr=file) as running:
         try:
             yield running
         finally:
@@ -181,37 +179,19 @@ def test_dask_workers_killed_at_random_give_the_numbers_of_one_process(tmp_path:
     """Four rows by three seeds under two workers, each killed now and then, and started anew by its nanny."""
     pytest.importorskip("distributed")
     psutil = pytest.importorskip("psutil")
-    chosen = ["--seeds", "3", "--epochs", "8", "--no-measure", *(f"--row={row}" for row in ROWS)]
     study(tmp_path / "one", rows=ROWS, seeds=3, epochs=8)
     file, killed, rng = tmp_path / "scheduler.json", [], random.Random(0)
-    scheduler = [
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--no-dashboard",
-    ]
-    worker = ["-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nworkers", "2"]
-    worker += ["--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path)]
-    with process(*scheduler, "--scheduler-file", str(file), log=tmp_path / "scheduler.log"):
+    here = f"--no-dashboard --scheduler-file {file}"
+    scheduler = f"distributed.cli.dask_scheduler --host 127.0.0.1 --port 0 {here}"
+    worker = f"distributed.cli.dask_worker --nworkers 2 --nthreads 1 --local-directory {tmp_path} {here}"
+    with process(scheduler, tmp_path / "scheduler.log"):
         waited(file.exists)
+        rows = " ".join(f"--row={row}" for row in ROWS)
         address = json.loads(file.read_text())["address"]
-        command = [
-            "-m",
-            "tensornet",
-            "study",
-            "digits",
-            *chosen,
-            "--dask",
-            address,
-            "--out",
-            str(tmp_path / "two"),
-        ]
+        command = f"tensornet study digits --seeds 3 --epochs 8 --no-measure {rows} --dask {address}"
         with (
-            process(*worker, log=tmp_path / "worker.log") as nannies,
-            process(*command, log=tmp_path / "log") as run,
+            process(worker, tmp_path / "worker.log") as nannies,
+            process(f"{command} --out {tmp_path / 'two'}", tmp_path / "log") as run,
         ):
             began = time.monotonic()
             waited(lambda: list((tmp_path / "two").glob("runs/*.lock")))

@@ -160,14 +160,6 @@ def test_a_tensor_of_any_order(kind: str) -> None:
     check(graph, tn.substitute(graph, {"F": kind}, rank=2, modes=2), x)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_full_rank_is_any_weight(kind: str) -> None:
-    """'same' has room for every weight: as many parameters as the dense one at least, but in Monarch's form."""
-    substituted = tn.substitute(LAYER, {"W": kind})
-    count = tn.parameter_count(substituted) - 8
-    assert count >= 96 or kind in ("monarch", "btt", "kronecker", "blocktt", "cp")
-
-
 def test_a_fraction_of_the_parameters() -> None:
     graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=256, o=256)
     for kind in ("low_rank", "cp", "tt", "tr", "blocktt", "kronecker", "btt"):
@@ -374,15 +366,6 @@ def test_shared_factors_start_so_that_every_weight_keeps_its_deviation() -> None
     assert values["W"].std() == pytest.approx(0.1, rel=0.25)
 
 
-def test_calls_of_equal_weights_stay_calls_of_one_block(vit: tn.Graph) -> None:
-    substituted = tn.substitute(vit, {"*.W1": "W1[(a,b),(c,d)] = P[a,c,r] * Q[r,b,d]"}, a=6, c=4, r=2)
-    assert len({call.graph for call in substituted.calls}) == len({call.graph for call in vit.calls})
-    names = {leaf.name for leaf in substituted.parameters}
-    assert {f"blocks.{n}.mlp.W1.{factor}" for n in range(3) for factor in "PQ"} <= names
-    assert {equation.name for equation in substituted.equations} >= {f"blocks.{n}.mlp.W1" for n in range(3)}
-    check(vit, substituted, images())
-
-
 def test_calls_of_other_weights_become_blocks_of_their_own(vit: tn.Graph) -> None:
     weights = {"*.W1": "tt", "blocks.1.*.W1": "W[o,i] = A[o,r] * B[r,i]", "blocks.2.*.W2": "kronecker"}
     substituted = tn.substitute(vit, weights, rank=2, r=3)
@@ -422,34 +405,6 @@ def test_a_tied_weight_is_replaced_once(text: str) -> None:
 def test_swin(weights: dict[str, str], settings: dict[str, Any]) -> None:
     graph = tn.models.swin(image=16, patch=2, window=4, dim=8, depths=(2,), heads=(2,), classes=5)
     check(graph, tn.substitute(graph, weights, **settings), images(16))
-
-
-def test_a_module_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-    graph = tn.models.vit(16, 8, 16, 2, 2, 24, 5)
-    substituted = tn.substitute(
-        graph, {"*.W1": "W = W[o,i] + A[o,r] * B[r,i]", "*.W2": "low_rank"}, r=2, rank=2
-    )
-    module = tn.module(substituted, seed=0)
-    names = set(module.state_dict())
-    assert names == {leaf.name for leaf in substituted.parameters}
-    x = torch.as_tensor(images(16), dtype=torch.float32)
-    module(x).square().sum().backward()
-    other = tn.module(substituted, seed=1)
-    other.load_state_dict(module.state_dict())
-    torch.testing.assert_close(other(x), module(x))
-
-
-def test_gradients_of_factors_are_those_of_the_weight() -> None:
-    """∂L/∂A = (∂L/∂W)·Bᵀ."""
-    loss = tn.layer("l = sum[n,o](tanh(x[n,i] * W[o,i]))", inputs="x", i=6, o=4)
-    substituted = tn.substitute(loss, {"W": "W[o,i] = A[o,r] * B[r,i]"}, r=2)
-    params = drawn(substituted)
-    x = np.random.default_rng(0).standard_normal((3, 6))
-    _, found = tn.value_and_grad(substituted)(params, x)
-    _, whole = tn.value_and_grad(loss)({"W": params["W.A"] @ params["W.B"]}, x)
-    np.testing.assert_allclose(found["W.A"], whole["W"] @ params["W.B"].T, rtol=1e-10)
-    np.testing.assert_allclose(found["W.B"], params["W.A"].T @ whole["W"], rtol=1e-10)
 
 
 def test_the_plan_goes_through_the_factors() -> None:

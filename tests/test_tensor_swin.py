@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.models.tensor_swin import PARTS, contraction, tensor_window_attention
+from tensornet.models.tensor_swin import contraction, tensor_window_attention
 
 from .conftest import examples, parameters_of, sampled
 
@@ -81,21 +81,6 @@ def test_all_dense_is_swin(windows: dict[str, str]) -> None:
     parameters = parameters_of(swin)
     x = np.random.default_rng(0).standard_normal((2, 3, 6, 18))
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
-
-
-SWITCHES = [[part] for part in PARTS] + [[*PARTS], ["qkv", "output", "mlp"]]
-
-
-@pytest.mark.parametrize("tensorized", sampled(SWITCHES, [["mlp"], [*PARTS]]))
-def test_every_part_by_a_switch(tensorized: list[str]) -> None:
-    graph = models.tensor_swin(**small, tensorized=tensorized)
-    parameters = parameters_of(graph)
-    assert tn.parameter_count(graph) == sum(array.size for array in parameters.values())
-    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
-    expected = tn.compile(graph)(parameters, x)
-    assert expected.shape == (2, 3)
-    found = tn.compile(graph, backend="torch")(tn.to_backend(parameters, "torch"), torch.tensor(x))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_the_head_reads_the_mean_over_space() -> None:

@@ -423,32 +423,14 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
 
 
 # parts of 17 and 16, and at the end of an epoch 14 and 13
-STUDY = [
-    "study",
-    "digits",
-    "--row",
-    "tcl4-cp",
-    "--epochs",
-    "2",
-    "--seed",
-    "3",
-    "--no-measure",
-    "--set",
-    "batch=33",
-]
+STUDY = "study digits --row tcl4-cp --epochs 2 --seed 3 --no-measure --set batch=33"
 
 
 def one_of_two(rank: int, port: int, folder: Path) -> None:
     """What `torchrun` would start."""
-    place = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": 2,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    os.environ.update({name: str(each) for name, each in place.items()})
-    done = CliRunner().invoke(app, [*STUDY, "--out", str(folder)])
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{name: str(each) for name, each in place.items()}}
+    done = CliRunner().invoke(app, [*STUDY.split(), "--out", str(folder)])
     (folder.parent / f"{rank}.txt").write_text(done.output + str(done.exception or ""), encoding="utf-8")
 
 
@@ -468,7 +450,7 @@ def by_two_processes(folder: Path) -> str:
 def by_torchrun(folder: Path) -> str:
     launched = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "tensornet"]
     done = subprocess.run(
-        [sys.executable, *launched, *STUDY, "--out", str(folder)],
+        [sys.executable, *launched, *STUDY.split(), "--out", str(folder)],
         capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -479,7 +461,7 @@ def by_torchrun(folder: Path) -> str:
 def test_two_processes_share_each_mini_batch(run: Any, tmp_path: Path) -> None:
     """With gloo: the same losses as one process, up to rounding."""
     told = run(tmp_path / "two")
-    here = CliRunner().invoke(app, [*STUDY, "--out", str(tmp_path / "one")])
+    here = CliRunner().invoke(app, [*STUDY.split(), "--out", str(tmp_path / "one")])
     assert here.exit_code == 0, here.output
     assert [each.count("results in") for each in (told, here.output)] == [1, 1], told
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
