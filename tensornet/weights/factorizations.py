@@ -92,31 +92,15 @@ class Factorization:
             return tuple(parts[0]), tuple(axis for dim in parts[1:] for axis in dim)
         return tuple((axis,) for dim in parts for axis in dim)
 
-    def full_ranks(self, parts: Parts, known: Mapping[str, int], times: int) -> tuple[int, ...]:
-        """The largest useful value of each rank.
-
-        Args:
-            parts: the axes of each dimension of the weight.
-            known: the sizes of these axes.
-            times: the number of weights that share factors, if the form has shared factors.
-        """
-        modes = tuple(prod(known[axis] for axis in mode) for mode in self.modes(parts))
-        return self.largest((*modes, times) if self.shared else modes)
-
     def factors(self, parts: Parts) -> tuple[Factor, ...]:
         """The factors of a weight whose dimensions have these parts."""
         modes = self.modes(parts)
+        every = range(1, len(modes) + 1)
         found: list[Factor] = []
         for name, inside in re.findall(r"(\w+\*?)\[([^\]]*)\]", self.equation):
-            entries = inside.split(",")
-            if name.endswith("*"):
-                for n in range(1, len(modes) + 1):
-                    axes = (axis for each in entries for axis in _axes(each, [n], modes, parts))
-                    found.append(Factor(f"{name[:-1]}{n}", tuple(axes)))
-            else:
-                every = range(1, len(modes) + 1)
-                axes = (axis for each in entries for axis in _axes(each, every, modes, parts))
-                found.append(Factor(name, tuple(axes)))
+            for numbers in [[n] for n in every] if name.endswith("*") else [every]:
+                axes = (axis for each in inside.split(",") for axis in _axes(each, numbers, modes, parts))
+                found.append(Factor(name.replace("*", str(numbers[0])), tuple(axes)))
         return tuple(found)
 
     def check(self, name: str, parts: Sequence[int]) -> None:
@@ -225,9 +209,7 @@ FACTORIZATIONS: dict[str, Factorization] = {
 
 SHARING: dict[str, Factorization] = {
     "fact_tt": Factorization("U[o,r1] * S[r1,r2] * V[r2,i]", _sides, shared=("U", "V")),
-    "fact_tk": Factorization(
-        "U[o,r1] * C[r1,r2,r3] * P[r3] * V[r2,i]", lambda sizes: sizes, shared=("U", "C", "V")
-    ),
+    "fact_tk": Factorization("U[o,r1] * C[r1,r2,r3] * P[r3] * V[r2,i]", _each, shared=("U", "C", "V")),
 }
 """The forms of several weights that share factors: their stack W[l,o,i] is one tensor.
 
@@ -317,41 +299,22 @@ def factored(
     """
     form = (FACTORIZATIONS | SHARING)[name]
     form.check(name, [len(dim) for dim in parts])
-    factors, known = form.factors(parts), _by_axis(parts, sizes)
+    known = dict(zip(itertools.chain(*parts), itertools.chain(*sizes), strict=True))
+    factors, modes = form.factors(parts), [prod(known[axis] for axis in mode) for mode in form.modes(parts)]
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
-    count = functools.partial(_count, factors, ranks, known, shared, times)
+
+    def count(values: Sequence[int]) -> int:
+        """The number of parameters of the weights at some ranks. Shared factors count once."""
+        have = {**known, **dict(zip(ranks, values, strict=True))}
+        return sum(
+            prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
+            for factor in factors
+        )
+
+    full = form.largest((*modes, times) if form.shared else tuple(modes))
     dense = times * prod(known.values())
-    chosen = () if name == "dense" else choose_ranks(rank, form.full_ranks(parts, known, times), count, dense)
+    chosen = () if name == "dense" else choose_ranks(rank, full, count, dense)
     return Factored(factors, dict(zip(ranks, chosen, strict=True))).renamed(called or {})
-
-
-def _by_axis(parts: Parts, sizes: Sizes) -> dict[str, int]:
-    """The sizes of the parts of all dimensions, by their axes."""
-    pairs = (zip(axes, lengths, strict=True) for axes, lengths in zip(parts, sizes, strict=True))
-    return dict(itertools.chain.from_iterable(pairs))
-
-
-def _count(
-    factors: Sequence[Factor],
-    ranks: Sequence[str],
-    known: Mapping[str, int],
-    shared: Collection[str],
-    times: int,
-    values: Sequence[int],
-) -> int:
-    """The number of parameters of some weights in one form. Shared factors count once.
-
-    Args:
-        factors, shared, times: see `factored`.
-        ranks: the names of the ranks.
-        known: the sizes of the parts.
-        values: the values of the ranks.
-    """
-    have = {**known, **dict(zip(ranks, values, strict=True))}
-    return sum(
-        prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
-        for factor in factors
-    )
 
 
 # ---------------------------------------------------------------------------- parts of a dimension

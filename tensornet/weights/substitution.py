@@ -8,7 +8,7 @@ The weight stays as a computed tensor, with its name and in its scope. The new p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -154,8 +154,7 @@ def _together(told: Iterable[_Told], bound: Mapping[str, Any]) -> dict[tuple[str
 def _with_leaves(graph: Graph, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> Graph:
     """The graph with additional leaves and their sizes."""
     leaves = tuple(leaves)
-    names = _with_theirs((name for leaf in leaves for name in _sizes_of_leaf(leaf)), bound)
-    sizes = {**{name: bound[name] for name in names}, **graph.bound}
+    sizes = {**_sizes_in(leaves, (), bound), **graph.bound}
     return replace(graph, leaves=(*graph.leaves, *leaves), sizes=tuple(sizes.items())) if leaves else graph
 
 
@@ -211,21 +210,13 @@ class _Placing:
         leaves: list[Leaf] = []
         for leaf in graph.leaves:
             leaves += computed[leaf.name].leaves() if leaf.name in computed else [leaf]
-        sizes = self._sizes(graph, leaves, body)
-        made = Graph(tuple(leaves), tuple(body), graph.outputs, tuple(sizes.items()))
-        programs = {id(weight.program) for weight in weights.values()}
-        found = inlined(made, lambda call: id(call.graph) in programs)
-        return replace(found, sizes=tuple(self._sizes(found, found.leaves, found.body).items()))
-
-    def _sizes(
-        self, graph: Graph, leaves: Iterable[Leaf], body: Iterable[Equation | Apply]
-    ) -> dict[str, Any]:
-        """The known sizes that leaves and body mention: the text of a graph has no others."""
         known = {**self.bound, **graph.bound}
-        names = {each for leaf in leaves for each in _sizes_of_leaf(leaf)}
-        for item in body:
-            names.update(item.graph.bound if isinstance(item, Apply) else _spoken_of(item))
-        return {name: known[name] for name in _with_theirs(names, known)}
+        sizes = tuple(_sizes_in(leaves, body, known).items())
+        programs = {id(weight.program) for weight in weights.values()}
+        made = Graph(tuple(leaves), tuple(body), graph.outputs, sizes)
+        found = inlined(made, lambda call: id(call.graph) in programs)
+        known |= found.bound
+        return replace(found, sizes=tuple(_sizes_in(found.leaves, found.body, known).items()))
 
     def _call(self, graph: Graph, call: Apply, weights: Mapping[str, Weight]) -> Apply:
         """A call whose block has weights inserted. Tensors that they read from outside become operands of the call."""
@@ -300,25 +291,19 @@ def computing(flat: Graph, name: str) -> Graph:
     pruned = eliminate_dead_code(replace(flat, outputs=(name,)))
     needed = pruned.needed()
     leaves = tuple(leaf for leaf in pruned.leaves if leaf.name in needed)
-    names = {each for leaf in leaves for each in _sizes_of_leaf(leaf)}
-    names.update(each for equation in pruned.own for each in _spoken_of(equation))
-    sizes = tuple((name, flat.bound[name]) for name in _with_theirs(names, flat.bound))
-    return replace(pruned, leaves=leaves, sizes=sizes)
+    return replace(pruned, leaves=leaves, sizes=tuple(_sizes_in(leaves, pruned.own, flat.bound).items()))
 
 
-def _sizes_of_leaf(leaf: Leaf) -> Iterator[str]:
-    """The names in the sizes of a leaf."""
-    return (name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
-
-
-def _spoken_of(equation: Equation) -> set[str]:
-    """The size names of an equation: those that it mentions, and those of axes that no tensor gives a size."""
-    return {*spoken_sizes(equation), *sized_by_name(equation.right)}
-
-
-def _with_theirs(names: Iterable[str], known: Mapping[str, Any]) -> set[str]:
-    """The given names that have a value, and the known names in the formulas of these values."""
-    found = {name for name in names if name in known}
-    while more := {each for name in found for each in size_names(known[name]) if each in known} - found:
-        found |= more
-    return found
+def _sizes_in(
+    leaves: Iterable[Leaf], body: Iterable[Equation | Apply], known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The known sizes that leaves and body mention, with those in their formulas: a text has no others."""
+    names = {name for leaf in leaves for dim in leaf.dims for axis in dim for name in size_names(axis.size)}
+    for item in body:
+        if isinstance(item, Apply):
+            names.update(item.graph.bound)
+        else:  # and sizes of axes that no tensor gives
+            names.update(spoken_sizes(item), sized_by_name(item.right))
+    while more := {each for name in names if name in known for each in size_names(known[name])} - names:
+        names |= more
+    return {name: size for name, size in known.items() if name in names}
