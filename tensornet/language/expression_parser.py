@@ -6,7 +6,7 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -313,33 +313,9 @@ class Terms(Parsed):
     def checked(self, node: ast.Call, name: str, axes: tuple[str, ...]) -> Call:
         """A call, checked: its axes, arity and keywords match the record of the function."""
         function = FUNCTIONS[name]
-        if function.takes_axes and not axes:
-            fix = f"write {name}[j{',k' if function.axes == 'exchanged' else ''}](…)"
-            if function.twin and len(node.args) > 1:
-                fix = f"write {function.twin}(a, b), or {name}[j](a) over an axis"
-            raise self.fail(node, f"{name} needs the axis it runs over", fix)
-        if axes and not function.takes_axes:
-            raise self.fail(node, f"{name} runs over no axis", f"write {name}(…)")
-        least, most = function.arity
-        if any(isinstance(argument, ast.Starred) for argument in node.args):
-            raise self.fail(node, "'*' does not unpack here", "write the arguments out")
-        if not least <= len(node.args) <= most:
-            count = f"{least}" if least == most else f"at least {least}"
-            fix = f"write {function.form}"
-            raise self.fail(node, f"{name} takes {count} argument(s), not {len(node.args)}", fix)
+        for message, fix in _misuses(node, function, axes):
+            raise self.fail(node, message, fix)
         arguments = tuple(self.expression(argument) for argument in node.args)
-        if function.takes_one_axis and len(axes) != 1:
-            raise self.fail(node, f"{name} runs over one axis", f"write {name}[n](…)")
-        if function.axes == "exchanged" and len(set(axes)) != 2:
-            raise self.fail(
-                node,
-                f"{name} takes two axes in brackets: the one that it runs over, and the new one",
-                f"write {name}[j,k](…)",
-            )
-        if function.axes == "moved" and not node.keywords:
-            raise self.fail(
-                node, f"{name} needs an axis as a keyword", f"write {name}(x, i={_example(function)})"
-            )
         options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
         self.check_present(node, function.runs_over(axes), name, arguments)
         return Call(name, arguments, axes, options, self.place(node))
@@ -405,6 +381,30 @@ def _example(function: Function) -> str:
     """A sample value for the keyword of an axis: `1`, or `(1,1)`."""
     ones = ",".join("1" for _ in function.amounts)
     return ones if len(function.amounts) == 1 else f"({ones})"
+
+
+def _misuses(node: ast.Call, function: Function, axes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Where the axes, arity and keywords of a call differ from the record of its function, and what to write."""
+    name, (least, most) = function.name, function.arity
+    if function.takes_axes and not axes:
+        fix = f"write {name}[j{',k' if function.axes == 'exchanged' else ''}](…)"
+        if function.twin and len(node.args) > 1:
+            fix = f"write {function.twin}(a, b), or {name}[j](a) over an axis"
+        yield f"{name} needs the axis it runs over", fix
+    if axes and not function.takes_axes:
+        yield f"{name} runs over no axis", f"write {name}(…)"
+    if any(isinstance(argument, ast.Starred) for argument in node.args):
+        yield "'*' does not unpack here", "write the arguments out"
+    if not least <= len(node.args) <= most:
+        count = f"{least}" if least == most else f"at least {least}"
+        yield f"{name} takes {count} argument(s), not {len(node.args)}", f"write {function.form}"
+    if function.takes_one_axis and len(axes) != 1:
+        yield f"{name} runs over one axis", f"write {name}[n](…)"
+    if function.axes == "exchanged" and len(set(axes)) != 2:
+        what = "the one that it runs over, and the new one"
+        yield f"{name} takes two axes in brackets: {what}", f"write {name}[j,k](…)"
+    if function.axes == "moved" and not node.keywords:
+        yield f"{name} needs an axis as a keyword", f"write {name}(x, i={_example(function)})"
 
 
 def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:

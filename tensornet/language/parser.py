@@ -232,19 +232,20 @@ class _Reader(Terms):
         return found
 
     def equation(self, target: ast.expr, value: ast.expr) -> Equation:
-        name, index = self.target(target)
-        steps = [step for step in map(_outside, index) if step]
-        if len(steps) == 1:
-            entries = tuple(_outside(entry) or self.left_entry(entry) for entry in index)
-            self.check_left([entry for entry in entries if not isinstance(entry, int)], target)
-            return Start(name, entries, self.expression(value), self.place(target))
-        left = tuple(self.left_entry(entry) for entry in index)
+        name, entries = self.target(target)
+        positions = [*map(_outside, entries)]
+        made = Start if sum(map(bool, positions)) == 1 else Equation
+        left: tuple[Any, ...] = tuple(
+            at if at and made is Start else self.left_entry(entry)
+            for at, entry in zip(positions, entries, strict=True)
+        )
         self.check_left(left, target)
-        return Equation(name, left, self.expression(value), self.place(target))
+        return made(name, left, self.expression(value), self.place(target))
 
-    def check_left(self, left: Sequence[str | tuple[str, ...]], target: ast.expr) -> None:
+    def check_left(self, left: tuple[Any, ...], target: ast.expr) -> None:
         """Raises an error for an axis that is on the left side more than once."""
-        for axis, count in Counter(axis for entry in left for axis in axes_of_index((entry,))).items():
+        counts = Counter(axis for entry in left for axis in axes_of_index((entry,)))
+        for axis, count in counts.items():
             if count > 1:
                 fix = "give each axis of a result a name of its own"
                 place = locate(self.place(target), axis)
@@ -269,16 +270,15 @@ class _Reader(Terms):
     def declaration(self, target: ast.expr, annotation: ast.expr) -> Declaration:
         place = self.place(target)
         kind, options = self.kind(annotation)
-        if kind is None:
-            if not isinstance(target, ast.Name):
-                word = annotation.id if isinstance(annotation, ast.Name) else ""
-                fix = f"{near(word, _KINDS)}a tensor is declared as one of: {', '.join(_KINDS)}"
-                raise self.fail(annotation, "this declares no tensor", fix)
+        if kind is not None:
+            name, entries = self.target(target)
+            dims = None if isinstance(target, ast.Name) else tuple(map(self.dim, entries))
+            return Declaration(name, kind, dims, options, place=place)
+        if isinstance(target, ast.Name):
             return Declaration(self.axis(target), "size", size=self.size(annotation), place=place)
-        name, entries = self.target(target)
-        dims = tuple(self.dim(entry) for entry in entries)
-        bare = isinstance(target, ast.Name)
-        return Declaration(name, kind, None if bare else dims, options, place=place)
+        word = annotation.id if isinstance(annotation, ast.Name) else ""
+        fix = f"{near(word, _KINDS)}a tensor is declared as one of: {', '.join(_KINDS)}"
+        raise self.fail(annotation, "this declares no tensor", fix)
 
     def kind(self, node: ast.expr) -> tuple[str | None, tuple[tuple[str, float], ...]]:
         match node:
@@ -298,19 +298,15 @@ class _Reader(Terms):
 
     def dim(self, node: ast.expr) -> tuple[tuple[str, Any], ...]:
         match node:
-            case ast.Slice(lower=ast.Name() as lower, upper=ast.expr() as upper, step=None):
-                return ((self.axis(lower), self.size(upper)),)
-            case ast.Slice(lower=ast.Tuple(elts=axes), upper=ast.Tuple(elts=sizes), step=None):
+            case ast.Slice(lower=ast.Name() | ast.Tuple() as lower, upper=ast.expr() as upper, step=None):
+                axes, sizes = (
+                    each.elts if isinstance(each, ast.Tuple) else [each] for each in (lower, upper)
+                )
                 if len(axes) == len(sizes):
-                    names = self.composite(axes)
-                    return tuple((name, self.size(size)) for name, size in zip(names, sizes, strict=True))
+                    return tuple(zip(self.composite(axes), map(self.size, sizes), strict=True))
             case ast.Tuple(elts=entries):
                 return tuple(pair for entry in entries for pair in self.dim(entry))
-        match self.left_entry(node):
-            case str(axis):
-                return ((axis, None),)
-            case composite:
-                return tuple((axis, None) for axis in composite)
+        return tuple((axis, None) for axis in axes_of_index((self.left_entry(node),)))
 
     @told_in("sizes")
     def size(self, node: ast.expr) -> Any:
