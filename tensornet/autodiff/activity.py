@@ -13,7 +13,15 @@ from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Literal, Ref
 from ..ops.table import FUNCTIONS, Element
 
-__all__ = ["active", "active_inside", "check_derivatives", "check_real", "check_rules", "is_active"]
+__all__ = [
+    "active",
+    "active_inside",
+    "changes",
+    "check_derivatives",
+    "check_real",
+    "check_rules",
+    "is_active",
+]
 
 _DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
 """The end of the name of a gradient or of a tangent."""
@@ -60,7 +68,7 @@ def check_rules(equations: Iterable[Equation], found: Container[str]) -> None:
     for part in (part for equation in equations for part in equation.parts):
         match part:
             case Call(name, arguments) if not FUNCTIONS[name].derivative and not FUNCTIONS[name].random:
-                if any(_changes(each, found) for each in arguments):
+                if any(changes(each, found) for each in arguments):
                     fix = f"register it with one: tn.register('{name}', derivative=…, …)"
                     raise EquationError(f"'{name}' has no derivative", part.place, fix)
 
@@ -94,23 +102,23 @@ def _find_active(graph: Graph, elements: Mapping[str, Element], found: set[str])
         if isinstance(item, Apply):
             inside = active_inside(item, found)
             found.update(result for output, result in item.made if output in inside)
-        elif elements[item.name] >= Element.WIDE and _changes(item.right, found):
+        elif elements[item.name] >= Element.WIDE and changes(item.right, found):
             found.add(item.name)
 
 
-def _changes(expression: Expression, tensors: Container[str]) -> bool:
+def changes(expression: Expression, tensors: Container[str]) -> bool:
     """Whether a gradient goes from the value of an expression to one of some tensors."""
     match expression:
         case Ref(name):
             return name in tensors
         case Contraction(factors):
-            return any(_changes(factor, tensors) for factor in factors)
+            return any(changes(factor, tensors) for factor in factors)
         case Call(function, arguments):
             row = FUNCTIONS[function]
             return any(
                 not row.derivative or row.gradient(n) != "0"
                 for n, argument in enumerate(arguments)
-                if _changes(argument, tensors)
+                if changes(argument, tensors)
             )
     return False
 

@@ -9,37 +9,31 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..frontend.elaborate_expressions import Expressions
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis, dim_size
+from ..graph.shape_inference import Axis, Dim, axes_of_dims, dim_size
 from ..ir.build import leaf, node, number, summed_axes
 from ..ir.naming import told
 from ..ir.node import Affine, Node, Operand, Size, along
 from ..language.equation import Equation
-from ..language.expression import Ref, fresh
+from ..language.expression import Ref, Taken
 from ..language.parser import parse_rule
-from ..ops.along_axes import PREVIOUS
-from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
+from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..scan.cut import Cut, State, cut
 from ..sizes import evaluate
 from .a_normal_form import Pairs, take_apart
-from .activity import active, check_rules
-from .call_vjp import Called, asked, backward_call, forward_call
+from .activity import active, changes, check_rules
 from .cotangents import GRADIENT, Cotangents, zeros
-from .joint import JointGraph
 from .vjp_rules import cotangents
 
 __all__ = ["Backward"]
 
-Item: TypeAlias = "Equation | Apply"
-Joint: TypeAlias = "Callable[[Graph, tuple[str, ...], tuple[str, ...]], JointGraph]"
-
 
 class Backward:
-    """The passes of a graph whose recurrences have an equation for each tensor of another position.
+    """The forward and the backward pass of a graph, while its nodes, calls and states are visited.
 
     Attributes:
         graph: the graph.
@@ -66,59 +60,54 @@ class Backward:
         pairs: Pairs,
         alone: bool,
         recomputed: frozenset[str],
-        joint: Joint,
     ) -> None:
         self.graph, self.wrt, self.recomputed = graph, wrt, recomputed
         self.bound: dict[str, Any] = dict(graph.bound)
-        self.taken = {*graph.named, *graph.bound, *graph.open_sizes, *FUNCTIONS, *RESERVED}
+        self.cut: Cut = cut(graph)
+        self.taken = Taken(self.cut.taken)
         self.active = active(graph, wrt)
         self.needed = replace(graph, outputs=of).needed() if of else frozenset[str]()
         check_rules((each for each in graph.own if each.name in self.needed), self.active)
         seeded = [name for name in of if not (alone and not graph.named[name])]
-        self.seeds = {name: self.fresh(GRADIENT.format(name)) for name in seeded}
-        self.results = {name: self.fresh(GRADIENT.format(name)) for name in wrt}
-        self.cut: Cut = cut(graph)
+        self.seeds = {name: self.taken.fresh(GRADIENT.format(name)) for name in seeded}
+        self.results = {name: self.taken.fresh(GRADIENT.format(name)) for name in wrt}
         leaves = self.cut.program.names.leaves
+        changing = [each for each in self.cut.states.values() if changes(each.step, self.active)]
         self.through = {self.cut.nodes[leaf.name] for leaf in leaves if leaf.name in self.active}
+        self.through |= {each.node for each in changing if each.node.element >= Element.WIDE}
         self.program = take_apart(self.cut.program, self.through, pairs)
-        outputs = zip(self.program.names.outputs, self.program.function.outputs, strict=True)
-        self.nodes = self.cut.nodes | dict(outputs)
+        new = dict(zip(self.cut.program.function.outputs, self.program.function.outputs, strict=True))
+        self.nodes = {name: new.get(each, each) for name, each in self.cut.nodes.items()}
+        self.states = [
+            replace(each, behind=new.get(each.behind, each.behind), begin=new.get(each.begin, each.begin))
+            for each in self.cut.states.values()
+        ]
         self.forward = {*self.program.nodes, *self.nodes.values()}
         self.names = self.program.names.tensors | {
             each: leaf.name for each, leaf in self.program.leaves.items()
         }
+        self.dims = dict(graph.named)
+        for each in self.states:
+            self.dims |= {self.names[each.node]: each.dims, self.names[each.behind]: each.dims}
         self._name_all()
         self.sizes = told(self.program.function, self.program.names)
         self.axes = dict[Node, tuple[str, ...]]()
         self.cotangents = self._no_cotangents()
         self.numbers, self.size = itertools.count(len(leaves)), Expressions(graph).size
+        self.foreseen = dict[Node, str]()
         self.calls, self.items = list[Apply](), list[Equation | Apply]()
         self.asked, self.given = dict[str, Node](), dict[str, tuple[Node, Leaf]]()
-        self._go(of, joint)
 
     def _no_cotangents(self) -> Cotangents:
         """The cotangents before the first reader is visited."""
         groups = ((group, name) for group in self.graph.recurrences for name in group.names)
-        return Cotangents(
-            Counter(child for each in self.forward for child in each.children),
-            {self.nodes[name]: group.dimension(name) for group, name in groups if name in self.nodes},
-            self.program.same,
-        )
+        along = {self.nodes[name]: group.dimension(name) for group, name in groups if name in self.nodes}
+        for each in self.states:
+            along[each.node] = along.setdefault(each.behind, each.at)
+        uses = Counter(child for each in self.forward for child in each.children)
+        return Cotangents(uses, along, self.program.same)
 
     # ---- names
-
-    def fresh(self, name: str) -> str:
-        """An unused name for a tensor: this one, or with a number."""
-        return self._taken_first(itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1))))
-
-    def numbered(self, stem: str) -> str:
-        """An unused name for a tensor, always with a number."""
-        return self._taken_first(f"{stem}_{n}" for n in itertools.count(1))
-
-    def _taken_first(self, names: Iterator[str]) -> str:
-        found = next(name for name in names if name not in self.taken)
-        self.taken.add(found)
-        return found
 
     def _name_all(self) -> None:
         """Names tensors after their readers: those that gradients go through, and those that are slow to compute."""
@@ -128,20 +117,20 @@ class Backward:
             stems |= {child: stem for child in each.children if child not in stems}
         for each in self.program.nodes:
             if each not in self.names and _is_mask(each):
-                self.names[each] = self.fresh(f"{stems[each]}_mask")
+                self.names[each] = self.taken.fresh(f"{stems[each]}_mask")
             elif each not in self.names and (each in self.through or _is_random(each) or _is_matmul(each)):
-                self.names[each] = self.numbered(stems.get(each, "v"))
+                self.names[each] = self.taken.numbered(stems.get(each, "v"))
 
     def part_of(self, each: Node) -> str:
         """A name for the part of a cotangent that one reader of a tensor contributes: numbered if it has several."""
         stem = GRADIENT.format(self.names[each])
-        return self.fresh(stem) if self.cotangents.uses[each] == 1 else self.numbered(stem)
+        return self.taken.fresh(stem) if self.cotangents.uses[each] == 1 else self.taken.numbered(stem)
 
     def _note(self, made: Node, dims: Sequence[int], of: Node, name: Callable[[], str]) -> None:
         """Names a node of the backward pass and its axes; it has some dimensions of the gradient of another node."""
         if made in self.forward or made.is_scalar or made.op == "input":
             return
-        if self.names[of] in self.graph.named and all(axes and len(axes) == 1 for axes in made.dims):
+        if self.names[of] in self.dims and all(axes and len(axes) == 1 for axes in made.dims):
             called = [axis for axis, _ in self._axes(self.names[of])]
             self.axes.setdefault(made, tuple(called[d] for d in dims))
         if made not in self.names:
@@ -151,14 +140,14 @@ class Backward:
         """Sums the gradient of a tensor, and names it."""
         found = self.cotangents.total(each)
         if found is not None:
-            self._note(*found, each, lambda: self.fresh(GRADIENT.format(self.names[each])))
+            self._note(*found, each, lambda: self.taken.fresh(GRADIENT.format(self.names[each])))
 
     # ---- operands and results of calls and states
 
     def ask(self, made: Node, stem: str) -> str:
         """The name of a node that the backward pass computes for a call or a state."""
         if made not in self.names:
-            self.names[made] = self.fresh(stem)
+            self.names[made] = self.taken.fresh(stem)
         if made not in self.forward:
             self.asked.setdefault(self.names[made], made)
         return self.names[made]
@@ -182,42 +171,13 @@ class Backward:
         self.names[given] = result
         self.cotangents.terms[self.nodes[tensor]].append((given, dims))
 
-    def _is_reached(self, names: Iterable[str]) -> bool:
+    # ---- visiting
+
+    def has_gradient(self, names: Iterable[str]) -> bool:
         """Whether any of some tensors has a gradient by now."""
         return any(self.cotangents.terms.get(self.nodes[name]) for name in names)
 
-    # ---- the passes
-
-    def _go(self, of: Sequence[str], joint: Joint) -> None:
-        """Visits all nodes, calls and states, from the last to the first."""
-        called = dict[int, tuple[Apply, Called]]()
-        for n, call in enumerate(self.graph.calls):
-            if any(name in self.active and name in self.needed for name in call.results):
-                chosen, leaves = asked(self, call)
-                called[n] = forward_call(self, call, joint(call.graph, chosen, leaves), leaves)
-            self.calls.append(called[n][0] if n in called else call)
-            self.cotangents.uses.update(self._given_to(call))
-        for name in of:
-            self._seed(name)
-        gradients = dict(map(self._foresee, self._states()))
-        for item in reversed(self._order()):
-            if isinstance(item, State):
-                if item.equation.name in gradients:
-                    self._through_state(item, gradients[item.equation.name])
-            elif not isinstance(item, int):
-                self._through_node(item)
-            elif item in called and self._is_reached(self.graph.calls[item].results):
-                backward_call(self, *called[item])
-        for name in self.wrt:
-            self.gradient_of(self.nodes[name])
-
-    def _states(self) -> Iterator[State]:
-        """The states that gradients go through."""
-        for name, each in self.cut.states.items():
-            if name in self.active and name in self.needed:
-                yield each
-
-    def _seed(self, name: str) -> None:
+    def seed(self, name: str) -> None:
         """Sets the gradient of a result: 1, or an input from outside."""
         each = self.nodes[name]
         if name not in self.seeds:
@@ -226,30 +186,26 @@ class Backward:
         self.take(self.seeds[name], each.shape, name, tuple(range(len(each.shape))))
         self.cotangents.uses[each] += 1
 
-    def _axes(self, name: str) -> Iterator[tuple[str, Any]]:
+    def _axes(self, name: str) -> Iterator[tuple[str, Dim]]:
         """A name of an axis for each dimension of a tensor, with the dimension."""
-        found = set[str]()
-        for dim in self.graph.named[name]:
-            axis = fresh("_".join(axis.name for axis in dim), found)
-            found.add(axis)
-            yield axis, dim
+        return zip(axes_of_dims(self.dims[name]), self.dims[name], strict=True)
 
-    def _given_to(self, call: Apply) -> list[Node]:
+    def given_to(self, call: Apply) -> list[Node]:
         """The nodes that a call is given. Constants of its block may belong to the block only."""
         return [self.nodes[name] for name in call.names().values() if name in self.nodes]
 
-    def _order(self) -> list[Any]:
+    def order(self) -> list[Any]:
         """Nodes, calls by their number, and states, each after the items that it depends on."""
         maker: dict[Node, Any] = {
             self.nodes[name]: n for n, call in enumerate(self.graph.calls) for name in call.results
         }
-        maker |= {self.nodes[name]: each for name, each in self.cut.states.items()}
+        maker |= {each.node: each for each in self.states}
 
         def children(item: Any) -> Iterable[Any]:
             if isinstance(item, State):
-                return (self.nodes[item.begin],) if item.begin else ()
+                return (item.begin,) if item.fill is None else ()
             if isinstance(item, int):
-                return self._given_to(self.graph.calls[item])
+                return self.given_to(self.graph.calls[item])
             return (maker[item],) if item in maker else item.children
 
         done: dict[Any, None] = {}
@@ -263,7 +219,7 @@ class Backward:
                 done[waiting.pop()] = None
         return list(done)
 
-    def _through_node(self, each: Node) -> None:
+    def through_node(self, each: Node) -> None:
         """Passes the gradient of a node on to its operands."""
         if each not in self.through or each.op in ("input", "constant"):
             return
@@ -279,35 +235,41 @@ class Backward:
 
     # ---- states
 
-    def _foresee(self, state: State) -> tuple[str, str]:
-        """The names of a state and of its gradient, which is read before it is defined.
+    def equation(self, state: State) -> Equation:
+        """The equation of a state in the forward pass."""
+        begin = self.names[state.begin] if state.fill is None else ""
+        return state.written(state.name, state.left, (state.axis,), self.names[state.behind], begin)
+
+    def foresee(self, state: State) -> None:
+        """Names the gradient of a state, which is read before it is defined.
 
         Shifted by the step, the gradient goes to the tensor behind the state.
         """
-        name, behind = state.equation.name, self.nodes[state.behind]
-        gradient = self.fresh(GRADIENT.format(name))
-        axes = tuple(axis for axis, _ in self._axes(state.behind))
+        behind, name = state.behind, self.names[state.behind]
+        self.foreseen[state.node] = gradient = self.taken.fresh(GRADIENT.format(state.name))
+        axes = state.left
         self.cotangents.uses[behind] += 1
         part = self.part_of(behind)
         rule = FUNCTIONS[state.step.function].gradient(0)
         right = parse_rule(rule, {"g": Ref(gradient, axes)}, (axes[state.at],))
         self.items.append(Equation(part, axes, right))
-        self.take(part, behind.shape, state.behind, tuple(range(len(behind.shape))))
-        return name, gradient
+        self.take(part, behind.shape, name, tuple(range(len(behind.shape))))
 
-    def _through_state(self, state: State, gradient: str) -> None:
+    def through_state(self, state: State) -> None:
         """Names the gradient of a state as it is read, and adds the start's part of it to the gradient of the start."""
-        each = self.nodes[state.equation.name]
+        each, gradient = state.node, self.foreseen.get(state.node)
+        if gradient is None:
+            return
         made = self.cotangents.whole(each)
         self.asked[gradient] = made
         self.names.setdefault(made, gradient)
-        if not state.begin or self.nodes[state.begin] not in self.through:
+        if state.fill is not None or state.begin not in self.through:
             return
-        first = 0 if state.step.function == PREVIOUS.name else each.shape[state.at] - 1
+        first = each.shape[state.at] - 1 if state.back else 0
         axes = [d for d in range(len(each.shape)) if d != state.at]
         reads = tuple(along(d) if d != state.at else Affine((), first) for d in range(len(each.shape)))
         begin = node("copy", dict(enumerate(each.shape)), [Operand(made, reads)], tuple(map(along, axes)))
-        self.cotangents.terms[self.nodes[state.begin]].append((begin, tuple(range(len(axes)))))
+        self.cotangents.terms[state.begin].append((begin, tuple(range(len(axes)))))
 
 
 def _is_mask(each: Node) -> bool:

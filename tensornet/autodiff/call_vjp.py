@@ -1,136 +1,181 @@
-"""The vjp of calls: a forward block that also returns residuals, and its backward block."""
+"""The vjp of calls: a forward block that also returns residuals, and its backward block.
+
+The vjp of a call along an axis, a scan, is a scan in the other direction:
+
+    y.along, c.last = block(x[s,b,t,i], c0[b,o], W[o,i])    →
+    x.grad.along, c0.grad, W.grad = back(x[s,b,t,i], c.firsts[s,b,o], y.grad.along, c.last.grad, 0, W[o,i])
+
+The cotangent of a state is carried from iteration to iteration. That of an operand that all iterations read is
+accumulated over them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
-from ..graph.call import scoped
+from ..graph.call import Along, scoped
 from ..graph.graph import Apply, Graph
-from ..graph.shape_inference import dim_size
-from ..ir.node import Node, Size
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import axes_of_dims, dim_size
 from ..language.equation import Equation
+from ..language.expression import Ref, Taken, sum_of
 from .activity import active_inside
+from .backward import Backward
 from .joint import JointGraph
-from .scan_vjp import ScanVjp, saving_carries
 
 __all__ = ["Called", "asked", "backward_call", "forward_call"]
 
-
-class Passes(Protocol):
-    """The part of `backward.Backward` that calls use."""
-
-    active: set[str]
-    needed: frozenset[str]
-    recomputed: frozenset[str]
-    nodes: dict[str, Node]
-    bound: dict[str, Any]
-    items: list[Equation | Apply]
-
-    def fresh(self, name: str) -> str:
-        """A name for a tensor."""
-
-    def part_of(self, each: Node) -> str:
-        """A name for the part of a cotangent that one reader of a tensor contributes."""
-
-    def whole(self, name: str) -> str:
-        """The name of the gradient of a tensor."""
-
-    def zeros(self, name: str) -> str:
-        """The name of a tensor of zeros with the shape of another."""
-
-    def take(self, result: str, shape: Sequence[Size], tensor: str, dims: tuple[int, ...]) -> None:
-        """Adds the result of a call to the gradient of a tensor."""
+FIRST = "{}.firsts"
+"""The name of the state that each iteration starts from, stacked over all of them."""
 
 
 @dataclass(frozen=True)
 class Called:
-    """A call in both passes: the block's joint graph, the leaves that get gradients, and the caller's names."""
+    """A call in both passes.
 
+    Attributes:
+        call: the call of the forward pass.
+        joint: the joint graph of its block.
+        wrt: the leaves of the block that get gradients.
+        names: the caller's names of the block's tensors.
+    """
+
+    call: Apply
     joint: JointGraph
     wrt: tuple[str, ...]
     names: Mapping[str, str]
 
 
-def asked(context: Passes, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def asked(passes: Backward, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The results of the block that have gradients, and its leaves whose gradients are required."""
     block, inner = call.graph, call.names()
     if call.along is not None:
-        inside = active_inside(call, context.active)
+        inside = active_inside(call, passes.active)
         outputs = tuple(output for output in block.outputs if output in inside)
         return outputs, tuple(leaf.name for leaf in block.inputs if leaf.name in inside)
     wrt = (
-        leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in context.active
+        leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in passes.active
     )
     pairs = zip(block.outputs, call.results, strict=True)
-    of = (output for output, name in pairs if name in context.active and name in context.needed)
+    of = (output for output, name in pairs if name in passes.active and name in passes.needed)
     return tuple(of), tuple(wrt)
 
 
-def forward_call(
-    context: Passes, call: Apply, found: JointGraph, wrt: tuple[str, ...]
-) -> tuple[Apply, Called]:
-    """A call of the block's forward pass; of the block itself, if its residuals are not saved.
-
-    Args:
-        context: the passes that the call belongs to.
-        call: the call.
-        found: the joint graph of its block.
-        wrt: the leaves of the block that get gradients.
-    """
+def forward_call(passes: Backward, call: Apply, joint: JointGraph, wrt: tuple[str, ...]) -> Called:
+    """A call of the block's forward pass; of the block itself, if its residuals are not saved."""
     if call.along is not None:
-        made = saving_carries(call, context.fresh)
-        return made, Called(found, wrt, made.names())
+        made = _saving_carries(passes, call)
+        return Called(made, joint, wrt, made.names())
     inner = {**call.names(), **dict(zip(call.graph.outputs, call.results, strict=True))}
-    is_again = call.results[0] in context.recomputed
-    made = replace(call, apart=True) if is_again else _returning(context, call, found.forward, inner)
-    return made, Called(found, wrt, inner)
+    is_again = call.results[0] in passes.recomputed
+    made = replace(call, apart=True) if is_again else _returning(passes, call, joint.forward, inner)
+    return Called(made, joint, wrt, inner)
 
 
-def _returning(context: Passes, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
+def _returning(passes: Backward, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
     """A call of another graph in place of a call; results without a name get one."""
     for name in graph.outputs:
         if name not in inner:
-            inner[name] = context.fresh(scoped(call.scope, name))
+            inner[name] = passes.taken.fresh(scoped(call.scope, name))
     return replace(call, graph=graph, results=tuple(inner[name] for name in graph.outputs))
 
 
-def backward_call(context: Passes, call: Apply, called: Called) -> None:
+def backward_call(passes: Backward, called: Called) -> None:
     """Adds a call of the block's backward pass, and adds its results to the gradients of the block's operands."""
-    if call.along is not None:
-        _backward_along(context, call, called)
+    if called.call.along is not None:
+        _backward_along(passes, called)
         return
-    found, inner = called.joint, dict(called.names)
-    if call.results[0] in context.recomputed and found.residuals:
-        inner = {name: tensor for name, tensor in inner.items() if name not in found.residuals}
-        context.items.append(
-            _returning(context, call, replace(found.forward, outputs=found.residuals), inner)
-        )
-    for output, seed in found.seeds:
-        inner[seed] = context.whole(called.names[output])
+    call, joint, inner = called.call, called.joint, dict(called.names)
+    if call.results[0] in passes.recomputed and joint.residuals:
+        inner = {name: tensor for name, tensor in inner.items() if name not in joint.residuals}
+        again = replace(joint.forward, outputs=joint.residuals)
+        passes.items.append(_returning(passes, call, again, inner))
+    for output, seed in joint.seeds:
+        inner[seed] = passes.whole(called.names[output])
     wrt = [inner[name] for name in called.wrt]
-    results = tuple(context.part_of(context.nodes[name]) for name in wrt)
-    operands = tuple(inner[leaf.name] for leaf in found.backward.inputs)
-    made = Apply(found.backward, operands, results, call.scope)
-    context.items.append(made)
-    for (result, dims), name in zip(made.returned(context.bound), wrt, strict=True):
-        context.take(result, [*map(dim_size, dims)], name, tuple(range(len(dims))))
+    results = tuple(passes.part_of(passes.nodes[name]) for name in wrt)
+    operands = tuple(inner[leaf.name] for leaf in joint.backward.inputs)
+    made = Apply(joint.backward, operands, results, call.scope)
+    passes.items.append(made)
+    for (result, dims), name in zip(made.returned(passes.bound), wrt, strict=True):
+        passes.take(result, [*map(dim_size, dims)], name, tuple(range(len(dims))))
 
 
-def _backward_along(context: Passes, call: Apply, called: Called) -> None:
-    """Adds the vjp of a call along an axis: a loop in the other direction, over the backward pass of the block."""
-    back = ScanVjp.of(call, called.joint, called.wrt)
-    cut = [context.whole(name) for name in back.gradients]
-    carried = [context.whole(name) for name in back.final_carries]
-    totals = [context.zeros(call.names()[leaf]) for leaf in back.accumulated]
-    names = {leaf: called.names[leaf] for leaf in called.wrt}
-    results = {leaf: context.part_of(context.nodes[names[leaf]]) for leaf in back.results}
-    made = back.call(call, cut, carried, totals, tuple(results.values()))
-    context.items.append(made)
-    shapes = {name: [*map(dim_size, dims)] for name, dims in made.returned(context.bound)}
-    for leaf, result in results.items():
-        count = len(shapes[result])
-        at = back.stacked_axes.get(leaf, 0)
-        dims = (at, *range(at), *range(at + 1, count)) if count else ()
-        context.take(result, shapes[result], names[leaf], dims)
+# ---------------------------------------------------------------------------- scans
+
+
+def _saving_carries(passes: Backward, call: Apply) -> Apply:
+    """A call along an axis, which also returns the state that each iteration starts from."""
+    assert call.along is not None
+    block, joined = call.graph, call.along.joined(len(call.results))
+    states = block.inputs[len(call.along.cuts) :][: len(call.along.states)]
+    taken, firsts = Taken(block.named), list[Equation]()
+    for leaf in states:
+        axes = axes_of_dims(leaf.dims)
+        firsts.append(Equation(taken.fresh(FIRST.format(leaf.name)), axes, Ref(leaf.name, axes)))
+    made = tuple(each.name for each in firsts)
+    outputs = (*block.outputs[:joined], *made, *block.outputs[joined:])
+    along = replace(call.along, states=tuple(n if n < joined else n + len(made) for n in call.along.states))
+    return replace(
+        call,
+        graph=replace(block, body=(*block.body, *firsts), outputs=outputs),
+        results=(*call.results[:joined], *map(passes.taken.fresh, made), *call.results[joined:]),
+        along=along,
+    )
+
+
+def _backward_along(passes: Backward, called: Called) -> None:
+    """Adds the vjp of a scan: a scan in the other direction, over the backward pass of the block.
+
+    It is given what the scan is given by position, the states that each iteration started from, and gradients of
+    stacked results; then, as states, the gradients of the last states and sums of gradients, at first 0; then what all
+    iterations read. It returns stacked gradients, and the last values of its states.
+    """
+    call, along, names = called.call, called.call.along, called.names
+    assert along is not None
+    both, seeds = called.joint.joined(), dict(called.joint.seeds)
+    leaves = {leaf.name: leaf for leaf in (*both.inputs, *call.graph.inputs)}
+    own = [leaf.name for leaf in call.graph.inputs]
+    grads = dict(zip(called.wrt, both.outputs, strict=True))
+    cuts, carried = dict(zip(own, along.cuts, strict=False)), dict(call.carried())
+    wholes = [name for name in own if name not in cuts and name not in carried]
+    joined = along.joined(len(call.results))
+    given = {seeds[output]: result for output, result in list(call.made)[:joined] if output in seeds}
+    lasts = dict(zip(carried, call.results[joined:], strict=True))
+    stacked, moved, summed = ([name for name in part if name in grads] for part in (cuts, carried, wholes))
+    taken, body, states, nexts = Taken(both.named), list(both.body), list[Leaf](), list[str]()
+    for name in moved:
+        seed = leaves.get(seeds.get(carried[name], ""))
+        states.append(seed or replace(leaves[name], name=taken.fresh(f"{name}.none"), holds=None))
+        nexts.append(grads[name])
+    for name in summed:
+        axes, so_far = axes_of_dims(leaves[name].dims), taken.fresh(f"{name}.sum")
+        states.append(replace(leaves[name], name=so_far, holds=None))
+        nexts.append(taken.fresh(f"{name}.total"))
+        body.append(Equation(nexts[-1], axes, sum_of([Ref(so_far, axes), Ref(grads[name], axes)])))
+    inputs = (
+        *(leaves[name] for name in (*cuts, *carried, *given)),
+        *states,
+        *(leaves[name] for name in wholes),
+    )
+    others = (leaf for leaf in both.leaves if leaf.kind != "input")
+    outputs = (*(grads[name] for name in stacked), *nexts)
+    block = Graph((*inputs, *others), tuple(body), outputs, both.sizes)
+    operands = (
+        *call.operands[: len(cuts)],
+        *call.results[joined - len(carried) : joined],
+        *[passes.whole(result) for result in given.values()],
+        *[passes.whole(lasts[name]) for name in moved],
+        *[passes.zeros(names[name]) for name in summed],
+        *call.operands[len(cuts) + len(carried) :],
+    )
+    results = {name: passes.part_of(passes.nodes[names[name]]) for name in (*stacked, *moved, *summed)}
+    by_position = (*along.cuts, *([0] * (len(carried) + len(given))))
+    back = Along(along.axis, by_position, tuple(range(len(stacked), len(outputs))), not along.back, last=True)
+    made = Apply(block, operands, tuple(results.values()), call.scope, True, back)
+    passes.items.append(made)
+    for (name, result), (_, dims) in zip(results.items(), made.returned(passes.bound), strict=True):
+        at = cuts.get(name, 0)
+        order = (at, *(d for d in range(len(dims)) if d != at))[: len(dims)]
+        passes.take(result, [*map(dim_size, dims)], names[name], order)

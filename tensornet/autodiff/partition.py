@@ -112,16 +112,15 @@ def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
 
 def _forward(passes: Backward, kept: tuple[str, ...]) -> Graph:
     """The forward pass, which also returns the tensors that are kept."""
-    states = passes.cut.states.values()
-    begins = {each.begin for each in states}
+    states = passes.states
     apart = {name for call in passes.calls for name in call.results}
-    apart |= {*passes.cut.states, *(each.name for each in passes.graph.leaves)}
-    outputs = {name: passes.nodes[name] for name in passes.program.names.outputs if name not in begins}
+    apart |= {*(each.name for each in states), *(each.name for each in passes.graph.leaves)}
+    outputs = {name: passes.nodes[name] for name in passes.program.names.outputs}
     by_name = {name: each for each, name in passes.names.items() if each in passes.forward}
     outputs |= {name: by_name[name] for name in kept if name in by_name and name not in apart}
     function = passes.program.function
     printed, bound = _printed(passes, passes.program.names.leaves, function.inputs, outputs)
-    body = put_together([*printed, *(each.equation for each in states), *passes.calls])
+    body = put_together([*printed, *map(passes.equation, states), *passes.calls])
     results = tuple(dict.fromkeys((*passes.graph.outputs, *kept)))
     sizes = tuple({**passes.bound, **bound}.items())
     return tidy(replace(passes.graph, body=tuple(body), outputs=results, sizes=sizes))

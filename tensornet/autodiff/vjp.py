@@ -16,11 +16,13 @@ import functools
 from collections.abc import Iterable
 
 from ..graph.graph import Graph
+from ..ir.node import Node
 from ..language.expression import is_random
-from ..scan.states import with_states
+from ..scan.cut import State
 from .a_normal_form import Pairs
 from .activity import active
 from .backward import Backward
+from .call_vjp import Called, asked, backward_call, forward_call
 from .joint import JointGraph
 from .partition import partitioned
 
@@ -49,11 +51,30 @@ def differentiated(
     Raises:
         EquationError: a function on the way has no derivative.
     """
-
-    def joint(block: Graph, outputs: tuple[str, ...], leaves: tuple[str, ...]) -> JointGraph:
-        return differentiated(block, outputs, leaves, pairs)
-
-    return partitioned(Backward(with_states(graph), of, wrt, pairs, alone, recomputed, joint))
+    passes = Backward(graph, of, wrt, pairs, alone, recomputed)
+    called = dict[int, Called]()
+    for n, call in enumerate(graph.calls):
+        if any(name in passes.active and name in passes.needed for name in call.results):
+            chosen, leaves = asked(passes, call)
+            called[n] = forward_call(passes, call, differentiated(call.graph, chosen, leaves, pairs), leaves)
+        passes.calls.append(called[n].call if n in called else call)
+        passes.cotangents.uses.update(passes.given_to(call))
+    for name in of:
+        passes.seed(name)
+    for state in passes.states:
+        if state.node in passes.through and not state.readers.isdisjoint(passes.needed):
+            passes.foresee(state)
+    for item in reversed(passes.order()):
+        match item:
+            case State():
+                passes.through_state(item)
+            case Node():
+                passes.through_node(item)
+            case _ if item in called and passes.has_gradient(graph.calls[item].results):
+                backward_call(passes, called[item])
+    for name in wrt:
+        passes.gradient_of(passes.nodes[name])
+    return partitioned(passes)
 
 
 def rematerializable(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from ..ir.node import (
 )
 from ..language import expression
 from ..language.affine import affine
+from ..language.equation import Equation
 from ..language.expression import (
     Call,
     Contraction,
@@ -44,13 +45,13 @@ from ..language.expression import (
     is_scalar,
     option_axes,
 )
+from ..ops.along_axes import PREVIOUS
 from ..ops.protocols import Left
-from ..ops.structure import INDEX, ONEHOT, PAD, REPEAT, is_inside
+from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT, is_inside
 from ..ops.table import FUNCTIONS
-from ..scan.states import moved
 from ..sizes import evaluate, larger, product, put_in, smaller, symbol
 
-__all__ = ["Expressions"]
+__all__ = ["Expressions", "moved"]
 
 
 class Expressions:
@@ -77,6 +78,13 @@ class Expressions:
     def size(self, length: Any) -> Size:
         """A size with the graph's formulas put in."""
         return put_in(length, self.formulas)
+
+    def define(self, equation: Equation) -> Node:
+        """Converts an equation of the graph, which defines a tensor."""
+        assert self.graph is not None
+        made = self.value(equation.right, equation.left, self.graph.scope(equation))
+        self.tensors[equation.name] = made
+        return made
 
     def value(self, part: Expression, left: Left, scope: Scope) -> Node:
         """Converts an expression to a node.
@@ -287,6 +295,19 @@ class Expressions:
 
 
 # ---------------------------------------------------------------------------- helpers
+
+
+def moved(step: Call) -> Expression:
+    """A step at all positions at once: its operand, cropped on one side, with the start on the other."""
+    operand, *starts = step.arguments
+    ahead = 1 if step.function == PREVIOUS.name else -1
+    (axis,) = step.axes
+    if not starts or is_scalar(starts[0]):
+        fill = (("value", (starts[0],)),) if starts else ()
+        return Call(PAD.name, (operand,), (), ((axis, (Literal(ahead), Literal(-ahead))), *fill))
+    amounts = (Literal(min(ahead, 0)), Literal(min(-ahead, 0)))
+    rest = Call(PAD.name, (operand,), (), ((axis, amounts),))
+    return Call(CONCAT.name, (*starts, rest) if ahead > 0 else (rest, *starts), (axis,), place=step.place)
 
 
 def _written(left: Left, sizes: Mapping[Any, Size]) -> tuple[Affine, ...]:

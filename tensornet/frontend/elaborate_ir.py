@@ -6,7 +6,7 @@ A graph without calls and recurrences is one function; `scan.cut` cuts other gra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graph.element_types import of_leaves
@@ -16,11 +16,11 @@ from ..ir.build import leaf
 from ..ir.function import Function
 from ..ir.naming import Names
 from ..ir.node import Node
+from ..language.equation import Equation
 from ..ops.table import Element
-from ..sizes import put_in
 from .elaborate_expressions import Expressions
 
-__all__ = ["function_of", "inputs_of"]
+__all__ = ["elaborated", "function_of", "size_arguments"]
 
 
 def function_of(graph: Graph) -> tuple[Function, Names]:
@@ -28,46 +28,51 @@ def function_of(graph: Graph) -> tuple[Function, Names]:
 
     Sizes with an integer value stay names. Sizes with a formula are replaced by it.
     """
-    expressions, elements = Expressions(graph), of_leaves(graph)
-    given = {
-        each.name: leaf("constant", shape, elements[each.name], value=each.value)
-        if each.value is not None
-        else leaf("input", shape, elements[each.name], n=n)
-        for n, each in enumerate(graph.leaves)
-        for shape in [[*map(expressions.size, each.shape)]]
-    }
-    expressions.tensors.update(given)
-    constants = {given[each.name]: each.name for each in graph.leaves if each.value is not None}
-    names = Names(graph.leaves, graph.outputs, graph.sizes, constants, expressions.axes)
-    for equation in graph.own:
-        value = expressions.value(equation.right, equation.left, graph.scope(equation))
-        expressions.tensors[equation.name] = value
-        names.tensors.setdefault(value, equation.name)
+    expressions = Expressions(graph)
+    inputs, tensors = elaborated(expressions, graph.leaves, of_leaves(graph), graph.own)
     outputs = tuple(expressions.tensors[name] for name in graph.outputs)
+    names = Names(graph.leaves, graph.outputs, graph.sizes, tensors, expressions.axes)
+    return Function(inputs, outputs, size_arguments(graph)), names
+
+
+def elaborated(
+    expressions: Expressions,
+    leaves: Sequence[Leaf],
+    elements: Mapping[str, Element],
+    equations: Iterable[Equation],
+    shapes: Mapping[str, tuple[Any, ...]] = {},
+) -> tuple[tuple[Node, ...], dict[Node, str]]:
+    """Elaborates equations in order; `expressions.tensors` then has the node of each tensor.
+
+    Args:
+        expressions: elaborates their right sides.
+        leaves: the tensors that they read.
+        elements: the element types of these.
+        equations: the equations.
+        shapes: the shapes of leaves that are declared in the sizes of another graph.
+
+    Returns:
+        The nodes of the leaves without a value, and the names of constants and of what the equations define.
+    """
+    inputs, names = list[Node](), dict[Node, str]()
+    for n, each in enumerate(leaves):
+        shape, element = (
+            [*map(expressions.size, shapes.get(each.name, each.shape))],
+            elements[each.name],
+        )
+        if each.value is None:
+            made = leaf("input", shape, element, n=n)
+            inputs.append(made)
+        else:
+            made = leaf("constant", shape, element, value=each.value)
+            names[made] = each.name
+        expressions.tensors[each.name] = made
+    for equation in equations:
+        names.setdefault(expressions.define(equation), equation.name)
+    return tuple(inputs), names
+
+
+def size_arguments(graph: Graph) -> tuple[str, ...]:
+    """The names of the sizes that the function of a graph uses."""
     whole = (name for name, value in graph.sizes if isinstance(value, int))
-    sizes = tuple(dict.fromkeys((*graph.open_sizes, *whole)))
-    return Function(
-        tuple(given[each.name] for each in graph.leaves if each.value is None), outputs, sizes
-    ), names
-
-
-def inputs_of(leaves: Iterable[Leaf], graph: Graph) -> tuple[Node, ...]:
-    """The input nodes for leaves without a value, in the sizes of a graph."""
-    size, shapes = Expressions(graph).size, _shapes(graph)
-    return tuple(
-        leaf("input", [*map(size, shapes.get(each.name, each.shape))], each.holds or Element.NUMBER, n=n)
-        for n, each in enumerate(leaves)
-        if each.value is None
-    )
-
-
-def _shapes(graph: Graph) -> Mapping[str, tuple[Any, ...]]:
-    """The shapes of the leaves, those of called blocks included, in the sizes of the graph."""
-    shapes = {each.name: each.shape for each in graph.leaves}
-    for call in graph.calls:
-        local = call.graph.sizes_beside(graph.bound)
-        inner = _shapes(call.graph)
-        for each in call.graph.leaves:
-            if each.kind != "input":
-                shapes[call.scoped(each.name)] = tuple(put_in(length, local) for length in inner[each.name])
-    return shapes
+    return tuple(dict.fromkeys((*graph.open_sizes, *whole)))

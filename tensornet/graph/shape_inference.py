@@ -19,6 +19,7 @@ from ..language.expression import (
     Literal,
     Ref,
     Size,
+    Taken,
     axes_of_index,
     free_axes,
     option_axes,
@@ -53,6 +54,7 @@ __all__ = [
     "Dim",
     "Scope",
     "Shorter",
+    "axes_of_dims",
     "beside",
     "componentwise",
     "dim_size",
@@ -83,6 +85,12 @@ Dim: TypeAlias = "tuple[Axis, ...]"
 def dim_size(dim: Dim) -> Any:
     """The number of positions along a dimension."""
     return dim[0].size if len(dim) == 1 else product(axis.size for axis in dim)
+
+
+def axes_of_dims(dims: Iterable[Dim]) -> tuple[str, ...]:
+    """A name of an axis for each dimension."""
+    taken = Taken()
+    return tuple(taken.fresh("_".join(axis.name for axis in dim)) for dim in dims)
 
 
 def index_of(dims: tuple[Dim, ...]) -> tuple[str | tuple[str, ...], ...]:

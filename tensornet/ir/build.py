@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 from ..ops.record import Element
 from ..ops.structure import CONCAT, PAD
-from ..ops.table import FUNCTIONS
+from ..ops.table import CONVERSIONS, FUNCTIONS
 from ..sizes import product
 from .node import Axis, Entries, Node, Operand, Size, Sizes, along, axes_of, interned, plain_dims, substitute
 
-__all__ = ["concatenated", "leaf", "met_axes", "node", "number", "size", "whole"]
+__all__ = ["concatenated", "converted", "leaf", "met_axes", "node", "number", "size", "whole"]
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -92,6 +92,14 @@ def index(length: Size) -> Node:
 def whole(each: Node, tag: Axis = ()) -> Operand:
     """An operand that reads a whole tensor along axes of its own."""
     return Operand(each, tuple(along((tag, n)) for n in range(len(each.shape))))
+
+
+def converted(each: Node, element: Element) -> Node:
+    """A node with elements of another type; it stays as it is where that holds no real numbers."""
+    if each.element is element or element < Element.WIDE:
+        return each
+    axes = tuple(map(along, range(len(each.shape))))
+    return node(CONVERSIONS[element], dict(enumerate(each.shape)), [Operand(each, axes)], axes)
 
 
 def concatenated(parts: Sequence[Node], at: int) -> Node:

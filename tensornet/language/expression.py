@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeGuard, TypeVar
 
@@ -25,6 +25,7 @@ __all__ = [
     "Ref",
     "Size",
     "Span",
+    "Taken",
     "axes_of_index",
     "axes_through",
     "bound_axes",
@@ -120,15 +121,28 @@ def flat(expression: Expression) -> Expression:
     return expression
 
 
-def fresh(name: str, taken: set[str] | frozenset[str]) -> str:
+def fresh(name: str, taken: Container[str]) -> str:
     """The first of `name`, `name_1`, `name_2`, … that is not taken."""
-    if name not in taken:
-        return name
-    stem = "lead" if name == ELLIPSIS else name
-    number = 1
-    while f"{stem}_{number}" in taken:
-        number += 1
-    return f"{stem}_{number}"
+    return name if name not in taken else _numbered("lead" if name == ELLIPSIS else name, taken)
+
+
+def _numbered(stem: str, taken: Container[str]) -> str:
+    numbers = itertools.count(1)
+    return next(name for name in (f"{stem}_{n}" for n in numbers) if name not in taken)
+
+
+class Taken(set[str]):
+    """Names that new ones must differ from; a new one is taken from then on."""
+
+    def fresh(self, name: str) -> str:
+        """A new name: this one, or this one with a number."""
+        self.add(found := fresh(name, self))
+        return found
+
+    def numbered(self, stem: str) -> str:
+        """A new name, always with a number."""
+        self.add(found := _numbered(stem, self))
+        return found
 
 
 # ---------------------------------------------------------------------------- structure

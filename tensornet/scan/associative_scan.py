@@ -9,31 +9,26 @@ Infinite values may become NaN, because products of several `a` replace the sing
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..frontend.elaborate_expressions import Expressions
 from ..graph.graph import Graph
-from ..graph.shape_inference import size_expression
-from ..ir.build import number
-from ..ir.node import Node, Operand, along, axes_of, substitute
-from ..ir.positions import apart, applied
-from ..language.expression import Call, Expression, Literal, Ref, product_of, sum_of
-from ..ops.along_axes import CUMSUM, PREVIOUS, RECUR
+from ..ir.build import axes_in, index, node, number
+from ..ir.node import Axis, Node, Operand, Size, along, axes_of, substitute
+from ..ir.positions import apart, applied, counted
+from ..ops.along_axes import CUMSUM, RECUR
 from ..ops.pointwise import EQUAL, WHERE
-from ..ops.structure import INDEX
-from ..ops.table import CONVERSIONS, Element
+from ..ops.table import CONVERSIONS, Element, Function
 from ..sizes import evaluate
 from .components import Component, Components
 from .cut import cut
-from .states import moved, with_states
 
 __all__ = ["Pays", "select_associative_scans"]
 
 Pays: TypeAlias = "Callable[[Any, Sequence[Any]], bool]"
 """Whether it is quicker than a loop, given the number of positions along the axis and the sizes of other dimensions."""
 
-ONE, ZERO = Operand(number(1)), Literal(0)
+ONE, ZERO = Operand(number(1)), Operand(number(0))
 
 
 def select_associative_scans(graph: Graph, pays: Pays) -> Graph:
@@ -45,7 +40,7 @@ def select_associative_scans(graph: Graph, pays: Pays) -> Graph:
     """
     if not graph.recurrences:
         return graph
-    components, kept = Components(cut(with_states(graph))), set[Node]()
+    components, kept = Components(cut(graph)), set[Node]()
     for component in components.all:
         linear = _linear_state(component, pays)
         if linear is None:
@@ -81,19 +76,13 @@ def _linear_state(component: Component, pays: Pays) -> _Linear | None:
     """The next state as a linear function of this one; None if it is not linear, or a loop is quicker."""
     (each, state), *others = component.states.items()
     at, shape = component.labels[each], component.components.opened(each.shape)
-    plain = all(isinstance(entry, str) for entry in state.state.equation.left)
-    if (
-        others
-        or not plain
-        or each.element < Element.WIDE
-        or not pays(shape[at], shape[:at] + shape[at + 1 :])
-    ):
+    if others or each.element < Element.WIDE or not pays(shape[at], shape[:at] + shape[at + 1 :]):
         return None
     found, dims = _linear(component, state.behind), tuple(range(len(shape)))
     if found is None or found.index != dims:
         return None
     told = {axis for operand in (found.factor, found.rest) if operand for axis in axes_of(operand.reads)}
-    told |= {*dims} if len(state.state.step.arguments) > 1 else set()
+    told |= {*dims} if state.starts else set()
     return found if told.issuperset(dims) else None  # else no operand gives the size of a dimension
 
 
@@ -137,40 +126,30 @@ def _applied(op: str, operands: list[Operand], sizes: dict[Any, Any]) -> Operand
 def _without_component(component: Component, linear: _Linear) -> Node:
     """A state at all positions, computed from its factor and its rest without a loop."""
     ((each, state),) = component.states.items()
-    left, step, graph = state.state.equation.left, state.state.step, component.components.graph
-    expressions, sizes = Expressions(graph), dict(enumerate(each.shape))
+    at, sizes = state.at, dict[Axis, Size](enumerate(each.shape))
+    own, back = tuple(map(along, sizes)), ("back", number(int(state.back)))
+    start = Operand(state.begin, own[:at] + own[at + 1 :]) if state.fill is None else Operand(state.fill)
+    factor, rest = (
+        ZERO if part is None else part if part.node.op == "number" else apart(part, sizes)
+        for part in (linear.factor, linear.rest)
+    )
 
-    def ref(name: str, operand: Operand | None) -> Expression:
-        """A reference to an operand in expressions; a number becomes a literal, None becomes 0."""
-        if operand is None or operand.node.op == "number":
-            return ZERO if operand is None else Literal(operand.node.attributes["value"])
-        node, reads = apart(operand, sizes)
-        axes = tuple(left[entry.axis] for entry in reads)  # type: ignore[index]
-        found = Ref(f"@{name}", axes)
-        expressions.reads[found] = Operand(node, tuple(map(along, axes)))
-        return found
+    def over(function: Function, operands: Sequence[Operand], *options: tuple[str, Node]) -> Operand:
+        return Operand(node(function.name, sizes, operands, own, None, (at,), (*options, back)), own)
 
-    (axis,), start = step.axes, (*step.arguments[1:], ZERO)[0]
-    if not isinstance(start, Literal):
-        dims = [d for d in range(len(left)) if d != state.state.at]
-        start = ref("start", Operand(state.begin, tuple(map(along, dims))))
-    factor, rest = ref("factor", linear.factor), ref("rest", linear.rest)
-    scope = graph.scope(state.state.equation)
-    back = step.function != PREVIOUS.name
-    told = ("back", (Literal(int(back)),))
-    if factor == Literal(1) and rest != ZERO:
-        running = expressions.value(Call(CUMSUM.name, (rest,), (axis,), (told,)), left, scope)
-        whole = ref("running", Operand(running, tuple(map(along, range(len(left))))))
-        found = sum_of([moved(Call(step.function, (whole,), (axis,))), *([] if start == ZERO else [start])])
-        return expressions.value(found, left, scope)
-    here = {axis for each in (factor, rest) if isinstance(each, Ref) for axis in each.index}
-    if isinstance(start, Literal) and axis in here:
-        return expressions.value(
-            Call(RECUR.name, (factor, rest), (axis,), (("start", (start,)), told)), left, scope
-        )
-    end = sum_of([size_expression(evaluate(component.length, graph.bound)), Literal(-1)]) if back else ZERO
-    first = Call(EQUAL.name, (Call(INDEX.name, (), (axis,)), end))
-    added = Call(WHERE.name, (first, product_of([factor, start]), ZERO))
-    total = added if rest == ZERO else sum_of([rest, added])
-    found = Call(RECUR.name, (factor, total), (axis,), (("start", (ZERO,)), told))
-    return expressions.value(sum_of([found, Call(WHERE.name, (first, start, ZERO))]), left, scope)
+    def added(*terms: Operand) -> Node:
+        return node("add", sizes, terms, own)
+
+    if factor == ONE and rest != ZERO:
+        running = over(CUMSUM, [rest]).node
+        moved = replace(state, behind=running, fill=ZERO.node).whole
+        return added(Operand(moved, own), start) if state.starts else moved
+    if state.fill is not None and at in axes_in([factor, rest]):
+        return over(RECUR, [factor, rest], ("start", state.fill)).node
+    end = evaluate(component.length, component.components.graph.bound) - 1 if state.back else 0
+    first = applied(EQUAL.name, [Operand(index(component.length), (along(at),)), counted(end)], sizes)
+    begun = applied("contract", [each for each in (factor, start) if each != ONE], sizes)
+    begun = applied(WHERE.name, [first, begun, ZERO], sizes)
+    total = begun if rest == ZERO else applied("add", [rest, begun], sizes)
+    recurring = over(RECUR, [factor, total], ("start", ZERO.node))
+    return added(recurring, applied(WHERE.name, [first, start, ZERO], sizes))

@@ -20,11 +20,9 @@ from ..ir.build import concatenated, leaf, node, number
 from ..ir.equations import MADE
 from ..ir.function import over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
-from ..ops.along_axes import PREVIOUS
 from ..sizes import evaluate
-from .components import Block, Component, Components, is_sized, numbered
+from .components import Block, Component, Components, is_sized
 from .cut import cut
-from .states import with_states
 
 __all__ = ["checkpoint_recurrences"]
 
@@ -37,7 +35,7 @@ def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
     graph = inlined(graph, lambda call: any(part.recurrences for part in call.graph.parts()))
     if not graph.recurrences:
         return graph
-    components, kept = Components(cut(with_states(graph))), set[Node]()
+    components, kept = Components(cut(graph)), set[Node]()
     ends = dict[Node, tuple[int, int, Node]]()
     components.rule = functools.partial(_ending, ends, graph)
     for component in components.all:
@@ -69,7 +67,7 @@ def _is_source(component: Component, each: Node, axis: int) -> bool:
 def _part(component: Component, size: int, length: int, ends_of: dict[Node, tuple[int, int, Node]]) -> None:
     """Replaces a component by calls of segments."""
     components, labels, (count, rest) = component.components, component.labels, divmod(size, length)
-    back = component.state.step.function != PREVIOUS.name
+    back = component.state.back
     segment, other = _Segment.of(component, length), _Segment.of(component, rest) if rest else None
     most = {each: _result(component, each, length, count) for each in segment.block.made}
     over = {each: _result(component, each, rest) for each in most} if rest else {}
@@ -94,7 +92,7 @@ def _part(component: Component, size: int, length: int, ends_of: dict[Node, tupl
 
     cuts = tuple(at for _, at in segment.block.cuts)
     states = tuple(range(len(joined), len(joined) + len(lasts)))
-    way = Along(NamedAxis(components.fresh(numbered("segment")), count), cuts, states, back, last=True)
+    way = Along(NamedAxis(components.taken.fresh("segment"), count), cuts, states, back, last=True)
     starts = [
         components.asked(state.begin, f"{components.names[each]}.start")
         for each, state in component.outer.items()
@@ -156,11 +154,11 @@ class _Segment:
     def of(component: Component, length: int) -> _Segment:
         """The block of a component at `length` positions."""
         components = component.components
-        block = Block(component, NamedAxis(components.fresh(numbered(component.state.step.axes[0])), length))
+        block = Block(component, NamedAxis(components.taken.fresh(component.state.axis), length))
         firsts = {}
         for each in component.outer:
             at, dims = component.labels[each], components.dims(each)
-            name = components.fresh(numbered(f"{components.names[each]}.first"))
+            name = components.taken.fresh(f"{components.names[each]}.first")
             rest = dims[:at] + dims[at + 1 :], each.shape[:at] + each.shape[at + 1 :], "input"
             firsts[each] = name, block.given(name, each, *rest)
         return _Segment(block, firsts)
@@ -198,7 +196,7 @@ class _Segment:
             *(f"{name}.{stem}" for name in outputs),
             *(f"{components.names[each]}.last" for each in self.firsts),
         )
-        names = tuple(components.fresh(numbered(each)) for each in stems)
+        names = tuple(components.taken.fresh(each) for each in stems)
         call = Apply(
             graph, (*given, *(components.names[each] for each in block.held)), names, "", True, along
         )
@@ -210,7 +208,7 @@ class _Segment:
         """The state after the last position of the block."""
         component = self.block.component
         made, at = self.block.made[component.states[each].behind], component.labels[each]
-        last = 0 if component.state.step.function != PREVIOUS.name else made.shape[at] - 1
+        last = 0 if component.state.back else made.shape[at] - 1
         axes = [n for n in range(len(made.shape)) if n != at]
         reads = tuple(Affine((), last) if n == at else along(n) for n in range(len(made.shape)))
         return node("copy", dict(enumerate(made.shape)), [Operand(made, reads)], tuple(map(along, axes)))

@@ -8,14 +8,11 @@ or for several.
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ..frontend.elaborate_expressions import Expressions
-from ..graph.element_types import of_expression
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import strongly_connected
@@ -28,53 +25,13 @@ from ..ir.naming import Names, graph_of
 from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, along, axes_of, gathered
 from ..ir.positions import held
 from ..language.equation import Equation
-from ..language.expression import Call, Literal, axes_of_index, free_axes
-from ..ops.structure import REPEAT
-from ..ops.table import CONVERSIONS, FUNCTIONS, RESERVED, Element
+from ..language.expression import Taken
+from ..ops.table import Element
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, name_of
 from .cut import Cut, State, put_together
-from .states import moved
 
-__all__ = ["Block", "Component", "Components", "is_sized", "numbered"]
-
-
-@dataclass(frozen=True)
-class _Tied:
-    """A state, and the nodes that it is computed from.
-
-    Attributes:
-        state: the state.
-        behind: the node that it holds at another position.
-        begin: its first value, without its axis.
-        whole: its values at all positions, once `behind` is known at all of them.
-    """
-
-    state: State
-    behind: Node
-    begin: Node
-    whole: Node
-
-
-@functools.lru_cache(maxsize=64)
-def _tied(found: Cut) -> tuple[dict[Node, _Tied], Mapping[Node, tuple[str, ...]]]:
-    """The states of a graph by their nodes, and the names of the axes of the nodes that they are computed from."""
-    graph, nodes, states = found.graph, found.nodes, dict[Node, _Tied]()
-    expressions = Expressions(graph, found.program.draws + 1)
-    expressions.tensors.update(nodes)
-    elements = {name: each.element for name, each in nodes.items()}
-    for name, each in found.states.items():
-        left, scope = each.equation.left, graph.scope(each.equation)
-        own, begin = left[: each.at] + left[each.at + 1 :], (*each.step.arguments[1:], Literal(0))[0]
-        for axis in axes_of_index(own):
-            if axis not in free_axes(begin):
-                begin = Call(REPEAT.name, (begin,), (axis,))
-        if of_expression(begin, elements) is not elements[name] >= Element.WIDE:
-            begin = Call(CONVERSIONS[elements[name]], (begin,))
-        whole = expressions.value(moved(each.step), left, scope)
-        start = expressions.value(begin, own, scope)
-        states[nodes[name]] = _Tied(each, nodes[each.behind], start, whole)
-    return states, expressions.axes
+__all__ = ["Block", "Component", "Components", "is_sized"]
 
 
 class Components:
@@ -96,14 +53,14 @@ class Components:
     def __init__(self, found: Cut) -> None:
         self.graph, self.sizes = found.graph, found.program.function.sizes
         self.leaves = dict(found.program.leaves)
+        self.named = {**self.graph.named, **{each.name: each.dims for each in found.states.values()}}
         self.names = found.program.names.tensors | {each: known.name for each, known in self.leaves.items()}
-        self.states, axes = _tied(found)
-        self.axes, self.calls = {**found.program.names.axes, **axes}, list[Apply]()
-        self.taken = {*self.graph.named, *self.graph.bound, *self.graph.open_sizes, *FUNCTIONS, *RESERVED}
+        self.states, self.axes, self.calls = found.states, dict(found.program.names.axes), list[Apply]()
+        self.taken = Taken(found.taken)
         self.numbers = itertools.count(len(self.leaves))
         asked = (*self.graph.outputs, *(n for call in self.graph.calls for n in call.names().values()))
-        made = {*found.program.names.outputs, *found.states}
-        self.outputs = {name: found.nodes[name] for name in asked if name in made}
+        own = {each.name for each in self.leaves.values()} - {each.name for each in self.states.values()}
+        self.outputs = {name: found.nodes[name] for name in asked if name not in own}
         self.results, self.new = frozenset(self.outputs.values()), dict[Node, Node]()
         self.rule: Rule = lambda each: each
         self._find()
@@ -133,16 +90,10 @@ class Components:
 
     # ---- names
 
-    def fresh(self, names: Iterable[str]) -> str:
-        """The first of some names that is not taken."""
-        found = next(name for name in names if name not in self.taken)
-        self.taken.add(found)
-        return found
-
     def asked(self, each: Node, stem: str) -> str:
         """The name of a node, which is required from here on; if it has none, the stem with a number."""
         if each not in self.names:
-            self.names[each] = self.fresh(f"{stem}_{n}" for n in itertools.count(1))
+            self.names[each] = self.taken.numbered(stem)
         if each not in self.leaves:
             self.outputs[self.names[each]] = each
         return self.names[each]
@@ -161,7 +112,7 @@ class Components:
 
         pairs = zip(each.dims, each.shape, strict=True)
         own = (tuple(map(axis, axes or ())) or (NamedAxis(name_of(n) or "n", n),) for axes, n in pairs)
-        return self.graph.named.get(self.names.get(each, ""), tuple(own))
+        return self.named.get(self.names.get(each, ""), tuple(own))
 
     def opened(self, sizes: Iterable[Any]) -> list[Any]:
         """Sizes, with known values put in."""
@@ -197,12 +148,17 @@ class Components:
     def part(self, name: str, each: Node, given: Iterable[Node], states: Iterable[Node] = ()) -> Graph:
         """The graph of one node, with some nodes as inputs, and some states left as they are."""
         other = copy.copy(self)
-        other.names, other.taken, other.outputs, other.new = dict(self.names), {*self.taken}, {name: each}, {}
+        other.names, other.taken, other.outputs, other.new = (
+            dict(self.names),
+            Taken(self.taken),
+            {name: each},
+            {},
+        )
         other.leaves = dict(self.leaves)
         for one in given:
             if one not in self.leaves:
                 other.new[one] = made = leaf("input", one.shape, one.element, n=next(self.numbers))
-                other.given(made, other.fresh(numbered(f"{name}.given")), self.dims(one))
+                other.given(made, other.taken.fresh(f"{name}.given"), self.dims(one))
         found, steps = other._equations(states)
         body = tuple(put_together([*found.own, *steps]))
         read = {each for item in body for each, _ in reads(item)}.difference(*(item.defines for item in body))
@@ -225,10 +181,9 @@ class Components:
     def _step(self, each: Node) -> Equation:
         """The equation of a state of a recurrence that is left as it is."""
         state, name = self.states[each], self.names[each]
-        behind = self.asked(state.behind, state.state.behind)
-        starts = len(state.state.step.arguments) > 1
-        begin = self.asked(state.begin, f"{name}.start") if starts else ""
-        return state.state.written(name, state.state.equation.left, state.state.step.axes, behind, begin)
+        behind = self.asked(state.behind, name)
+        begin = self.asked(state.begin, f"{name}.start") if state.starts else ""
+        return state.written(name, state.left, (state.axis,), behind, begin)
 
     def printed(
         self,
@@ -258,11 +213,10 @@ class Component:
 
     def __init__(self, components: Components, nodes: set[Node]) -> None:
         self.components = components
-        self.states = {each: components.states[each] for each in nodes if each in components.states}
+        self.states = {each: state for each, state in components.states.items() if each in nodes}
         self.nodes, self.readers = nodes.difference(self.states), components.readers
-        least = min(each.state.level for each in self.states.values())
-        self.outer = {each: state for each, state in self.states.items() if state.state.level == least}
-        self.labels = {each: state.state.at for each, state in self.outer.items()}
+        self.outer = {each: state for each, state in self.states.items() if state.is_outer}
+        self.labels = {each: state.at for each, state in self.outer.items()}
         self.axes, own = dict[Node, Axis](), self.in_order
         before = -1
         while before < len(self.labels):
@@ -276,7 +230,7 @@ class Component:
     @property
     def state(self) -> State:
         """One of its states."""
-        return next(iter(self.outer.values())).state
+        return next(iter(self.outer.values()))
 
     @property
     def length(self) -> Any:
@@ -390,7 +344,7 @@ class Block:
         """The input for a tensor at the positions of the block."""
         if (each, at) not in self.cuts:
             name = self.components.asked(each, stem)
-            self.cuts[each, at] = self._part(self.components.fresh(numbered(f"{name}.at")), each, at)
+            self.cuts[each, at] = self._part(self.components.taken.fresh(f"{name}.at"), each, at)
         return self.cuts[each, at]
 
     def _whole(self, each: Node, stem: str) -> Node:
@@ -506,7 +460,7 @@ class Block:
         """The block's name of a node of the component."""
         made = self.made[each]
         if made not in self.names:
-            self.names[made] = self.components.fresh(f"{self.stems[each]}_{n}" for n in itertools.count(1))
+            self.names[made] = self.components.taken.numbered(self.stems[each])
         return self.names[made]
 
     def _step(self, each: Node, begin: tuple[str, Node] | None) -> tuple[Equation, dict[str, Node]]:
@@ -516,32 +470,23 @@ class Block:
             each: the node of the state.
             begin: its first value; None for the first value at the positions of the block.
         """
-        state = self.component.states[each]
-        step, at = state.state.step, self.component.labels[each]
-        own = () if self.positions is None else (self.positions.name,)
-        over = step.axes if at != state.state.at else own
-        left = state.state.equation.left
+        state, at = self.component.states[each], self.component.labels[each]
+        left, own = state.left, () if self.positions is None else (self.positions.name,)
+        over = (state.axis,) if at != state.at else own
         left = (*left[:at], *own, *left[at + 1 :])
         behind = self.named(state.behind)
-        if begin is None and len(step.arguments) > 1:
-            begin = self._begin(state, at - (at > state.state.at))
+        if begin is None and state.starts:
+            begin = self._begin(state, at - (at > state.at))
         told = {behind: self.made[state.behind], **dict([begin] if begin else [])}
-        written = state.state.written(
-            self.names[self.made[each]], left, over, behind, begin[0] if begin else ""
-        )
-        return written, told
+        name = self.names[self.made[each]]
+        return state.written(name, left, over, behind, begin[0] if begin else ""), told
 
-    def _begin(self, state: _Tied, at: int) -> tuple[str, Node]:
+    def _begin(self, state: State, at: int) -> tuple[str, Node]:
         """The first value, at the block's positions, of a state that recurs at each position."""
         if state.begin in self.made:
             return self.named(state.begin), self.made[state.begin]
-        begin = self._cut(state.begin, at, f"{state.state.equation.name}.start")
+        begin = self._cut(state.begin, at, f"{state.name}.start")
         return self.names[begin], begin
-
-
-def numbered(name: str) -> Iterator[str]:
-    """A name, followed by the same name with the numbers 1, 2, …"""
-    return itertools.chain((name,), (f"{name}_{n}" for n in itertools.count(1)))
 
 
 def is_sized(number: Node) -> bool:

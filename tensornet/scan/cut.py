@@ -3,73 +3,136 @@
     h[t] = tanh(x[t] + h_1[t]),   h_1[t] = previous[t](h[t], h0)
 
 The remaining program has no cycle. Its inputs are the results of calls and the states. Its outputs are the operands
-of calls, and the tensors that states hold at another position.
+of calls, and the tensors that states hold at another position. A step outside of a recurrence is no state: it becomes
+a crop, joined with its start.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias, TypeGuard
 
-from ..frontend.elaborate_ir import function_of, inputs_of
-from ..graph.element_types import of_tensors
+from ..errors import EquationError
+from ..frontend.elaborate_expressions import Expressions
+from ..frontend.elaborate_ir import elaborated, size_arguments
+from ..graph.element_types import of_expression, of_tensors
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
-from ..graph.recurrences import calls_late, is_step
+from ..graph.recurrences import Recurrence, calls_late, in_order, is_step
+from ..graph.shape_inference import Axis as NamedAxis
+from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
+from ..ir.build import converted, leaf, node, number
 from ..ir.function import Function
 from ..ir.naming import Names
-from ..ir.node import Node
+from ..ir.node import Affine, Axis, Node, Operand, Size, along
 from ..ir.rewriting import Program
 from ..language.equation import Equation
-from ..language.expression import Call, Ref, fresh, references
-from .states import states_of
+from ..language.expression import (
+    Call,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    Taken,
+    axes_of_index,
+    free_axes,
+    is_scalar,
+    references,
+)
+from ..ops.along_axes import PREVIOUS
+from ..ops.structure import CONCAT, REPEAT
+from ..ops.table import FUNCTIONS, RESERVED, Element
+from ..sizes import put_in
 
 __all__ = ["Cut", "State", "cut", "put_together"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class State:
-    """A state of a recurrence.
+    """A state of a recurrence: a tensor at the position before each position, or after it.
 
     Attributes:
-        equation: its equation, a step.
+        name: its name.
+        node: the input that stands for it.
+        step: how it is read first: the function and the axis, under the axes of its reader.
+        at: the dimension along which it recurs.
+        dims: its dimensions, with names.
         behind: the tensor that it holds at another position.
-        begin: the name of its first value, a tensor without the axis; "" if that is a number or missing.
-        level: 0 in a recurrence, 1 in one that recurs at each position of another, and so on.
+        begin: its first value, without the axis.
+        fill: the number that its first value is; None if that is a tensor.
+        is_outer: whether it recurs along the axis of its recurrence, not at each position of that.
+        readers: the names of the tensors whose equations read it.
     """
 
-    equation: Equation
-    behind: str
-    begin: str
-    level: int
+    name: str
+    node: Node
+    step: Call
+    at: int
+    dims: tuple[Dim, ...]
+    behind: Node
+    begin: Node
+    fill: Node | None
+    is_outer: bool
+    readers: set[str] = field(default_factory=set)
 
     @property
-    def step(self) -> Call:
-        """The step."""
-        assert isinstance(self.equation.right, Call)
-        return self.equation.right
+    def left(self) -> tuple[str, ...]:
+        """A name of an axis for each of its dimensions."""
+        return axes_of_dims(self.dims)
 
     @property
-    def at(self) -> int:
-        """The dimension along which it recurs."""
-        return self.equation.left.index(self.step.axes[0])
+    def axis(self) -> str:
+        """The name of the axis along which it recurs."""
+        return self.left[self.at]
+
+    @property
+    def back(self) -> bool:
+        """Whether it runs from the last position to the first."""
+        return self.step.function != PREVIOUS.name
+
+    @functools.cached_property
+    def whole(self) -> Node:
+        """Its values at all positions, where the tensor behind it is known: a crop, joined with the start."""
+        at, shape, own = self.at, self.node.shape, tuple(map(along, range(len(self.node.shape))))
+        sizes = dict[Axis, Size](enumerate(shape)) | {at: shape[at] - 1}
+
+        def shifted(by: int) -> tuple[Affine, ...]:
+            return (*own[:at], Affine(((at, 1),), by), *own[at + 1 :])
+
+        operand = [Operand(self.behind, shifted(1 if self.back else 0))]
+        if self.fill is not None:
+            written = shifted(0 if self.back else 1)
+            return node("copy", sizes, operand, written, shape, options=(("fill", self.fill),))
+        rest = node("copy", sizes, operand, own, [*sizes.values()], options=(("fill", number(0)),))
+        pieces: dict[Axis, Size] = {(at, 0): 1, (at, 1): shape[at] - 1}
+        parts = [
+            Operand(self.begin, own[:at] + own[at + 1 :]),
+            Operand(rest, (*own[:at], along((at, 1)), *own[at + 1 :])),
+        ]
+        if self.back:
+            parts, pieces = parts[::-1], {(at, 1): shape[at] - 1, (at, 0): 1}
+        return node(CONCAT.name, {**sizes, at: shape[at], **pieces}, parts, own, over=(at, *pieces))
+
+    @property
+    def starts(self) -> bool:
+        """Whether its first value is other than 0."""
+        return self.fill is not number(0)
 
     def written(
-        self, name: str, left: tuple[Any, ...], over: tuple[str, ...], behind: str, begin: str
+        self, name: str, left: tuple[str, ...], over: tuple[str, ...], behind: str, begin: str = ""
     ) -> Equation:
-        """The equation of the state under other names and axes.
+        """The equation of the state under the names of a graph.
 
         Args:
             name, behind: the names of the state and of the tensor behind it.
-            left, over: its axes, and the axis along which it recurs.
-            begin: the name of its first value; "" for none.
+            left, over: its axes, and the one along which it recurs.
+            begin: the name of its first value; "" where this is a number.
         """
-        own = tuple(entry for entry in left if entry not in over)
-        arguments = (Ref(behind, left), *([Ref(begin, own)] if begin else []))
-        return Equation(name, left, Call(self.step.function, arguments, over))
+        own = tuple(axis for axis in left if axis not in over)
+        starts = (Ref(begin, own),) if begin else self.step.arguments[1:]
+        return Equation(name, left, Call(self.step.function, (Ref(behind, left), *starts), over))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,72 +142,173 @@ class Cut:
     Attributes:
         graph: the graph.
         program: its equations; the results of calls and the states are inputs.
-        states: by name.
+        states: by their inputs.
+        nodes: the inputs, the results and the tensors of states, by name.
+        taken: the names that new ones must differ from.
     """
 
     graph: Graph
     program: Program
-    states: Mapping[str, State]
-
-    @property
-    def nodes(self) -> dict[str, Node]:
-        """The nodes of the program's inputs and results, by name."""
-        function, names = self.program.function, self.program.names
-        found = {leaf.name: each for each, leaf in self.program.leaves.items()}
-        return found | dict(zip(names.outputs, function.outputs, strict=True))
+    states: Mapping[Node, State]
+    nodes: Mapping[str, Node]
+    taken: Taken
 
 
 @functools.lru_cache(maxsize=64)
 def cut(graph: Graph) -> Cut:
-    """Cuts a graph of `with_states` at its calls and states.
-
-    There each `previous[t](…)` of a recurrence is the whole right side of an equation.
-    """
-    elements, states = of_tensors(graph), dict[str, State]()
-    rest = replace(graph, leaves=tuple(replace(leaf, holds=elements[leaf.name]) for leaf in graph.leaves))
-
-    def given(names: Iterable[str]) -> tuple[Leaf, ...]:
-        return tuple(Leaf(name, "input", graph.named[name], holds=elements[name]) for name in names)
-
-    for level in itertools.count():  # also of recurrences inside recurrences
-        found = {each.equation.name: each for each in _states(rest, level)}
-        if not found:
-            break
-        states |= found
-        body = tuple(item for item in rest.body if found.keys().isdisjoint(item.defines))
-        rest = replace(rest, leaves=(*rest.leaves, *given(found)), body=body)
-    own = (*rest.own, *(_begin(each) for each in states.values() if each.begin))
-    leaves = (*rest.leaves, *given(name for call in graph.calls for name in call.results))
-    asked = [*graph.outputs, *(name for call in graph.calls for name in call.names().values())]
-    asked += [name for each in states.values() for name in (each.behind, each.begin)]
-    asked += [
-        ref.name for each in states.values() for start in each.step.arguments[1:] for ref in references(start)
-    ]
-    made = {each.name for each in own}
-    outputs = tuple(name for name in dict.fromkeys(asked) if name in made)
-    if outputs:
-        program = Program(*function_of(Graph(leaves, own, outputs, graph.sizes)))
-    else:
-        program = Program(Function(inputs_of(leaves, graph), ()), Names(leaves, (), graph.sizes, {}, {}))
-    return Cut(graph, program, states)
+    """Cuts a graph at its calls and states."""
+    elements, expressions = of_tensors(graph), _Stateful(graph)
+    results = (name for call in graph.calls for name in call.results)
+    leaves = [replace(each, holds=elements[each.name]) for each in graph.leaves]
+    leaves += [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in results]
+    units = in_order(graph.own, graph.recurrences)
+    own = [each for unit in units for each in (unit.equations if isinstance(unit, Recurrence) else (unit,))]
+    inputs, tensors = elaborated(expressions, leaves, elements, own, _shapes(graph))
+    nodes = {each.name: expressions.tensors[each.name] for each in leaves}
+    known = {each: name for name, each in nodes.items()} | tensors
+    states = {each.node: each for each in expressions.defined_states(known)}
+    called = (name for call in graph.calls for name in call.names().values())
+    outputs = {name: expressions.tensors[name] for name in (*graph.outputs, *called) if name not in nodes}
+    held = [each.behind for each in states.values()]
+    held += [each.begin for each in states.values() if each.fill is None]
+    outputs |= {known[each]: each for each in held if each.op not in ("input", "constant")}
+    leaves += [Leaf(each.name, "input", each.dims, holds=each.node.element) for each in states.values()]
+    tensors = {each: name for each, name in known.items() if each.op != "input"}
+    names = Names(tuple(leaves), tuple(outputs), graph.sizes, tensors, expressions.axes)
+    function = Function((*inputs, *states), tuple(outputs.values()), size_arguments(graph))
+    nodes |= {each.name: each.node for each in states.values()} | outputs
+    return Cut(graph, Program(function, names), states, nodes, expressions.taken)
 
 
-def _states(graph: Graph, level: int) -> Iterator[State]:
-    """The states of all recurrences."""
-    taken = {*graph.named}
-    for equation in (each for group in graph.recurrences for each in states_of(group)):
-        assert isinstance(equation.right, Call)
-        behind, *starts = equation.right.arguments
-        assert isinstance(behind, Ref)
-        begin = fresh(f"{equation.name}.begin", taken) if starts and isinstance(starts[0], Ref) else ""
-        taken.add(begin)
-        yield State(equation, behind.name, begin, level)
+class _Stateful(Expressions):
+    """Elaborates equations in which recurrences read other positions from states."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.source, self.elements = graph, of_tensors(graph)
+        self.groups = {name: group for group in graph.recurrences for name in group.names}
+        self.taken = Taken({*graph.named, *graph.bound, *graph.open_sizes, *FUNCTIONS, *RESERVED})
+        self.reader = ""
+        self.later, self.called = dict[str, Node](), dict[Node, tuple[str, tuple[Dim, ...]]]()
+        self.states = dict[Any, State]()
+
+    def define(self, equation: Equation) -> Node:
+        """Converts an equation, which may read states."""
+        self.reader = equation.name
+        return super().define(equation)
+
+    def part(self, part: Expression, scope: Scope) -> Operand:
+        """Converts a part of an expression; a step of a recurrence becomes a state."""
+        return self._state(part, scope)[0] if self._recurs(part) else super().part(part, scope)
+
+    def value(self, part: Expression, left: Any, scope: Scope) -> Node:
+        """Converts an expression; a step of a recurrence becomes a copy of a state."""
+        if self._recurs(part):
+            return self._made("copy", (part,), left, scope)
+        return super().value(part, left, scope)
+
+    def defined_states(self, names: dict[Node, str]) -> Iterator[State]:
+        """The states, once all tensors are defined; `names` gets the names of the tensors that only states need."""
+        now = {later: self.tensors[name] for name, later in self.later.items()}
+        for each in self.states.values():
+            behind = now.get(each.behind, each.behind)
+            names.setdefault(behind, self.called[each.behind][0])
+            if each.fill is None:
+                names.setdefault(each.begin, self.taken.fresh(f"{each.name}.begin"))
+            yield replace(each, behind=behind)
+
+    def _recurs(self, part: Expression) -> TypeGuard[Call]:
+        """Whether a part is a step of the recurrence whose equation it is in."""
+        group = self.groups.get(self.reader)
+        if group is None or not isinstance(part, Call) or not is_step(part):
+            return False
+        return any(ref.name in group.names for ref in references(part.arguments[0]))
+
+    def _state(self, step: Call, scope: Scope) -> tuple[Operand, tuple[Index, ...]]:
+        """The state that a step reads, and its index."""
+        (behind, reads), index = self._behind(step, scope)
+        at, (name, dims) = index.index(step.axes[0]), self.called[behind]
+        left, shape = index[:at] + index[at + 1 :], behind.shape[:at] + behind.shape[at + 1 :]
+        element, start = of_expression(step, self.elements), (*step.arguments[1:], Literal(0))[0]
+        fill, begin = self._begin(name, start, left, shape, scope, element)
+        key = behind, at, step.function, begin
+        if key not in self.states:
+            name = self.taken.fresh(f"{name}.{step.function}")
+            made = leaf("input", behind.shape, element, n=f"@{name}")
+            self.called[made] = name, dims
+            is_outer = step.axes[0] == self.groups[self.reader].labels[self.reader]
+            self.states[key] = State(name, made, step, at, dims, behind, begin, fill, is_outer)
+        self.states[key].readers.add(self.reader)
+        return Operand(self.states[key].node, reads), index
+
+    def _behind(self, step: Call, scope: Scope) -> tuple[Operand, tuple[Index, ...]]:
+        """What a step reads, and its index, of which the axis is an entry; a tensor may be defined later."""
+        part, (axis,) = step.arguments[0], step.axes
+        index: tuple[Index, ...] = ()
+        if self._recurs(part):
+            read, index = self._state(part, scope)
+        elif isinstance(part, Ref):
+            read, index = self._later(part, scope), part.index
+        if index.count(axis) != 1 or axis in axes_of_index(tuple(each for each in index if each != axis)):
+            index = axes = free_axes(part)
+            read = Operand(self.value(part, axes, scope), tuple(map(along, axes)))
+            dims = tuple((NamedAxis(each, scope[each]),) for each in axes)
+            self.called.setdefault(read.node, (self.taken.numbered(self.reader), dims))
+        return read, index
+
+    def _later(self, ref: Ref, scope: Scope) -> Operand:
+        """A recurrent tensor, which may be defined later."""
+        if ref.name not in self.later:
+            dims = self.source.named[ref.name]
+            shape = [self.size(dim_size(dim)) for dim in dims]
+            self.later[ref.name] = made = leaf("input", shape, self.elements[ref.name], n=f"@{ref.name}")
+            self.called[made] = ref.name, dims
+        node = self.later[ref.name]
+        entries = zip(ref.index, node.shape, strict=True)
+        return Operand(node, tuple(self._entry(entry, length, scope) for entry, length in entries))
+
+    def _begin(
+        self,
+        name: str,
+        start: Expression,
+        left: tuple[Index, ...],
+        shape: Sequence[Size],
+        scope: Scope,
+        element: Element,
+    ) -> tuple[Node | None, Node]:
+        """The number that a start is, if it is one; and the first value of a state, in the order of its dimensions.
+
+        Args:
+            name: the tensor that the state holds at another position.
+            start, scope: the start, and the sizes of its axes.
+            left, shape: the axes of the first value, and their sizes.
+            element: the element type of the state.
+        """
+        if is_scalar(start):
+            fill, axes = self.scalar(start, scope), tuple(map(along, range(len(shape))))
+            return fill, converted(node("copy", dict(enumerate(shape)), [Operand(fill)], axes), element)
+        flat: list[Any] = [
+            axis for entry in left for axis in (entry if isinstance(entry, tuple) else (entry,))
+        ]
+        if len({*flat}) < len(flat) or not all(isinstance(axis, str) for axis in flat):
+            fix = "read it under axes of its own, in a line of its own"
+            raise EquationError(f"'{name}' has a start, and is read in parts", start.place, fix)
+        for axis in flat:
+            if axis not in free_axes(start):
+                start = Call(REPEAT.name, (start,), (axis,))
+        return None, converted(self.value(start, left, scope), element)
 
 
-def _begin(state: State) -> Equation:
-    """The equation of the first value of a state."""
-    left = state.equation.left
-    return Equation(state.begin, left[: state.at] + left[state.at + 1 :], state.step.arguments[1])
+def _shapes(graph: Graph) -> Mapping[str, tuple[Any, ...]]:
+    """The shapes of the leaves, those of called blocks included, in the sizes of the graph."""
+    shapes = {each.name: each.shape for each in graph.leaves}
+    for call in graph.calls:
+        local = call.graph.sizes_beside(graph.bound)
+        inner = _shapes(call.graph)
+        for each in call.graph.leaves:
+            if each.kind != "input":
+                shapes[call.scoped(each.name)] = tuple(put_in(length, local) for length in inner[each.name])
+    return shapes
 
 
 # ---------------------------------------------------------------------------- put together again

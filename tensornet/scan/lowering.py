@@ -23,11 +23,9 @@ from ..graph.shape_inference import Axis as NamedAxis
 from ..ir.build import leaf, node
 from ..ir.equations import reads_of
 from ..ir.node import Node, Operand, along, axes_of
-from ..ops.along_axes import PREVIOUS
 from ..ops.table import FUNCTIONS
-from .components import Block, Component, Components, numbered
+from .components import Block, Component, Components
 from .cut import cut
-from .states import with_states
 
 __all__ = ["lower_recurrences"]
 
@@ -48,7 +46,7 @@ def lower_recurrences(graph: Graph, large: Large = lambda sizes: False, alone: b
         return graph
     needed = graph.needed()
     body = tuple(item for item in graph.body if needed.intersection(item.defines))
-    components = Components(cut(with_states(replace(graph, body=body))))
+    components = Components(cut(replace(graph, body=body)))
     for component in components.all:
         _take_readers_of_large(component, large)
         _take_what_comes_in(component, large, alone)
@@ -106,12 +104,12 @@ def _called(block: Block, joined: Sequence[Node]) -> Apply:
         *(components.names[each] for each in block.held),
     )
     way = Along(
-        NamedAxis(component.state.step.axes[0], component.length),
+        NamedAxis(component.state.axis, component.length),
         tuple(at for _, at in block.cuts),
         tuple(outputs.index(block.named(state.behind)) for state in component.outer.values()),
-        component.state.step.function != PREVIOUS.name,
+        component.state.back,
     )
-    stacked = tuple(components.fresh(numbered(f"{name}.along")) for name in results)
+    stacked = tuple(components.taken.fresh(f"{name}.along") for name in results)
     return Apply(graph, operands, stacked, "", True, way)
 
 

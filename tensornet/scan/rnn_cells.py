@@ -16,14 +16,12 @@ from typing import Any, TypeAlias
 from ..graph.graph import Graph
 from ..ir.build import axes_in, concatenated, node, number
 from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major, substitute
-from ..ops.along_axes import PREVIOUS
 from ..ops.pointwise import RELU, SIGMOID, TANH
 from ..ops.rnn import GRU_ALONG, LSTM_ALONG, RELU_ALONG, TANH_ALONG
 from ..ops.table import Function
 from ..sizes import evaluate
 from .components import Component, Components
 from .cut import cut
-from .states import with_states
 
 __all__ = ["select_rnn_kernels"]
 
@@ -43,7 +41,7 @@ def select_rnn_kernels(graph: Graph, pays: Pays, supported: Container[str]) -> G
     """
     if not graph.recurrences or not any(row.name in supported for row in KERNELS):
         return graph
-    components, kept = Components(cut(with_states(graph))), set[Node]()
+    components, kept = Components(cut(graph)), set[Node]()
     for component in components.all:
         cell = _Reading(component).cell()
         if cell is not None and cell.kind.name in supported and _pays(component, cell, pays):
@@ -484,7 +482,7 @@ def _kernel(component: Component, cell: _Cell) -> Node:
             for each, gate in zip(vectors, gates, strict=True)
         ]
         operands.append(Operand(concatenated(held, 0), (rows,)))
-    back = () if component.state.step.function == PREVIOUS.name else (("back", number(1)),)
+    back = (("back", number(1)),) if component.state.back else ()
     made = node(cell.kind.name, sizes, operands, left, None, (*read, "rows", "columns"), back)
     axes = range(len(left))
     looks = tuple(map(along, (at, *(n for n in axes if n != at))))
