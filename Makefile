@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export TENSORNET_CALIBRATE ?= 1
 export PYTHONDONTWRITEBYTECODE :=  # tests start many processes, and pytest rewrites each file once
 
-.PHONY: study quick test test-oldest test-slow test-thorough fuzz fuzz-programs lint page bench bench-model gpu format clean
+.PHONY: study quick test test-oldest test-slow test-thorough fuzz fuzz-programs lint page docs bench bench-model gpu format clean
 
 study: $(VENV)/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -41,6 +41,10 @@ lint: $(VENV)/ready
 
 page: $(VENV)/ready  # docs/language.md, of the records of the functions
 	TENSORNET_CALIBRATE=0 $(BIN)/tensornet functions --page > docs/language.md
+
+docs: $(VENV)/ready  # the site, in docs/_build: the guides, the gallery of layers, which it runs, and the reference
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 
 bench-model: $(VENV)/ready  # expected against measured time
 	$(BIN)/python -m benchmarks.model $(ARGS)

@@ -39,3 +39,21 @@ sphinx_gallery_conf = {
     "min_reported_time": 1e9,
     "write_computation_times": False,
 }
+
+
+def as_rest(app, what, name, obj, options, lines):
+    """Docstrings have tables and arguments as Markdown does; Sphinx reads reStructuredText."""
+    found = []
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.lstrip().startswith("|"):
+            found.append(line.replace(", **sizes", r", \*\*sizes"))
+        elif not found[-1].startswith("   "):
+            found += [".. list-table::", "   :header-rows: 1", ""]
+        if line.lstrip().startswith("|") and set(cells) != {"---"}:
+            found += [f"   {'*' if at == 0 else ' '} - {cell}" for at, cell in enumerate(cells)]
+    lines[:] = found
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", as_rest, priority=400)  # before napoleon

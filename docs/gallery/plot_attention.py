@@ -27,7 +27,7 @@ multi_head = tn.layer(
     y[b,i,o]   = a * v * Wo[o,h,d]
     """,
     inputs="x", c=12, h=3, d=4, o=12,
-)  # fmt: skip
+)
 
 
 def multi_head_by_hand(x, Wq, Wk, Wv, Wo):
@@ -73,7 +73,7 @@ grouped = tn.layer(
     y[b,i,(g,n),d] = softmax[j](s) * v[b,j,g,d]
     """,
     inputs="q k v", n=3,
-)  # fmt: skip
+)
 
 
 def grouped_by_hand(q, k, v):
@@ -95,7 +95,7 @@ biased = tn.layer(
     y[b,i,h,d] = softmax[j](s) * v[b,j,h,d]
     """,
     inputs="q k v", n=5, h=3, i=5, j=5,
-)  # fmt: skip
+)
 
 
 def biased_by_hand(q, k, v, B):
@@ -150,7 +150,7 @@ rotary = tn.layer(
     y[b,i,h,f,p]  = stack[p](r, z)
     """,
     inputs="x", f=4,
-)  # fmt: skip
+)
 
 
 def rotary_by_hand(x):
@@ -249,7 +249,7 @@ linformer = tn.layer(
     y[b,i,d]   = softmax[r](s) * v_r
     """,
     inputs="q k v", j=9, r=3, d=4,
-)  # fmt: skip
+)
 
 
 def linformer_by_hand(q, k, v, E, P):
@@ -270,7 +270,7 @@ external = tn.layer(
     y[b,i,d] = a[b,i,s] / sum[s](a[b,i,s]) * Mv[s,d]
     """,
     inputs="x", s=6, d=4,
-)  # fmt: skip
+)
 
 
 def external_by_hand(x, Mk, Mv):
@@ -292,7 +292,7 @@ additive = tn.layer(
     y[b,t,k] = softmax[s](e[b,t,s]) * h[b,s,k]
     """,
     inputs="q h", c=4, k=5, n=6,
-)  # fmt: skip
+)
 
 
 def additive_by_hand(q, h, W, U, u):
@@ -314,7 +314,7 @@ cosine = tn.layer(
     y[b,i,h,d] = softmax[j](s * exp(t[h])) * v[b,j,h,d]
     """,
     inputs="q k v", h=3,
-)  # fmt: skip
+)
 
 
 def cosine_by_hand(q, k, v, t):
@@ -338,7 +338,7 @@ talking = tn.layer(
     y[b,i,l,d] = a * v[b,j,l,d]
     """,
     inputs="q k v", h=3, g=4, l=3,
-)  # fmt: skip
+)
 
 
 def talking_by_hand(q, k, v, P, Q):
@@ -361,7 +361,7 @@ synthesizer = tn.layer(
     y[b,i,o] = softmax[j](s) * x[b,j,c] * G[o,c]
     """,
     inputs="x", c=4, h=6, j=5, o=4,
-)  # fmt: skip
+)
 
 
 def synthesizer_by_hand(x, W1, u1, W2, u2, G):
@@ -387,7 +387,7 @@ signed = tn.layer(
     y[b,i,(h1,d1),(h2,d2)] = a * v
     """,
     inputs="x", h1=2, h2=2, d1=2, d2=3, e1=4, e2=6,
-)  # fmt: skip
+)
 
 
 def signed_by_hand(x, Q1, Q2, K1, K2, V1, V2):

@@ -23,7 +23,7 @@ import tensornet as tn
 strided = tn.layer(
     "y[b,(g,o),p,q] = x[b,(g,c),2*p+3*u,2*q+3*v] * K[g,o,c,u,v] + k[(g,o)]",
     inputs="x", g=2, c=2, o=3, u=3, v=3,
-)  # fmt: skip
+)
 
 
 def strided_by_hand(x, K, k):
@@ -44,7 +44,7 @@ separable = tn.layer(
     y[b,o,p,q] = relu(d) * P[o,c]
     """,
     inputs="x", c=3, o=5, u=3, v=3,
-)  # fmt: skip
+)
 
 
 def separable_by_hand(x, D, P):
@@ -63,7 +63,7 @@ check(separable, separable_by_hand, x=(2, 3, 6, 7))
 cp = tn.layer(
     "y[b,o,p,q] = x[b,c,p+u,q+v] * A[o,r] * B[c,r] * C[u,r] * D[v,r]",
     inputs="x", c=3, o=4, u=3, v=3, r=5,
-)  # fmt: skip
+)
 
 
 def cp_by_hand(x, A, B, C, D):
@@ -82,7 +82,7 @@ check(cp, cp_by_hand, x=(2, 3, 6, 7))
 tucker = tn.layer(
     "y[b,o,p,q] = x[b,c,p+u,q+v] * I[r,c] * G[s,r,u,v] * O[o,s]",
     inputs="x", c=4, o=5, u=3, v=3, r=2, s=3,
-)  # fmt: skip
+)
 
 
 def tucker_by_hand(x, I, G, O):
@@ -101,7 +101,7 @@ check(tucker, tucker_by_hand, x=(2, 4, 6, 7))
 tensor_train = tn.layer(
     "y[b,(o,n),p,q] = x[b,(c,m),p+u,q+v] * G[u,v,r] * H[r,o,c,s] * K[s,n,m]",
     inputs="x", c=2, m=2, o=3, n=2, u=3, v=3, r=3, s=2,
-)  # fmt: skip
+)
 
 
 def tensor_train_by_hand(x, G, H, K):
@@ -120,7 +120,7 @@ check(tensor_train, tensor_train_by_hand, x=(2, 4, 6, 7))
 directions = tn.layer(
     "y[b,o,p,q] = x[b,c,p+u,q+v] * C[r,c,u] * R[o,r,v]",
     inputs="x", c=3, o=4, r=2, u=5, v=5,
-)  # fmt: skip
+)
 
 
 def directions_by_hand(x, C, R):
@@ -138,7 +138,7 @@ check(directions, directions_by_hand, x=(2, 3, 8, 9))
 strides = tn.layer(
     "y[b,o,p,q] = x[b,c,2*p+u,2*q+v] * K[o,c,u,v]",
     inputs="x[b,c,h,w] K", h=9, w=9, c=3, o=4, u=3, v=3,
-)  # fmt: skip
+)
 transposed = tn.gradient(strides, wrt="x")
 
 
@@ -160,7 +160,7 @@ lightweight = tn.layer(
     y[b,t,(h,d)] = z[b,t+k,h,d] * softmax[k](W[h,k])
     """,
     inputs="x", h=2, d=3, k=3,
-)  # fmt: skip
+)
 
 
 def lightweight_by_hand(x, W):
@@ -182,7 +182,7 @@ dynamic = tn.layer(
     y[b,t,(h,d)] = z[b,t+k,h,d] * softmax[k](w[b,t,h,k])
     """,
     inputs="x", h=2, d=3, k=3, c=6,
-)  # fmt: skip
+)
 
 
 def dynamic_by_hand(x, W):
@@ -207,7 +207,7 @@ involution = tn.layer(
     y[b,(g,d),p,q] = k[b,g,u,v,p,q] * z[b,(g,d),p+u,q+v]
     """,
     inputs="x", g=2, d=2, c=4, r=3, u=3, v=3,
-)  # fmt: skip
+)
 
 
 def involution_by_hand(x, W0, W1):
@@ -233,7 +233,7 @@ coordinates = tn.layer(
     y[b,o,p,q] = z[b,c,p+u,q+v] * K[o,c,u,v]
     """,
     inputs="x[b,n,h,w]", n=3, o=4, u=3, v=3,
-)  # fmt: skip
+)
 
 
 def coordinates_by_hand(x, K):
@@ -258,7 +258,7 @@ wavenet = tn.layer(
     y[b,t,c] = x[b,t,c] + tanh(f[b,t,o]) * sigmoid(g[b,t,o]) * R[c,o]
     """,
     inputs="x", c=3, o=5, k=2,
-)  # fmt: skip
+)
 
 
 def wavenet_by_hand(x, Wf, Wg, R):
@@ -280,7 +280,7 @@ excitation = tn.layer(
     y[b,c,h,w] = x[b,c,h,w] * sigmoid(s[b,r] * W2[c,r])
     """,
     inputs="x", c=6, r=2,
-)  # fmt: skip
+)
 
 
 def excitation_by_hand(x, W1, W2):
@@ -315,7 +315,7 @@ vlad = tn.layer(
     y[b,k,d] = a[b,n,k] * (x[b,n,d] - C[k,d])
     """,
     inputs="x", k=3, d=4,
-)  # fmt: skip
+)
 
 
 def vlad_by_hand(x, W, u, C):

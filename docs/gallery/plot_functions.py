@@ -25,7 +25,7 @@ fnet = tn.layer(
     y[b,m,d] = x[b,n,c] * cos(p[n,m]) * cos(q[c,d]) - x[b,n,c] * sin(p[n,m]) * sin(q[c,d])
     """,
     inputs="x", n=6, m=6, c=5, d=5,
-)  # fmt: skip
+)
 
 
 def fnet_by_hand(x):
@@ -52,7 +52,7 @@ operator = tn.layer(
     R[k,i,o,p:2]: parameter
     """,
     inputs="x", n=8, k=3, i=2, o=4,
-)  # fmt: skip
+)
 
 
 def operator_by_hand(x, R, W):
@@ -77,7 +77,7 @@ features = tn.layer(
     y[b,(p,m)] = stack[p](cos(a), sin(a))
     """,
     inputs="x w",
-)  # fmt: skip
+)
 
 
 def features_by_hand(x, w):
@@ -99,7 +99,7 @@ siren = tn.layer(
     y[b,o] = sin(30 * (h[b,f] * W2[o,f] + u2[o]))
     """,
     inputs="x", i=2, f=6, o=3,
-)  # fmt: skip
+)
 
 
 def siren_by_hand(x, W1, u1, W2, u2):
@@ -120,7 +120,7 @@ radial = tn.layer(
     y[b,o]   = r[b,i,g] * C[o,i,g] + silu(x[b,i]) * W[o,i]
     """,
     inputs="x", i=3, g=5, o=4,
-)  # fmt: skip
+)
 
 
 def radial_by_hand(x, C, W):
@@ -146,7 +146,7 @@ chebyshev = tn.layer(
     y[b,o]    = T[b,n,i] * C[o,i,n]
     """,
     inputs="x", i=3, n=4, o=2,
-)  # fmt: skip
+)
 
 
 def chebyshev_by_hand(x, C):
@@ -172,7 +172,7 @@ density = tn.layer(
     loss   = -mean[b](logsumexp[k](d))
     """,
     inputs="x t", i=3, k=4,
-)  # fmt: skip
+)
 
 
 def density_by_hand(x, t, P, M, S):
@@ -195,7 +195,7 @@ waves = tn.layer(
     y[b,n,c]   = x[b,n,c] + p[n,c]
     """,
     inputs="x", n=5, f=3, s=2,
-)  # fmt: skip
+)
 
 
 def waves_by_hand(x):

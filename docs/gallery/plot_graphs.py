@@ -25,7 +25,7 @@ convolution = tn.layer(
     y[n,o] = d[n] * a[n,m] * d[m] * x[m,i] * W[o,i]
     """,
     inputs="x a", i=4, o=3,
-)  # fmt: skip
+)
 A = torch.eye(5, dtype=torch.float64)
 A[[0, 1, 2, 3, 4, 2], [1, 0, 3, 2, 1, 4]] = 1
 
@@ -52,7 +52,7 @@ attention = tn.layer(
     y[n,(h,o)] = elu(p[h,n,m] * z[m,h,o])
     """,
     inputs="x a", i=4, h=2, o=3,
-)  # fmt: skip
+)
 
 
 def attention_by_hand(x, a, W, L, R):
@@ -80,7 +80,7 @@ messages = tn.layer(
     y[n,o]     = tanh(x[n,i] * U[o,i] + m[n,p] * V[o,p])
     """,
     inputs="x s t f", i=4, o=3, k=2, n=5, p=3,
-)  # fmt: skip
+)
 
 
 def messages_by_hand(x, s, t, f, M, E, U, V):
@@ -105,7 +105,7 @@ isomorphism = tn.layer(
     c[()]: parameter
     """,
     inputs="x s t", i=4, f=6, o=3, n=5,
-)  # fmt: skip
+)
 
 
 def isomorphism_by_hand(x, s, t, c, W1, u1, W2, u2):
@@ -131,7 +131,7 @@ sage = tn.layer(
     y[n,o]     = h[n,o] / maximum(norm[o](h[n,o]), 1e-12)
     """,
     inputs="x s t", i=4, o=3, n=5,
-)  # fmt: skip
+)
 
 
 def sage_by_hand(x, s, t, W, V):
@@ -155,7 +155,7 @@ chebyshev = tn.layer(
     y[n,o]    = T[k,n,i] * W[k,o,i]
     """,
     inputs="x l", k=4, i=3, o=2,
-)  # fmt: skip
+)
 
 
 def chebyshev_by_hand(x, l, W):
@@ -181,7 +181,7 @@ equivariant = tn.layer(
     y[n,f]   = h[n,i] * U[f,i] + sum[m](g[n,m,o]) * V[f,o]
     """,
     inputs="h p", outputs="y q", i=4, o=3, f=4,
-)  # fmt: skip
+)
 
 
 def equivariant_by_hand(h, p, Wl, Wr, w, C, U, V):
@@ -210,7 +210,7 @@ triangle = tn.layer(
     y[i,j,c]   = g * normalize[h](t) * O[c,h]
     """,
     inputs="x", c=4, d=4, h=3,
-)  # fmt: skip
+)
 
 
 def triangle_by_hand(x, Wa, Wb, Ga, Gb, G, O):
@@ -244,7 +244,7 @@ capsules = tn.layer(
     v1 = squash(s1, scope="second")
     """,
     i=4, j=3, d=2, e=5,
-)  # fmt: skip
+)
 
 
 def capsules_by_hand(u, W):
@@ -276,7 +276,7 @@ slots = tn.layer(
     y[b,m,d] = a[b,n,m] * v[b,n,d] / sum[n](a[b,n,m])
     """,
     inputs="x s", c=5, d=4, e=3,
-)  # fmt: skip
+)
 
 
 def slots_by_hand(x, s, K, V, Q):

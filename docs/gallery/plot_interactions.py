@@ -25,7 +25,7 @@ machine = tn.layer(
     w0[()]: parameter
     """,
     inputs="x", i=6, k=3,
-)  # fmt: skip
+)
 
 
 def machine_by_hand(x, V, w0, w):
@@ -47,7 +47,7 @@ check(machine, machine_by_hand, x=(5, 6))
 cross = tn.layer(
     "y[b,o] = z[b,o] * (x[b,i] * V[r,i] * U[o,r] + u[o]) + x[b,o]",
     inputs="z x", i=6, o=6, r=2,
-)  # fmt: skip
+)
 
 
 def cross_by_hand(z, x, V, U, u):
@@ -66,7 +66,7 @@ check(cross, cross_by_hand, z=(5, 6), x=(5, 6))
 reasoning = tn.layer(
     "y[b] = w[k] * tanh(l[b,i] * W[k,i,j] * r[b,j] + l[b,i] * V[k,i] + r[b,j] * U[k,j] + u[k])",
     inputs="l r", i=4, j=4, k=3,
-)  # fmt: skip
+)
 
 
 def reasoning_by_hand(l, r, w, W, V, U, u):
@@ -88,7 +88,7 @@ bilinear = tn.layer(
     y[b,o] = tanh(u) * tanh(v) * P[o,r] + p[o]
     """,
     inputs="x z", i=4, j=5, r=3, o=6,
-)  # fmt: skip
+)
 
 
 def bilinear_by_hand(x, z, U, V, P, p):
@@ -110,7 +110,7 @@ mutan = tn.layer(
     y[b,o] = q[b,t] * M[r,t,k] * v[b,s] * N[r,s,k] * O[o,k]
     """,
     inputs="x z", i=4, j=5, t=3, s=2, r=2, k=3, o=6,
-)  # fmt: skip
+)
 
 
 def mutan_by_hand(x, z, Wq, Wv, M, N, O):
@@ -135,7 +135,7 @@ fusion = tn.layer(
     W[o:2,i:4,j:3,k:5]: parameter
     """,
     inputs="x[b,m] y[b,n] z[b,p]", m=3, n=2, p=4,
-)  # fmt: skip
+)
 
 
 def fusion_by_hand(x, y, z, W):
@@ -199,7 +199,7 @@ tucker = tn.layer(
     R[m:3,j:2]: parameter
     """,
     inputs="h r", k=4,
-)  # fmt: skip
+)
 
 
 def tucker_by_hand(h, r, E, R, W):
@@ -226,7 +226,7 @@ contrast = tn.layer(
     t[()]: parameter
     """,
     inputs="x z",
-)  # fmt: skip
+)
 
 
 def contrast_by_hand(x, z, t):

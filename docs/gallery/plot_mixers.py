@@ -25,7 +25,7 @@ mixer = tn.layer(
     y[b,n,c] = z + f[b,n,f] * W4[c,f]
     """,
     inputs="x", n=5, c=4, m=6, f=7,
-)  # fmt: skip
+)
 
 
 def mixer_by_hand(x, W1, W2, W3, W4):
@@ -48,7 +48,7 @@ gmlp = tn.layer(
     y[b,n,c]   = x[b,n,c] + z[b,n,0,d] * g[b,n,d] * V[c,d]
     """,
     inputs="x", c=4, p=2, d=3, n=5, m=5,
-)  # fmt: skip
+)
 
 
 def gmlp_by_hand(x, U, W, u, V):
@@ -71,7 +71,7 @@ swiglu = tn.layer(
     y[b,o] = silu(w) * v * Z[o,f]
     """,
     inputs="x", i=4, f=6, o=4,
-)  # fmt: skip
+)
 
 
 def swiglu_by_hand(x, W, V, Z):
@@ -92,7 +92,7 @@ highway = tn.layer(
     y[b,c] = h * t + x[b,c] * (1 - t)
     """,
     inputs="x", i=4, c=4,
-)  # fmt: skip
+)
 
 
 def highway_by_hand(x, H, uh, T, ut):
@@ -128,7 +128,7 @@ film = tn.layer(
     y[b,c,h,w] = f[b,0,c] * x[b,c,h,w] + f[b,1,c]
     """,
     inputs="x z", p=2, k=5, c=3,
-)  # fmt: skip
+)
 
 
 def film_by_hand(x, z, W, u):
@@ -164,7 +164,7 @@ adaptive = tn.layer(
     y[b,n,c] = x[b,n,c] + m[b,2,c] * (normalize[c](x[b,n,c]) * (1 + m[b,0,c]) + m[b,1,c])
     """,
     inputs="x z", p=3, k=5, c=6,
-)  # fmt: skip
+)
 
 
 def adaptive_by_hand(x, z, W, u):
@@ -190,7 +190,7 @@ switch = tn.layer(
     W2[e,o,f]: parameter
     """,
     inputs="x", e=3, i=4, f=5, o=4,
-)  # fmt: skip
+)
 
 
 def switch_by_hand(x, R, W1, W2):
@@ -223,7 +223,7 @@ mixture = tn.layer(
     W2[e,o,f]: parameter
     """,
     inputs="x", e=4, k=2, i=4, f=5, o=4,
-)  # fmt: skip
+)
 
 
 def mixture_by_hand(x, R, W1, W3, W2):
@@ -252,7 +252,7 @@ soft = tn.layer(
     y[b,t,c]   = softmax[e,p](s[b,t,e,p]) * k[b,e,p,c]
     """,
     inputs="x", e=3, p=2, c=4, f=5,
-)  # fmt: skip
+)
 
 
 def soft_by_hand(x, P, W1, W2):
@@ -281,7 +281,7 @@ memory = tn.layer(
     V[n,l:4,o]: parameter
     """,
     inputs="q", g=2, d=3, n=4, k=2, u=2, v=2, w=2, o=3,
-)  # fmt: skip
+)
 
 
 def memory_by_hand(q, K, V):

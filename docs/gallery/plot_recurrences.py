@@ -24,7 +24,7 @@ lstm = tn.layer(
     h[b,t,o]   = sigmoid(z[b,t,3,o]) * tanh(c[b,t,o])
     """,
     inputs="x", g=4, i=3, o=5,
-)  # fmt: skip
+)
 
 
 def lstm_by_hand(x, W, U, u):
@@ -55,7 +55,7 @@ peepholes = tn.layer(
     P[n:3,o]: parameter
     """,
     inputs="x", g=4, i=3, o=5,
-)  # fmt: skip
+)
 
 
 def peepholes_by_hand(x, W, U, u, P):
@@ -87,7 +87,7 @@ gru = tn.layer(
     h[b,t,o]   = (1 - s) * n + s * h[b,t-1,o]
     """,
     inputs="x", g=3, i=3, o=5,
-)  # fmt: skip
+)
 
 
 def gru_by_hand(x, W, U, u, v):
@@ -115,7 +115,7 @@ minimal = tn.layer(
     h[b,t,o] = (1 - f) * h[b,t-1,o] + f * n
     """,
     inputs="x", i=3, o=5,
-)  # fmt: skip
+)
 
 
 def minimal_by_hand(x, Wf, Uf, uf, W, U, u):
@@ -143,7 +143,7 @@ min_gru = tn.layer(
     h[b,t,o] = (1 - z) * h[b,t-1,o] + z * n
     """,
     inputs="x", i=3, o=5,
-)  # fmt: skip
+)
 
 
 def min_gru_by_hand(x, Wz, uz, Wh, uh):
@@ -170,7 +170,7 @@ sru = tn.layer(
     h[b,t,o]   = r * c[b,t,o] + (1 - r) * x[b,t,o]
     """,
     inputs="x", g=3, i=5, o=5,
-)  # fmt: skip
+)
 
 
 def sru_by_hand(x, W, vf, uf, vr, ur):
@@ -200,7 +200,7 @@ qrnn = tn.layer(
     h[b,t,o]   = sigmoid(z[b,t,2,o]) * c
     """,
     inputs="x", g=3, i=3, o=5, k=2,
-)  # fmt: skip
+)
 
 
 def qrnn_by_hand(x, W):
@@ -221,7 +221,7 @@ check(qrnn, qrnn_by_hand, x=(2, 6, 3))
 indrnn = tn.layer(
     "h[b,t,o] = relu(x[b,t,i] * W[o,i] + r[o] * h[b,t-1,o] + u[o])",
     inputs="x", i=3, o=5,
-)  # fmt: skip
+)
 
 
 def indrnn_by_hand(x, W, r, u):
@@ -244,7 +244,7 @@ tensor_train = tn.layer(
     h[b,t,p,q] = tanh(z + h[b,t-1,m,n] * U[p,q,m,n])
     """,
     inputs="x", i=6, j=8, p=2, q=3, r=4,
-)  # fmt: skip
+)
 
 
 def tensor_train_by_hand(x, G, H, U):
@@ -270,7 +270,7 @@ diagonal = tn.layer(
     y[b,t,c]   = C[c,n] * s[b,t,c,n] + D[c] * x[b,t,c]
     """,
     inputs="x", c=3, n=4,
-)  # fmt: skip
+)
 
 
 def diagonal_by_hand(x, l, d, B, C, D):
@@ -301,7 +301,7 @@ mamba = tn.layer(
     y[b,t,c]   = C[b,t,n] * s[b,t,c,n] + D[c] * x[b,t,c]
     """,
     inputs="x", k=3, c=3, n=4,
-)  # fmt: skip
+)
 
 
 def mamba_by_hand(x, Wd, ud, Wb, Wc, l, D):
@@ -328,7 +328,7 @@ retention = tn.layer(
     y[b,t,h,e]   = q[b,t,h,d] * s[b,t,h,d,e]
     """,
     inputs="q k v", h=2,
-)  # fmt: skip
+)
 
 
 def retention_by_hand(q, k, v, g):
@@ -353,7 +353,7 @@ gated = tn.layer(
     y[b,t,e]   = q[b,t,d] * s[b,t,d,e]
     """,
     inputs="x q k v", c=3, d=4,
-)  # fmt: skip
+)
 
 
 def gated_by_hand(x, q, k, v, W, u):

@@ -20,7 +20,7 @@ import tensornet as tn
 contraction = tn.layer(
     "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]",
     inputs="x", i=4, j=4, k=3, p=2, q=3, r=2,
-)  # fmt: skip
+)
 
 
 def contraction_by_hand(x, U, V, W):
@@ -40,7 +40,7 @@ check(contraction, contraction_by_hand, x=(2, 4, 4, 3))
 regression = tn.layer(
     "y[b,o] = x[b,i,j] * G[p,q,r] * U[i,p] * V[j,q] * O[o,r] + u[o]",
     inputs="x", i=4, j=5, o=6, p=2, q=3, r=4,
-)  # fmt: skip
+)
 
 
 def regression_by_hand(x, G, U, V, O, u):
@@ -59,7 +59,7 @@ check(regression, regression_by_hand, x=(2, 4, 5))
 cp = tn.layer(
     "y[b,(o,p)] = x[b,(i,j)] * A[o,r] * B[p,r] * C[i,r] * D[j,r]",
     inputs="x", i=3, j=4, o=2, p=5, r=6,
-)  # fmt: skip
+)
 
 
 def cp_by_hand(x, A, B, C, D):
@@ -77,7 +77,7 @@ check(cp, cp_by_hand, x=(2, 12))
 tensor_train = tn.layer(
     "y[b,(o,p,q)] = x[b,(i,j,k)] * G[o,i,r] * H[r,p,j,s] * K[s,q,k]",
     inputs="x", i=3, j=2, k=4, o=2, p=3, q=2, r=3, s=2,
-)  # fmt: skip
+)
 
 
 def tensor_train_by_hand(x, G, H, K):
@@ -98,7 +98,7 @@ check(tensor_train, tensor_train_by_hand, x=(2, 24))
 ring = tn.layer(
     "y[b,(o,p)] = x[b,(i,j)] * G[z,o,r] * H[r,p,s] * K[s,i,t] * L[t,j,z]",
     inputs="x", i=3, j=4, o=2, p=5, r=2, s=3, t=2, z=3,
-)  # fmt: skip
+)
 
 
 def ring_by_hand(x, G, H, K, L):
@@ -122,7 +122,7 @@ tree = tn.layer(
     y[b,(o,p)] = x[b,(i,j)] * A[i,k] * B[j,l] * C[o,m] * D[p,n] * E[k,l,s] * F[m,n,t] * G[s,t]
     """,
     inputs="x", i=4, j=3, o=3, p=4, k=2, l=2, m=3, n=2, s=3, t=2,
-)  # fmt: skip
+)
 
 
 def tree_by_hand(x, A, B, C, D, E, F, G):
@@ -142,7 +142,7 @@ check(tree, tree_by_hand, x=(2, 12))
 block_term = tn.layer(
     "y[b,(o,p)] = x[b,(i,j)] * G[n,r,s] * A[n,o,i,r] * B[n,p,j,s]",
     inputs="x", i=3, j=4, o=2, p=3, n=2, r=2, s=3,
-)  # fmt: skip
+)
 
 
 def block_term_by_hand(x, G, A, B):
@@ -161,7 +161,7 @@ check(block_term, block_term_by_hand, x=(2, 12))
 hypercomplex = tn.layer(
     "y[b,(m,o)] = x[b,(k,i)] * A[n,m,k] * S[n,o,i] + u[(m,o)]",
     inputs="x", n=4, m=4, k=4, i=3, o=2,
-)  # fmt: skip
+)
 
 
 def hypercomplex_by_hand(x, A, S, u):
@@ -179,7 +179,7 @@ check(hypercomplex, hypercomplex_by_hand, x=(2, 12))
 monarch = tn.layer(
     "y[b,(o,m)] = x[b,(k,i)] * R[k,m,i] * L[m,o,k]",
     inputs="x", k=4, i=3, m=3, o=5,
-)  # fmt: skip
+)
 
 
 def monarch_by_hand(x, R, L):
@@ -199,7 +199,7 @@ check(monarch, monarch_by_hand, x=(2, 12))
 lora = tn.layer(
     "y[b,o] = x[b,i] * (W[o,i] + 16 / r * B[o,r] * A[r,i])",
     inputs="x", i=6, o=5, r=2,
-)  # fmt: skip
+)
 
 
 def lora_by_hand(x, W, A, B):
@@ -220,7 +220,7 @@ dora = tn.layer(
     y[b,o] = x[b,i] * V * m[o] / norm[i](V)
     """,
     inputs="x", i=6, o=5, r=2,
-)  # fmt: skip
+)
 
 
 def dora_by_hand(x, W, A, B, m):
@@ -243,7 +243,7 @@ embedding = tn.layer(
     K[l,w:4,r]: parameter
     """,
     inputs="n", p=2, q=2, r=3, k=3, l=2,
-)  # fmt: skip
+)
 
 
 def embedding_by_hand(n, G, H, K):
@@ -266,7 +266,7 @@ mps = tn.layer(
     y[b,o] = m[b,0,0,i] * m[b,1,i,j] * m[b,2,j,k] * m[b,3,k,l] * O[l,o]
     """,
     inputs="x", n=4, l=3, r=3, i=3, o=2,
-)  # fmt: skip
+)
 
 
 def mps_by_hand(x, A, O):
@@ -291,7 +291,7 @@ peps = tn.layer(
         * x[b,3,v] * D[v,k,n] * x[b,4,w] * E[w,n,l,p,o] * x[b,5,z] * F[z,p,m]
     """,
     inputs="x", o=2, s=2, t=2, u=2, v=2, w=2, z=2, i=2, j=3, k=2, l=3, m=2, n=2, p=3,
-)  # fmt: skip
+)
 
 
 def peps_by_hand(x, A, B, C, D, E, F):
