@@ -86,8 +86,8 @@ check(grouped, grouped_by_hand, q=(2, 5, 6, 4), k=(2, 7, 2, 4), v=(2, 7, 2, 4))
 # %%
 # A bias by distance
 # ------------------
-# `T5 <https://arxiv.org/abs/1910.10683>`_, Raffel et al. 2019, section 2.1, without its buckets: a table of
-# numbers, read at the distance of two positions.
+# `T5 <https://arxiv.org/abs/1910.10683>`_, Raffel et al. 2019, without its buckets: a table of numbers, read
+# at the distance of two positions.
 
 biased = tn.layer(
     """
@@ -165,8 +165,8 @@ check(rotary, rotary_by_hand, x=(2, 5, 3, 8))
 # %%
 # Sliding windows
 # ---------------
-# `Longformer <https://arxiv.org/abs/2004.05150>`_, Beltagy et al. 2020, section 3.1: each position sees those
-# at most w positions away.
+# `Longformer <https://arxiv.org/abs/2004.05150>`_, Beltagy et al. 2020: each position sees those at most w
+# positions away.
 
 sliding = tn.layer(
     """
@@ -261,8 +261,8 @@ check(linformer, linformer_by_hand, q=(2, 9, 4), k=(2, 9, 4), v=(2, 9, 4))
 # %%
 # External attention
 # ------------------
-# `Beyond Self-attention <https://arxiv.org/abs/2105.02358>`_, Guo et al. 2021, eq. 5 and 6: keys and values
-# are parameters, and weights are normalised along both axes.
+# `Beyond Self-attention <https://arxiv.org/abs/2105.02358>`_, Guo et al. 2021: keys and values are
+# parameters, and weights are normalised along both axes.
 
 external = tn.layer(
     """
@@ -351,8 +351,8 @@ check(talking, talking_by_hand, q=(2, 5, 3, 4), k=(2, 5, 3, 4), v=(2, 5, 3, 4))
 # %%
 # A learned mixture of positions (Synthesizer)
 # --------------------------------------------
-# `Synthesizer <https://arxiv.org/abs/2005.00743>`_, Tay et al. 2020, section 3.1, dense: weights come from
-# each position alone.
+# `Synthesizer <https://arxiv.org/abs/2005.00743>`_, Tay et al. 2020, dense: weights come from each position
+# alone.
 
 synthesizer = tn.layer(
     """

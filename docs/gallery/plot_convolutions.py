@@ -35,7 +35,7 @@ check(strided, strided_by_hand, x=(2, 4, 11, 12))
 # %%
 # Depthwise separable convolution
 # -------------------------------
-# `MobileNets <https://arxiv.org/abs/1704.04861>`_, Howard et al. 2017, section 3.1.
+# `MobileNets <https://arxiv.org/abs/1704.04861>`_, Howard et al. 2017.
 
 separable = tn.layer(
     """
@@ -58,7 +58,7 @@ check(separable, separable_by_hand, x=(2, 3, 6, 7))
 # Kernel in CP form
 # -----------------
 # `Speeding-up Convolutional Neural Networks Using Fine-tuned CP-Decomposition <https://arxiv.org/abs/1412.6553>`_,
-# Lebedev et al. 2014, eq. 5.
+# Lebedev et al. 2014.
 
 cp = tn.layer(
     "y[b,o,p,q] = x[b,c,p+u,q+v] * A[o,r] * B[c,r] * C[u,r] * D[v,r]",
@@ -77,7 +77,7 @@ check(cp, cp_by_hand, x=(2, 3, 6, 7))
 # -----------------------
 # `Compression of Deep Convolutional Neural Networks for Fast and Low Power Mobile Applications
 # <https://arxiv.org/abs/1511.06530>`_,
-# Kim et al. 2015, eq. 3.
+# Kim et al. 2015.
 
 tucker = tn.layer(
     "y[b,o,p,q] = x[b,c,p+u,q+v] * I[r,c] * G[s,r,u,v] * O[o,s]",
@@ -95,8 +95,7 @@ check(tucker, tucker_by_hand, x=(2, 4, 6, 7))
 # %%
 # Kernel in a tensor train
 # ------------------------
-# `Ultimate Tensorization <https://arxiv.org/abs/1611.03214>`_, Garipov et al. 2016, eq. 11: channels in
-# parts.
+# `Ultimate Tensorization <https://arxiv.org/abs/1611.03214>`_, Garipov et al. 2016: channels in parts.
 
 tensor_train = tn.layer(
     "y[b,(o,n),p,q] = x[b,(c,m),p+u,q+v] * G[u,v,r] * H[r,o,c,s] * K[s,n,m]",
@@ -152,7 +151,7 @@ check(transposed, transposed_by_hand, x=(2, 3, 9, 9), **{"K": (4, 3, 3, 3), "y.g
 # Lightweight convolution
 # -----------------------
 # `Pay Less Attention with Lightweight and Dynamic Convolutions <https://arxiv.org/abs/1901.10430>`_, Wu et
-# al. 2019, eq. 4: depthwise along time, with normalised weights that heads of channels share.
+# al. 2019: depthwise along time, with normalised weights that heads of channels share.
 
 lightweight = tn.layer(
     """
@@ -196,8 +195,8 @@ check(dynamic, dynamic_by_hand, x=(2, 7, 6))
 # %%
 # Involution
 # ----------
-# `Involution <https://arxiv.org/abs/2103.06255>`_, Li et al. 2021, eq. 4: a kernel for each position, which
-# channels of a group share.
+# `Involution <https://arxiv.org/abs/2103.06255>`_, Li et al. 2021: a kernel for each position, which channels
+# of a group share.
 
 involution = tn.layer(
     """
@@ -272,7 +271,7 @@ check(wavenet, wavenet_by_hand, x=(2, 9, 3))
 # %%
 # Squeeze and excitation
 # ----------------------
-# `Squeeze-and-Excitation Networks <https://arxiv.org/abs/1709.01507>`_, Hu et al. 2017, eq. 2 to 4.
+# `Squeeze-and-Excitation Networks <https://arxiv.org/abs/1709.01507>`_, Hu et al. 2017.
 
 excitation = tn.layer(
     """
@@ -293,7 +292,7 @@ check(excitation, excitation_by_hand, x=(2, 6, 4, 5))
 # %%
 # Channel shuffle
 # ---------------
-# `ShuffleNet <https://arxiv.org/abs/1707.01083>`_, Zhang et al. 2017, figure 1: an order of axes.
+# `ShuffleNet <https://arxiv.org/abs/1707.01083>`_, Zhang et al. 2017: an order of axes.
 
 shuffle = tn.layer("y[b,(c,g),h,w] = x[b,(g,c),h,w]", inputs="x", g=3)
 
@@ -307,7 +306,7 @@ check(shuffle, shuffle_by_hand, x=(2, 6, 4, 5))
 # %%
 # Aggregation around words (NetVLAD)
 # ----------------------------------
-# `NetVLAD <https://arxiv.org/abs/1511.07247>`_, Arandjelović et al. 2015, eq. 4, before its normalisation.
+# `NetVLAD <https://arxiv.org/abs/1511.07247>`_, Arandjelović et al. 2015, before its normalisation.
 
 vlad = tn.layer(
     """

@@ -37,8 +37,8 @@ check(fnet, fnet_by_hand, x=(2, 6, 5))
 # %%
 # Fourier neural operator
 # -----------------------
-# `Fourier Neural Operator <https://arxiv.org/abs/2010.08895>`_, Li et al. 2020, eq. 4 and 5: channels are
-# mixed at each of the lowest k frequencies. Complex numbers are an axis of two.
+# `Fourier Neural Operator <https://arxiv.org/abs/2010.08895>`_, Li et al. 2020: channels are mixed at each of
+# the lowest k frequencies. Complex numbers are an axis of two.
 
 operator = tn.layer(
     """
@@ -69,7 +69,7 @@ check(operator, operator_by_hand, x=(2, 8, 2))
 # -----------------------
 # `Fourier Features Let Networks Learn High Frequency Functions in Low Dimensional Domains
 # <https://arxiv.org/abs/2006.10739>`_,
-# Tancik et al. 2020, eq. 5.
+# Tancik et al. 2020.
 
 features = tn.layer(
     """
@@ -91,7 +91,7 @@ check(features, features_by_hand, x=(5, 3), w=(4, 3))
 # Sinusoidal representation (SIREN)
 # ---------------------------------
 # `Implicit Neural Representations with Periodic Activation Functions <https://arxiv.org/abs/2006.09661>`_,
-# Sitzmann et al. 2020, section 3.2, two layers.
+# Sitzmann et al. 2020, two layers.
 
 siren = tn.layer(
     """

@@ -145,7 +145,7 @@ check(sage, sage_by_hand, x=(5, 4), **EDGES)
 # Polynomials of the Laplacian (ChebNet)
 # --------------------------------------
 # `Convolutional Neural Networks on Graphs with Fast Localized Spectral Filtering <https://arxiv.org/abs/1606.09375>`_,
-# Defferrard et al. 2016, eq. 4: the recurrence of Chebyshev's polynomials is one of the language.
+# Defferrard et al. 2016: the recurrence of Chebyshev's polynomials is one of the language.
 
 chebyshev = tn.layer(
     """

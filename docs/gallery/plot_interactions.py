@@ -41,8 +41,8 @@ check(machine, machine_by_hand, x=(5, 6))
 # %%
 # Cross layer of low rank
 # -----------------------
-# `DCN V2 <https://arxiv.org/abs/2008.13535>`_, Wang et al. 2020, eq. 3: features are multiplied by the first
-# ones again.
+# `DCN V2 <https://arxiv.org/abs/2008.13535>`_, Wang et al. 2020: features are multiplied by the first ones
+# again.
 
 cross = tn.layer(
     "y[b,o] = z[b,o] * (x[b,i] * V[r,i] * U[o,r] + u[o]) + x[b,o]",
@@ -190,7 +190,7 @@ check(complex_form, complex_by_hand, h=[0, 8, 3], r=[2, 0, 1], t=[5, 5, 1])
 # %%
 # TuckER
 # ------
-# `TuckER <https://arxiv.org/abs/1901.09590>`_, Balažević et al. 2019, eq. 2, scored against all entities.
+# `TuckER <https://arxiv.org/abs/1901.09590>`_, Balažević et al. 2019, scored against all entities.
 
 tucker = tn.layer(
     """

@@ -155,8 +155,7 @@ check(rms, rms_by_hand, x=(3, 6))
 # %%
 # Layer norm from the condition (AdaLN)
 # -------------------------------------
-# `Scalable Diffusion Models with Transformers <https://arxiv.org/abs/2212.09748>`_, Peebles and Xie 2022,
-# section 3.2.
+# `Scalable Diffusion Models with Transformers <https://arxiv.org/abs/2212.09748>`_, Peebles and Xie 2022.
 
 adaptive = tn.layer(
     """
@@ -207,8 +206,8 @@ check(switch, switch_by_hand, x=(7, 4))
 # %%
 # Mixture of experts, the best k
 # ------------------------------
-# `Mixtral of Experts <https://arxiv.org/abs/2401.04088>`_, Jiang et al. 2024, section 2.1: weights of the
-# best k alone pass the softmax.
+# `Mixtral of Experts <https://arxiv.org/abs/2401.04088>`_, Jiang et al. 2024: weights of the best k alone
+# pass the softmax.
 
 mixture = tn.layer(
     """
@@ -240,8 +239,8 @@ check(mixture, mixture_by_hand, x=(7, 4))
 # %%
 # Soft mixture of experts
 # -----------------------
-# `From Sparse to Soft Mixtures of Experts <https://arxiv.org/abs/2308.00951>`_, Puigcerver et al. 2023,
-# section 2.1: each expert sees p averages of all tokens.
+# `From Sparse to Soft Mixtures of Experts <https://arxiv.org/abs/2308.00951>`_, Puigcerver et al. 2023: each
+# expert sees p averages of all tokens.
 
 soft = tn.layer(
     """

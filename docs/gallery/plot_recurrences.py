@@ -106,7 +106,7 @@ check(gru, gru_by_hand, x=(2, 6, 3))
 # %%
 # Minimal gated unit
 # ------------------
-# `Minimal Gated Unit <https://arxiv.org/abs/1603.09420>`_, Zhou et al. 2016, eq. 8: one gate.
+# `Minimal Gated Unit <https://arxiv.org/abs/1603.09420>`_, Zhou et al. 2016: one gate.
 
 minimal = tn.layer(
     """
@@ -133,8 +133,8 @@ check(minimal, minimal_by_hand, x=(2, 6, 3))
 # %%
 # minGRU
 # ------
-# `Were RNNs All We Needed? <https://arxiv.org/abs/2410.01201>`_, Feng et al. 2024, section 3.1: gates do not
-# see the state, so that the recurrence is linear.
+# `Were RNNs All We Needed? <https://arxiv.org/abs/2410.01201>`_, Feng et al. 2024: gates do not see the
+# state, so that the recurrence is linear.
 
 min_gru = tn.layer(
     """
@@ -159,7 +159,7 @@ check(min_gru, min_gru_by_hand, x=(2, 6, 3))
 # Simple recurrent unit
 # ---------------------
 # `Simple Recurrent Units for Highly Parallelizable Recurrence <https://arxiv.org/abs/1709.02755>`_, Lei et
-# al. 2017, eq. 1 to 4, without the scaling factor.
+# al. 2017, without the scaling factor.
 
 sru = tn.layer(
     """
@@ -189,8 +189,8 @@ check(sru, sru_by_hand, x=(2, 6, 5))
 # %%
 # Quasi-recurrent network
 # -----------------------
-# `Quasi-Recurrent Neural Networks <https://arxiv.org/abs/1611.01576>`_, Bradbury et al. 2016, eq. 2 and 4: a
-# causal convolution of two positions, and fo-pooling.
+# `Quasi-Recurrent Neural Networks <https://arxiv.org/abs/1611.01576>`_, Bradbury et al. 2016: a causal
+# convolution of two positions, and fo-pooling.
 
 qrnn = tn.layer(
     """
@@ -216,7 +216,7 @@ check(qrnn, qrnn_by_hand, x=(2, 6, 3))
 # %%
 # Independently recurrent network
 # -------------------------------
-# `IndRNN <https://arxiv.org/abs/1803.04831>`_, Li et al. 2018, eq. 2: each unit sees its own past alone.
+# `IndRNN <https://arxiv.org/abs/1803.04831>`_, Li et al. 2018: each unit sees its own past alone.
 
 indrnn = tn.layer(
     "h[b,t,o] = relu(x[b,t,i] * W[o,i] + r[o] * h[b,t-1,o] + u[o])",
@@ -343,8 +343,8 @@ check(retention, retention_by_hand, given={"g": [0.9, 0.5]}, q=(2, 6, 2, 3), k=(
 # %%
 # Gated linear attention
 # ----------------------
-# `Gated Linear Attention Transformers <https://arxiv.org/abs/2312.06635>`_, Yang et al. 2023, eq. 3: each
-# channel of the keys forgets at a pace that depends on the position.
+# `Gated Linear Attention Transformers <https://arxiv.org/abs/2312.06635>`_, Yang et al. 2023: each channel of
+# the keys forgets at a pace that depends on the position.
 
 gated = tn.layer(
     """
@@ -372,7 +372,7 @@ check(gated, gated_by_hand, x=(2, 6, 3), q=(2, 6, 4), k=(2, 6, 4), v=(2, 6, 5))
 # Delta rule
 # ----------
 # `Linear Transformers Are Secretly Fast Weight Programmers <https://arxiv.org/abs/2102.11174>`_, Schlag et
-# al. 2021, eq. 23 to 25: the value that a key has is replaced, not added to.
+# al. 2021: the value that a key has is replaced, not added to.
 
 delta = tn.layer(
     """

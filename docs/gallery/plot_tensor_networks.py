@@ -15,7 +15,7 @@ import tensornet as tn
 # Tensor contraction layer
 # ------------------------
 # `Tensor Contraction Layers for Parsimonious Deep Nets <https://arxiv.org/abs/1706.00439>`_, Kossaifi et al.
-# 2017, eq. 2: a product along each mode.
+# 2017: a product along each mode.
 
 contraction = tn.layer(
     "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]",
@@ -34,8 +34,8 @@ check(contraction, contraction_by_hand, x=(2, 4, 4, 3))
 # %%
 # Tensor regression layer
 # -----------------------
-# `Tensor Regression Networks <https://arxiv.org/abs/1707.08308>`_, Kossaifi et al. 2020, eq. 8: the weight
-# from a tensor to classes in Tucker form.
+# `Tensor Regression Networks <https://arxiv.org/abs/1707.08308>`_, Kossaifi et al. 2020: the weight from a
+# tensor to classes in Tucker form.
 
 regression = tn.layer(
     "y[b,o] = x[b,i,j] * G[p,q,r] * U[i,p] * V[j,q] * O[o,r] + u[o]",
@@ -72,7 +72,7 @@ check(cp, cp_by_hand, x=(2, 12))
 # %%
 # Tensor-train matrix
 # -------------------
-# `Tensorizing Neural Networks <https://arxiv.org/abs/1509.06569>`_, Novikov et al. 2015, eq. 5.
+# `Tensorizing Neural Networks <https://arxiv.org/abs/1509.06569>`_, Novikov et al. 2015.
 
 tensor_train = tn.layer(
     "y[b,(o,p,q)] = x[b,(i,j,k)] * G[o,i,r] * H[r,p,j,s] * K[s,q,k]",
@@ -92,8 +92,8 @@ check(tensor_train, tensor_train_by_hand, x=(2, 24))
 # %%
 # Tensor ring
 # -----------
-# `Wide Compression: Tensor Ring Nets <https://arxiv.org/abs/1802.09052>`_, Wang et al. 2018, eq. 2: a train
-# whose ends meet.
+# `Wide Compression: Tensor Ring Nets <https://arxiv.org/abs/1802.09052>`_, Wang et al. 2018: a train whose
+# ends meet.
 
 ring = tn.layer(
     "y[b,(o,p)] = x[b,(i,j)] * G[z,o,r] * H[r,p,s] * K[s,i,t] * L[t,j,z]",
@@ -137,7 +137,7 @@ check(tree, tree_by_hand, x=(2, 12))
 # Block-term decomposition
 # ------------------------
 # `Learning Compact Recurrent Neural Networks with Block-Term Tensor Decomposition <https://arxiv.org/abs/1712.05134>`_,
-# Ye et al. 2018, eq. 5: a sum of n Tucker terms, which is an axis.
+# Ye et al. 2018: a sum of n Tucker terms, which is an axis.
 
 block_term = tn.layer(
     "y[b,(o,p)] = x[b,(i,j)] * G[n,r,s] * A[n,o,i,r] * B[n,p,j,s]",
@@ -173,8 +173,8 @@ check(hypercomplex, hypercomplex_by_hand, x=(2, 12))
 # %%
 # Monarch matrix
 # --------------
-# `Monarch <https://arxiv.org/abs/2204.00595>`_, Dao et al. 2022, definition 3.1: two block-diagonal matrices,
-# and a permutation between them that is an order of axes.
+# `Monarch <https://arxiv.org/abs/2204.00595>`_, Dao et al. 2022: two block-diagonal matrices, and a
+# permutation between them that is an order of axes.
 
 monarch = tn.layer(
     "y[b,(o,m)] = x[b,(k,i)] * R[k,m,i] * L[m,o,k]",
@@ -257,7 +257,7 @@ check(embedding, embedding_by_hand, n=[[0, 59, 7], [12, 30, 4]])
 # Matrix product state as a classifier
 # ------------------------------------
 # `Supervised Learning with Quantum-Inspired Tensor Networks <https://arxiv.org/abs/1605.05775>`_, Stoudenmire
-# and Schwab 2016, eq. 5: pixels as vectors of two, a chain of tensors, and the class on the last one.
+# and Schwab 2016: pixels as vectors of two, a chain of tensors, and the class on the last one.
 
 mps = tn.layer(
     """
