@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,7 +18,17 @@ from rich.console import Console
 
 from tensornet.study import RunResult, run_study
 
-__all__ = ["COMPRESSED", "WRITTEN", "Finished", "Unsteady", "kept", "study", "toml", "wrong_study"]
+__all__ = [
+    "COMPRESSED",
+    "WRITTEN",
+    "Finished",
+    "Unsteady",
+    "kept",
+    "stopped_after",
+    "study",
+    "toml",
+    "wrong_study",
+]
 
 Finished = tuple[Path, list[RunResult], str]
 """A folder, the results, and what was printed."""
@@ -93,6 +104,28 @@ def kept(folder: Path, name: str) -> Path:
     """The one file of a run with such a name."""
     (path,) = (folder / "runs").glob(name)
     return path
+
+
+@contextmanager
+def stopped_after(steps: int, name: str = "*") -> Iterator[None]:
+    """Every step is kept, and the study that runs here is interrupted after so many checkpoints of that name."""
+    from tensornet.study import jobs, training
+    from tensornet.study.checkpoint import Checkpoint, Checkpoints
+
+    save, left = Checkpoints.save, [steps]
+
+    def stop(kept: Checkpoints, checkpoint: Checkpoint) -> None:
+        save(kept, checkpoint)
+        left[0] -= kept.path.match(name)
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Checkpoints, "save", stop)
+        patched.setattr(training, "SHARE_OF_WRITING", 1e9)
+        patched.setattr(jobs, "train", functools.partial(jobs.train, every=0.0))
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 @dataclass

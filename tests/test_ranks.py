@@ -117,8 +117,3 @@ def test_the_ranks_of_a_fraction_stay_in_proportion() -> None:
     graph = models.linear((16, 16), (16, 16), factorization="tucker", rank=0.1, bias=False)
     ranks = [size for name, size in graph.sizes if name[0] in "qr"]
     assert max(ranks) <= min(ranks) + 2
-
-
-def test_ints_and_same_are_taken_as_they_are() -> None:
-    assert tn.parameter_count(models.linear((8, 8), (8, 8), factorization="cp", rank=300, bias=False)) == 9600
-    assert tn.parameter_count(models.trl((4, 4), 10, rank="same", bias=False)) == 160 + 16 + 16 + 100

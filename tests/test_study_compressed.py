@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,14 +18,13 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-from tensornet.study import Processes, RunResult, load_trained, training
+from tensornet.study import Processes, RunResult, load_trained
 from tensornet.study import jobs as study_jobs
 from tensornet.study import workers as study_workers
-from tensornet.study.checkpoint import Checkpoint, Checkpoints
 from tensornet.study.digits import split_digits
 from tensornet.study.pictures import COMPRESSION, FORMATS, PICTURES
 
-from .studies import COMPRESSED, Finished, Unsteady, kept, study, toml
+from .studies import COMPRESSED, Finished, Unsteady, kept, stopped_after, study, toml
 
 NAMES = ["small-0.5", "small-0.2", "uniform", "plain", "dense"]
 
@@ -126,21 +124,9 @@ def test_a_row_brings_along_what_it_is_made_of(finished: Finished, tmp_path: Pat
 def test_a_run_that_is_stopped_goes_on(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
 ) -> None:
-    save, left = Checkpoints.save, [30]
-
-    def stop(kept: Checkpoints, checkpoint: Checkpoint) -> None:
-        save(kept, checkpoint)
-        left[0] -= kept.path.match("small*.checkpoint")
-        if not left[0]:
-            raise KeyboardInterrupt
-
     task = toml(tmp_path, COMPRESSED)
-    with monkeypatch.context() as patched:
-        patched.setattr(Checkpoints, "save", stop)
-        patched.setattr(training, "SHARE_OF_WRITING", 1e9)
-        patched.setattr(study_jobs, "train", functools.partial(study_jobs.train, every=0.0))
-        with pytest.raises(KeyboardInterrupt):
-            study(tmp_path / "out", 120, task=task, rows="small-0.2", seeds=1)
+    with stopped_after(30, "small*.checkpoint"):
+        study(tmp_path / "out", 120, task=task, rows="small-0.2", seeds=1)
     (kept,) = (tmp_path / "out" / "runs").glob("*.start")
     if damaged:
         kept.write_bytes(kept.read_bytes()[:-100])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import random
@@ -33,10 +32,9 @@ import safetensors.torch
 import torch
 
 from tensornet import cli
-from tensornet.study import RunResult, load_trained, report, training
-from tensornet.study import jobs as study_jobs
+from tensornet.study import RunResult, load_trained, report
 from tensornet.study import run as study_run
-from tensornet.study.checkpoint import Checkpoint, Checkpoints
+from tensornet.study.checkpoint import Checkpoints
 from tensornet.study.files import BLANK, is_sealed, read_tensors, seal, sealed_tensors
 from tensornet.study.pictures import FORMATS
 from tensornet.study.recipe import Recipe
@@ -98,21 +96,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run is finished; of the other there are the checkpoints of two steps in the third epoch."""
-    folder, save, left = tmp_path_factory.mktemp("stopped"), Checkpoints.save, [5]
+    folder = tmp_path_factory.mktemp("stopped")
     study(folder, rows="one")
-
-    def stop(kept: Checkpoints, checkpoint: Checkpoint) -> None:
-        save(kept, checkpoint)
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Checkpoints, "save", stop)
-        patched.setattr(training, "SHARE_OF_WRITING", 1e9)
-        patched.setattr(study_jobs, "train", functools.partial(study_jobs.train, every=0.0))
-        with pytest.raises(KeyboardInterrupt):
-            study(folder)
+    with studies.stopped_after(5):
+        study(folder)
     return folder
 
 
@@ -126,6 +113,18 @@ def expected(finished: Path) -> list[RunResult]:
 def copied(folder: Path, target: Path) -> Path:
     shutil.copytree(folder / "runs", target / "runs")
     return target
+
+
+@pytest.fixture
+def done(finished: Path, tmp_path: Path) -> Path:
+    """A copy of what is finished, free to be damaged."""
+    return copied(finished, tmp_path)
+
+
+@pytest.fixture
+def half(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of what was stopped."""
+    return copied(stopped, tmp_path)
 
 
 def resealed(content: bytes) -> bytes:
@@ -177,14 +176,11 @@ def _damage(path: Path, way: str, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_several_files_are_damaged_at_once(
-    stopped: Path, expected: list[RunResult], tmp_path: Path, seed: int
-) -> None:
-    folder, rng = copied(stopped, tmp_path), random.Random(seed)
-    paths = sorted((folder / "runs").iterdir())
+def test_several_files_are_damaged_at_once(half: Path, expected: list[RunResult], seed: int) -> None:
+    rng, paths = random.Random(seed), sorted((half / "runs").iterdir())
     for path in rng.sample(paths, rng.randint(2, len(paths))):
         damaged(path, rng)
-    assert study(folder)[0] == expected
+    assert study(half)[0] == expected
 
 
 def _swap(one: Path, two: Path) -> None:
@@ -244,26 +240,22 @@ def test_what_the_run_did_not_write_is_not_taken(
 
 
 @pytest.mark.parametrize("name", [*report.OUTPUTS, "runs/two.*.lock"])
-def test_a_folder_in_the_place_of_what_is_written(
-    finished: Path, expected: list[RunResult], tmp_path: Path, name: str
-) -> None:
-    folder = copied(finished, tmp_path)
-    path = kept(folder, "two.*.json")
-    place = path.with_suffix(".lock") if name.startswith("runs") else folder / name
+def test_a_folder_in_the_place_of_what_is_written(done: Path, expected: list[RunResult], name: str) -> None:
+    path = kept(done, "two.*.json")
+    place = path.with_suffix(".lock") if name.startswith("runs") else done / name
     path.unlink()
     (place / "mine").mkdir(parents=True)
-    assert study(folder)[0] == expected
+    assert study(done)[0] == expected
     assert place.with_name(f"{place.name}.damaged").is_dir()
-    assert f"{place.name}.damaged`" in (folder / "report.md").read_text(encoding="utf-8")
-    assert all((folder / each).is_file() for each in report.OUTPUTS)
+    assert f"{place.name}.damaged`" in (done / "report.md").read_text(encoding="utf-8")
+    assert all((done / each).is_file() for each in report.OUTPUTS)
 
 
-def test_nothing_set_aside_is_lost(finished: Path, tmp_path: Path) -> None:
-    folder = copied(finished, tmp_path)
+def test_nothing_set_aside_is_lost(done: Path) -> None:
     for number in range(3):
-        kept(folder, "two.*.json").write_text(str(number))
-        study(folder, rows="two")
-    aside = (folder / "runs").glob("two.*.json.damaged*")
+        kept(done, "two.*.json").write_text(str(number))
+        study(done, rows="two")
+    aside = (done / "runs").glob("two.*.json.damaged*")
     assert sorted(path.read_text() for path in aside) == ["0", "1", "2"]
 
 
@@ -315,14 +307,19 @@ def _first_epoch(**changes: Any) -> Callable[[Any], Any]:
     ],
 )
 def test_a_result_that_no_run_can_have(
-    finished: Path, expected: list[RunResult], tmp_path: Path, change: Any, reason: str
+    done: Path, expected: list[RunResult], change: Any, reason: str
 ) -> None:
-    folder = copied(finished, tmp_path)
-    path = kept(folder, "two.*.json")
+    path = kept(done, "two.*.json")
     path.write_bytes(resealed(applied(path.read_bytes(), change)))
-    results, printed = study(folder)
+    results, printed = study(done)
     assert results == expected
     assert re.search(rf"two\..*json is damaged, set aside and not used: {reason}", printed)
+
+
+def newest_and_previous(folder: Path) -> tuple[Path, Path]:
+    """The two checkpoints of the run that was stopped."""
+    previous = kept(folder, "two.*.previous.checkpoint")
+    return previous.with_name(previous.name.replace(".previous", "")), previous
 
 
 def _tensor(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -362,43 +359,39 @@ def _no_optimizer(tensors: dict[str, Any], state: Any) -> Any:
     ],
 )  # fmt: skip
 def test_a_checkpoint_that_the_run_cannot_have_written(
-    stopped: Path, expected: list[RunResult], tmp_path: Path, change: Any, reason: str
+    half: Path, expected: list[RunResult], change: Any, reason: str
 ) -> None:
     """Sealed like any other: refused, and the one before it used."""
-    folder = copied(stopped, tmp_path)
-    previous = kept(folder, "two.*.previous.checkpoint")
-    path = previous.with_name(previous.name.replace(".previous", ""))
+    path, _ = newest_and_previous(half)
     tensors, metadata = read_tensors(path)
     tensors, state = change(tensors, json.loads(metadata.pop("state")))
     del metadata["seal"]
     path.write_bytes(sealed_tensors(tensors, {**metadata, "state": json.dumps(state)}))
-    results, printed = study(folder)
+    results, printed = study(half)
     assert results == expected
     assert re.search(rf"checkpoint is damaged, set aside and not used: .*{reason}", printed, re.MULTILINE)
     assert "two: goes on after step 4 of 6" in printed
 
 
-def test_random_documents_that_were_sealed_again(finished: Path, tmp_path: Path) -> None:
+def test_random_documents_that_were_sealed_again(done: Path) -> None:
     """A result, or nothing: never a raw error, and never numbers that make no sense."""
-    folder, rng = copied(finished, tmp_path), random.Random(0)
-    path = kept(folder, "two.*.json")
+    path, rng = kept(done, "two.*.json"), random.Random(0)
     content = path.read_bytes()
     settings, found = json.loads(content)["settings"], 0
     for _ in range(300):
         path.write_bytes(resealed(applied(content, lambda document: damaged_value(document, rng))))
-        result = RunStore(folder).load("two", settings)
+        result = RunStore(done).load("two", settings)
         found += result is not None
-        for aside in (folder / "runs").glob("two.*.damaged*"):
+        for aside in (done / "runs").glob("two.*.damaged*"):
             aside.rename(aside.with_name(aside.name.partition(".damaged")[0]))
         if result is not None:
             assert read(RunResult, json.loads(json.dumps(asdict(result)))) == result
     assert 0 < found < 250
 
 
-def test_random_checkpoints_that_were_sealed_again(stopped: Path, tmp_path: Path) -> None:
-    folder, rng, said = copied(stopped, tmp_path), random.Random(1), list[str]()
-    previous = kept(folder, "two.*.previous.checkpoint")
-    path = previous.with_name(previous.name.replace(".previous", ""))
+def test_random_checkpoints_that_were_sealed_again(half: Path) -> None:
+    rng, said = random.Random(1), list[str]()
+    path, previous = newest_and_previous(half)
     previous.unlink()
     content = path.read_bytes()
     fingerprint = read_tensors(path)[1]["fingerprint"]
@@ -424,8 +417,8 @@ def test_a_seal_notices_every_byte(content: bytes, place: int, change: int) -> N
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_damaged_weights_are_told(finished: Path, tmp_path: Path, way: str) -> None:
-    path = kept(copied(finished, tmp_path), "two.*.safetensors")
+def test_damaged_weights_are_told(done: Path, way: str) -> None:
+    path = kept(done, "two.*.safetensors")
     _damage(path, way, random.Random(way))
     with pytest.raises(
         TensornetError, match=r"two\..*\.safetensors is not a trained classifier: .*\nfix: give one"
@@ -461,18 +454,15 @@ def _earlier(tensors: Any, metadata: Any) -> bytes:
         (lambda tensors, metadata: b"\x02\0\0\0\0\0\0\0{}", ""),
     ],
 )  # fmt: skip
-def test_weights_and_a_graph_that_do_not_fit_are_told(
-    finished: Path, tmp_path: Path, change: Any, reason: str
-) -> None:
+def test_weights_and_a_graph_that_do_not_fit_are_told(done: Path, change: Any, reason: str) -> None:
     """And the study trains them anew."""
-    folder = copied(finished, tmp_path)
-    path = kept(folder, "two.*.safetensors")
+    path = kept(done, "two.*.safetensors")
     tensors, metadata = read_tensors(path)
     del metadata["seal"]
     path.write_bytes(change(tensors, metadata))
     with pytest.raises(TensornetError, match=rf"is not a trained classifier: {reason}"):
         load_trained(path)
-    study(folder)
+    study(done)
     assert load_trained(path)[0].inputs
 
 

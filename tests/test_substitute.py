@@ -398,15 +398,6 @@ def test_a_tied_weight_is_replaced_once(text: str) -> None:
     check(graph, substituted, tokens[0], tokens[1])
 
 
-@pytest.mark.parametrize(
-    ("weights", "settings"),
-    [({"*.W*": "low_rank"}, {"rank": 2}), ({"*.attention.W*": "tt", "*.mlp.*W*": "btt"}, {"rank": 1})],
-)
-def test_swin(weights: dict[str, str], settings: dict[str, Any]) -> None:
-    graph = tn.models.swin(image=16, patch=2, window=4, dim=8, depths=(2,), heads=(2,), classes=5)
-    check(graph, tn.substitute(graph, weights, **settings), images(16))
-
-
 def test_the_plan_goes_through_the_factors() -> None:
     graph = tn.layer("y[n,o] = x[n,i] * W[o,i]", inputs="x", i=1024, o=1024)
     plan = tn.plan(tn.substitute(graph, {"W": "low_rank"}, rank=16), n=64)
