@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tensornet.errors import no_positions, outside
+from tensornet.errors import ShapeError, no_positions, outside
 from tensornet.ops.pointwise import SELU_ALPHA, SELU_SCALE
 
 from .associative_scan import recurrence
@@ -17,16 +17,37 @@ from .grouped_gemm import grouped_matmul, grouped_outer
 from .integer_division import floor_divide, remainder
 from .scan import along as repeated
 from .slicing import in_pieces as put_together
-from .top_k import largest
 from .windows import Pools, elements
 
-__all__ = ["Functions", "namespace_of"]
+__all__ = ["Functions", "largest", "namespace_of"]
 
 
 def namespace_of(functions: Functions) -> dict[str, Any]:
     """The functions of a library, and the library itself, by the names that templates use."""
     own = {name: getattr(functions, name) for name in dir(functions) if not name.startswith("_")}
     return {**own, "math": math}
+
+
+def largest(xp: Any, x: Any, axis: int, size: int) -> Any:
+    """The positions of the largest elements along an axis, the largest first; equal elements keep their order.
+
+    Args:
+        xp: the library.
+        x: the elements.
+        axis: the dimension, counted from the first.
+        size: the number of elements.
+    """
+    count = x.shape[axis]
+    if size > count:
+        raise ShapeError(
+            f"the axis has {count} elements, fewer than the {size} largest to take",
+            fix=f"take at most {count}",
+        )
+    rising = xp.argsort(
+        xp.flip(x, axis=axis), axis=axis, stable=True
+    )  # reversed: of equal elements, the last in `x` come first
+    last = rising[(slice(None),) * axis + (slice(count - size, count), ...)]
+    return count - 1 - xp.flip(last, axis=axis)
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:

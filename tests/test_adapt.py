@@ -73,6 +73,15 @@ def net() -> tuple[Net, torch.Tensor]:
     return Net().double(), torch.randn(5, 12, dtype=torch.float64)
 
 
+def stepped(module: Any, x: torch.Tensor, steps: int, rate: float = 0.1) -> None:
+    """Trains what asks for it."""
+    optimizer = torch.optim.SGD([each for each in module.parameters() if each.requires_grad], lr=rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (module(x) - 1).pow(2).mean().backward()
+        optimizer.step()
+
+
 def moved(module: Any) -> Any:
     """The module with adapters that do something."""
     torch.manual_seed(1)
@@ -90,11 +99,7 @@ def test_a_module_with_adapters_trains_these_alone_and_merges(method: str) -> No
     assert {name for name, each in small.named_parameters() if each.requires_grad} == {
         name for name, _ in small.named_parameters() if ".adapter." in name
     }
-    optimizer = torch.optim.SGD([each for each in small.parameters() if each.requires_grad], lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        (small(x) - 1).pow(2).mean().backward()
-        optimizer.step()
+    stepped(small, x, 3)
     assert torch.equal(small.state_dict()["one.weight"], network.one.weight)
     assert not torch.allclose(small(x), network(x))
     merged: Any = tn.merge(small)
@@ -117,6 +122,16 @@ def test_layers_with_adapters_are_copied_and_compiled() -> None:
     torch.testing.assert_close(y, expected)
     assert isinstance(small.two, nn.Linear)
     assert tn.adapt(network, "one.weight", rank=13).one.adapter.U.shape == (16, 13)  # beyond full rank
+    network.register_parameter("count", nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False))
+    small = moved(tn.adapt(network, "*", rank=2))
+    torch.testing.assert_close(tn.merge(small)(x), small(x))
+
+
+def configured(folder: Path, **changes: Any) -> Path:
+    """The folder of a file of peft, whose configuration says something else."""
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
 
 
 def test_files_of_peft_go_in_and_out(tmp_path: Path) -> None:
@@ -140,6 +155,9 @@ def test_files_of_peft_go_in_and_out(tmp_path: Path) -> None:
         expected.get_submodule(name).weight.data += scale * b @ a  # type: ignore[operator]
     torch.testing.assert_close(small(x), expected(x))
     again = tn.load_peft(network, tn.save_peft(small, tmp_path / "again"))
+    torch.testing.assert_close(again(x), expected(x))
+    patterns = {"lora_alpha": 2, "alpha_pattern": {"t.o": 6, "one": 6}}  # the same factors of scale
+    again = tn.load_peft(network, configured(folder, **patterns))
     torch.testing.assert_close(again(x), expected(x))
 
 
@@ -228,11 +246,7 @@ def test_layers_of_a_module_share_factors(method: str, tmp_path: Path) -> None:
     assert sum(each.numel() for each in trained.values()) == 12 * (u + v) + core + 3 * inner + alone
     assert small.layers[0].adapter.U is small.layers[2].adapter.U
     assert small.layers[0].adapter.U is not small.last.adapter.U
-    optimizer = torch.optim.SGD(trained.values(), lr=0.1)
-    for _ in range(4):
-        optimizer.zero_grad()
-        (small(x) - 1).pow(2).mean().backward()
-        optimizer.step()
+    stepped(small, x, 4)
     y = small(x)
     assert torch.equal(small.state_dict()["layers.1.weight"], network.layers[1].weight)
     copied: Any = copy.deepcopy(small)
@@ -325,33 +339,6 @@ def test_a_weight_that_others_have_too_stays_theirs_when_an_adapter_is_merged() 
     assert torch.equal(merged[0].weight, network[0].weight)
 
 
-def test_adapters_of_networks_that_hold_other_things_than_floats() -> None:
-    network, x = net()
-    network.register_parameter("count", nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False))
-    small = moved(tn.adapt(network, "*", rank=2))
-    torch.testing.assert_close(tn.merge(small)(x), small(x))
-
-
-def configured(folder: Path, **changes: Any) -> Path:
-    """The folder of a file of peft, whose configuration says something else."""
-    path = folder / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    return folder
-
-
-def test_peft_tells_alphas_by_patterns(tmp_path: Any) -> None:
-    network, x = net()
-    small = moved(tn.adapt(network, "*", rank=2, seed=0))
-    folder = tn.save_peft(small, tmp_path / "lora")
-    configured(folder, lora_alpha=2, alpha_pattern={"t.o": 6, "one": 4})
-    found = tn.load_peft(network, folder)
-    expected: Any = copy.deepcopy(network)
-    for name, scale in {"one": 2.0, "two": 3.0}.items():
-        adapter = small.get_submodule(name).adapter
-        expected.get_submodule(name).weight.data += scale * (adapter.U @ adapter.V).detach()
-    torch.testing.assert_close(found(x), expected(x))
-
-
 class Classifies(nn.Module):
     """A body that is adapted, and a classifier that is trained whole: its norm has buffers."""
 
@@ -365,23 +352,14 @@ class Classifies(nn.Module):
         return found
 
 
-def trained(network: nn.Module) -> tuple[nn.Module, torch.Tensor]:
-    """The network after steps of its adapters and of its classifier."""
-    small = tn.adapt(network, "body.weight", rank=2, seed=0)
-    small.classifier.requires_grad_(True)
-    optimizer = torch.optim.SGD([each for each in small.parameters() if each.requires_grad], lr=0.5)
-    x = torch.randn(6, 12)
-    for _ in range(2):
-        small(x).square().sum().backward()
-        optimizer.step()
-    return small.eval(), x
-
-
 def test_what_is_trained_besides_adapters_is_kept(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network = Classifies().eval()
     network.classifier.train()
-    small, x = trained(network)
+    small, x = tn.adapt(network, "body.weight", rank=2, seed=0), torch.randn(6, 12)
+    small.classifier.requires_grad_(True)
+    stepped(small, x, 5, 2.0)
+    small.eval()
     network.eval()
     assert float((small(x) - network(x)).detach().abs().max()) > 0.1
     folder = tn.save_peft(small, tmp_path / "lora")

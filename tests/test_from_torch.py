@@ -77,16 +77,14 @@ def test_activations(module: nn.Module) -> None:
         (nn.MaxPool1d(3, 2, padding=1), (2, 4, 9)),
         (nn.MaxPool2d(2), (2, 4, 7, 8)),
         (nn.AvgPool2d((3, 2), padding=(1, 0)), (2, 4, 7, 8)),
+        (nn.Embedding(7, 4, padding_idx=0), (2, 3)),
     ],
     ids=lambda each: str(each),
 )
 def test_layers(module: nn.Module, shape: tuple[int, ...]) -> None:
-    graph = agree(module, numbers(*shape))
+    x = torch.randint(0, 7, shape) if isinstance(module, nn.Embedding) else numbers(*shape)
+    graph = agree(module, x)
     assert tn.parameter_count(graph) == sum(each.numel() for each in module.parameters())
-
-
-def test_an_embedding() -> None:
-    agree(nn.Embedding(7, 4, padding_idx=0), torch.randint(0, 7, (2, 3)))
 
 
 def test_layers_one_after_another() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import subprocess
@@ -33,6 +34,10 @@ DENSE = tn.layer("y[b,p] = gelu(x[b,i] * W[p,i] + u[p])", inputs="x", i=4, p=3)
 ATTENTION = models.attention(8, 2, mask="causal")
 
 
+exact = functools.partial(np.testing.assert_allclose, rtol=1e-12)
+close = functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
+
+
 def on_jax(**arrays: Any) -> dict[str, Any]:
     return tn.to_backend(arrays, "jax")
 
@@ -62,7 +67,7 @@ def test_a_traced_model_is_the_same_function(name: str) -> None:
     """All that the models look at, positions and masks too, they look at before they run."""
     graph, parameters, given, f = model(name)
     expected = first(tn.compile(graph)(parameters, *given))
-    np.testing.assert_allclose(jax.jit(f)(on_jax(**parameters)), expected, rtol=1e-9, atol=1e-11)
+    close(jax.jit(f)(on_jax(**parameters)), expected)
 
 
 @pytest.mark.parametrize("name", sampled(MODELS, ["vit"]))
@@ -97,7 +102,7 @@ def test_gradients_of_functions_are_those_of_torch() -> None:
     f = tn.compile(graph, backend="jax")
     found = jax.grad(lambda *arrays: sum(jnp.sum(each**2) for each in f({}, *arrays)), (0, 1))(x, w)
     for one, tensor in zip(found, tensors, strict=True):
-        np.testing.assert_allclose(one, tensor.grad, rtol=1e-9, atol=1e-11)
+        close(one, tensor.grad)
 
 
 def test_planned_gradients_are_those_of_jax() -> None:
@@ -139,7 +144,7 @@ def test_second_derivatives_and_forward_mode() -> None:
         return jnp.sum(f(moved, x) ** 2)
 
     _, forward = jax.jvp(loss, (jnp.asarray(x),), (towards,))
-    np.testing.assert_allclose(forward, jnp.sum(jax.grad(loss)(x) * towards), rtol=1e-12)
+    exact(forward, jnp.sum(jax.grad(loss)(x) * towards))
     curved = jax.jvp(jax.grad(loss), (jnp.asarray(x),), (towards,))[1]
     module = tn.module(DENSE, params=parameters)
 
@@ -158,7 +163,7 @@ def test_a_batch_is_mapped(jitted: bool) -> None:
     expected = np.stack([tn.compile(ATTENTION)({n: a[k] for n, a in many.items()}, x[k]) for k in range(3)])
     f = jax.vmap(tn.compile(ATTENTION, backend="jax"))
     found = (jax.jit(f) if jitted else f)(on_jax(**many), jnp.asarray(x))
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+    close(found, expected)
     shared = jax.vmap(tn.compile(ATTENTION, backend="jax"), in_axes=(None, 0))
     np.testing.assert_allclose(
         shared(on_jax(**parameters), jnp.asarray(x))[0], tn.compile(ATTENTION)(parameters, x[0]), rtol=1e-9
@@ -172,9 +177,7 @@ def test_rows_at_told_positions_are_mapped_and_differentiated() -> None:
     f = tn.compile(graph, backend="jax")
     found = jax.jit(jax.vmap(lambda t, x: f({}, t, x)))(t, x)
     assert "scatter_add" in f.plan.code
-    np.testing.assert_allclose(
-        found, [tn.compile(graph)({}, *each) for each in zip(t, x, strict=True)], rtol=1e-12
-    )
+    exact(found, [tn.compile(graph)({}, *each) for each in zip(t, x, strict=True)])
     gradient = jax.grad(lambda x: jnp.sum(f({}, jnp.asarray(t[0]), x)))(jnp.asarray(x[0]))
     np.testing.assert_array_equal(gradient, np.repeat((t[0] >= 0)[:, None], 3, 1))
 
@@ -285,9 +288,9 @@ def test_no_tracer_is_kept() -> None:
         f = tn.compile(graph, backend="jax")
         arrays = [jnp.asarray(each) for each in inputs]
         with jax.checking_leaks():
-            np.testing.assert_allclose(jax.jit(f)({}, *arrays), expected, rtol=1e-12)
-        np.testing.assert_allclose(f({}, *arrays), expected, rtol=1e-12)
-        np.testing.assert_allclose(jax.jit(lambda *a, f=f: f({}, *a) + 0)(*arrays), expected, rtol=1e-12)
+            exact(jax.jit(f)({}, *arrays), expected)
+        exact(f({}, *arrays), expected)
+        exact(jax.jit(lambda *a, f=f: f({}, *a) + 0)(*arrays), expected)
         jax.grad(lambda *a, f=f: jnp.sum(f({}, *a)))(*arrays)
         np.testing.assert_allclose(
             jax.vmap(lambda *a, f=f: f({}, *a))(*[a[None] for a in arrays])[0], expected
@@ -339,12 +342,10 @@ def test_a_device_is_measured_outside_of_a_trace(monkeypatch: pytest.MonkeyPatch
 def test_an_einsum_is_traced() -> None:
     a, b = (np.random.default_rng(n).standard_normal((3, 4)) for n in range(2))
     expected = np.einsum("bi,ci->bc", a, b)
-    np.testing.assert_allclose(tn.einsum("bi,ci->bc", jnp.asarray(a), jnp.asarray(b)), expected, rtol=1e-12)
+    exact(tn.einsum("bi,ci->bc", jnp.asarray(a), jnp.asarray(b)), expected)
     found = jax.jit(lambda a, b: tn.einsum("b i, c i -> b c", a, b))(a, b)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-    np.testing.assert_allclose(
-        jax.grad(lambda a: tn.einsum("bi,bi->", a, a))(jnp.asarray(a)), 2 * a, rtol=1e-12
-    )
+    exact(found, expected)
+    exact(jax.grad(lambda a: tn.einsum("bi,bi->", a, a))(jnp.asarray(a)), 2 * a)
 
 
 @pytest.mark.parametrize(
@@ -365,12 +366,12 @@ def test_a_wrong_position_reads_no_neighbour(text: str, inputs: str, shape: tupl
     expected = by_numpy(f.graph, {"x": x, "t": good})["y"]
     for kind in ("int8", "int64") if "c" in text else ("int32", "uint8"):
         t = good.astype(kind)
-        np.testing.assert_allclose(jax.jit(f)({}, x, t), expected, rtol=1e-12)
+        exact(jax.jit(f)({}, x, t), expected)
         for wrong in (7, 100, -1, -7)[: 2 if kind == "uint8" else 4]:
             t[1] = np.asarray(wrong).astype(kind)
             found = jax.jit(f)({}, x, t)
             assert np.isnan(found[1]).all()
-            np.testing.assert_allclose(found[::2], expected[::2], rtol=1e-12)
+            exact(found[::2], expected[::2])
             with pytest.raises(tn.ShapeError, match=f"'t' holds the position {wrong}, where there are 7"):
                 f({}, jnp.asarray(x), jnp.asarray(t))
     with pytest.raises(tn.DtypeError, match="'t' indexes, and holds float64"):

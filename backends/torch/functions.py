@@ -15,10 +15,10 @@ from torch.nn import functional
 from tensornet.errors import no_positions, outside
 
 from .. import integer_division
+from ..array_functions import largest
 from ..associative_scan import recurrence
 from ..scatter import rows_told
 from ..slicing import in_pieces as assembled
-from ..top_k import largest
 from ..windows import reach
 
 __all__ = [

@@ -81,21 +81,9 @@ class _Tile:
 
     def of(self, array: Tensor, rows: str, columns: str = "") -> Tensor:
         """The tile's part of a tensor [batch, heads, rows, columns]. Dimensions of size 1 stay whole."""
-        places = (self.batch, self.heads, self._place(rows), self._place(columns))
-        return array[
-            tuple(slice(None) if size == 1 else at for size, at in zip(array.shape, places, strict=True))
-        ]
-
-    def matrices(self, array: Tensor, rows: str) -> Tensor:
-        """The tile's part of queries, keys or values, with batch and heads merged into one dimension."""
-        return self.of(array, rows).flatten(0, 1)
-
-    def apart(self, matrices: Tensor) -> Tensor:
-        """The inverse of `matrices`: the first dimension split into batch and heads."""
-        return matrices.view(-1, self.heads.stop - self.heads.start, *matrices.shape[1:])
-
-    def _place(self, axis: str) -> slice:
-        return {"queries": self.queries, "keys": self.keys}.get(axis, slice(None))
+        whole = slice(None)
+        places = (self.batch, self.heads, getattr(self, rows), getattr(self, columns) if columns else whole)
+        return array[tuple(whole if size == 1 else at for size, at in zip(array.shape, places, strict=True))]
 
 
 @dataclass(frozen=True)
@@ -130,8 +118,8 @@ class _Signed:
         masks = self._masks(q, k, more)
         for tile in self._tiles(q, k):
             made, total = self._tile_forward(tile, q, k, v, masks)
-            tile.of(result, "queries").copy_(tile.apart(made))
-            tile.of(totals, "queries").copy_(tile.apart(total))
+            tile.of(result, "queries").copy_(made)
+            tile.of(totals, "queries").copy_(total)
             del made, total  # before the next ones are computed
         return result, totals, result
 
@@ -139,11 +127,11 @@ class _Signed:
         self, tile: _Tile, q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """A tile's part of the result and of the logarithms. Its temporary tensors are freed on return."""
-        scores, shown = self._scores(tile, LOG2E * self.scale * tile.matrices(q, "queries"), k, masks)
+        scores, shown = self._scores(tile, LOG2E * self.scale * tile.of(q, "queries"), k, masks)
         most = shown.amax(-1, keepdim=True)
         total = shown.sub_(most).exp2_().sum(-1, keepdim=True)
         weights = shown.mul_(scores.sign_()).to(v.dtype)
-        made = torch.bmm(weights, tile.matrices(v, "keys")).div_(total)
+        made = (weights @ tile.of(v, "keys")).div_(total)
         return made, total.log2_().add_(most)
 
     def backward(
@@ -191,16 +179,16 @@ class _Signed:
         """
         (q, k, v), (of_q, of_k, of_v, *of_bias) = operands, found
         gradient, totals, result = saved
-        coming, total = tile.matrices(gradient, "queries"), tile.matrices(totals, "queries")
-        queries = LOG2E * self.scale * tile.matrices(q, "queries")
+        coming, total = tile.of(gradient, "queries"), tile.of(totals, "queries")
+        queries = LOG2E * self.scale * tile.of(q, "queries")
         scores, weights = self._scores(tile, queries, k, masks)
         weights.sub_(total).exp2_().mul_(scores.sign_())
         if of_v is not None:
             _collect(tile, of_v, weights.to(v.dtype), coming)
         if all(each is None for each in (of_q, of_k, *of_bias)):
             return
-        means = (coming * tile.matrices(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
-        reached = torch.bmm(coming, tile.matrices(v, "keys").mT).to(scores.dtype)
+        means = (coming * tile.of(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
+        reached = (coming @ tile.of(v, "keys").mT).to(scores.dtype)
         reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
         if self.sees:  # if a query sees nothing, its weights do not depend on the scores
             reached.mul_(total > 0.5 * _low(total.dtype))
@@ -218,11 +206,10 @@ class _Signed:
         for each in of_bias:
             if each is not None:
                 part = tile.of(each, "queries", "keys")
-                part += tile.apart(reached).sum_to_size(part.shape)
+                part += reached.sum_to_size(part.shape)
         turned = reached.to(queries.dtype)
         if of_q is not None:
-            made = torch.bmm(turned, tile.matrices(k, "keys")).mul_(self.scale)
-            tile.of(of_q, "queries").copy_(tile.apart(made))
+            tile.of(of_q, "queries").copy_((turned @ tile.of(k, "keys")).mul_(self.scale))
         if of_k is not None:
             _collect(tile, of_k, turned, queries)
 
@@ -230,9 +217,9 @@ class _Signed:
         self, tile: _Tile, queries: Tensor, k: Tensor, more: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The scores of a tile times log₂ e, and |s| with hidden scores capped. The queries are already scaled."""
-        scores = torch.bmm(queries, tile.matrices(k, "keys").mT).to(_working(k.dtype))
+        scores = (queries @ tile.of(k, "keys").mT).to(_working(k.dtype))
         if self.biased:
-            tile.apart(scores).add_(tile.of(more[0], "queries", "keys"), alpha=LOG2E)
+            scores.add_(tile.of(more[0], "queries", "keys"), alpha=LOG2E)
         shown = scores.abs()
         if self.causal:  # all queries of the tile see the keys before the first of them
             late = shown[..., tile.queries.start :]
@@ -240,7 +227,7 @@ class _Signed:
         if self.sees:
             caps = tile.of(more[-1], "queries", "keys")
             caps = _cap(caps, shown.dtype) if caps.dtype == torch.bool else caps
-            torch.minimum(tile.apart(shown), caps, out=tile.apart(shown))
+            torch.minimum(shown, caps, out=shown)
         return scores, shown
 
     def _masks(self, q: Tensor, k: Tensor, more: Sequence[Tensor]) -> list[Tensor]:
@@ -268,7 +255,7 @@ def _collect(tile: _Tile, whole: Tensor, scores: Tensor, rows: Tensor) -> None:
     """Adds scoresᵀ · rows to the part of a gradient for the keys of a tile. The tile with the first queries writes it
     instead."""
     part = tile.of(whole, "keys")
-    made = tile.apart(torch.bmm(scores.mT, rows))
+    made = scores.mT @ rows
     if tile.queries.start == 0:
         part.copy_(made)
     else:
