@@ -117,16 +117,12 @@ def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch
 
 
 def _kept(ctx: Any, inputs: Any, output: Any) -> None:
-    x, weight, bias = inputs
-    ctx.save_for_backward(x, weight)
-    ctx.has_bias = bias is not None
+    ctx.save_for_backward(*inputs[:2])
 
 
 def _back(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     x, weight = ctx.saved_tensors
-    rows = gradient.reshape(-1, gradient.shape[-1])
-    of_weight = rows.t() @ x.reshape(-1, x.shape[-1])
-    return gradient @ weight, of_weight, rows.sum(0) if ctx.has_bias else None
+    return _gradients(x, weight, gradient, ctx.needs_input_grad)
 
 
 operation.register_autograd(_back, setup_context=_kept)

@@ -81,20 +81,13 @@ def _differentiated(library: Callable[..., Any], plain: Callable[..., Any], coun
 # ---------------------------------------------------------------------------- by the library
 
 
-def _weights(w: Any, u: Any, biases: tuple[Any, ...]) -> list[Any]:
-    """The weights of a layer as the library takes them, with two biases or none."""
-    if not biases:
-        return [w, u]
-    b, *inner = biases
-    return [w, u, b, inner[0] if inner else torch.zeros_like(b)]
-
-
 def _by_library(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:
-    """A layer by torch's kernel, which is cuDNN's on CUDA."""
+    """A layer by torch's kernel, which is cuDNN's on CUDA. It takes two biases or none."""
     states, biases = more[: STATES[kind]], more[STATES[kind] :]
+    biases = (*biases, torch.zeros_like(biases[0])) if len(biases) == 1 else biases
     h, *c = (each[None].contiguous() for each in states)
     kernel, start, training = getattr(torch, kind), (h, *c) if c else h, torch.is_grad_enabled()
-    return kernel(x, start, _weights(w, u, biases), bool(biases), 1, 0.0, training, False, False)[0]
+    return kernel(x, start, [w, u, *biases], bool(biases), 1, 0.0, training, False, False)[0]
 
 
 STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}

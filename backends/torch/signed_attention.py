@@ -192,17 +192,6 @@ class _Signed:
         reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
         if self.sees:  # if a query sees nothing, its weights do not depend on the scores
             reached.mul_(total > 0.5 * _low(total.dtype))
-        self._hand_on(tile, reached, (queries, k), (of_q, of_k, *of_bias))
-
-    def _hand_on(
-        self,
-        tile: _Tile,
-        reached: Tensor,
-        operands: tuple[Tensor, Tensor],
-        found: Sequence[Tensor | None],
-    ) -> None:
-        """Adds the terms from the gradient of the scores to the wanted gradients of q, k and the bias."""
-        (queries, k), (of_q, of_k, *of_bias) = operands, found
         for each in of_bias:
             if each is not None:
                 part = tile.of(each, "queries", "keys")

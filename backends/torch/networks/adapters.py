@@ -305,9 +305,9 @@ def _read(
         found, kind = layers[path]
         form = _Form(row["method"], row["rank"], row["scale"], row["modes"])
         made = form.of(kind, tuple(found.weight.shape))
+        bound = made.run.bound
         shapes = {
-            leaf.name: tuple(evaluate(size, made.run.bound) for size in leaf.shape)
-            for leaf in made.run.parameters
+            each.name: tuple(evaluate(size, bound) for size in each.shape) for each in made.run.parameters
         }
         if shapes != {factor: tuple(tensors[key].shape) for factor, key in keys.items()}:
             fix = "give the network that was adapted"

@@ -22,7 +22,6 @@ from tensornet.fitting.approximating import approximate
 from tensornet.fitting.metrics import DAMPING, Metric
 from tensornet.fitting.weights import Misfit
 from tensornet.protocol import load_backend
-from tensornet.sizes import evaluate
 from tensornet.weights.equations import Modes, formed
 from tensornet.weights.ranks import Rank
 
@@ -151,8 +150,8 @@ def compressed(
     holdings = _holdings(network, include, exclude)
     if calibrate is not None:
         _calibrate(network, holdings, calibrate)
-    _check_rows(budget, calibrate)
-    _check_told(holdings, budget, flat(method), modes)
+    if budget.kind in ("flops", "seconds"):
+        _check_costs(holdings, budget.kind, flat(method), modes, calibrate)
     candidates = [each.candidate() for each in holdings]
     count = sum(each.numel() for each in network.parameters())
     cost = cost_of(budget, load_backend("torch"), device, modes)
@@ -162,13 +161,6 @@ def compressed(
     if allocation.weights:
         saves_itself(network, functools.partial(_write, allocation), INSTEAD)
     return Compressed(network, None, allocation, misfits)
-
-
-def _check_rows(budget: Budget, calibrate: Any) -> None:
-    """Raises an error if the budget depends on the sizes of calls and there are no batches to measure them."""
-    if calibrate is None and budget.kind in ("flops", "seconds"):
-        fix = f"give calibrate=, batches of inputs, or a budget of parameters instead of {budget.kind}"
-        raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
 
 
 def _check_values(network: Module) -> None:
@@ -198,24 +190,24 @@ def _replace(
     return misfits
 
 
-def _check_told(
-    holdings: Sequence[_Holding], budget: Budget, methods: Sequence[str], modes: Modes | None
+def _check_costs(
+    holdings: Sequence[_Holding], budget: str, methods: Sequence[str], modes: Modes | None, calibrate: Any
 ) -> None:
     """Checks that a budget of FLOPs or seconds can be met by multiplying by the factors.
 
     Raises:
+        ShapeError: there are no batches that show the sizes of calls.
         EquationError: several factors hold parts of a convolution's output channels. Then the whole kernel is computed.
     """
-    if budget.kind not in ("flops", "seconds"):
-        return
+    if calibrate is None:
+        fix = f"give calibrate=, batches of inputs, or a budget of parameters instead of {budget}"
+        raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
     for each in holdings:
         for method in methods:
             if each.kind == CONVOLUTION and splits_output(each.shape, method, modes):
                 what = f"'{each.path}' as '{method}' has its output channels in several factors"
                 fix = f"give a budget of parameters, or exclude='{each.path}'"
-                raise EquationError(
-                    f"{what}: the whole kernel is computed, and saves no {budget.kind}", fix=fix
-                )
+                raise EquationError(f"{what}: the whole kernel is computed, and saves no {budget}", fix=fix)
 
 
 def restored(module: Module, allocation: Allocation, path: str) -> Module:
@@ -234,19 +226,10 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
             fix = "give a module of the structure that was compressed"
             raise EquationError(f"'{name}' has shape {holdings[name].shape}, not {shapes_of[name]}", fix=fix)
     for name, (method, rank) in weights.items():
-        holding = holdings[name]
-        program = formed(holding.dims, method, rank, allocation.modes).program
-        shapes = {
-            leaf.name: [int(evaluate(size, program.bound)) for size in leaf.shape]
-            for leaf in program.parameters
-        }
-        _put(
-            holding,
-            method,
-            rank,
-            allocation.modes,
-            {name: torch.zeros(shape) for name, shape in shapes.items()},
-        )
+        form = formed(holdings[name].dims, method, rank, allocation.modes)
+        factors = zip(form.product.factors, form.shapes, strict=True)
+        zeros = {factor.name: torch.zeros(shape) for factor, shape in factors}
+        _put(holdings[name], method, rank, allocation.modes, zeros)
     try:
         load_model(network, path)
     except RuntimeError as error:
