@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -69,22 +71,6 @@ def test_constants_take_the_type_of_each_call() -> None:
     assert f({}, x.astype(np.float32)).dtype == np.float32
 
 
-def test_unknown_element_types_and_seeds_are_refused() -> None:
-    graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=3)
-    for call in (tn.init, tn.plan, tn.module):
-        with pytest.raises(
-            tn.BackendError, match="there is no element type 'float7'\nfix: choose one of float16"
-        ):
-            call(graph, dtype="float7")
-    assert tn.init(graph, backend="torch", dtype=torch.float64)["W"].dtype == torch.float64
-    with pytest.raises(tn.ShapeError, match="the seed is -1"):
-        tn.init(graph, seed=-1)
-    with pytest.raises(
-        tn.ShapeError, match=r"the size of j does not follow from the shapes(?s:.*)bind it first"
-    ):
-        tn.plan(tn.layer("y[i] = mean[j](index(i) * index(j))", inputs="x[i]"))
-
-
 def test_complex_is_not_conjugated() -> None:
     generator = np.random.default_rng(0)
     a, b = (generator.standard_normal((3, 4)) + 1j * generator.standard_normal((3, 4)) for _ in range(2))
@@ -108,30 +94,18 @@ def test_registered_functions() -> None:
 
 
 def test_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(tn.BackendError, match="there is no backend 'mxnet'"):
-        tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="mxnet")
-    monkeypatch.setitem(__import__("sys").modules, "array_api_compat.cupy", None)
-    with pytest.raises(tn.BackendError, match="pip install cupy-cuda12x"):
-        tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="cupy")
-    monkeypatch.setitem(__import__("sys").modules, "jax", None)
-    with pytest.raises(tn.BackendError, match="pip install 'jax"):
-        tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend="jax")
+    for backend, module, fix in (
+        ("cupy", "array_api_compat.cupy", "pip install cupy-cuda12x"),
+        ("jax", "jax", "pip install 'jax"),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(tn.BackendError, match=fix):
+            tn.compile(tn.layer("y[b] = x[b,i]", inputs="x"), backend=backend)
 
 
 def test_cupy_code_is_planned_without_a_gpu() -> None:
     graph = tn.layer("y[b,p] = gelu(x[b,i] * W[p,i])", inputs="x", i=4, p=3)
     assert "gelu(linear(x, W))" in tn.plan(graph, backend="cupy", b=8).code
-
-
-def test_arrays_of_another_library_are_refused() -> None:
-    graph = tn.layer("y[b,p] = x[b,i] * W[p,i]", inputs="x", i=4, p=3)
-    f = tn.compile(graph, backend="torch")
-    with pytest.raises(
-        tn.BackendError, match="'W' is an array of numpy, and the graph is compiled for torch"
-    ):
-        f(tn.init(graph), torch.ones(2, 4))
-    moved = tn.to_backend(tn.init(graph), "torch")
-    assert f(moved, torch.ones(2, 4)).shape == (2, 3)
 
 
 MADE_OF_OTHERS = [row for row in FUNCTIONS.values() if row.expansion]

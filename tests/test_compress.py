@@ -580,17 +580,6 @@ def test_empty_weights_and_weights_of_hooks_stay_as_they_are() -> None:
     assert set(dict(small[2].named_parameters())) == {"weight_factors.U", "weight_factors.V", "bias"}
 
 
-def test_a_batch_is_what_the_network_takes() -> None:
-    """Loaders give labels too, which no network takes."""
-    batches = [(torch.randn(16, 64), torch.zeros(16))]
-    network = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
-    with pytest.raises(
-        tn.ShapeError, match=r"no call of Sequential: too many (?s:.*)leave labels out, as in"
-    ):
-        tn.compress(network, parameters=0.5, calibrate=batches)
-    assert tn.compress(network, parameters=0.5, calibrate=[x for x, _ in batches]).model is not None
-
-
 def test_calibration_leaves_each_part_in_the_mode_that_it_was_in() -> None:
     network = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Linear(32, 32)).train()
     network[1].eval()

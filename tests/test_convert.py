@@ -70,41 +70,7 @@ def agrees(model: Any, expected: Any, *given: Any, bound: float | None = None, *
     same(run(convert(model, **changes), *given), tensor(expected), bound)
 
 
-# ---------------------------------------------------------------------------- ViT
-
 VIT = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 20}
-
-
-GREY = {"image_size": (24, 40), "patch_size": 8, "num_channels": 1}
-PLAIN = {
-    "image_size": 15,
-    "patch_size": 5,
-    "hidden_act": "gelu_new",
-    "qkv_bias": False,
-    "layer_norm_eps": 1e-6,
-}
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("changes", [{"image_size": 32, "patch_size": 8}, GREY, PLAIN])
-def test_vit(dtype: torch.dtype, changes: dict[str, Any]) -> None:
-    config = transformers.ViTConfig(**VIT, **changes, attn_implementation="sdpa")
-    model = randomized(transformers.ViTModel(config), dtype)
-    side = config.image_size if isinstance(config.image_size, tuple) else (config.image_size,) * 2
-    x = torch.randn(3, config.num_channels, *side, dtype=dtype)
-    agrees(model, model(x), x)
-
-
-@pytest.mark.parametrize("dtype", BOUND)
-def test_vit_classifies(dtype: torch.dtype) -> None:
-    config = transformers.ViTConfig(**VIT, image_size=16, patch_size=4, num_labels=7)
-    model = randomized(transformers.ViTForImageClassification(config), dtype)
-    x = torch.randn(2, 3, 16, 16, dtype=dtype)
-    graph, parameters = models.from_transformers(model)
-    same(run((graph, parameters), x), model(x).logits)
-    numbers = tn.to_backend(parameters, "numpy")
-    on_numpy = tn.compile(graph, backend="numpy")(numbers, x.numpy())
-    same(torch.tensor(on_numpy), model(x).logits)
 
 
 # ---------------------------------------------------------------------------- Perceiver
@@ -250,15 +216,6 @@ def test_xlnet_where_nothing_may_be_seen() -> None:
     agrees(model, expected, x["ids"], x["targets"], 1 - nothing, two_streams=True, mask="permutation")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["LMHeadModel", "ForSequenceClassification"])
-@pytest.mark.parametrize("attention", ["bi", "uni"])
-def test_xlnet_heads(exact_sinusoids: None, dtype: torch.dtype, kind: str, attention: str) -> None:
-    model = xlnet(dtype, kind, attn_type=attention, num_labels=4)
-    ids = torch.randint(0, 29, (2, 9))
-    agrees(model, model(ids), ids)
-
-
 # ---------------------------------------------------------------------------- Transformer
 
 
@@ -373,19 +330,23 @@ def others(value: Any) -> list[Any]:
             return [True, 2, 0.5]
 
 
-def reference(kind: str, fields: dict[str, Any]) -> tuple[Any, list[torch.Tensor], torch.Tensor]:
+def reference(
+    kind: str, fields: dict[str, Any], dtype: torch.dtype = torch.float64
+) -> tuple[Any, list[torch.Tensor], torch.Tensor]:
     """A model of the reference with these fields, inputs, and its outputs."""
     config = ONE_LAYER[kind][0]
     model = getattr(transformers, kind)(getattr(transformers, f"{config}Config")(**fields))
     tables = {name: table.clone() for name, table in model.named_parameters() if not table.requires_grad}
     torch.manual_seed(1)
-    model = randomized(model, torch.float64)
+    model = randomized(model, dtype)
     for name, table in tables.items():
         model.get_parameter(name).copy_(table)
     kept = model.state_dict()
     for name, buffer in model.named_buffers():
         buffer += torch.randn_like(buffer) if name in kept and buffer.is_floating_point() else 0
-    inputs = inputs_of(config, model.config)
+    inputs = [
+        each.to(dtype) if each.is_floating_point() else each for each in inputs_of(config, model.config)
+    ]
     return model, inputs, tensor(model(*inputs))
 
 
@@ -400,6 +361,31 @@ def inputs_of(config: str, fields: Any) -> list[torch.Tensor]:
         return [torch.randn(2, 5, fields.d_model, dtype=torch.float64)]
     words = torch.randint(0, 11, (2, 6))
     return [words, torch.ones_like(words), words[:, :4]] if config == "Marian" else [words]
+
+
+PICTURES = {**VIT, "image_size": 16, "patch_size": 4, "num_labels": 7}
+NARROW = {**VIT, "image_size": (24, 40), "patch_size": 8, "num_channels": 1, "attn_implementation": "sdpa"}
+PLAIN = {**NARROW, "image_size": 15, "patch_size": 5, "hidden_act": "gelu_new", "qkv_bias": False}
+WORDS_OF = {**XLNET, "num_labels": 4}
+AGREE: list[tuple[str, dict[str, Any]]] = [
+    ("ViTModel", {**NARROW, "image_size": 32, "num_channels": 3}),
+    ("ViTModel", NARROW),
+    ("ViTModel", {**PLAIN, "num_channels": 3, "layer_norm_eps": 1e-6}),
+    ("ViTForImageClassification", PICTURES),
+    *((f"XLNet{kind}", {**WORDS_OF, "attn_type": each})
+      for kind in ("LMHeadModel", "ForSequenceClassification") for each in ("bi", "uni")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+@pytest.mark.parametrize(("kind", "fields"), AGREE)
+def test_models_agree(exact_sinusoids: None, dtype: torch.dtype, kind: str, fields: dict[str, Any]) -> None:
+    model, inputs, expected = reference(kind, fields, dtype)
+    graph, parameters = models.from_transformers(model)
+    same(run((graph, parameters), *inputs), expected)
+    numbers = tn.to_backend(parameters, "numpy")
+    on_numpy = tn.compile(graph, backend="numpy")(numbers, *[each.numpy() for each in inputs])
+    same(torch.tensor(on_numpy), expected)
 
 
 FAMILIES = ("ViTForImageClassification", "XLNetForSequenceClassification", "GPT2LMHeadModel")
