@@ -16,7 +16,7 @@ from tensornet.cli import app
 from tensornet.errors import PAGE
 from tensornet.language import reference
 from tensornet.ops.table import FUNCTIONS
-from tensornet.runtime.examples import result_of
+from tensornet.runtime.compiling import result_of
 
 from .test_structure import FILES, ROOT
 

@@ -32,7 +32,7 @@ def functions(
     """
     from ..language import reference
     from ..ops.table import FUNCTIONS, SUM
-    from ..runtime.examples import result_of
+    from ..runtime.compiling import result_of
 
     if page:
         typer.echo(reference.page(result_of), nl=False)
@@ -67,7 +67,7 @@ def _named(name: str, rows: list[Function]) -> Function:
 def _tell_function(row: Function, as_json: bool) -> None:
     """Prints the record of a function, and the result of its example."""
     from ..language import reference
-    from ..runtime.examples import result_of
+    from ..runtime.compiling import result_of
 
     shown = row.shown
     result = "" if row.implementations else result_of(shown)

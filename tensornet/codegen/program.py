@@ -103,65 +103,58 @@ def plan(
     if not isinstance(trace, bool) and not callable(trace):
         sizes, trace = {**sizes, "trace": trace}, False
     write = trace if callable(trace) else print if trace else None
+    make = functools.partial(planned, backend=chosen, device=device, dtype=dtype, profile=profile)
     with traced(write):
-        if training:
-            return _training_plan(
-                graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune, wrt
-            )
-        return planned(graph, sizes, chosen, device, dtype, profile, memory_limit, compare, tune=tune)
-
-
-def _training_plan(
-    graph: Graph,
-    sizes: Mapping[str, int],
-    chosen: Backend,
-    device: str,
-    dtype: str,
-    profile: DeviceProfile | None,
-    memory_limit: int | None,
-    compare: bool,
-    tune: str | None,
-    wrt: str | Sequence[str] | None,
-) -> Plan:
-    """The plan of a training step: forward, and backward to some leaves."""
-    leaves = leaves_of(graph, wrt)
-    if "with_vjp" in chosen.templates:
+        if not training:
+            return make(graph, sizes, memory_limit=memory_limit, compare=compare, tune=tune)
+        leaves = leaves_of(graph, wrt)
+        if "with_vjp" not in chosen.templates:
+            profile = profile or profile_of(chosen, device, dtype)
+            make = functools.partial(make, profile=profile, tune=tune)
+            return _both_ways(graph, sizes, leaves, memory_limit, profile, element_type(dtype), make)
         bounded = memory_limit is not None and not can_rematerialize(graph)
         changing = frozenset() if bounded else frozenset(leaves)
-        found = planned(
-            graph, sizes, chosen, device, dtype, profile, memory_limit, compare, changing=changing
-        )
+        found = make(graph, sizes, memory_limit=memory_limit, compare=compare, changing=changing)
         return found if found.recorded else with_saved_bytes(found, chosen, frozenset(leaves))
-    profile = profile or profile_of(chosen, device, dtype)
+
+
+def _both_ways(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    leaves: tuple[str, ...],
+    limit: int | None,
+    profile: DeviceProfile,
+    dtype: str,
+    make: Callable[..., Plan],
+) -> Plan:
+    """The plan of the forward pass, and of the backward pass to some leaves. `make` plans a graph at some sizes."""
 
     def forth_and_back(joint: JointGraph, limit: int | None) -> tuple[Plan, Plan]:
-        forth = planned(joint.forward, sizes, chosen, device, dtype, profile, limit, tune=tune)
+        forth = make(joint.forward, sizes, memory_limit=limit)
         at = {name: size for name, size in forth.sizes if name in joint.backward.open_sizes}
         held = of_tensors(joint.forward)
         seen = {name: held[name] for name in joint.residuals if held[name] < Element.WIDE}
-        backward = holding(joint.backward, seen)
-        return forth, planned(backward, at, chosen, device, dtype, profile, limit, tune=tune)
+        return forth, make(holding(joint.backward, seen), at, memory_limit=limit)
 
     def peak(joint: JointGraph) -> int:
         return max(each.peak_memory for each in forth_and_back(joint, None))
 
     known = whole_sizes(graph, sizes)
-    joint = rematerialized_to_fit(memory_limit, graph, leaves, profile, dtype, known, peak)
-    forward, back = forth_and_back(joint, memory_limit)
+    joint = rematerialized_to_fit(limit, graph, leaves, profile, dtype, known, peak)
+    forward, back = forth_and_back(joint, limit)
     return replace(forward, backward=back)
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
     """Pauses Python's garbage collector, which with torch takes a fifth of the time of a large plan, for nothing."""
-    if not gc.isenabled():
-        yield
-        return
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 @uncollected()

@@ -8,13 +8,19 @@ from typing import Any
 from ..display import Memory
 from ..dtypes import element_type, itemsize
 from ..errors import DtypeError, TensornetError
+from ..frontend.layers import layer
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
+from ..ops.record import Example
 from ..protocol import Backend, backend_of, load_backend
 from .arguments import wrong_names
 from .executable import Executable
 
-__all__ = ["compile", "fitting", "module", "to_backend"]
+__all__ = ["compile", "fitting", "module", "result_of", "to_backend"]
+
+
+DIGITS = 4
+"""Digits shown after the decimal point."""
 
 
 def fitting(
@@ -245,3 +251,14 @@ def _overflows(given: Any, dtype: str) -> bool:
     """Whether finite numbers are infinite in a shorter type; bfloat16 has about the range of float32."""
     found = given.astype("float32" if dtype == "bfloat16" else dtype)
     return bool((abs(found) == float("inf")).sum() > (abs(given) == float("inf")).sum())
+
+
+def result_of(example: Example) -> str:
+    """The result of an example on NumPy, as Python prints it: nested lists of rounded numbers."""
+    import numpy
+
+    sizes: dict[str, Any] = {name: value for name, value in example.given if isinstance(value, int)}
+    arrays: dict[str, Any] = {name: numpy.array(value) for name, value in example.given if name not in sizes}
+    graph = layer(example.equation, inputs=list(arrays), **sizes)
+    found = numpy.asarray(compile(graph)({}, *arrays.values()))
+    return str((found.round(DIGITS) if found.dtype == float else found).tolist())

@@ -33,6 +33,9 @@ __all__ = ["PLANS", "SHAPES", "Executable", "about_as_long"]
 SHAPES, PLANS = 4096, 256
 """The number of kinds of arguments, and of plans, that are remembered before all are forgotten."""
 
+_SETTINGS = ("device", "dtype", "memory_limit", "params", "plan_at", "around", "tune", "backward", "jit")
+"""The arguments of an executable that are kept as they are given."""
+
 LENGTHS = 8
 """The number of sizes at which tables are kept; the least recently used are dropped."""
 
@@ -145,19 +148,9 @@ class Executable:
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments of the constructor; the plans and their functions are built again."""
-        return {
-            "graph": self.graph,
-            "backend": self.backend.name if is_offered(self.backend.name) else self.backend,
-            "device": self._device,
-            "dtype": self._dtype,
-            "memory_limit": self._memory_limit,
-            "params": self._params,
-            "plan_at": self._plan_at,
-            "around": self._around,
-            "tune": self._tune,
-            "backward": self._backward,
-            "jit": self._jit,
-        }
+        name = self.backend.name
+        settings = {each: getattr(self, f"_{each}") for each in _SETTINGS}
+        return {"graph": self.graph, "backend": name if is_offered(name) else self.backend, **settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         Executable.__init__(self, **state)

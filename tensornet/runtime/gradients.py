@@ -55,34 +55,29 @@ class ValueAndGrad:
         return self._executable.plan
 
     def _at(self, sizes: Mapping[str, int], dtype: str = "float32") -> Executable:
-        """The function for about these sizes; if any are given, products are split into pairs for them."""
-        lengths = self._lengths(sizes), dtype
+        """The function for about these sizes; if any are given, products are split into pairs for them.
+
+        The sizes count exactly where recurrences may run in segments of a fixed length."""
+        bounded = self._options["memory_limit"] is not None
+        exact = bounded and any(part.recurrences for part in self._whole.parts())
+        lengths = (tuple(sorted(sizes.items())) if exact else about_as_long(sizes)), dtype
         found = self._by_size.get(lengths)
         if found is None:
             if len(self._by_size) >= PLANS:
                 self._by_size.clear()
-            joined = self._joined(self._ways(sizes, dtype))
-            found = self._by_size[lengths] = compile(joined, backend=self.backend, **self._options)
+            joint = self._joint(sizes, dtype) if sizes else joint_graph(self._whole, self.wrt)
+            graph = joint.joined(self._whole.outputs)
+            found = self._by_size[lengths] = compile(graph, backend=self.backend, **self._options)
         return found
 
-    def _lengths(self, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-        """The sizes, exact where recurrences may run in segments of a fixed length, else rounded."""
-        bounded = self._options["memory_limit"] is not None
-        recurs = bounded and any(part.recurrences for part in self._whole.parts())
-        return tuple(sorted(sizes.items())) if recurs else about_as_long(sizes)
-
-    def _joined(self, ways: JointGraph) -> Graph:
-        return ways.joined(self._whole.outputs)
-
-    def _ways(self, sizes: Mapping[str, int], dtype: str) -> JointGraph:
-        if not sizes:
-            return joint_graph(self._whole, self.wrt)
+    def _joint(self, sizes: Mapping[str, int], dtype: str) -> JointGraph:
+        """Both passes, as they are expected to be fastest at these sizes within the memory limit."""
         dtype = element_type(self._options["dtype"] or dtype)
         device = self._options["device"] or self.backend.device()
         profile = profile_of(self.backend, device, dtype)
 
-        def peak(ways: JointGraph) -> int:
-            graph = self._joined(ways)
+        def peak(joint: JointGraph) -> int:
+            graph = joint.joined(self._whole.outputs)
             at = {name: sizes[name] for name in graph.open_sizes}
             return planned(graph, at, self.backend, device, dtype, profile).peak_memory
 
@@ -101,9 +96,8 @@ class ValueAndGrad:
                 self._by_shape.clear()
             leaves = [leaf for leaf in self._whole.leaves if leaf.name in arrays]
             shapes = [tuple(getattr(arrays[leaf.name], "shape", ())) for leaf in leaves]
-            found = self._by_shape[key] = self._at(
-                sizes_from_shapes(self._whole, leaves, shapes), _working(arrays)
-            )
+            dtype = next((each for each in map(_dtype, arrays.values()) if "float" in each), "float32")
+            found = self._by_shape[key] = self._at(sizes_from_shapes(self._whole, leaves, shapes), dtype)
         return found
 
     def __call__(
@@ -142,11 +136,6 @@ class ValueAndGrad:
 
 def _dtype(array: Any) -> str:
     return str(getattr(array, "dtype", "")).removeprefix("torch.")
-
-
-def _working(arrays: Mapping[str, Any]) -> str:
-    """The floating type of the arrays; that of the parameters if these differ."""
-    return next((dtype for dtype in map(_dtype, arrays.values()) if "float" in dtype), "float32")
 
 
 def _apart(array: Any) -> Any:
