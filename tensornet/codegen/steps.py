@@ -1,14 +1,15 @@
-"""Code generation of steps: the right side of a line."""
+"""Code generation of steps: the right side of a line, with views, windows, gathers and products."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from ..contraction.pairs import Strategy
 from ..device.heap import MAPPED
 from ..device.model import packed_with
 from ..dtypes import Element, itemsize
+from ..language.affine import reached
 from ..language.expression import (
     Call,
     Contraction,
@@ -26,10 +27,10 @@ from ..ops.protocols import Left, layout_of, names_in
 from ..ops.protocols import extent as size_along
 from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS
+from ..planning.in_place import is_whole
 from ..planning.steps import Multiplied, Step
-from ..sizes import evaluate, product
+from ..sizes import are_equal, evaluate, product
 from .expressions import Writing
-from .indices import indexed, positions_along
 from .names import tuple_source
 
 __all__ = ["write_step"]
@@ -51,10 +52,13 @@ def _right_side(context: Writing, step: Step, left: Left) -> str:
             return _in_place(context, terms, step.into, left)
         case Contraction((Ref() as ref,), summed) if summed:
             return context.op("sum", context.atomic(ref), axes=tuple_source(_places(ref, summed)))
-        case Ref() as ref if _is_plain(ref):
+        case Ref() as ref if is_whole(ref):
             return context.copied(ref, list(map(names_in, left)))
         case Ref() as ref:
-            text, given_back = indexed(context, ref, left), {each.value.name for each in context.plan.results}
+            text, given_back = (
+                _indexed(context, ref, left),
+                {each.value.name for each in context.plan.results},
+            )
             own = step.equation.name in given_back and any(map(_overlaps, ref.index))
             return context.op("contiguous", text) if own else text
         case Call(function) as call if FUNCTIONS[function].axes != "none":
@@ -73,12 +77,6 @@ def _in_place(context: Writing, terms: Sequence[Expression], into: str, left: Le
         other = context.render(term, left)
         text = context.op("subtracted" if other[0] == "-" else "added", text, other.removeprefix("-"))
     return text
-
-
-def _is_plain(ref: Ref) -> bool:
-    """Whether a tensor is read whole along each of its dimensions, and no two of them along the same axis."""
-    names = [name for entry in ref.index if isinstance(entry, str | tuple) for name in names_in(entry)]
-    return all(isinstance(entry, str | tuple) for entry in ref.index) and len(names) == len(set(names))
 
 
 def _overlaps(entry: Index) -> bool:
@@ -148,7 +146,7 @@ def _over_axes(context: Writing, call: Call, left: Left) -> str:
         return context.own(function, [text, str(at[0])])
     if context.asks(function.name, "positions"):
         size = size_along(context.sizes, over)
-        details["positions"] = positions_along(context, size, len(left) - at[0])
+        details["positions"] = _positions_along(context, size, len(left) - at[0])
     if made:
         details["size"] = context.extent(made)
     return context.op(function.name, text, axes=tuple_source(at), **details)
@@ -187,6 +185,110 @@ def _joined(context: Writing, call: Call, left: Left) -> str:
             text = context.reshape(text, full)
         parts.append(text)
     return context.op(call.function, ", ".join(parts), axis=str(left.index(axis)))
+
+
+# ---------------------------------------------------------------------------- indices
+
+Read = tuple[Index, Any]
+"""A dimension: its index entry, and its size."""
+
+
+def _indexed(context: Writing, ref: Ref, left: Left) -> str:
+    """A tensor read by integer indices, slices, windows, gathers or diagonals, with its axes in the order `left`."""
+    text, dimensions = _sliced(context, ref)
+    apart: list[Read] = []
+    for entry, size in dimensions:
+        parts = (
+            [(part, context.sizes[part]) for part in entry] if isinstance(entry, tuple) else [(entry, size)]
+        )
+        apart.extend(parts)
+    if len(apart) != len(dimensions):
+        text = context.reshape(text, [size for _, size in apart])
+    return _gathered(context, text, apart, axes_of_index(left))
+
+
+def _sliced(context: Writing, ref: Ref) -> tuple[str, list[Read]]:
+    """Applies integer indices, slices and windows. The result has the entries and sizes of the dimensions left."""
+    dimensions = list(zip(ref.index, context.shapes[ref.name], strict=True))
+    text, cuts = context.names[ref.name], [_slice(context, entry, size) for entry, size in dimensions]
+    if any(cut != ":" for cut in cuts):
+        text = f"{text}[{', '.join(cuts)}]"
+    found: list[Read] = []
+    for entry, size in dimensions:
+        if isinstance(entry, int):
+            continue
+        if not is_computed_index(entry) or isinstance(entry, Ref):
+            found.append((entry, size))
+            continue
+        (outer, by), (inner, apart), first = reached(entry)
+        if inner:
+            counts = {"outer": context.extent([outer]), "inner": context.extent([inner])}
+            places = {"by": str(by), "apart": str(apart), "first": str(first)}
+            text = context.op("windows", text, axis=str(len(found)), **places, **counts)
+        found += [(axis, context.sizes[axis]) for axis in (outer, inner) if axis]
+    return text, found
+
+
+def _slice(context: Writing, entry: Index, size: Any) -> str:
+    """The slice of a dimension, as it is written between brackets."""
+    if isinstance(entry, int):
+        return str(entry)
+    if not is_computed_index(entry) or isinstance(entry, Ref) or len(free_axes(entry)) > 1:
+        return ":"
+    (axis, by), _, first = reached(entry)
+    room, count = size - first, context.sizes[axis]
+    fits = room if by == 1 else (room + by - 1) // by
+    stop = "" if are_equal(count, fits, {}) else context.size(first + by * count)
+    return f"{first or ''}:{stop}" + (f":{by}" if by > 1 else "")
+
+
+def _gathered(context: Writing, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
+    """Gathers along the dimensions that an index tensor or a repeated axis picks from."""
+    entries = [entry for entry, _ in dimensions]
+    inside = {axis for each in entries if isinstance(each, Ref) for axis in layout_of(each)}
+    picked = [n for n, e in enumerate(entries) if isinstance(e, Ref) or e in inside or entries.count(e) > 1]
+    if not picked:
+        return context.in_order(text, tuple(map(str, entries)), left)
+    first, count = picked[0], len(picked)
+    if picked[-1] - first >= count:  # not adjacent
+        order = [*picked, *(n for n in range(len(entries)) if n not in picked)]
+        text, dimensions, first = context.permute(text, order), [dimensions[n] for n in order], 0
+    before, chosen, after = dimensions[:first], dimensions[first : first + count], dimensions[first + count :]
+    taken = inside.union(entry for entry, _ in chosen if isinstance(entry, str))
+    axes = tuple(axis for axis in left if axis in taken)
+    flat = _flat_index(context, chosen, axes)
+    around = [size for _, size in before], [size for _, size in after]
+    if count > 1:
+        text = context.reshape(text, [*around[0], product(size for _, size in chosen), *around[1]])
+    text = context.op("take", text, context.op("reshape", flat, shape="(-1,)"), axis=str(first))
+    if len(axes) != 1:
+        text = context.reshape(text, [*around[0], *(context.sizes[axis] for axis in axes), *around[1]])
+    lying = (*(str(entry) for entry, _ in before), *axes, *(str(entry) for entry, _ in after))
+    return context.in_order(text, lying, left)
+
+
+def _flat_index(context: Writing, dimensions: list[Read], axes: tuple[str, ...]) -> str:
+    """Row-major positions in the picked dimensions, over `axes`."""
+    terms: list[str] = []
+    sizes = [size for _, size in dimensions]
+    for n, (entry, size) in enumerate(dimensions):
+        stride = product(sizes[n + 1 :])
+        if isinstance(entry, Ref):
+            term = context.below(context.aligned(entry, axes), entry.name, size, product(sizes[: n + 1]))
+        else:
+            term = _positions_along(context, size, len(axes) - axes.index(str(entry)))
+        terms.append(term if stride == 1 else f"{term} * ({context.size(stride)})")
+    text = " + ".join(terms)
+    (entry, _), *others = dimensions
+    if not others and isinstance(entry, Ref) and layout_of(entry) == axes:
+        return text
+    return context.op("broadcast", f"({text})", shape=context.shape(context.sizes[axis] for axis in axes))
+
+
+def _positions_along(context: Writing, size: Any, rank: int) -> str:
+    """0, 1, 2, … along the first of `rank` dimensions."""
+    places = context.positions(size)
+    return context.reshape(places, [size, *[1] * (rank - 1)]) if rank > 1 else places
 
 
 # ---------------------------------------------------------------------------- products of two tensors

@@ -20,7 +20,7 @@ from .plans import AnyStep
 from .steps import Step
 from .target import Target
 
-__all__ = ["overwriting"]
+__all__ = ["is_whole", "overwriting"]
 
 WRITTEN = frozenset({"added", "subtracted"})
 """The operations that a backend must support to write sums in place."""
@@ -64,11 +64,11 @@ def _is_own(step: Step, own: Container[str]) -> bool:
         return True
     match step.equation.right:
         case Ref() as ref:
-            return ref.name in own and _is_whole(ref)
+            return ref.name in own and is_whole(ref)
         case Call("add"):
             return True
         case Call(function, (Ref() as ref,)) if FUNCTIONS[function].axes == "moved":
-            return ref.name in own and _is_whole(ref)
+            return ref.name in own and is_whole(ref)
     return False
 
 
@@ -77,13 +77,13 @@ def _terms(step: Step, own: Mapping[str, Step]) -> Iterator[str]:
     match step.equation.right:
         case Call("add", terms) if not any(map(is_scalar, terms)):
             for term in terms:
-                if isinstance(term, Ref) and term.name in own and _is_whole(term):
+                if isinstance(term, Ref) and term.name in own and is_whole(term):
                     alike = axes_of_index(term.index) == axes_of_index(step.equation.left)
                     if alike and own[term.name].element is step.element:
                         yield term.name
 
 
-def _is_whole(ref: Ref) -> bool:
+def is_whole(ref: Ref) -> bool:
     """Whether every element of a tensor is read, exactly once."""
     axes = [axis for entry in ref.index if isinstance(entry, str | tuple) for axis in names_in(entry)]
     return len(set(axes)) == len(axes) and all(isinstance(entry, str | tuple) for entry in ref.index)

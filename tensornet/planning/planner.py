@@ -124,7 +124,9 @@ class _Schedule:
         """All steps, and where the outputs are."""
         steps, results = _lowered(self.graph, self.values, self.target, self.way, self.inside)
         slicings = {
-            part.call.results: part.slicing(self.values[part.piece], self.size(part.size))
+            part.call.results: part.slicing.into(
+                self.values[part.slicing.piece], self.size(part.slicing.size)
+            )
             for part in self.cuts
         }
         local = self.graph.sizes_beside(self.original.bound)
@@ -193,7 +195,7 @@ class _Schedule:
 
     def peak_at(self, part: Part, length: int) -> int:
         """The peak memory for pieces of a given length, if the steps stay in the same order."""
-        return self.live.at({**self.live.values, part.piece: length}).peak
+        return self.live.at({**self.live.values, part.slicing.piece: length}).peak
 
     def bytes_of(self, names: Iterable[str]) -> int:
         """The bytes of tensors of the graph. Those computed piece by piece count in full size."""
@@ -205,7 +207,7 @@ class _Schedule:
 
     def cut(self, part: Part, length: int) -> _Schedule:
         """The same graph, scheduled with a part computed in pieces of `length` positions."""
-        values = {**self.values, part.piece: length}
+        values = {**self.values, part.slicing.piece: length}
         return replace(self, graph=part.graph, values=values, cuts=(*self.cuts, part))
 
     def plan(self) -> Plan:
@@ -266,7 +268,7 @@ def _too_little(limit: int, scheduled: _Schedule) -> BackendError:
 
 def _in_pieces(scheduled: _Schedule, part: Part, limit: int) -> _Schedule:
     """The schedule with a part in the longest pieces that keep to a limit, or the best one that was tried."""
-    whole, length, best = scheduled.size(part.size), _first_length(scheduled, part, limit), scheduled
+    whole, length, best = scheduled.size(part.slicing.size), _first_length(scheduled, part, limit), scheduled
     try:
         while length < whole:
             length = -(-whole // -(-whole // length))  # the same number of pieces, of equal length
@@ -283,7 +285,7 @@ def _in_pieces(scheduled: _Schedule, part: Part, limit: int) -> _Schedule:
 
 def _first_length(scheduled: _Schedule, part: Part, limit: int) -> int:
     """A first guess for the length of pieces: memory beyond the leaves is taken as proportional to the length."""
-    whole, call = scheduled.size(part.size), part.call
+    whole, call = scheduled.size(part.slicing.size), part.call
     leaves = {leaf.name for leaf in scheduled.graph.leaves}
     beside = scheduled.bytes_of({*call.operands, *call.results} - leaves)
     room, taken = limit - scheduled.given - beside, scheduled.peak - scheduled.given

@@ -31,23 +31,12 @@ class Part:
     Attributes:
         graph: the whole graph, with a call in place of the equations.
         call: that call.
-        size: the name of the size of the axis.
-        piece: the name of the size of a piece.
-        operands: the dimension along which each operand is cut, if it is.
-        results: the dimension along which the pieces of each result are concatenated.
+        slicing: along which axis and dimensions; the length of a piece is not yet chosen.
     """
 
     graph: Graph
     call: Apply
-    size: str
-    piece: str
-    operands: tuple[int | None, ...]
-    results: tuple[int, ...]
-
-    def slicing(self, length: int, size: int) -> Slicing:
-        """The slicing of an axis of the given size into pieces of the given length."""
-        count = -(-size // length)
-        return Slicing(self.size, self.piece, length, count, self.operands, self.results)
+    slicing: Slicing
 
 
 def cuttable(graph: Graph, wanted: frozenset[str], apart: frozenset[Apply]) -> Iterator[Part]:
@@ -247,10 +236,14 @@ class _Cut:
         return Part(
             replace(graph, body=(*before, call, *after), sizes=known),
             call,
-            self.size,
-            size,
-            tuple(self.cut.get(name) for name in operands),
-            tuple(self.along[name][0] for name in results),
+            Slicing(
+                self.size,
+                size,
+                0,
+                0,
+                tuple(self.cut.get(name) for name in operands),
+                tuple(self.along[name][0] for name in results),
+            ),
         )
 
     def _in_pieces(self, item: Equation | Apply, size: str) -> Equation | Apply:

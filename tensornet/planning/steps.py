@@ -157,6 +157,10 @@ class Slicing:
     operands: tuple[int | None, ...]
     results: tuple[int, ...]
 
+    def into(self, length: int, size: int) -> Slicing:
+        """The slicing of an axis of the given size into pieces of the given length."""
+        return replace(self, length=length, count=-(-size // length))
+
     def __str__(self) -> str:
         return f"in {self.count} pieces of {self.length} along {self.size}"
 
