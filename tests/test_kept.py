@@ -112,8 +112,8 @@ def test_half_of_it_trains_the_same(name: str) -> None:
         torch.manual_seed(3)
         module(x).pow(2).sum().backward()
     assert any(getattr(step, "recomputed", False) for step in bound.plan.steps)
-    for one, other in zip(free.parameters(), bound.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-12)
+    one, other = ([each.grad for each in module.parameters()] for module in (free, bound))
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
     assert Plan.from_json(bound.plan.to_json()) == bound.plan
 
 
@@ -151,12 +151,13 @@ def test_positions_are_looked_up_in_what_is_recorded() -> None:
 
 
 WAYS = [(name, backend) for name in ("vit", "swin") for backend in ("numpy", "torch")]
+LOSS = tn.layer("loss = sum[b,o](y[b,o] ** 2)", inputs="y[b,o]")
 
 
 @pytest.mark.parametrize(("name", "backend"), sampled(WAYS, WAYS[:2]))
 def test_both_ways_in_one_program_keep_to_a_limit(backend: str, name: str) -> None:
     make, shape = MODELS[name]
-    graph, loss = make(), tn.layer("loss = sum[b,o](y[b,o] ** 2)", inputs="y[b,o]")
+    graph = make()
     draw = np.random.default_rng(0)
     values = {"x": drawn(shape).numpy()} | {
         key: 0.3 * draw.standard_normal(array.shape)
@@ -164,10 +165,10 @@ def test_both_ways_in_one_program_keep_to_a_limit(backend: str, name: str) -> No
     }
     parameters = tn.to_backend(values, backend)
     x = parameters.pop("x")
-    step = tn.value_and_grad(graph, loss=loss, backend=backend)
+    step = tn.value_and_grad(graph, loss=LOSS, backend=backend)
     value, gradients = step(parameters, x)
     limit = int(0.85 * step.plan.peak_memory)
-    bound = tn.value_and_grad(graph, loss=loss, backend=backend, memory_limit=limit)
+    bound = tn.value_and_grad(graph, loss=LOSS, backend=backend, memory_limit=limit)
     other, others = bound(parameters, x)
     assert bound.plan.peak_memory <= limit
     assert "pieces" not in str(bound.plan)
@@ -178,12 +179,12 @@ def test_both_ways_in_one_program_keep_to_a_limit(backend: str, name: str) -> No
 
 
 def test_what_draws_is_not_made_again_by_a_program() -> None:
-    graph, loss = MODELS["vit that drops"][0](), tn.layer("loss = sum[b,o](y[b,o] ** 2)", inputs="y[b,o]")
+    graph = MODELS["vit that drops"][0]()
     parameters, x = tn.init(graph, seed=0, dtype="float64"), drawn((3, 3, 16, 16)).numpy()
-    step = tn.value_and_grad(graph, loss=loss)
+    step = tn.value_and_grad(graph, loss=LOSS)
     step(parameters, x)
     with pytest.raises(tn.BackendError, match="the plan needs"):
-        tn.value_and_grad(graph, loss=loss, memory_limit=int(0.8 * step.plan.peak_memory))(parameters, x)
+        tn.value_and_grad(graph, loss=LOSS, memory_limit=int(0.8 * step.plan.peak_memory))(parameters, x)
 
 
 # ---------------------------------------------------------------------------- recurrences
@@ -219,6 +220,14 @@ LOOPS: dict[str, tuple[Callable[[], tn.Graph], list[tuple[int, ...]]]] = {
 }
 
 
+def looped(name: str) -> tuple[tn.Graph, list[torch.Tensor], dict[str, int]]:
+    """A graph with a recurrence, its inputs, and its open sizes."""
+    make, shapes = LOOPS[name]
+    graph = make()
+    sizes = {axis: {"b": 3, "t": 50}[axis] for axis in graph.open_sizes}
+    return graph, [drawn(shape) for shape in shapes], sizes
+
+
 def results_of(module: Any, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     found = module(*values)
     return found if isinstance(found, tuple) else (found,)
@@ -244,28 +253,24 @@ def least_of(graph: tn.Graph, wrt: list[str], **sizes: int) -> int:
 
 @pytest.mark.parametrize("name", sampled(LOOPS, ["cell", "kernel", "linear"]))
 def test_recurrences_are_made_again_in_segments(name: str) -> None:
-    make, shapes = LOOPS[name]
-    graph, values = make(), [drawn(shape) for shape in shapes]
-    sizes = {axis: {"b": 3, "t": 50}[axis] for axis in graph.open_sizes}
+    graph, values, sizes = looped(name)
     wrt = [leaf.name for leaf in (*graph.inputs, *graph.parameters)]
     least = least_of(graph, wrt, **sizes)
     assert least < 0.7 * kept(planned(graph, dtype="float64", wrt=wrt, **sizes))
     expected = gradients_of(of_random_values(graph), values)
     module = of_random_values(graph, memory_limit=least)
     found = gradients_of(module, values)
-    looped = "along(" if name == "linear" else "along_recomputed("  # where the kernel keeps most
-    assert looped in module.plan.code
+    assert (
+        "along(" if name == "linear" else "along_recomputed("
+    ) in module.plan.code  # the kernel keeps most
     assert kept(module.plan) <= least
     assert Plan.from_json(module.plan.to_json()) == module.plan
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", sampled(["cell", "from the end", "kernel"], ["cell", "kernel"]))
 def test_what_segments_keep_is_told_before(name: str) -> None:
-    make, shapes = LOOPS[name]
-    graph, values = make(), [drawn(shape) for shape in shapes]
-    sizes = {axis: {"b": 3, "t": 50}[axis] for axis in graph.open_sizes}
+    graph, values, sizes = looped(name)
     least = least_of(graph, [leaf.name for leaf in graph.parameters], **sizes)
     for limit in (least, 3 * least // 2):
         module = of_random_values(graph, memory_limit=limit)
@@ -299,8 +304,7 @@ def test_other_lengths_than_planned_for_and_none() -> None:
             total, wrt = torch.sin(module(x, h0)).sum(), [*module.parameters(), x, h0]
             gradients.append(torch.autograd.grad(total, wrt, allow_unused=True, materialize_grads=True))
         assert ("along_recomputed(" in bound.plan.code) == (length > 30)
-        for one, other in zip(*gradients, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
 
 
 def test_segments_drop_the_same() -> None:
@@ -313,5 +317,4 @@ def test_segments_drop_the_same() -> None:
         torch.manual_seed(3)
         gradients.append(torch.autograd.grad(torch.sin(module(x)).sum(), [x, *module.parameters()]))
     assert "along_recomputed(" in module.plan.code
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)

@@ -109,28 +109,26 @@ def test_a_function_that_ran_is_compiled_whole() -> None:
 # ---- parameters by name
 
 
-def test_parameters_in_any_mapping() -> None:
+def test_parameters_in_any_mapping_which_are_trained_as_they_are() -> None:
     held = torch.nn.ParameterDict({"W": torch.tensor(W), "u": torch.tensor(U)})
-    found = tn.compile(DENSE, backend="torch")(held, torch.tensor(X))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(found.detach().numpy(), Y)
+    x = torch.tensor(X)
+    for found in (
+        tn.compile(DENSE, backend="torch")(held, x),
+        tn.compile(DENSE, backend="torch", params=held)(x),
+    ):  # type: ignore[arg-type]
+        np.testing.assert_array_equal(found.detach().numpy(), Y)
+        (gradient,) = torch.autograd.grad(found.sum(), held["W"])
+        np.testing.assert_array_equal(gradient.numpy(), np.tile(X.sum(0), (2, 1)))
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_a_function_that_holds_its_parameters(backend: str) -> None:
     f = tn.compile(DENSE, backend=backend, params={"u": torch.tensor(U), "W": W})
     (x,) = on(backend, X)
-    np.testing.assert_array_equal(np.asarray(f(x)), Y)
-    np.testing.assert_array_equal(np.asarray(pickle.loads(pickle.dumps(f))(x)), Y)
+    for held in (f, pickle.loads(pickle.dumps(f))):
+        np.testing.assert_array_equal(np.asarray(held(x)), Y)
     low = tn.compile(DENSE, backend=backend, params={"W": W, "u": U}, dtype="float32")
     assert "float32" in str(low(*on(backend, X.astype("float32"))).dtype)
-
-
-def test_held_tensors_are_trained_as_they_are() -> None:
-    w = torch.tensor(W, requires_grad=True)
-    tn.compile(DENSE, backend="torch", params={"W": w, "u": torch.tensor(U)})(
-        torch.tensor(X)
-    ).sum().backward()
-    np.testing.assert_array_equal(np.asarray(w.grad), np.tile(X.sum(0), (2, 1)))
 
 
 def test_a_module_starts_from_given_parameters() -> None:
@@ -162,12 +160,11 @@ def test_a_module_of_scoped_parameters_and_open_sizes() -> None:
 
 
 def test_sizes_bind_in_functions_and_modules() -> None:
-    x = np.ones((5, 3))
-    for f in (tn.compile(DENSE, b=4), tn.compile(DENSE.bind(b=4))):
+    params, x = {"W": W, "u": U}, np.ones((5, 3))
+    compiled = [tn.compile(DENSE, b=4, params=params), tn.compile(DENSE.bind(b=4), params=params)]
+    for f, given in ((compiled[0], x), (compiled[1], x), (tn.module(DENSE, b=4), torch.ones(5, 3))):
         with pytest.raises(tn.ShapeError, match="axis 'b' of 'x' is 5, and should be 4"):
-            f({"W": W, "u": U}, x)
-    with pytest.raises(tn.ShapeError, match="axis 'b' of 'x' is 5, and should be 4"):
-        tn.module(DENSE, b=4)(torch.ones(5, 3))
+            f(given)
     assert tn.module(DENSE, b=5)(torch.ones(5, 3)).shape == (5, 2)
     module = tn.module(DENSE, plan_at={"b": 4096})
     assert dict(module.plan.sizes) == {"b": 4096}
@@ -309,6 +306,13 @@ def test_no_code_runs_from_the_name_of_a_symbol(name: str) -> None:
 tn.register("spawned", numpy=np.cbrt, torch=torch.tanh)
 tn.register("left", numpy=lambda a: a + 1, torch=lambda a: a + 1)
 
+
+def fresh(code: str, sent: Any) -> list[str]:
+    """The lines that code prints in a new process that is sent a pickle."""
+    command, data = [sys.executable, "-c", code], pickle.dumps(sent)
+    return subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode().splitlines()
+
+
 WORKER = """
 import pickle, sys
 import tensornet as tn, numpy as np
@@ -337,9 +341,7 @@ def test_all_goes_to_a_fresh_process() -> None:
         (module, (torch.tensor(x),)),
         (lost, ({}, x)),
     ]
-    data = pickle.dumps([pickle.dumps(each) for each in sent])
-    done = subprocess.run([sys.executable, "-c", WORKER], input=data, capture_output=True, check=True)
-    lines = done.stdout.decode().splitlines()
+    lines = fresh(WORKER, [pickle.dumps(each) for each in sent])
     for line in lines[:3]:
         np.testing.assert_allclose(eval(line), expected)
     np.testing.assert_allclose(eval(lines[3]), np.tanh(params["g"] * x))
@@ -348,23 +350,20 @@ def test_all_goes_to_a_fresh_process() -> None:
 
 
 def test_hashes_are_made_anew_in_another_process() -> None:
-    text = "y[b,o] = x[b,i] * W[o,i]"
-    worker = f"""
+    made = """
 import pickle, sys
 import tensornet as tn
-
-graph = tn.layer({text!r}, inputs="x", i=3, o=2)
+graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=3, o=2)
 own = [graph, tn.plan(graph, b=4), *graph.body, *graph.leaves]
-for mine, theirs in zip(own, pickle.loads(sys.stdin.buffer.read()), strict=True):
-    print(mine == theirs, hash(mine) == hash(theirs))
 """
-    graph = tn.layer(text, inputs="x", i=3, o=2)
-    sent = [graph, tn.plan(graph, b=4), *graph.body, *graph.leaves]
-    assert len({*sent}) == len(sent)  # each hash is kept beside its value
-    done = subprocess.run(
-        [sys.executable, "-c", worker], input=pickle.dumps(sent), capture_output=True, check=True
-    )
-    assert done.stdout.decode().split() == ["True"] * (2 * len(sent))
+    told = """
+for mine, theirs in zip(own, pickle.loads(sys.stdin.buffer.read()), strict=True):
+    print(mine == theirs and hash(mine) == hash(theirs))
+"""
+    here: dict[str, Any] = {}
+    exec(made, here)
+    assert len({*here["own"]}) == len(here["own"])  # each hash is kept beside its value
+    assert fresh(made + told, here["own"]) == ["True"] * len(here["own"])
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])
