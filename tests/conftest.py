@@ -129,6 +129,15 @@ def bert(kind: str = "Model") -> Any:
     return getattr(transformers, f"Bert{kind}")(config).eval()
 
 
+def randomized(model: Any, dtype: Any) -> Any:
+    """A network of torch, evaluated, and random everywhere, norms and biases too."""
+    import torch
+
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim > 1 else 0.5)
+    return model.to(dtype).eval()
+
+
 def those_of(graph: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Of the parameters of a whole model, those that a part of it has."""
     return {leaf.name: parameters[leaf.name] for leaf in graph.parameters}

@@ -16,7 +16,7 @@ import torch
 import tensornet as tn
 from tensornet import models
 
-from .conftest import sampled
+from .conftest import randomized, sampled
 
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -33,13 +33,6 @@ def seeded() -> Iterator[None]:
     torch.manual_seed(0)
     with torch.no_grad():
         yield
-
-
-def randomized(model: Any, dtype: torch.dtype) -> Any:
-    """Evaluated, and random everywhere, norms and biases too."""
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim > 1 else 0.5)
-    return model.to(dtype).eval()
 
 
 def same(found: Any, expected: torch.Tensor, bound: float | None = None) -> None:

@@ -16,12 +16,12 @@ from tensornet import models
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
 
-from .conftest import sampled
+from .conftest import randomized, sampled
+from .test_convert import BOUND, same
 
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
-BOUND = {torch.float32: 1e-5, torch.float64: 1e-9}
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
 )
@@ -103,10 +103,7 @@ def theirs(kind: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Any
     family = next(family for name, family, _, _ in ROWS if name == kind)
     ends = {"CLIPText": {"eos_token_id": 30}, "GPT2": NO_ENDS, "Llama": NO_ENDS}.get(family, {})
     fields = {**FIELDS[family], **ends, **changes}
-    model = getattr(transformers, kind)(getattr(transformers, f"{family}Config")(**fields))
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim > 1 else 0.5)
-    return model.to(dtype).eval()
+    return randomized(getattr(transformers, kind)(getattr(transformers, f"{family}Config")(**fields)), dtype)
 
 
 def words() -> torch.Tensor:
@@ -119,12 +116,6 @@ def words() -> torch.Tensor:
 
 def run(converted: tuple[tn.Graph, dict[str, Any]], *inputs: Any) -> Any:
     return tn.compile(converted[0], backend="torch")(converted[1], *inputs)
-
-
-def same(found: Any, expected: torch.Tensor, bound: float | None = None) -> None:
-    scale = max(1.0, float(expected.abs().max()))
-    assert found.shape == expected.shape
-    assert float((found - expected).abs().max()) / scale < (bound or BOUND[expected.dtype])
 
 
 @pytest.mark.parametrize("dtype", sampled(BOUND, [torch.float64]))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import examples, parameters_of, sampled
+from .conftest import examples, parameters_of, randomized, sampled
 
 SHARING = ["all", "rest", "none"]
 small: dict[str, Any] = {"latents": 4, "dim": 8, "depth": 2, "heads": 2, "classes": 5, "repeats": 3}
@@ -227,9 +227,7 @@ def test_inputs_and_decoders_of_transformers(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(reference, "build_linear_positions", exact)
     torch.manual_seed(0)
     model, x = _perceiver_models(reference)[name]
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim > 1 else 0.5)
-    model, x = model.double().eval(), x.double() if x.is_floating_point() else x
+    model, x = randomized(model, torch.float64), x.double() if x.is_floating_point() else x
     keep = torch.tensor([[1] * x.shape[1], [1, 1, 0] + [1] * (x.shape[1] - 3)])
     masked = x.ndim < 4
     torch.set_default_dtype(torch.float64)  # frequencies, too

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import covered, examples, parameters_of
+from .conftest import covered, examples, parameters_of, randomized
 
 small: dict[str, Any] = {"patch": 2, "dim": 4, "depths": (2, 2), "heads": (1, 2), "classes": 3, "window": 2}
 
@@ -181,9 +181,7 @@ def test_eps_of_the_norms_around_patches() -> None:
     torch.manual_seed(0)
     sizes = {"image_size": 16, "patch_size": 2, "embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2]}
     config = transformers.SwinConfig(**sizes, window_size=4, layer_norm_eps=0.3)
-    model = transformers.SwinForImageClassification(config).double().eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    model = randomized(transformers.SwinForImageClassification(config), torch.float64)
     x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     with torch.no_grad():
         expected = model(x).logits
@@ -209,10 +207,7 @@ def test_parity_with_transformers(dtype: torch.dtype, changes: dict[str, Any]) -
     side = config.image_size if isinstance(config.image_size, tuple) else (config.image_size,) * 2
     x = torch.randn(2, 3, *side, dtype=dtype)
     for kind, output in (("SwinModel", "last_hidden_state"), ("SwinForImageClassification", "logits")):
-        model = getattr(transformers, kind)(config)
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.3 if parameter.ndim > 1 else 0.5)
-        model = model.to(dtype).eval()
+        model = randomized(getattr(transformers, kind)(config), dtype)
         graph, parameters = models.from_transformers(model)
         with torch.no_grad():
             expected = getattr(model(x), output)

@@ -269,22 +269,6 @@ def test_a_stopped_run_ends_in_the_same_numbers(tmp_path: Path, optimizer: str, 
 
 
 @pytest.mark.usefixtures("_each_step_is_kept")
-def test_a_run_is_stopped_again_and_again(tmp_path: Path) -> None:
-    whole, begun = trained(), []
-    for _ in range(20):
-        stop = StopAfter(1)
-        try:
-            found = trained(checkpoints=store(tmp_path), every=0.0, progress=stop)
-        except Stopped:
-            begun.append(stop.began_at)
-            continue
-        break
-    assert same(found, whole)
-    assert begun == list(range(len(begun)))
-    assert len(begun) == 3 * 3 - 1  # the last step needs none after it
-
-
-@pytest.mark.usefixtures("_each_step_is_kept")
 @pytest.mark.parametrize("way", ["cut", "bits", "empty", "noise"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path: Path, way: str) -> None:
     def damage(path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import covered, examples, parameters_of
+from .conftest import covered, examples, parameters_of, randomized
 
 small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
 ONE: dict[str, Any] = {
@@ -154,10 +154,7 @@ def test_distances_of_transformers(
     config = transformers.XLNetConfig(
         vocab_size=29, d_model=12, n_layer=2, n_head=3, d_inner=20, dropout=0.0, **changes
     )
-    model = transformers.XLNetModel(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    model = model.to(dtype).eval()
+    model = randomized(transformers.XLNetModel(config), dtype)
     t, segment = torch.randint(0, 29, (4, 7)), torch.randint(0, 3, (4, 7))
     stored = [torch.randn(5, 4, 12, dtype=dtype) for _ in range(2)]
     with torch.no_grad():
