@@ -8,7 +8,10 @@ import importlib.util
 import itertools
 import multiprocessing
 import os
+import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,8 @@ import platformdirs
 import pytest
 
 from .by_day import for_the_night
+
+ROOT = Path(__file__).parent.parent
 
 hypothesis.settings.register_profile(
     "ci",
@@ -115,6 +120,18 @@ def table(name: str) -> list[list[str]]:
     """The rows of a table in `data`."""
     text = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8")
     return [line.split() for line in text.splitlines() if not line.startswith("#")]
+
+
+def fresh(code: str, *arguments: str, sent: Any = None) -> str:
+    """What code prints in a new Python process, which may read a pickle from its standard input."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        input=pickle.dumps(sent),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+    )
+    return done.stdout.decode()
 
 
 def _tupled(case: Any) -> tuple[Any, ...]:

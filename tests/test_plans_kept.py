@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
 from tensornet.sizes import floored, larger, smaller, symbol
 
-from .conftest import sampled, within
+from .conftest import ROOT, fresh, sampled, within
 from .damage import BYTES, DOCUMENTS
 from .programs import SUMMED_ALONE
 from .test_equation import expression_texts
@@ -44,7 +46,6 @@ from .test_settings import SMALL
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
 SEED = random.Random
-ROOT = Path(__file__).parent.parent
 
 
 def exactly(value: Any) -> Any:
@@ -255,12 +256,8 @@ def test_another_process_recalls_the_same(folder: Path) -> None:
         "graph = tn.layer('y[b,p,q] = x[b,i,j] * U[p,i] * V[q,j]', inputs='x', i=3, j=4, p=2, q=5)\n"
         "print(tn.compile(graph, backend='numpy').plan.code)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    made, recalled = (
-        subprocess.run([sys.executable, "-c", each], env=environment, capture_output=True, check=True).stdout
-        for each in (code, code.replace("graph =", "executable.planned = None\ngraph ="))
-    )
-    assert made == recalled != b""
+    recalling = code.replace("graph =", "executable.planned = None\ngraph =")
+    assert fresh(code) == fresh(recalling) != ""
     assert len(list(folder.iterdir())) == 1
 
 
@@ -413,9 +410,8 @@ def test_many_processes_write_and_read_at_once(tmp_path: Path) -> None:
         "    found = store.read('same')\n"
         "    assert found is None or (len(found) == 5000 and len(set(found)) == 1), found[:5]\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    running = [subprocess.Popen([sys.executable, "-c", code, str(n)], env=environment) for n in range(3)]
-    assert [process.wait() for process in running] == [0, 0, 0]
+    with ThreadPoolExecutor() as together:
+        assert [*together.map(functools.partial(fresh, code), "012")] == [""] * 3
     assert len(list(tmp_path.iterdir())) <= 5 + 3
     assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
 

@@ -8,8 +8,6 @@ import linecache
 import math
 import pickle
 import random
-import subprocess
-import sys
 import threading
 import traceback
 from pathlib import Path
@@ -26,6 +24,8 @@ from tensornet.codegen.names import identifier, remark
 from tensornet.graph.graph import Graph
 from tensornet.protocol import backend_of
 from tensornet.runtime import executable
+
+from .conftest import fresh
 
 DENSE = tn.layer("y[b,o] = x[b,i] * W[o,i] + u[o]", inputs="x", i=3, o=2)
 W, U = np.arange(6.0).reshape(2, 3), np.array([1.0, -1.0])
@@ -307,12 +307,6 @@ tn.register("spawned", numpy=np.cbrt, torch=torch.tanh)
 tn.register("left", numpy=lambda a: a + 1, torch=lambda a: a + 1)
 
 
-def fresh(code: str, sent: Any) -> list[str]:
-    """The lines that code prints in a new process that is sent a pickle."""
-    command, data = [sys.executable, "-c", code], pickle.dumps(sent)
-    return subprocess.run(command, input=data, capture_output=True, check=True).stdout.decode().splitlines()
-
-
 WORKER = """
 import pickle, sys
 import tensornet as tn, numpy as np
@@ -341,7 +335,7 @@ def test_all_goes_to_a_fresh_process() -> None:
         (module, (torch.tensor(x),)),
         (lost, ({}, x)),
     ]
-    lines = fresh(WORKER, [pickle.dumps(each) for each in sent])
+    lines = fresh(WORKER, sent=[pickle.dumps(each) for each in sent]).splitlines()
     for line in lines[:3]:
         np.testing.assert_allclose(eval(line), expected)
     np.testing.assert_allclose(eval(lines[3]), np.tanh(params["g"] * x))
@@ -363,7 +357,7 @@ for mine, theirs in zip(own, pickle.loads(sys.stdin.buffer.read()), strict=True)
     here: dict[str, Any] = {}
     exec(made, here)
     assert len({*here["own"]}) == len(here["own"])  # each hash is kept beside its value
-    assert fresh(made + told, here["own"]) == ["True"] * len(here["own"])
+    assert fresh(made + told, sent=here["own"]).split() == ["True"] * len(here["own"])
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "array_api_strict"])

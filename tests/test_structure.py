@@ -7,8 +7,6 @@ import functools
 import graphlib
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,10 +17,9 @@ import pytest
 import tensornet as tn
 
 from .by_day import chosen
+from .conftest import ROOT, fresh
 
 pytestmark = pytest.mark.quick
-
-ROOT = Path(__file__).resolve().parent.parent
 
 FLOORS = (
     (
@@ -151,12 +148,6 @@ MODULES = frozenset(module_of(path) for path in FILES)
 # ---------------------------------------------------------------------------- floors
 
 
-def test_the_files_are_found() -> None:
-    assert {"graph", "language", "planning", "backends", "models"} <= {
-        part_of(module_of(path)) for path in FILES
-    }
-
-
 def test_every_file_stands_on_a_floor() -> None:
     parts = {part_of(module_of(path)) for path in FILES} - {ENTRANCE, "__main__"}
     assert parts <= FLOOR_OF.keys(), "give each a floor, here and in the design"
@@ -237,26 +228,12 @@ def test_rooms_say_what_comes_in_and_what_goes_out() -> None:
             assert "Out: " in text
 
 
-def test_a_circle_would_be_found() -> None:
-    with pytest.raises(graphlib.CycleError, match="cycle"):
-        tuple(graphlib.TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
-
-
 # ---------------------------------------------------------------------------- names
 
 
 def test_no_file_hides_a_public_function() -> None:
     files = {module_of(path).split(".")[1] for path in FILES if module_of(path) != ENTRANCE}
     assert files & set(tn.__all__) == {"models"}  # which is the folder itself
-
-
-def test_every_public_name_exists_and_says_what_it_does() -> None:
-    assert [name for name in tn.__all__ if not (getattr(tn, name).__doc__ or "").strip()] == []
-
-
-def test_public_names_are_listed_once_and_in_order() -> None:
-    names = list(tn.__all__)
-    assert len(names) == len(set(names))
 
 
 def test_an_unknown_name_is_no_attribute() -> None:
@@ -308,11 +285,7 @@ def loaded_by(code: str) -> set[str]:
     """The modules that a fresh process holds after running `code`: ours, and the top-level ones of others."""
     own = "name if name.startswith('tensornet.') else name.split('.')[0]"
     script = f"{code}\nimport json, sys\nprint(json.dumps(sorted({{{own} for name in sys.modules}})))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True
-    )
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return set(json.loads(fresh(script).splitlines()[-1]))
 
 
 def test_importing_the_library_loads_nothing_heavy() -> None:
@@ -357,6 +330,7 @@ def test_what_is_listed_is_public() -> None:
     """What a prompt completes: no import, no room that nobody is shown."""
     from tensornet import backends, models
 
+    assert len({*tn.__all__}) == len(tn.__all__)
     public = {tn: {*tn.__all__, "backends", "language"}, models: {*models.__all__}}
     for module, names in public.items():
         assert {name for name in dir(module) if not name.startswith("__")} == names
