@@ -227,15 +227,15 @@ class CodegenContext:
 
     def looked(self, text: str, name: str, axis: str) -> str:
         """Positions in the tensor of this name, with a check that they are positions along an axis."""
-        return self.below(text, name, self.sizes[axis], self.sizes[axis])
+        return self.below(text, name, self.sizes[axis])
 
-    def below(self, text: str, name: str, size: Any, past: Any) -> str:
+    def below(self, text: str, name: str, size: Any, past: Any = None) -> str:
         """Positions with a check that they are below a size, unless they come from a table that was checked.
 
-        `past`, times the stride of a position, is beyond everything that is read. A library that cannot check values
-        puts it in place of a wrong position.
+        `past`, by default the size, times the stride of a position is beyond everything that is read. A library that
+        cannot check values puts it in place of a wrong position.
         """
         if any(table.leaf.name == name and table.below is not None for table in self.plan.tables):
             return text
-        details = {"past": self.size(past)} if self.asks("within", "past") else {}
+        details = {"past": self.size(size if past is None else past)} if self.asks("within", "past") else {}
         return self.op("within", text, size=self.size(size), name=repr(name), **details)

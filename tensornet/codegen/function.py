@@ -136,7 +136,7 @@ def _table(context: Writing, table: Table, is_view: bool) -> str:
     text = context.names[table.made]
     if table.leaf.dims and is_view:
         text = context.op("contiguous", text)
-    return text if table.below is None else context.below(text, table.made, table.below, table.below)
+    return text if table.below is None else context.below(text, table.made, table.below)
 
 
 def _source(name: str, given: Sequence[str], lines: Sequence[str]) -> str:
@@ -284,7 +284,7 @@ def _call_along(
     cuts, states, tables = len(along.cuts), len(along.states), step.plan.tables
     before = len(given) - len(tables)
     looked = [
-        text if each.below is None else context.below(text, made, each.below, each.below)
+        text if each.below is None else context.below(text, made, each.below)
         for text, made, each in zip(given[before:], step.tables, tables, strict=True)
     ]
     parts = (given[:cuts], given[cuts : cuts + states], [*given[cuts + states : before], *looked])
