@@ -1,6 +1,6 @@
 """The nodes of the backward pass of a graph, from its results to its leaves.
 
-`partition.py` builds graphs from them and from the nodes of the forward pass.
+`joint.py` builds graphs from them and from the nodes of the forward pass.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ..frontend.elaborate_expressions import Expressions
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim, axes_of_dims, dim_size
-from ..ir.build import leaf, node, number, summed_axes
+from ..ir.build import at_position, leaf, number, summed_axes
 from ..ir.naming import told
-from ..ir.node import Affine, Node, Operand, Size, along
+from ..ir.node import Node, Size
 from ..language.equation import Equation
 from ..language.expression import Ref, Taken
 from ..language.parser import parse_rule
@@ -265,11 +265,8 @@ class Backward:
         self.names.setdefault(made, gradient)
         if state.fill is not None or state.begin not in self.through:
             return
-        first = each.shape[state.at] - 1 if state.back else 0
-        axes = [d for d in range(len(each.shape)) if d != state.at]
-        reads = tuple(along(d) if d != state.at else Affine((), first) for d in range(len(each.shape)))
-        begin = node("copy", dict(enumerate(each.shape)), [Operand(made, reads)], tuple(map(along, axes)))
-        self.cotangents.terms[state.begin].append((begin, tuple(range(len(axes)))))
+        begin = at_position(made, state.at, each.shape[state.at] - 1 if state.back else 0)
+        self.cotangents.terms[state.begin].append((begin, tuple(range(len(begin.shape)))))
 
 
 def _is_mask(each: Node) -> bool:

@@ -9,25 +9,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TypeAlias
 
-from ..ir.build import node, number, size
+from ..ir.build import cast, node, number, size
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills, row_major
-from ..ops.table import CONVERSIONS, Element
+from ..ops.table import Element
 from ..sizes import product
 from .vjp_rules import Part
 
-__all__ = ["GRADIENT", "Cotangents", "as_number", "zeros"]
+__all__ = ["GRADIENT", "Cotangents", "zeros"]
 
 GRADIENT = "{}.grad"
 """The name of the gradient of a tensor."""
 
 Term: TypeAlias = "tuple[Node, tuple[int, ...]]"
 """A part of a gradient, and the dimensions of the tensor that it has; a number has none."""
-
-
-def as_number(each: Node) -> Node:
-    """A node converted to the working element type."""
-    operand = Operand(each, tuple(map(along, range(len(each.shape)))))
-    return node(CONVERSIONS[Element.NUMBER], dict(enumerate(each.shape)), [operand], operand.reads)
 
 
 def _is(each: Node, value: int) -> bool:
@@ -96,7 +90,10 @@ def zeros(each: Node) -> Node:
 
 def _spread(term: Node, dims: Sequence[int], each: Node) -> Node:
     """A tensor that has some dimensions of another, broadcast to all of them."""
-    source, left = as_number(term) if term.is_scalar else term, tuple(map(along, range(len(each.shape))))
+    source, left = (
+        cast(term, Element.NUMBER) if term.is_scalar else term,
+        tuple(map(along, range(len(each.shape)))),
+    )
     return node("copy", dict(enumerate(each.shape)), [Operand(source, tuple(map(along, dims)))], left)
 
 

@@ -1,17 +1,32 @@
-"""The joint graph: forward and backward passes, and the residuals between them."""
+"""The joint graph: forward and backward passes, and its partition into both, with the residuals between them.
+
+A residual is a tensor of the forward pass that the backward pass reads: a result of the one, an input of the other.
+Tensors that depend only on constants, and tensors without a name, are computed again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..graph.call import called_last, told_apart
-from ..graph.graph import Graph
+from ..graph.graph import Graph, of_tensors_named, reads
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis
+from ..ir.build import cast, leaf
+from ..ir.function import Function, rebuilt
+from ..ir.naming import Names, graph_of
+from ..ir.node import Node
+from ..language.equation import Equation
 from ..language.expression import Ref, occurring
+from ..ops.table import FUNCTIONS, Element
 from ..passes.dead_code import eliminate_dead_code
-from ..sizes import size_names
+from ..scan.cut import put_together
+from ..sizes import evaluate, size_names
+from .backward import Backward
 
-__all__ = ["JointGraph", "tidy"]
+__all__ = ["JointGraph", "partitioned"]
 
 
 @dataclass(frozen=True)
@@ -41,20 +56,20 @@ class JointGraph:
         again = [item for item in self.backward.body if not made.intersection(item.defines)]
         body = (*self.forward.body, *again)
         sizes = tuple({**self.forward.bound, **self.backward.bound}.items())
-        found = tidy(
+        found = _tidy(
             eliminate_dead_code(Graph((*inputs, *others), body, (*outputs, *self.backward.outputs), sizes))
         )
         own = told_apart(found.leaves, found.calls)
         return replace(found, leaves=called_last(own, found.calls))
 
 
-def tidy(graph: Graph) -> Graph:
+def _tidy(graph: Graph) -> Graph:
     """The graph without sizes that nothing in it mentions, and without formulas of axes that tensors size."""
     alone = graph.by_name
     formulas = {name: size for name, size in graph.sizes if not isinstance(size, int) and name in alone}
     used = {*alone, *(name for size in formulas.values() for name in size_names(size))}
-    for leaf in graph.leaves:
-        used.update(name for dim in leaf.dims for axis in dim for name in size_names(axis.size))
+    for each in graph.leaves:
+        used.update(name for dim in each.dims for axis in dim for name in size_names(axis.size))
     for equation in graph.own:
         used.update(name for part in equation.parts if not isinstance(part, Ref) for name in occurring(part))
     for call in graph.calls:
@@ -65,3 +80,157 @@ def tidy(graph: Graph) -> Graph:
         if name in formulas or (isinstance(size, int) and name in used)
     )
     return replace(graph, sizes=tuple(sizes))
+
+
+# ---------------------------------------------------------------------------- partition
+
+
+def partitioned(passes: Backward) -> JointGraph:
+    """The joint graph of two passes."""
+    results, renamed = _results(passes)
+    outputs = results | {name: made for name, made in passes.asked.items() if name not in results}
+    residuals = _residuals(passes, outputs.values())
+    leaves = {each.name for each in passes.graph.leaves}
+    made = {*passes.nodes, *passes.names.values(), *(name for call in passes.calls for name in call.results)}
+    made -= leaves | passes.given.keys() | outputs.keys()
+    kept = dict.fromkeys(passes.names[each] for each in residuals)
+    kept |= dict.fromkeys(name for item in passes.items for name, _ in reads(item) if name in made)
+    forward = _forward(passes, tuple(kept))
+    backward = _backward(passes, forward, outputs, residuals, kept, renamed)
+    used = {each.name for each in backward.inputs}
+    seeds = tuple(passes.seeds.items())
+    return JointGraph(forward, backward, tuple(name for name in kept if name in used), seeds)
+
+
+def _results(passes: Backward) -> tuple[dict[str, Node], dict[str, str]]:
+    """The gradients of the leaves by name, and new names for the results of calls that are such gradients already.
+
+    Each gradient is computed here, and for one leaf only.
+    """
+    wholes = [passes.cotangents.whole(passes.nodes[name]) for name in passes.wrt]
+    results, renamed = dict[str, Node](), dict[str, str]()
+    for name, made in zip(passes.results.values(), _certain(passes, wholes), strict=True):
+        is_own = made not in passes.forward and made not in results.values()
+        if is_own and made.op == "input" and passes.names[made] not in renamed:
+            renamed[passes.names[made]] = name
+            continue
+        if is_own and made.op != "input":
+            passes.names[made] = name
+        results[name] = made
+    return results, renamed
+
+
+def _certain(passes: Backward, gradients: Sequence[Node]) -> list[Node]:
+    """Gradients of the working element type: an input of unknown element type may hold integers."""
+    own = {each.name for each in passes.graph.inputs} - {*passes.wrt}
+    new = {
+        each: leaf("input", each.shape, Element.SHORT, n=next(passes.numbers))
+        for each, known in passes.program.leaves.items()
+        if known.name in own
+    }
+    seeds = {passes.given[name][0] for name in passes.seeds.values()}
+    pairs = zip(gradients, rebuilt(gradients, new), strict=True)
+    return [
+        made
+        if found.element is Element.NUMBER and made not in passes.forward and made not in seeds
+        else cast(made, Element.NUMBER)
+        for made, found in pairs
+    ]
+
+
+def _residuals(passes: Backward, outputs: Iterable[Node]) -> list[Node]:
+    """The tensors of the forward pass that the backward pass reads, in order."""
+    known = [each for each in passes.graph.leaves if each.name in passes.nodes]
+    leaves = {passes.nodes[each.name] for each in known}
+    constants = {passes.nodes[each.name] for each in known if each.kind == "constant"}
+    still, seen, waiting = {*constants}, set[Node](), [*outputs]
+    for each in passes.program.nodes:
+        row = FUNCTIONS.get(each.op)
+        if each.op != "input" and not (row is not None and row.random):
+            still |= {each} if still.issuperset(each.children) else set()
+    found = set[Node]()
+    while waiting:
+        each = waiting.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if each not in passes.forward or each in leaves or each in still or each not in passes.names:
+            waiting += each.children
+        else:
+            found.add(each)
+    return [each for each in dict.fromkeys((*passes.nodes.values(), *passes.program.nodes)) if each in found]
+
+
+# ---------------------------------------------------------------------------- graphs
+
+
+def _forward(passes: Backward, kept: tuple[str, ...]) -> Graph:
+    """The forward pass, which also returns the tensors that are kept."""
+    states = passes.states
+    apart = {name for call in passes.calls for name in call.results}
+    apart |= {*(each.name for each in states), *(each.name for each in passes.graph.leaves)}
+    outputs = {name: passes.nodes[name] for name in passes.program.names.outputs}
+    by_name = {name: each for each, name in passes.names.items() if each in passes.forward}
+    outputs |= {name: by_name[name] for name in kept if name in by_name and name not in apart}
+    function = passes.program.function
+    printed, bound = _printed(passes, passes.program.names.leaves, function.inputs, outputs)
+    body = put_together([*printed, *map(passes.equation, states), *passes.calls])
+    results = tuple(dict.fromkeys((*passes.graph.outputs, *kept)))
+    sizes = tuple({**passes.bound, **bound}.items())
+    return _tidy(replace(passes.graph, body=tuple(body), outputs=results, sizes=sizes))
+
+
+def _backward(
+    passes: Backward,
+    forward: Graph,
+    outputs: Mapping[str, Node],
+    residuals: Sequence[Node],
+    kept: Iterable[str],
+    renamed: Mapping[str, str],
+) -> Graph:
+    """The backward pass, with residuals and seeds as inputs."""
+    new = {each: leaf("input", each.shape, each.element, n=next(passes.numbers)) for each in residuals}
+    stand = {passes.names[each]: new[each] for each in residuals}
+    made = dict(zip(outputs, rebuilt(outputs.values(), new), strict=True))
+    passes.names = {new.get(each, each): name for each, name in passes.names.items()}
+    passes.axes = {new.get(each, each): axes for each, axes in passes.axes.items()}
+    held = {name: _input(name, forward) for name in kept}
+    nodes = {each.name: passes.nodes[each.name] for each in passes.graph.leaves if each.name in passes.nodes}
+    nodes |= stand | {name: each for name, (each, _) in passes.given.items()}
+    known = {each.name: each for each in (*passes.graph.leaves, *held.values())}
+    known |= {name: placed for name, (_, placed) in passes.given.items()}
+    leaves = [each for name, each in known.items() if name in nodes]
+    inputs = [nodes[each.name] for each in leaves if each.value is None]
+    printed, bound = _printed(passes, leaves, inputs, made)
+    body = [of_tensors_named(item, renamed) for item in put_together([*printed, *passes.items])]
+    read = {name for item in body for name, _ in reads(item)}.difference(*(item.defines for item in body))
+    given = [each for each in passes.graph.leaves if each.name in read]
+    left = (
+        *(each for each in given if each.kind == "input"),
+        *(each for name, each in held.items() if name in read),
+        *(passes.given[name][1] for name in passes.seeds.values()),
+        *(each for each in given if each.kind != "input"),
+    )
+    sizes = tuple({**passes.bound, **bound}.items())
+    return _tidy(Graph(left, tuple(body), tuple(passes.results.values()), sizes))
+
+
+def _printed(
+    passes: Backward, leaves: Sequence[Leaf], inputs: Sequence[Node], outputs: Mapping[str, Node]
+) -> tuple[tuple[Equation, ...], Mapping[str, Any]]:
+    """Nodes as equations, and the sizes that these mention."""
+    if not outputs:
+        return (), {}
+    free = {each.name for each in leaves}
+    tensors = {each: name for each, name in passes.names.items() if name not in free or each.op == "constant"}
+    axes = passes.program.names.axes | passes.axes
+    names = Names(tuple(leaves), tuple(outputs), passes.graph.sizes, tensors, axes)
+    function = Function(tuple(inputs), tuple(outputs.values()), passes.program.function.sizes)
+    found = graph_of(function, names, passes.sizes)
+    return found.own, found.bound
+
+
+def _input(name: str, forward: Graph) -> Leaf:
+    """A tensor of the forward pass as an input, in sizes that any caller of the graph knows."""
+    dims = (tuple(Axis(a.name, evaluate(a.size, forward.bound)) for a in dim) for dim in forward.named[name])
+    return Leaf(name, "input", tuple(dims))

@@ -23,8 +23,7 @@ from .a_normal_form import Pairs
 from .activity import active
 from .backward import Backward
 from .call_vjp import Called, asked, backward_call, forward_call
-from .joint import JointGraph
-from .partition import partitioned
+from .joint import JointGraph, partitioned
 
 __all__ = ["differentiated", "rematerializable"]
 

@@ -11,9 +11,22 @@ from ..ops.record import Element
 from ..ops.structure import CONCAT, PAD
 from ..ops.table import CONVERSIONS, FUNCTIONS
 from ..sizes import product
-from .node import Axis, Entries, Node, Operand, Size, Sizes, along, axes_of, interned, plain_dims, substitute
+from .node import (
+    Affine,
+    Axis,
+    Entries,
+    Node,
+    Operand,
+    Size,
+    Sizes,
+    along,
+    axes_of,
+    interned,
+    plain_dims,
+    substitute,
+)
 
-__all__ = ["concatenated", "converted", "leaf", "met_axes", "node", "number", "size", "whole"]
+__all__ = ["at_position", "cast", "concatenated", "leaf", "met_axes", "node", "number", "size", "whole"]
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -94,12 +107,18 @@ def whole(each: Node, tag: Axis = ()) -> Operand:
     return Operand(each, tuple(along((tag, n)) for n in range(len(each.shape))))
 
 
-def converted(each: Node, element: Element) -> Node:
-    """A node with elements of another type; it stays as it is where that holds no real numbers."""
-    if each.element is element or element < Element.WIDE:
-        return each
-    axes = tuple(map(along, range(len(each.shape))))
-    return node(CONVERSIONS[element], dict(enumerate(each.shape)), [Operand(each, axes)], axes)
+def cast(each: Node, element: Element) -> Node:
+    """A node converted to another element type."""
+    operand = Operand(each, tuple(map(along, range(len(each.shape)))))
+    return node(CONVERSIONS[element], dict(enumerate(each.shape)), [operand], operand.reads)
+
+
+def at_position(each: Node, d: int, position: Size) -> Node:
+    """A tensor at one position of a dimension."""
+    axes = range(len(each.shape))
+    reads = tuple(Affine((), position) if axis == d else along(axis) for axis in axes)
+    left = tuple(along(axis) for axis in axes if axis != d)
+    return node("copy", dict(enumerate(each.shape)), [Operand(each, reads)], left)
 
 
 def concatenated(parts: Sequence[Node], at: int) -> Node:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph.call import Along
-from ..graph.graph import Apply, Graph, inlined
+from ..graph.graph import Graph, inlined
 from ..graph.shape_inference import Axis as NamedAxis
-from ..ir.build import concatenated, leaf, node, number
+from ..ir.build import at_position, concatenated, node, number
 from ..ir.equations import MADE
 from ..ir.function import over_operands
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
@@ -69,12 +69,10 @@ def _part(component: Component, size: int, length: int, ends_of: dict[Node, tupl
     components, labels, (count, rest) = component.components, component.labels, divmod(size, length)
     back = component.state.back
     segment, other = _Segment.of(component, length), _Segment.of(component, rest) if rest else None
-    most = {each: _result(component, each, length, count) for each in segment.block.made}
-    over = {each: _result(component, each, rest) for each in most} if rest else {}
-    lasts = {state.behind: _last(component, each) for each, state in component.outer.items()}
-    ends = (
-        {state.behind: _last(component, each) for each, state in component.outer.items()} if rest else lasts
-    )
+    most = {each: component.result(each, (count,), (length,)) for each in segment.block.made}
+    over = {each: component.result(each, (), (rest,)) for each in most} if rest else {}
+    lasts = {state.behind: component.result(each) for each, state in component.outer.items()}
+    ends = {each: component.result(each) for each in lasts} if rest else lasts
     new = {each: _joined(whole, labels[each]) for each, whole in most.items()}
     for each, part in over.items():
         new[each] = concatenated((part, new[each]) if back else (new[each], part), labels[each])
@@ -93,11 +91,7 @@ def _part(component: Component, size: int, length: int, ends_of: dict[Node, tupl
     cuts = tuple(at for _, at in segment.block.cuts)
     states = tuple(range(len(joined), len(joined) + len(lasts)))
     way = Along(NamedAxis(components.taken.fresh("segment"), count), cuts, states, back, last=True)
-    starts = [
-        components.asked(state.begin, f"{components.names[each]}.start")
-        for each, state in component.outer.items()
-    ]
-    given = (*segment.given(parted, "segments"), *starts)
+    given = (*segment.given(parted, "segments"), *component.starts)
     segment.call(given, joined, [*(most[each] for each in joined), *lasts.values()], "segments", way)
     if other is not None:
         cropped = functools.partial(_cropped, kept=rest, others=count * length, first=back)
@@ -127,20 +121,6 @@ def _ending(ends: Mapping[Node, tuple[int, int, Node]], graph: Graph, each: Node
         if end is not None and fixed:
             operands[n] = Operand(end, reads[:at] + reads[at + 1 :])
     return each if operands == list(each.operands) else over_operands(each, operands)
-
-
-def _result(component: Component, each: Node, length: int, *count: int) -> Node:
-    """The result of a call for a node: `length` positions of it, for each of `count` segments."""
-    at = component.labels[each]
-    shape = (*count, *each.shape[:at], length, *each.shape[at + 1 :])
-    return leaf("input", shape, each.element, n=next(component.components.numbers))
-
-
-def _last(component: Component, each: Node) -> Node:
-    """The result of a call for the last value of a state."""
-    at = component.labels[each]
-    shape = each.shape[:at] + each.shape[at + 1 :]
-    return leaf("input", shape, each.element, n=next(component.components.numbers))
 
 
 @dataclass(frozen=True)
@@ -191,27 +171,15 @@ class _Segment:
         block, components = self.block, self.block.components
         outputs = {block.named(each): block.made[each] for each in joined}
         ends = {f"{name}.next": self._end(each) for each, (name, _) in self.firsts.items()}
-        graph = block.graph(outputs | ends, self.firsts)
-        stems = (
-            *(f"{name}.{stem}" for name in outputs),
-            *(f"{components.names[each]}.last" for each in self.firsts),
-        )
-        names = tuple(components.taken.fresh(each) for each in stems)
-        call = Apply(
-            graph, (*given, *(components.names[each] for each in block.held)), names, "", True, along
-        )
-        components.calls.append(call)
-        for each, (name, dims) in zip(results, call.returned(components.graph.bound), strict=True):
-            components.given(each, name, dims)
+        stems = [f"{name}.{stem}" for name in outputs]
+        stems += [f"{components.names[each]}.last" for each in self.firsts]
+        components.call(block.call(outputs | ends, given, stems, along, self.firsts), results)
 
     def _end(self, each: Node) -> Node:
         """The state after the last position of the block."""
         component = self.block.component
         made, at = self.block.made[component.states[each].behind], component.labels[each]
-        last = 0 if component.state.back else made.shape[at] - 1
-        axes = [n for n in range(len(made.shape)) if n != at]
-        reads = tuple(Affine((), last) if n == at else along(n) for n in range(len(made.shape)))
-        return node("copy", dict(enumerate(made.shape)), [Operand(made, reads)], tuple(map(along, axes)))
+        return at_position(made, at, 0 if component.state.back else made.shape[at] - 1)
 
 
 # ---------------------------------------------------------------------------- positions in segments

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..graph.call import Along
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import strongly_connected
@@ -22,7 +23,7 @@ from ..ir.build import leaf, met_axes, node
 from ..ir.equations import LEAVES, reads_of
 from ..ir.function import Function, Rule, order, over_others
 from ..ir.naming import Names, graph_of
-from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, along, axes_of, gathered
+from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, Size, along, axes_of, gathered
 from ..ir.positions import held
 from ..language.equation import Equation
 from ..language.expression import Taken
@@ -98,8 +99,14 @@ class Components:
             self.outputs[self.names[each]] = each
         return self.names[each]
 
+    def call(self, call: Apply, results: Iterable[Node]) -> None:
+        """Adds a call, whose results are inputs of the rest."""
+        self.calls.append(call)
+        for each, (name, dims) in zip(results, call.returned(self.graph.bound), strict=True):
+            self.given(each, name, dims)
+
     def given(self, each: Node, name: str, dims: tuple[Dim, ...]) -> None:
-        """Registers a node as the result of a call."""
+        """Registers a node as an input."""
         self.leaves[each], self.names[each] = Leaf(name, "input", dims, holds=each.element), name
 
     def dims(self, each: Node) -> tuple[Dim, ...]:
@@ -242,6 +249,24 @@ class Component:
     def in_order(self) -> list[Node]:
         """Its nodes, each after what it reads."""
         return sorted(self.nodes, key=self.components.rank.__getitem__)
+
+    @property
+    def starts(self) -> list[str]:
+        """The names of the first values of its states, which are required from here on."""
+        ask, names = self.components.asked, self.components.names
+        return [ask(state.begin, f"{names[each]}.start") for each, state in self.outer.items()]
+
+    def result(self, each: Node, first: tuple[Size, ...] = (), here: tuple[Size, ...] = ()) -> Node:
+        """The result of a call for a node: an input with other dimensions in place of the one along the axis.
+
+        Args:
+            each: the node.
+            first: the sizes of dimensions that come first.
+            here: those of dimensions in the place of the axis.
+        """
+        at = self.labels[each]
+        shape = (*first, *each.shape[:at], *here, *each.shape[at + 1 :])
+        return leaf("input", shape, each.element, n=next(self.components.numbers))
 
     def outside(self, each: Node) -> list[Node]:
         """The readers of a node or state that are no part of the component."""
@@ -432,10 +457,26 @@ class Block:
 
     # ---- equations
 
-    @property
-    def held(self) -> list[Node]:
-        """The whole tensors that are inputs, but not constants."""
-        return [each for each, made in self.wholes.items() if self.leaves[made].kind == "input"]
+    def call(
+        self,
+        outputs: Mapping[str, Node],
+        operands: Iterable[str],
+        stems: Iterable[str],
+        way: Along | None,
+        begins: Mapping[Node, tuple[str, Node]] = {},
+    ) -> Apply:
+        """A call of the block.
+
+        Args:
+            outputs, begins: as in `graph`.
+            operands: what it is given, without whole tensors.
+            stems: the names of its results, which may get numbers.
+            way: how it is called along an axis.
+        """
+        names, taken = self.components.names, self.components.taken
+        held = (names[each] for each, made in self.wholes.items() if self.leaves[made].kind == "input")
+        graph = self.graph(outputs, begins)
+        return Apply(graph, (*operands, *held), tuple(map(taken.fresh, stems)), "", True, way)
 
     def graph(self, outputs: Mapping[str, Node], begins: Mapping[Node, tuple[str, Node]] = {}) -> Graph:
         """The block as a graph, whose inputs are cut tensors, states and whole tensors, with constants last.

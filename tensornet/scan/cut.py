@@ -23,7 +23,7 @@ from ..graph.leaves import Leaf
 from ..graph.recurrences import Recurrence, calls_late, in_order, is_step
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
-from ..ir.build import converted, leaf, node, number
+from ..ir.build import cast, leaf, node, number
 from ..ir.function import Function
 from ..ir.naming import Names
 from ..ir.node import Affine, Axis, Node, Operand, Size, along
@@ -284,19 +284,19 @@ class _Stateful(Expressions):
             left, shape: the axes of the first value, and their sizes.
             element: the element type of the state.
         """
-        if is_scalar(start):
-            fill, axes = self.scalar(start, scope), tuple(map(along, range(len(shape))))
-            return fill, converted(node("copy", dict(enumerate(shape)), [Operand(fill)], axes), element)
-        flat: list[Any] = [
-            axis for entry in left for axis in (entry if isinstance(entry, tuple) else (entry,))
-        ]
-        if len({*flat}) < len(flat) or not all(isinstance(axis, str) for axis in flat):
-            fix = "read it under axes of its own, in a line of its own"
-            raise EquationError(f"'{name}' has a start, and is read in parts", start.place, fix)
-        for axis in flat:
-            if axis not in free_axes(start):
+        fill = self.scalar(start, scope) if is_scalar(start) else None
+        if fill is not None:
+            axes = tuple(map(along, range(len(shape))))
+            begin = node("copy", dict(enumerate(shape)), [Operand(fill)], axes)
+        else:
+            flat = [axis for entry in left for axis in (entry if isinstance(entry, tuple) else (entry,))]
+            if len({*flat}) < len(flat) or not all(isinstance(axis, str) for axis in flat):
+                fix = "read it under axes of its own, in a line of its own"
+                raise EquationError(f"'{name}' has a start, and is read in parts", start.place, fix)
+            for axis in sorted({*axes_of_index(left)}.difference(free_axes(start))):
                 start = Call(REPEAT.name, (start,), (axis,))
-        return None, converted(self.value(start, left, scope), element)
+            begin = self.value(start, left, scope)
+        return fill, begin if begin.element is element or element < Element.WIDE else cast(begin, element)
 
 
 def _shapes(graph: Graph) -> Mapping[str, tuple[Any, ...]]:

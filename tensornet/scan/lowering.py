@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ..graph.call import Along
-from ..graph.graph import Apply, Graph
+from ..graph.graph import Graph
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import Axis as NamedAxis
-from ..ir.build import leaf, node
+from ..ir.build import node
 from ..ir.equations import reads_of
 from ..ir.node import Node, Operand, along, axes_of
 from ..ops.table import FUNCTIONS
@@ -57,23 +57,27 @@ def lower_recurrences(graph: Graph, large: Large = lambda sizes: False, alone: b
 def _call(component: Component) -> None:
     """Replaces a component by the call of a block along an axis."""
     components, block = component.components, Block(component)
+    following = [state.behind for state in component.outer.values()]
     behind = {state.behind for state in component.states.values()}
-    stacked = {each: _stacked(component, each) for each in block.made if each in component.nodes | behind}
+    stacked = {
+        each: component.result(each, (each.shape[component.labels[each]],))
+        for each in block.made
+        if each in component.nodes | behind
+    }
     new = {each: _unstacked(component, each, stacked[each]) for each in stacked}
     joined = [each for each in stacked if component.is_read(each)]
     components.replace(new)
     components.replace({each: state.whole for each, state in component.states.items() if each not in new})
-    call = _called(block, joined)
-    components.calls.append(call)
-    for each, (name, dims) in zip(joined, call.returned(components.graph.bound), strict=True):
-        components.given(stacked[each], name, dims)
-
-
-def _stacked(component: Component, each: Node) -> Node:
-    """The result of a call for a node, with the axis of the loop first."""
-    at = component.labels[each]
-    shape = (each.shape[at], *each.shape[:at], *each.shape[at + 1 :])
-    return leaf("input", shape, each.element, n=next(component.components.numbers))
+    outputs = {block.named(each): block.made[each] for each in (*joined, *following)}
+    operands = (*(components.names[each] for each, _ in block.cuts), *component.starts)
+    stems = [f"{block.named(each)}.along" for each in joined]
+    way = Along(
+        NamedAxis(component.state.axis, component.length),
+        tuple(at for _, at in block.cuts),
+        tuple([*outputs].index(block.named(each)) for each in following),
+        component.state.back,
+    )
+    components.call(block.call(outputs, operands, stems, way), [stacked[each] for each in joined])
 
 
 def _unstacked(component: Component, each: Node, whole: Node) -> Node:
@@ -85,32 +89,6 @@ def _unstacked(component: Component, each: Node, whole: Node) -> Node:
     if len(own) == len(each.shape) and len(called := names.get(each, ())) == len(each.sizes):
         names[made] = tuple(called[axis] for axis in own)
     return made
-
-
-def _called(block: Block, joined: Sequence[Node]) -> Apply:
-    """The call of a block along the axis, which stacks some nodes."""
-    component, components = block.component, block.components
-    results = {block.named(each): block.made[each] for each in joined}
-    following = {block.named(state.behind): block.made[state.behind] for state in component.outer.values()}
-    outputs = tuple(results | following)
-    graph = block.graph(results | following)
-    starts = [
-        components.asked(state.begin, f"{components.names[each]}.start")
-        for each, state in component.outer.items()
-    ]
-    operands = (
-        *(components.names[each] for each, _ in block.cuts),
-        *starts,
-        *(components.names[each] for each in block.held),
-    )
-    way = Along(
-        NamedAxis(component.state.axis, component.length),
-        tuple(at for _, at in block.cuts),
-        tuple(outputs.index(block.named(state.behind)) for state in component.outer.values()),
-        component.state.back,
-    )
-    stacked = tuple(components.taken.fresh(f"{name}.along") for name in results)
-    return Apply(graph, operands, stacked, "", True, way)
 
 
 # ---------------------------------------------------------------------------- other nodes computed at each position
