@@ -28,8 +28,7 @@ from .context import LoweringContext
 from .contractions import lower_rounded
 from .epilogues import order_with_bias, with_bias, with_function
 from .pointwise import Operand, combine, exact_together, operand, order_of
-from .reading import read, scalar
-from .steps import convert, emit, reorder, transpose_seconds, ungrouped
+from .reading import read
 
 __all__ = ["lower_call"]
 
@@ -43,7 +42,7 @@ def lower_call(context: LoweringContext, call: Call, wanted: Layout | None) -> V
         case "none" if function.rounds:
             return lower_rounded(context, call, wanted)
         case "none" if function.converts is not None and len(call.arguments) == 1:
-            return convert(context, context.lower(call.arguments[0], wanted), function.converts)
+            return context.convert(context.lower(call.arguments[0], wanted), function.converts)
         case "none":
             return _pointwise(context, call, wanted)
         case "joined":
@@ -63,20 +62,20 @@ def _kernel(context: LoweringContext, call: Call) -> Value:
     pattern = pattern_of(meaning)
     values = [context.lower(each, None) for each in call.arguments]
     element, result = function.meeting([each.element for each in values])
-    values = [convert(context, each, element) for each in values]
+    values = [context.convert(each, element) for each in values]
     groups = pattern.groups([each.layout for each in values])
     for n, ref in enumerate(pattern.tensors):
         part = tuple(groups[axis] for axis in axes_of_index(ref.index))
         if view_order(values[n].layout, part) is None:
-            values[n] = reorder(context, values[n], flatten(part))
+            values[n] = context.reorder(values[n], flatten(part))
     right = replace(call, arguments=tuple(each.ref for each in values))
     left = left_of(groups[axis] for axis in pattern.left)
-    return emit(context, left, right, values, {}, result)
+    return context.emit(left, right, values, result)
 
 
 def _numbers(context: LoweringContext, call: Call) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
     """The options of a call, with known sizes substituted."""
-    return tuple((name, tuple(scalar(context, v) for v in values)) for name, values in call.options)
+    return tuple((name, tuple(context.scalar(v) for v in values)) for name, values in call.options)
 
 
 # ---------------------------------------------------------------------------- element by element
@@ -90,7 +89,7 @@ def _pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> V
     function, adds = FUNCTIONS[call.function], call.function == "add"
     split = function.conditions
     conditions = [
-        Operand(convert(context, context.lower(each, wanted), Element.TRUTH))
+        Operand(context.convert(context.lower(each, wanted), Element.TRUTH))
         for each in call.arguments[:split]
     ]
     hidden = _hidden(context, call, conditions, wanted)
@@ -166,7 +165,7 @@ def _hidden(
     bias = context.lower(hides, wanted)
     axes = {*table.layout, *bias.layout}
     order = tuple(axis for axis in wanted or order_of(context, axes, [table, bias]) if axis in axes)
-    near = reorder(context, bias, tuple(axis for axis in order if axis in bias.layout))
+    near = context.reorder(bias, tuple(axis for axis in order if axis in bias.layout))
     terms = [Operand(near), Operand(table)]
     return combine(context, FUNCTIONS["add"], lambda *each: Call("add", each), terms, (), order)
 
@@ -190,7 +189,7 @@ def _normed(context: LoweringContext, call: Call) -> Value | None:
     value = context.lower(norm.arguments[0], None)
     affine = [read(context, each) for each in (gain, bias)]
     element = max(Element.WIDE, value.element, *(each.element for each in affine))
-    value, *affine = [convert(context, each, element) for each in (value, *affine)]
+    value, *affine = [context.convert(each, element) for each in (value, *affine)]
     return _along(context, norm, value, element, affine)
 
 
@@ -203,7 +202,7 @@ def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> V
     asked = None if function.leaves_out(call.axes) else wanted
     value = context.lower(argument, asked)
     element, result = function.meeting([value.element])
-    value = convert(context, value, element)
+    value = context.convert(value, element)
     over = function.runs_over(call.axes)
     axes = tuple(axis for axis in value.layout if axis in over)
     if function.one_by_one and len(axes) > 1:
@@ -211,7 +210,7 @@ def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> V
             value = _along(context, replace(call, axes=(axis,)), value, result)
         return value
     if not function.leaves_out(call.axes) and len(axes) > 1:
-        value = reorder(context, value, (*(axis for axis in value.layout if axis not in axes), axes))
+        value = context.reorder(value, (*(axis for axis in value.layout if axis not in axes), axes))
     call = replace(call, axes=(*axes, *function.makes(call.axes)))
     return _along(context, call, value, result)
 
@@ -232,7 +231,7 @@ def _along(
         left = tuple(each for part in parts for each in part)
     operands = [value, *more]
     right = replace(call, arguments=tuple(each.ref for each in operands), options=_numbers(context, call))
-    return emit(context, left, right, operands, {axis: context.sizes[axis] for axis in made}, result)
+    return context.emit(left, right, operands, result)
 
 
 def _innermost(context: LoweringContext, value: Value, axes: tuple[str, ...], function: Function) -> Value:
@@ -240,13 +239,13 @@ def _innermost(context: LoweringContext, value: Value, axes: tuple[str, ...], fu
     order = (*(axis for axis in value.layout if axis not in axes), *axes)
     if value.layout == order:
         return value
-    written = context.itemsize * context.count(value.sizes, value.layout)
+    written = context.itemsize * context.positions(value.sizes, value.layout)
     inside, as_it_is = (
         function.seconds(context.profile, 2 * written, written, inner) for inner in (True, False)
     )
     return (
-        reorder(context, value, order)
-        if transpose_seconds(context, value, order) + inside < as_it_is
+        context.reorder(value, order)
+        if context.transpose_seconds(value, order) + inside < as_it_is
         else value
     )
 
@@ -257,18 +256,18 @@ def _innermost(context: LoweringContext, value: Value, axes: tuple[str, ...], fu
 def _joined(context: LoweringContext, call: Call) -> Value:
     """Lowers a concatenation along an axis. An operand without that axis has size 1 along it."""
     axis = call.axes[0]
-    values = [ungrouped(context, context.lower(part, None)) for part in call.arguments]
+    values = [context.ungrouped(context.lower(part, None)) for part in call.arguments]
     element, result = FUNCTIONS[call.function].meeting([each.element for each in values])
-    values = [convert(context, each, element) for each in values]
+    values = [context.convert(each, element) for each in values]
     left = order_of(context, {axis, *(name for each in values for name in each.layout)}, values)
     right = replace(call, arguments=tuple(each.ref for each in values))
-    return emit(context, left, right, values, {axis: context.sizes[axis]}, result)
+    return context.emit(left, right, values, result)
 
 
 def _moved(context: LoweringContext, call: Call) -> Value:
     """Lowers a function that keeps the axes and moves the elements along some of them."""
     function, argument = FUNCTIONS[call.function], call.arguments[0]
-    value = ungrouped(context, context.lower(argument, None))
+    value = context.ungrouped(context.lower(argument, None))
     sizes = dict(value.sizes)
     options = dict(_numbers(context, call))
     filling = [of_number(each) for name in options.keys() - option_axes(call) for each in options[name]]
@@ -277,6 +276,6 @@ def _moved(context: LoweringContext, call: Call) -> Value:
             amounts = [context.open(scalar_size(each, Scope())) for each in options[name]]
             sizes[name] = function.resized(sizes[name], *amounts)
             options[name] = tuple(map(size_expression, amounts))
-    value = convert(context, value, function.meeting([value.element], filling)[0])
+    value = context.convert(value, function.meeting([value.element], filling)[0])
     right = replace(call, arguments=(value.ref,), options=tuple(options.items()))
-    return emit(context, value.left, right, [value], sizes, value.element)
+    return context.emit(value.left, right, [value], value.element, sizes=sizes)

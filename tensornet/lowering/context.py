@@ -1,4 +1,4 @@
-"""The lowering context: what is lowered, for which target, and the steps so far."""
+"""The lowering context: what is lowered, for which target, and the steps so far, with their costs and element types."""
 
 from __future__ import annotations
 
@@ -6,24 +6,37 @@ import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 from ..autodiff.joint import JointGraph
-from ..contraction.pairs import Choose, Layout
+from ..contraction.pairs import Choose, Layout, Strategy, flatten, view_order
 from ..device.model import DeviceProfile
 from ..errors import ShapeError
-from ..graph.shape_inference import Dim
-from ..language.expression import ELLIPSIS, Expression
-from ..ops.protocols import Entry, Left, Value
-from ..ops.table import Element
+from ..graph.shape_inference import Axis, Dim, size_expression
+from ..language.equation import Equation
+from ..language.expression import (
+    ELLIPSIS,
+    Call,
+    Expression,
+    Literal,
+    Ref,
+    Size,
+    axes_of_index,
+    references,
+    transform,
+)
+from ..ops.protocols import Entry, Left, Value, common, extent, sizes_of
+from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
+from ..planning.constant_folding import is_invariant
 from ..planning.plans import CallStep, Plan
 from ..planning.steps import Step
 from ..planning.target import Target
-from ..sizes import evaluate, product, size_names
-from .lines import Line, Lines
+from ..sizes import evaluate, product, size_names, symbol
+from .lines import Lines
 from .shared_layouts import SharedLayout, shared_layouts
 
 __all__ = ["LoweringContext", "Stored", "as_declared", "entry_of"]
@@ -104,7 +117,7 @@ class LoweringContext(ABC):
     def __post_init__(self) -> None:
         lines = self.lines
         self.open = functools.cache(lambda size: evaluate(size, lines.bound))
-        self.known = functools.cache(functools.partial(_positions, {**self.values, **lines.bound}))
+        self.number = functools.cache(functools.partial(_positions, {**self.values, **lines.bound}))
         self.told_sizes = self.target.told_sizes(lines.leaves, lines.bound)
         self.invariant = lines.of_kind("constant")
         self.changing = set(self.target.changing)
@@ -116,7 +129,9 @@ class LoweringContext(ABC):
         self.stored = {
             leaf.name: as_declared(leaf.name, leaf.dims, lines.elements[leaf.name]) for leaf in lines.leaves
         }
-        self.common: Mapping[str, SharedLayout] = shared_layouts(lines, self._count_in)
+        self.common: Mapping[str, SharedLayout] = shared_layouts(
+            lines, lambda line, axes: self.positions(line.sizes, axes)
+        )
 
     @abstractmethod
     def lower(self, expression: Expression, wanted: Layout | None) -> Value:
@@ -136,12 +151,143 @@ class LoweringContext(ABC):
         """The name of a new variable."""
         return next(name for name in self.numbered if name not in self.taken)
 
-    def count(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
-        """The number of positions along some axes, at the planned sizes."""
-        return int(product(self.known(sizes[axis]) for axis in axes))
+    def positions(self, sizes: Mapping[str, Any], axes: Iterable[str]) -> int:
+        """The number of positions along some axes of the given sizes, as planned."""
+        return int(product(self.number(sizes[axis]) for axis in axes))
 
-    def _count_in(self, line: Line, axes: Iterable[str]) -> int:
-        return self.count(line.sizes, axes)
+    def count(self, *groups: Iterable[str]) -> int:
+        """The number of positions along the axes of some groups of the current line."""
+        return self.positions(self.sizes, itertools.chain(*groups))
+
+    def size(self, axis: str) -> Any:
+        """The size of an axis of the current line."""
+        return self.sizes[axis]
+
+    def scalar(self, expression: Expression) -> Expression:
+        """A number, with known sizes substituted."""
+        if isinstance(expression, Size):
+            return size_expression(self.open(symbol(expression.axis)))
+        return transform(expression, lambda part: self.scalar(part))
+
+    # ---- steps
+
+    def emit(
+        self,
+        left: Left,
+        right: Expression,
+        operands: Sequence[Value],
+        element: Element,
+        *,
+        sizes: Mapping[str, Any] = MappingProxyType({}),
+        arrangement: Strategy | None = None,
+        seconds: float | None = None,
+        flops: Any = 0,
+    ) -> Value:
+        """Adds a step and returns its result. Its time is that of its arrangement, or else of its function.
+
+        Axes have the given sizes, else those of the operands, else those of the current line.
+        """
+        axes, itemsize = axes_of_index(left), self.itemsize
+        known = {**self.sizes, **sizes_of(operands), **sizes}
+        everything = dict.fromkeys([*(axis for each in operands for axis in each.layout), *axes])
+        if isinstance(right, Call):  # new axes, which no operand has
+            everything |= dict.fromkeys(axis for axis in right.axes if axis in known)
+        written = itemsize * self.positions(known, axes)
+        moved = written + itemsize * sum(self.positions(each.sizes, each.layout) for each in operands)
+        if arrangement is not None:
+            seconds, flops = arrangement.seconds, 2 * extent(known, everything)
+        elif seconds is None:
+            seconds = self._seconds(right, operands, axes, moved, written)
+        step = Step(
+            Equation(self.name(), left, right),
+            tuple(Axis(axis, self.open(known[axis])) for axis in everything),
+            self.number(flops) if flops else 0,
+            flops,
+            moved,
+            seconds,
+            element,
+            arrangement=arrangement,
+        )
+        self.add(step)
+        return Value(Ref(step.equation.name, left), {axis: known[axis] for axis in axes}, element)
+
+    def add(self, step: Step | CallStep) -> None:
+        """Adds a step, and records whether its results are invariant and whether they get gradients."""
+        self.steps.append(step)
+        if is_invariant(step, self.invariant, self.told_sizes):
+            self.invariant.update(step.defines)
+        real = isinstance(step, Step) and step.element >= Element.WIDE
+        if real and not self.changing.isdisjoint(step.reads):
+            self.changing.update(step.defines)
+
+    def _seconds(
+        self,
+        right: Expression,
+        operands: Sequence[Value],
+        order: Layout,
+        moved: int,
+        written: int,
+    ) -> float:
+        """The time of a step that is no product: that of its function along its axes, and that of reading operands
+        whose layout differs from the result's."""
+        profile = self.profile
+        if not isinstance(right, Call):
+            return profile.pointwise(moved, written)
+        function = FUNCTIONS[right.function]
+        if function.is_look(right):
+            return profile.view
+        seconds = function.seconds(profile, moved, written, self._in_order(function, right, operands))
+        if function.axes != "none" or all(each.layout == order for each in operands):
+            return seconds
+        return seconds + self._access_seconds(operands, order) - profile.pointwise(moved, written)
+
+    def _in_order(self, function: Function, call: Call, operands: Sequence[Value]) -> bool:
+        """Whether a function runs over the innermost axes; for one with conditions, whether these are invariant."""
+        if function.conditions:
+            asked = itertools.chain.from_iterable(map(references, call.arguments[: function.conditions]))
+            return all(ref.name in self.invariant for ref in asked)
+        over = function.runs_over(call.axes)
+        return not over or not operands or set(over) == set(operands[0].layout[-len(over) :])
+
+    def _access_seconds(self, values: Sequence[Value], order: Layout) -> float:
+        """Seconds to iterate over some values in a given order of axes."""
+        sizes = {axis: self.positions(each.sizes, (axis,)) for each in values for axis in each.layout}
+        layouts = tuple(each.layout for each in values)
+        return self.profile.walk_seconds(order, layouts, sizes, self.itemsize)
+
+    def convert(self, value: Value, element: Element) -> Value:
+        """Element type conversion. A number becomes a truth value by comparison with 0."""
+        if value.element is element:
+            return value
+        compared = (Literal(0),) if element is Element.TRUTH else ()
+        right = Call(CONVERSIONS[element], (value.ref, *compared))
+        return self.emit(value.left, right, [value], element)
+
+    def reorder(self, value: Value, left: Left) -> Value:
+        """Transposition: the value in another layout."""
+        if value.left == left:
+            return value
+        order = axes_of_index(left)
+        seconds = self.profile.view if order == value.layout else self.transpose_seconds(value, order)
+        return self.emit(left, value.ref, [value], value.element, seconds=seconds)
+
+    def transpose_seconds(self, value: Value, order: Layout) -> float:
+        """Seconds to copy a value into another layout."""
+        return self._access_seconds([value], order) + self.profile.view
+
+    def offers(self, value: Value, groups: Sequence[Layout]) -> bool:
+        """Whether a value has a dimension for each group, the last innermost, without a copy."""
+        order = view_order(value.layout, tuple(groups))
+        return order is not None and (not groups[-1] or order[-1] == len(groups) - 1)
+
+    def grouped(self, value: Value, groups: Sequence[Layout]) -> Value:
+        """The value with a dimension for those axes of each group that it has, copied if it does not offer them."""
+        own = tuple(common(group, value.layout) for group in groups)
+        return value if self.offers(value, own) else self.reorder(value, flatten(own))
+
+    def ungrouped(self, value: Value) -> Value:
+        """The value with a dimension for each axis."""
+        return self.reorder(value, value.layout)
 
 
 def _positions(values: Mapping[str, Any], size: Any) -> int:

@@ -26,8 +26,6 @@ from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep
 from .context import LoweringContext
 from .pointwise import Operand, combine, is_reciprocal, operand
-from .reading import scalar
-from .steps import add, convert, emit, reorder
 
 __all__ = ["lower_contraction", "lower_quotient", "lower_rounded"]
 
@@ -40,7 +38,7 @@ def lower_contraction(context: LoweringContext, expression: Contraction, wanted:
 
 def _factors(context: LoweringContext, factors: Sequence[Expression]) -> tuple[list[Expression], list[Value]]:
     """The numbers among the factors of a product, and the tensors."""
-    scalars = [scalar(context, factor) for factor in factors if is_scalar(factor)]
+    scalars = [context.scalar(factor) for factor in factors if is_scalar(factor)]
     return scalars, [context.lower(factor, None) for factor in factors if not is_scalar(factor)]
 
 
@@ -59,7 +57,7 @@ def _multiply(
         together = _multiply(context, exact, scalars, (), None)
         values, scalars = [together, *(each for each in values if each not in exact)], []
     element = max(Element.WHOLE, *(each.element for each in values), *map(of_number, scalars))
-    values = [convert(context, each, element) for each in values]
+    values = [context.convert(each, element) for each in values]
     if scalars:
         smallest = min(range(len(values)), key=lambda n: _weight(context, values[n]))
         values[smallest] = _scaled(context, values[smallest], scalars)
@@ -73,24 +71,24 @@ def _sum_alone(context: LoweringContext, values: list[Value], summed: set[str]) 
     for each in values:
         alone = tuple(axis for axis in each.layout if axis in summed and holders[axis] == 1)
         if alone:
-            each = convert(context, each, max(each.element, Element.WHOLE))
+            each = context.convert(each, max(each.element, Element.WHOLE))
             left = tuple(axis for axis in each.layout if axis not in alone)
             right = Contraction((each.ref,), tuple(sorted(alone)))
-            each = emit(context, left, right, [each], {}, each.element)
+            each = context.emit(left, right, [each], each.element)
         reduced.append(each)
     return reduced
 
 
 def _weight(context: LoweringContext, value: Value) -> tuple[bool, int]:
     """The cost of an operation on a value. Invariant values come first, since they are computed only once."""
-    return value.ref.name not in context.invariant, context.count(value.sizes, value.layout)
+    return value.ref.name not in context.invariant, context.positions(value.sizes, value.layout)
 
 
 def _scaled(context: LoweringContext, value: Value, scalars: list[Expression]) -> Value:
     """The value times some numbers. The reciprocal of a number that may be 0 becomes a division."""
     below = [each for each in scalars if _may_divide_by_zero(each)]
     factors = [*(each for each in scalars if each not in below), value.ref, *below]
-    return emit(context, value.left, product_of(factors), [value], {}, value.element)
+    return context.emit(value.left, product_of(factors), [value], value.element)
 
 
 def _may_divide_by_zero(number: Expression) -> bool:
@@ -110,7 +108,7 @@ def _contract(
         tuple(each.layout for each in values),
         kept,
         wanted if wanted is not None and set(wanted) == kept else None,
-        {axis: context.count(sizes, (axis,)) for axis in sizes},
+        {axis: context.positions(sizes, (axis,)) for axis in sizes},
         context.profile,
         context.itemsize,
         frozenset(n for n, each in enumerate(values) if each.ref.name in context.invariant),
@@ -157,15 +155,15 @@ def _with_vjp(
             if number < len(values):
                 lying = pair.way.read(values[number].layout, is_first)
                 if lying != values[number].layout:
-                    values[number] = reorder(context, values[number], lying)
+                    values[number] = context.reorder(values[number], lying)
     known = {axis: context.open(size) for axis, size in sizes.items()}
     factors = [Factor(each.left, known, n in changing) for n, each in enumerate(values)]
     brought = replace(problem, layouts=tuple(each.layout for each in values))
-    at = {name: context.count(sizes, (axis,)) for axis, name in zip(sizes, names_of(sizes), strict=True)}
+    at = {name: context.positions(sizes, (axis,)) for axis, name in zip(sizes, names_of(sizes), strict=True)}
     assert context.product is not None
     plan = context.product(joint_product(factors, brought, order, left), at)
     name, shape = context.name(), tuple(known[axis] for axis in left)
-    add(context, CallStep(plan, "", tuple(each.ref.name for each in values), (name,), (shape,)))
+    context.add(CallStep(plan, "", tuple(each.ref.name for each in values), (name,), (shape,)))
     context.changing.add(name)
     return Value(Ref(name, left), {axis: sizes[axis] for axis in left}, Element.NUMBER)
 
@@ -174,7 +172,7 @@ def _apart(context: LoweringContext, value: Value) -> Value:
     """The value as an operand of a function: composite dimensions are split unless all their sizes are known."""
     grouped = (axis for entry in value.left if isinstance(entry, tuple) for axis in entry)
     known = all(isinstance(context.open(value.sizes[axis]), int) for axis in grouped)
-    return value if known else reorder(context, value, value.layout)
+    return value if known else context.reorder(value, value.layout)
 
 
 # ---------------------------------------------------------------------------- pairs
@@ -182,7 +180,7 @@ def _apart(context: LoweringContext, value: Value) -> Value:
 
 def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Sequence[Value]) -> Value:
     """Emits the steps of one contraction. Their costs exclude the copy of the result that its readers make."""
-    made, sizes = list(values), sizes_of(values)
+    made = list(values)
     for pair in order:
         a, b = made[pair.first], _settled(context, made[pair.second], made[pair.first], pair.way)
         a, b, way = _copied_once(context, a, b, pair.way)
@@ -193,7 +191,7 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
             way = _linear(way, a, b)
         way = _packed(context, way, problem.sizes)
         right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
-        made.append(emit(context, left_of(way.result), right, [a, b], sizes, a.element, way))
+        made.append(context.emit(left_of(way.result), right, [a, b], a.element, arrangement=way))
     return made[-1]
 
 
@@ -205,7 +203,7 @@ def _settled(context: LoweringContext, value: Value, other: Value, way: Strategy
     batch = tuple(axis for axis in way.batch if axis in value.layout)
     inner = (way.summed, way.columns) if batch and not way.swapped else (way.columns, way.summed)
     offered = batch and view_order(value.layout, (batch, *inner)) is not None
-    return value if offered else reorder(context, value, flatten((batch, *inner)))
+    return value if offered else context.reorder(value, flatten((batch, *inner)))
 
 
 def _copied_once(
@@ -217,7 +215,7 @@ def _copied_once(
         order, known = way.read(each.layout, n == 0), each.ref.name
         if order == each.layout or context.readers[known] < 2 or known in context.invariant:
             continue
-        pair[n] = reorder(context, each, order)
+        pair[n] = context.reorder(each, order)
         way = replace(way, seconds=max(0.0, way.seconds - context.steps[-1].seconds))
         context.copies[known][tuple(each.layout.index(axis) for axis in order)] = pair[n].ref.name
     return pair[0], pair[1], way
@@ -294,8 +292,8 @@ def lower_rounded(context: LoweringContext, call: Call, wanted: Layout | None) -
         case argument:
             value = context.lower(argument, wanted)
     if value.element <= Element.WHOLE:
-        return convert(context, value, Element.WHOLE)
-    return emit(context, value.left, replace(call, arguments=(value.ref,)), [value], {}, value.element)
+        return context.convert(value, Element.WHOLE)
+    return context.emit(value.left, replace(call, arguments=(value.ref,)), [value], value.element)
 
 
 def _is_whole_divisor(operand: Operand) -> bool:

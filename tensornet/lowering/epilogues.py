@@ -13,7 +13,6 @@ from ..ops.table import FUNCTIONS, Element
 from ..planning.steps import Step
 from .context import LoweringContext
 from .pointwise import Operand
-from .steps import convert
 
 __all__ = ["order_with_bias", "with_bias", "with_function"]
 
@@ -52,7 +51,7 @@ def order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
         return None  # a batch of products, to which no library adds a bias
     if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
         return None
-    m, n, k = (float(context.count(context.sizes, axes)) for axes in (kept, last, made.summed))
+    m, n, k = (float(context.positions(context.sizes, axes)) for axes in (kept, last, made.summed))
     size, profile = context.itemsize, context.profile
     alone = profile.pointwise(2 * size * m * n, size * m * n)
     return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None
@@ -72,9 +71,9 @@ def with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | Non
     if max(Element.WIDE, bias.element) > made.element or made.element.is_exact:
         return None
     context.steps.pop()
-    bias = convert(context, bias, made.element)
+    bias = context.convert(bias, made.element)
     equation = replace(last.equation, right=Call("add", (last.equation.right, bias.ref)))
-    moved = last.bytes + context.itemsize * context.count(bias.sizes, bias.layout)
+    moved = last.bytes + context.itemsize * context.positions(bias.sizes, bias.layout)
     context.steps.append(
         replace(last, equation=equation, bytes=moved, arrangement=replace(way, kind="linear"))
     )
@@ -92,7 +91,7 @@ def with_function(context: LoweringContext, function: str, value: Value) -> Valu
         or product.then
     ):
         return None
-    moved = 2.0 * context.itemsize * context.count(value.sizes, value.layout)
+    moved = 2.0 * context.itemsize * context.positions(value.sizes, value.layout)
     alone = context.profile.computed(moved, 0.0, FUNCTIONS[function].passes[0])
     context.steps[-1] = replace(
         last,

@@ -1,4 +1,4 @@
-"""Lowering: a program to steps, each one operation.
+"""Lowering: a program to steps, each one operation, with loop-invariant code motion of blocks that are called.
 
 Each n-ary contraction goes to `choose`, which returns the pairs to contract and the layouts of the intermediates. The
 layouts of all other intermediates, the left sides of their steps, are decided here.
@@ -6,6 +6,7 @@ layouts of all other intermediates, the left sides of their steps, are decided h
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,37 +18,41 @@ from ..contraction.pairs import Choose, Layout, view_order
 from ..graph.element_types import holding, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, dim_size
+from ..language.affine import is_window, reached
 from ..language.equation import renamed_axes
 from ..language.expression import (
     Call,
     Contraction,
     Expression,
+    Literal,
     Ref,
     Size,
     axes_of_index,
+    free_axes,
+    fresh,
     is_scalar,
     occurring,
+    scalar_value,
+    transform,
 )
-from ..ops.protocols import Value
+from ..ops.protocols import Reached, Value
 from ..ops.table import FUNCTIONS, Element
 from ..planning.liveness import with_frees
 from ..planning.plans import CallStep, Plan
-from ..planning.steps import Result, Step
+from ..planning.steps import Repetition, Result, Step
 from ..planning.target import Target
 from .calls import lower_call
 from .context import LoweringContext, Stored, as_declared
 from .contractions import lower_contraction, lower_quotient
 from .lines import Line, Lines
-from .loop_invariants import hoist_loop_invariants, variable_of
-from .pointwise import is_reciprocal
-from .reading import read, scalar
-from .records import OneCall
-from .steps import add, convert, emit, reorder
+from .pointwise import applied, is_reciprocal
+from .reading import in_logical_order, in_windows, read
 
 __all__ = ["lower", "steps_to_price"]
 
 Planned: TypeAlias = "Callable[[Graph, frozenset[str]], Plan]"
 
+_VARIABLE = re.compile(r"t\d+")
 _NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 COPIED = 0.05
@@ -95,27 +100,55 @@ def steps_to_price(
 
 
 class _Lowering(LoweringContext):
-    """The context, which lowers each expression by its kind."""
+    """The context, which lowers each expression by its kind; with what records of functions ask for, see
+    `ops.protocols.Lowering`."""
 
-    def lower(self, expression: Expression, wanted: Layout | None) -> Value:
+    def lower(self, expression: Expression, wanted: Layout | None = None) -> Value:
         """The value of an expression; `wanted` is the preferred layout."""
-        return lower_expression(self, expression, wanted)
+        return _lower_expression(self, expression, wanted)
+
+    def new_axis(self) -> str:
+        """The name of a new axis, which the current line does not have."""
+        return next(name for name in (f"v_{n}" for n in itertools.count()) if name not in self.sizes)
+
+    def applied(self, function: str, values: Sequence[Value]) -> Value:
+        """A pointwise function of tensors that are lowered already."""
+        return applied(self, function, values)
+
+    def in_windows(self, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
+        """A tensor that is read in windows, and one-hot tensors of their positions."""
+        return in_windows(self, ref, bare=bare)
+
+    def reached(self, expression: Expression) -> Reached:
+        """The positions that an expression gives, as a sum of two axes."""
+        return reached(expression)
+
+    def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
+        """Whether an expression gives positions at even distances, one for each position along an axis."""
+        return free_axes(expression) == axes and len(axes) == 1 and is_window(expression)
+
+    def raised(self, expression: Expression, least: float) -> Expression:
+        """An expression with its numbers raised to at least `least`."""
+        value = scalar_value(expression) if isinstance(expression, Literal) else None
+        if isinstance(value, int | float) and value < least:
+            return Literal(least)
+        return transform(expression, lambda part: self.raised(part, least))
 
 
-def lower_expression(context: _Lowering, expression: Expression, wanted: Layout | None) -> Value:
+def _lower_expression(context: _Lowering, expression: Expression, wanted: Layout | None) -> Value:
     """Lowers an expression by its kind."""
     match expression:
         case Ref():
             return read(context, expression)
         case _ if is_scalar(expression):
-            number = scalar(context, expression)
-            return emit(context, (), number, [], {}, of_number(number))
+            number = context.scalar(expression)
+            return context.emit((), number, [], of_number(number))
         case Contraction(factors, ()) if any(map(is_reciprocal, factors[1:])):
             return lower_quotient(context, factors, wanted)
         case Contraction():
             return lower_contraction(context, expression, wanted)
         case Call(function) as call if (lowered := FUNCTIONS[function].lowered) is not None:
-            return lowered(OneCall(context), call)
+            return lowered(context, call)
         case Call():
             return lower_call(context, expression, wanted)
     raise AssertionError(expression)
@@ -160,16 +193,14 @@ def _lower_line(context: LoweringContext, line: Line, as_written: bool) -> None:
     context.sizes, context.written = line.sizes, axes_of_index(equation.left)
     value = context.lower(equation.right, context.written if as_written else None)
     if equation.name in context.read_by_name:
-        value = reorder(context, value, equation.left)
+        value = context.reorder(value, equation.left)
         if not _is_made_here(context, value, start):  # the value is that of another tensor
-            value = emit(
-                context, value.left, value.ref, [value], {}, value.element, seconds=context.profile.view
-            )
+            value = context.emit(value.left, value.ref, [value], value.element, seconds=context.profile.view)
     variable = value.ref.name
     if _is_made_here(context, value, start):
         if variable in context.changing:
             context.changing.add(equation.name)
-        add(context, context.steps.pop().defining((equation.name,)))
+        context.add(context.steps.pop().defining((equation.name,)))
         variable = equation.name
     if variable != equation.name:  # readers of this tensor read that variable
         context.readers[variable] += context.readers[equation.name] - 1
@@ -192,11 +223,11 @@ def _result(context: LoweringContext, name: str, inside: bool) -> Result:
     axes = tuple(Axis(label, context.open(size)) for label, size in stored.sizes.items())
     value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
     if stored.element is Element.WIDE and not inside:  # outputs have the working type
-        value = convert(context, value, Element.NUMBER)
+        value = context.convert(value, Element.NUMBER)
     if value.layout != axes_of_index(stored.left) and (
         inside or view_order(value.layout, stored.logical) is None
     ):
-        value = reorder(context, value, stored.left)  # a caller expects the declared layout
+        value = context.reorder(value, stored.left)  # a caller expects the declared layout
     return Result(name, value.ref, stored.left, axes, value.element)
 
 
@@ -210,16 +241,53 @@ def _lower_block(context: LoweringContext, call: Apply, planned: Planned) -> Non
     given = frozenset(leaf for leaf, name in names.items() if context.stored[name].variable in changing)
     both_ways = given if call.along is None else frozenset[str]()  # autograd differentiates small steps
     plan = planned(holding(call.graph, seen), both_ways)
-    tables, along = hoist_loop_invariants(context, plan, call) if call.along is not None else ((), None)
-    operands = tuple(variable_of(context, name) for name in call.operands)
+    tables, along = _hoist_loop_invariants(context, plan, call) if call.along is not None else ((), None)
+    operands = tuple(_variable_of(context, name) for name in call.operands)
     dims = [context.lines.dims[name] for name in call.results]
     shapes = tuple(tuple(context.open(dim_size(dim)) for dim in each) for each in dims)
-    add(context, CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=along))
+    context.add(CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=along))
     elements = {result.name: result.element for result in plan.results}
     for (output, name), each in zip(call.made, dims, strict=True):
         context.stored[name] = as_declared(name, each, elements[output])
         if given and elements[output] >= Element.WIDE:
             changing.add(name)
+
+
+def _hoist_loop_invariants(
+    context: LoweringContext, plan: Plan, call: Apply
+) -> tuple[tuple[str, ...], Repetition]:
+    """Emits the steps of a block that depend on constants alone before its loop, under other names.
+
+    Terms that do not recur, such as `x * W` in `h[t] = tanh(x[t] * W + h[t-1] * U)`, leave the loop in
+    `scan.lowering`, where the scan is built.
+
+    The result is the names of the block's tables here, and the repetition.
+    """
+    along = call.along
+    assert along is not None
+    outer = call.names()
+    names = {leaf.name: _variable_of(context, outer[leaf.name]) for leaf in call.graph.constants}
+    for step in plan.once:
+        assert isinstance(step, Step)
+        name = fresh(step.equation.name, context.taken)
+        if _VARIABLE.fullmatch(name):  # another variable has or will get that name
+            name = context.name()
+        context.taken.add(name)
+        moved = step.reading(names).defining((name,))
+        names[step.equation.name] = name
+        context.add(moved)
+    axis = Axis(along.axis.name, context.open(along.axis.size))
+    count = context.positions({axis.name: axis.size}, (axis.name,))
+    tables = tuple(names[table.made] for table in plan.tables)
+    return tables, Repetition(axis, along.cuts, along.states, along.back, along.last, count)
+
+
+def _variable_of(context: LoweringContext, name: str) -> str:
+    """The variable of a block's operand, in its declared layout. A copy into that layout serves other calls too."""
+    stored = context.stored[name]
+    variable = in_logical_order(context, stored)
+    context.stored[name] = replace(stored, variable=variable, entries=stored.left)
+    return variable
 
 
 # ---------------------------------------------------------------------------- names

@@ -20,8 +20,6 @@ from ..language.expression import (
 from ..ops.protocols import Left, Value
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from .context import LoweringContext
-from .reading import scalar
-from .steps import convert, emit, reorder
 
 __all__ = ["Operand", "applied", "combine", "exact_together", "is_reciprocal", "order_of", "operand"]
 
@@ -62,14 +60,14 @@ def operand(
 ) -> Operand:
     """Lowers an operand of a pointwise step; `scaled`: whether the step may multiply it by numbers too."""
     if is_scalar(expression):
-        return Operand(None, (scalar(context, expression),))
+        return Operand(None, (context.scalar(expression),))
     if scaled and isinstance(expression, Contraction) and not expression.summed:
         factors = expression.factors
         tensors = [n for n, factor in enumerate(factors) if not is_scalar(factor)]
         if len(tensors) == 1 and not (tensors[0] and is_reciprocal(factors[tensors[0]])):
             (at,) = tensors
             before, after = (
-                tuple(scalar(context, each) for each in part) for part in (factors[:at], factors[at + 1 :])
+                tuple(context.scalar(each) for each in part) for part in (factors[:at], factors[at + 1 :])
             )
             return Operand(context.lower(factors[at], wanted), before, after)
     return Operand(context.lower(expression, wanted))
@@ -88,14 +86,14 @@ def combine(
     if rule.takes == "truths":
         operands = [replace(each, before=tuple(map(_truth, each.before))) for each in operands]
     element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
-    brought = [*first, *(_changed(each, lambda value: convert(context, value, element)) for each in operands)]
+    brought = [*first, *(_changed(each, lambda value: context.convert(value, element)) for each in operands)]
     values = _tensors(brought)
     left = _common_order(context, values, wanted) if values else ()
     if not all(each.ref.name in context.invariant for each in values):
         order = axes_of_index(left)
         brought = [_changed(each, lambda value: _lying(context, value, order)) for each in brought]
     right = written(*(each.expression for each in brought))
-    return emit(context, left, right, _tensors(brought), {}, result)
+    return context.emit(left, right, _tensors(brought), result)
 
 
 def _truth(number: Expression) -> Expression:
@@ -117,7 +115,7 @@ def _lying(context: LoweringContext, value: Value, order: Layout) -> Value:
     asked = tuple(axis for axis in order if axis in value.layout)
     if value.ref.name not in context.invariant or asked == value.layout:
         return value
-    return reorder(context, value, asked)
+    return context.reorder(value, asked)
 
 
 def exact_together(context: LoweringContext, terms: list[Operand]) -> list[Operand]:
@@ -159,5 +157,5 @@ def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) 
     written = tuple(axis for axis in context.written if axis in axes)
     if set(written) == axes and (not whole or written in whole):
         return written
-    by_size = sorted(values, key=lambda each: -context.count(each.sizes, each.layout))
+    by_size = sorted(values, key=lambda each: -context.positions(each.sizes, each.layout))
     return ordered(axes, *whole, *(each.layout for each in by_size))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from ..graph.shape_inference import Dim, dim_size, size_expression
+from ..graph.shape_inference import Dim, dim_size
 from ..language.affine import is_cut, is_window, reached
 from ..language.expression import (
     Call,
@@ -14,34 +14,23 @@ from ..language.expression import (
     Index,
     Literal,
     Ref,
-    Size,
     axes_of_index,
     free_axes,
     is_computed_index,
     scalar_value,
     sum_of,
-    transform,
 )
 from ..ops.protocols import Entry, Value, names_in
 from ..ops.structure import ONEHOT, PAD
 from ..ops.table import FUNCTIONS
 from ..planning.steps import Step
-from ..sizes import symbol
 from .context import LoweringContext, Stored, entry_of
 from .shared_layouts import split_as
-from .steps import emit, reorder
 
-__all__ = ["in_logical_order", "in_windows", "read", "scalar"]
+__all__ = ["in_logical_order", "in_windows", "read"]
 
 WINDOWS = "windows"
 """The name of the template of a backend that can view an array in windows, without a copy."""
-
-
-def scalar(context: LoweringContext, expression: Expression) -> Expression:
-    """A number, with known sizes substituted."""
-    if isinstance(expression, Size):
-        return size_expression(context.open(symbol(expression.axis)))
-    return transform(expression, lambda part: scalar(context, part))
 
 
 def read(context: LoweringContext, ref: Ref) -> Value:
@@ -89,11 +78,11 @@ def _is_componentwise(context: LoweringContext, names: tuple[str, ...], dim: Dim
 def _laid(context: LoweringContext, ref: Ref, value: Value) -> Value:
     """A tensor in the shared layout of several readers, if this reference is one of them."""
     common, axes = context.common[ref.name], axes_of_index(ref.index)
-    if split_as(ref, lambda axis: context.count(value.sizes, (axis,))) != common.split:
+    if split_as(ref, lambda axis: context.positions(value.sizes, (axis,))) != common.split:
         return value
     order = tuple(axes[number] for number in common.order)
     if ref.name not in context.laid:
-        context.laid[ref.name] = reorder(context, value, order).ref.name
+        context.laid[ref.name] = context.reorder(value, order).ref.name
     return replace(value, ref=Ref(context.laid[ref.name], order))
 
 
@@ -125,14 +114,14 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
         return Value(picked, sizes, stored.element)
     operands.append(Value(Ref(variable, axes), sizes, stored.element))
     seconds = context.profile.view if is_cut(picked) else None
-    return emit(context, axes, picked, operands, sizes, stored.element, seconds=seconds)
+    return context.emit(axes, picked, operands, stored.element, sizes=sizes, seconds=seconds)
 
 
 def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | None:
     """An index entry of evenly spaced positions, with known sizes substituted, if the backend can view these."""
     if isinstance(entry, Ref):
         return None
-    told, axes = scalar(context, entry), free_axes(entry)
+    told, axes = context.scalar(entry), free_axes(entry)
     alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
     if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in context.target.supported):
         return None
@@ -142,7 +131,7 @@ def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | No
 def in_logical_order(context: LoweringContext, stored: Stored) -> str:
     """A variable with one dimension for each declared dimension of the tensor, in order."""
     value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
-    return reorder(context, value, stored.left).ref.name
+    return context.reorder(value, stored.left).ref.name
 
 
 # ---------------------------------------------------------------------------- windows
