@@ -76,7 +76,6 @@ def test_no_order_is_faster_than_the_one_found(problem: Problem) -> None:
     count = len(problem.layouts)
     best, _ = Search(problem).exhaustive([left_to_right(count)])
     assert best == Search(problem).exhaustive([])[0]
-    assert problem.pricing.least_of([frozenset(layout) for layout in problem.layouts]) <= best * (1 + 1e-9)
     for tree in trees(tuple(range(count)), count):
         assert best <= Search(problem).along(tree)[0] * (1 + 1e-9)
 

@@ -20,15 +20,16 @@ from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis
+from ..graph.shape_inference import Axis, index_of
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Contraction, Expression, Ref, fresh, transform
+from ..ops.protocols import Left, names_in
 from ..sizes import symbol
 from .layout_search import Search, Tree, searched_once
 from .order_search import fastest, fewest_flops, proposals
 from .pairs import Layout, Order, Problem, Strategy, flatten
 
-__all__ = ["Factor", "joint_order", "joint_product", "names_of"]
+__all__ = ["joint_order", "joint_product", "names_of"]
 
 EVERY, PRICED = 4, 5
 """The most factors for which every tree is considered, and the number of trees that are priced with layouts."""
@@ -38,21 +39,6 @@ GRADIENTS = 2
 
 LEAST = 0.15
 """The share of the time that another tree must save over the one fastest forward, because times are only estimates."""
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A factor of a product.
-
-    Attributes:
-        left: its dimensions: axes, or composites of them.
-        sizes: the sizes of the axes. One that is not an integer is represented by the name of its axis.
-        changes: whether it gets a gradient.
-    """
-
-    left: tuple[str | tuple[str, ...], ...]
-    sizes: Mapping[str, Any]
-    changes: bool
 
 
 @searched_once
@@ -136,8 +122,10 @@ class _Backward:
 
     def __init__(self, problem: Problem, order: Order, changing: frozenset[int]) -> None:
         self.problem, self.order, self.count = problem, order, len(problem.layouts)
-        self.pricing = problem.pricing
-        self.layouts, self.changes = _along(problem, order, changing)
+        self.changes = [number in changing for number in range(self.count)]
+        for pair in order:
+            self.changes.append(self.changes[pair.first] or self.changes[pair.second])
+        self.layouts = [*problem.layouts, *(flatten(pair.way.result) for pair in order)]
         self.forms = [{layout: None} for layout in self.layouts]  # the layouts in which each tensor exists
         for pair in order:
             for number, is_first in ((pair.first, True), (pair.second, False)):
@@ -176,60 +164,58 @@ class _Backward:
     def _ways(self, a: Layout, b: Layout, one: int) -> Sequence[Strategy]:
         """The strategies worth trying for a gradient times the other tensor of a pair, the fastest first."""
         result, given = self.layouts[one], one < self.count
-        ways = self.pricing.ways(a, b, frozenset(result), result if given else None, ())
+        ways = self.problem.pricing.ways(a, b, frozenset(result), result if given else None, ())
         if given:
             return [min(ways, key=lambda way: way.seconds)]
         ways.sort(key=lambda way: way.seconds)
         return [way for rank, way in enumerate(ways) if rank < GRADIENTS or flatten(way.result) == result]
 
 
-def _along(problem: Problem, order: Order, changing: frozenset[int]) -> tuple[list[Layout], list[bool]]:
-    """The layouts of the factors and of the results of pairs, and whether each gets a gradient."""
-    changes = [number in changing for number in range(len(problem.layouts))]
-    for pair in order:
-        changes.append(changes[pair.first] or changes[pair.second])
-    return [*problem.layouts, *(flatten(pair.way.result) for pair in order)], changes
-
-
 # ---------------------------------------------------------------------------- as graphs
 
 
-def joint_product(factors: Sequence[Factor], problem: Problem, order: Order, left: Layout) -> JointGraph:
+def joint_product(
+    factors: Sequence[Left],
+    sizes: Mapping[str, Any],
+    changing: frozenset[int],
+    problem: Problem,
+    order: Order,
+    left: Layout,
+) -> JointGraph:
     """A product, pair by pair, as a graph with its backward pass. The order of axes of each tensor is its layout.
 
     Args:
-        factors: the factors.
+        factors: the dimensions of the factors: axes, or composites of them.
+        sizes: the sizes of all axes. One that is not an integer is represented by the name of its axis.
+        changing: the factors that get gradients.
         problem: their product, with the layouts of the factors.
         order: the pairs.
         left: the axes of the result, in the expected layout of its gradient.
     """
-    axes = dict.fromkeys(axis for each in factors for axis in each.sizes)
-    names = dict(zip(axes, names_of(axes), strict=True))
-    leaves = tuple(
-        Leaf(f"x{number}", "input", tuple(_dim(entry, each.sizes, names) for entry in each.left))
+    names = dict(zip(sizes, names_of(sizes), strict=True))
+    axes = {
+        axis: Axis(name, sizes[axis] if isinstance(sizes[axis], int) else symbol(name))
+        for axis, name in names.items()
+    }
+    leaves = [
+        Leaf(f"x{number}", "input", tuple(tuple(axes[axis] for axis in names_in(entry)) for entry in each))
         for number, each in enumerate(factors)
-    )
-    indices: list[tuple[str | tuple[str, ...], ...]] = [
-        tuple(tuple(axis.name for axis in dim) if len(dim) > 1 else dim[0].name for dim in leaf.dims)
-        for leaf in leaves
     ]
-    made = [leaf.name for leaf in leaves]
+    made = [Ref(leaf.name, index_of(leaf.dims)) for leaf in leaves]
     body: list[Equation] = []
     for pair in order:
-        lying = flatten(pair.way.result) if pair is not order[-1] else left
-        index = tuple(names.get(axis, axis) for axis in lying)
-        refs = tuple(Ref(made[each], indices[each]) for each in (pair.first, pair.second))
-        summed = tuple(sorted(names.get(axis, axis) for axis in pair.way.contracted))
-        made.append("y" if pair is order[-1] else f"t{len(body) + 1}")
-        indices.append(index)
-        body.append(Equation(made[-1], index, Contraction(refs, summed)))
-    graph = Graph(leaves, tuple(body), ("y",))
-    wrt = tuple(leaf.name for leaf, each in zip(leaves, factors, strict=True) if each.changes)
+        name, lying = ("y", left) if pair is order[-1] else (f"t{len(body) + 1}", flatten(pair.way.result))
+        summed = tuple(sorted(names[axis] for axis in pair.way.contracted))
+        product = Contraction((made[pair.first], made[pair.second]), summed)
+        index = tuple(names[axis] for axis in lying)
+        made.append(Ref(name, index))
+        body.append(Equation(name, index, product))
+    graph = Graph(tuple(leaves), tuple(body), ("y",))
+    wrt = tuple(leaf.name for number, leaf in enumerate(leaves) if number in changing)
     joint = differentiated(graph, ("y",), wrt, _as_it_is)
-    changing = frozenset(n for n, each in enumerate(factors) if each.changes)
     problem = replace(problem, wanted=left, expanded=math.inf)
     orders = {
-        GRADIENT.format(made[number]): tuple(names.get(axis, axis) for axis in lying)
+        GRADIENT.format(made[number].name): tuple(names[axis] for axis in lying)
         for number, lying in _Backward(problem, order, changing).found().lying
         if number >= len(factors)
     }
@@ -261,14 +247,6 @@ def names_of(axes: Iterable[str]) -> list[str]:
     """The names of the axes in the graph of a product. They are unchanged, except that `...` becomes a single name."""
     known = list(axes)
     return [fresh("lead", set(known)) if axis == ELLIPSIS else axis for axis in known]
-
-
-def _dim(
-    entry: str | tuple[str, ...], sizes: Mapping[str, Any], names: Mapping[str, str]
-) -> tuple[Axis, ...]:
-    axes = (entry,) if isinstance(entry, str) else entry
-    sized = ((names.get(axis, axis), sizes[axis]) for axis in axes)
-    return tuple(Axis(name, size if isinstance(size, int) else symbol(name)) for name, size in sized)
 
 
 def _as_it_is(axes: Any, kept: Any, sizes: Any) -> tuple[tuple[int, int], ...]:

@@ -123,32 +123,6 @@ class Search:
         """A lower bound of the seconds to contract two intermediates, in any layouts."""
         return self.pricing.least(self.axes_of(one), self.axes_of(other), self.axes_of(one | other))
 
-    def _after(self, subset: int) -> float:
-        """A lower bound of the seconds that remain once an intermediate is computed, in any order."""
-        waiting = [axes for number, axes in enumerate(self.axes) if not subset >> number & 1]
-        return self.pricing.least_of([self.axes_of(subset), *waiting]) if waiting else 0.0
-
-    def _after_each(self, parts: Mapping[int, float]) -> dict[int, float]:
-        """The same lower bound for every union of some intermediates, all of which are contracted in any order.
-
-        Dynamic programming runs twice: first for the least seconds to compute each union, then for those of the rest.
-
-        Args:
-            parts: the intermediates, each with the least seconds that it takes.
-        """
-        unions = [sum(each) for n in range(1, len(parts) + 1) for each in itertools.combinations(parts, n)]
-        inside, whole = dict(parts), unions[-1]
-        for subset in unions[len(parts) :]:
-            halves = _halves([part for part in parts if part & subset])
-            inside[subset] = min(inside[a] + inside[b] + self.floor(a, b) for a, b in halves)
-        after = {whole: self._after(whole)}
-        for subset in reversed(unions[:-1]):
-            others = (each for each in unions if not each & subset)
-            after[subset] = min(
-                inside[each] + self.floor(subset, each) + after[subset | each] for each in others
-            )
-        return after
-
     def _axes_of(self, subset: int) -> frozenset[str]:
         """The axes of the intermediate of some operands. A single operand has all of its own axes."""
         if subset & (subset - 1) == 0:
@@ -288,17 +262,15 @@ class Search:
         """The best forms of every union of some tensors, by any tree, that take at most `bound` seconds."""
         found = {subset: known[subset] for subset in parts}
         least = {subset: self._least(forms)[0] for subset, forms in found.items()}
-        after = self._after_each(least)
         for number in range(2, len(parts) + 1):
             for members in itertools.combinations(parts, number):
                 subset = sum(members)
-                left = bound - after[subset]
                 halves = [
                     (half, rest)
                     for half, rest in _halves(members)
-                    if least.get(half, math.inf) + least.get(rest, math.inf) + self.floor(half, rest) <= left
+                    if least.get(half, math.inf) + least.get(rest, math.inf) + self.floor(half, rest) <= bound
                 ]
-                if halves and (forms := self.combined(subset, halves, found, left)):
+                if halves and (forms := self.combined(subset, halves, found, bound)):
                     found[subset], least[subset] = forms, self._least(forms)[0]
         return found
 

@@ -257,11 +257,6 @@ class Pricing:
         moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
         return self.profile.at_least(work, moved)
 
-    def least_of(self, tensors: Sequence[frozenset[str]]) -> float:
-        """A lower bound of the seconds to contract n tensors in any order: n - 1 steps that read each tensor once."""
-        read = sum(self.profile.stream(self.itemsize * self.extent(axes)) for axes in tensors)
-        return self.profile.launch * (len(tensors) - 1) + read
-
     def copied_at_most(self, axes: frozenset[str]) -> float:
         """An upper bound of the seconds to copy a tensor into another layout."""
         elements = self.extent(axes)

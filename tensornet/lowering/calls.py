@@ -261,7 +261,7 @@ def _joined(context: LoweringContext, call: Call) -> Value:
     values = [context.convert(each, element) for each in values]
     left = order_of(context, {axis, *(name for each in values for name in each.layout)}, values)
     right = replace(call, arguments=tuple(each.ref for each in values))
-    return context.emit(left, right, values, result)
+    return context.emit(left, right, values, result, sizes={axis: context.sizes[axis]})
 
 
 def _moved(context: LoweringContext, call: Call) -> Value:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..contraction.joint_order import Factor, joint_order, joint_product, names_of
+from ..contraction.joint_order import joint_order, joint_product, names_of
 from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
 from ..device.model import PACKED
 from ..graph.element_types import of_number
@@ -157,11 +157,11 @@ def _with_vjp(
                 if lying != values[number].layout:
                     values[number] = context.reorder(values[number], lying)
     known = {axis: context.open(size) for axis, size in sizes.items()}
-    factors = [Factor(each.left, known, n in changing) for n, each in enumerate(values)]
+    factors = [each.left for each in values]
     brought = replace(problem, layouts=tuple(each.layout for each in values))
     at = {name: context.positions(sizes, (axis,)) for axis, name in zip(sizes, names_of(sizes), strict=True)}
     assert context.product is not None
-    plan = context.product(joint_product(factors, brought, order, left), at)
+    plan = context.product(joint_product(factors, known, changing, brought, order, left), at)
     name, shape = context.name(), tuple(known[axis] for axis in left)
     context.add(CallStep(plan, "", tuple(each.ref.name for each in values), (name,), (shape,)))
     context.changing.add(name)
