@@ -18,37 +18,26 @@ small: dict[str, Any] = {"vocabulary": 11, "dim": 8, "depth": 2, "heads": 2, "hi
 
 
 @given(
-    st.integers(1, 3),
-    st.integers(1, 3),
-    st.integers(0, 2),
-    st.integers(0, 2),
-    st.integers(1, 5),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
+    st.tuples(*[st.integers(1, 3)] * 2, st.integers(1, 5)),
+    st.tuples(*[st.integers(0, 2)] * 2),
+    st.tuples(*[st.booleans()] * 3),
 )
 @examples(12)
 def test_parameters(
-    heads: int, half: int, encoder: int, decoder: int, hidden: int, pre: bool, own: bool, bias: bool
+    sizes: tuple[int, int, int], depths: tuple[int, int], switches: tuple[bool, bool, bool]
 ) -> None:
+    (heads, half, hidden), (encoder, decoder), (pre, own, bias) = sizes, depths, switches
     dim = 2 * half * heads
-    graph = models.transformer(
-        7,
-        dim,
-        encoder,
-        heads,
-        hidden,
-        decoder_depth=decoder,
-        pre=pre,
-        bias=bias,
-        target_vocabulary=5 if own else None,
-        tied=not own,
-    )
-    attention = 4 * dim**2 + bias * 4 * dim
-    feed_forward = 2 * dim * hidden + hidden + dim
-    layers = encoder * (attention + feed_forward + 4 * dim) + decoder * (
-        2 * attention + feed_forward + 6 * dim
-    )
+    settings: dict[str, Any] = {
+        "pre": pre,
+        "bias": bias,
+        "target_vocabulary": 5 if own else None,
+        "tied": not own,
+    }
+    graph = models.transformer(7, dim, encoder, heads, hidden, decoder_depth=decoder, **settings)
+    attention, feed_forward = 4 * dim**2 + bias * 4 * dim, 2 * dim * hidden + hidden + dim
+    layers = encoder * (attention + feed_forward + 4 * dim)
+    layers += decoder * (2 * attention + feed_forward + 6 * dim)
     embeddings = 7 * dim + own * 2 * 5 * dim
     assert tn.parameter_count(graph) == layers + embeddings + pre * 4 * dim
     assert sum(array.size for array in tn.init(graph).values()) == tn.parameter_count(graph)
@@ -58,14 +47,8 @@ def test_parameters(
     ("positions", "pre"), covered(["sinusoidal", "sines_first", "learned", None], [False, True])
 )
 def test_parts_and_steps_make_the_whole(positions: str | None, pre: bool) -> None:
-    settings = {
-        **small,
-        "positions": positions,
-        "pre": pre,
-        "padding": True,
-        "length": 9,
-        "target_vocabulary": 7,
-    }
+    settings = {**small, "positions": positions, "pre": pre, "padding": True, "length": 9}
+    settings |= {"target_vocabulary": 7}
     whole, encoder, decoder, step = (
         models.transformer(**settings, part=part) for part in ("both", "encoder", "decoder", "step")
     )

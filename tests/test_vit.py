@@ -21,50 +21,22 @@ from .conftest import examples, those_of
 small = st.integers(1, 4)
 
 
-def formula(
-    image: tuple[int, int],
-    patch: tuple[int, int],
-    dim: int,
-    depth: int,
-    hidden: int,
-    classes: int,
-    channels: int,
-) -> int:
-    """Counted by hand: E and its bias, class token, positions, layers, last norm, head."""
-    (height, width), (u, v) = image, patch
-    patches = height * width // (u * v)
-    layer = 4 * dim * dim + 4 * dim + 2 * dim * hidden + hidden + dim + 4 * dim
-    return (
-        (u * v * channels * dim + dim + dim + (patches + 1) * dim + depth * layer + 2 * dim)
-        + dim * classes
-        + classes
-    )
-
-
-@given(small, small, small, small, small, st.integers(0, 2), st.integers(1, 3), small, small, small)
+@given(st.tuples(*[small] * 4), st.tuples(*[small] * 4), st.integers(0, 2), st.integers(1, 3))
 @examples(8)
 def test_shapes_and_parameters(
-    rows: int,
-    columns: int,
-    u: int,
-    v: int,
-    heads: int,
-    depth: int,
-    width: int,
-    channels: int,
-    classes: int,
-    batch: int,
+    grid: tuple[int, int, int, int], sizes: tuple[int, int, int, int], depth: int, width: int
 ) -> None:
+    """Counted by hand: E and its bias, class token, positions, layers, last norm, head."""
+    (rows, columns, u, v), (heads, channels, classes, batch) = grid, sizes
     image, dim, hidden = (rows * u, columns * v), heads * width, 3
     graph = models.vit(image, (u, v), dim, depth, heads, hidden, classes, channels=channels)
     parameters = tn.init(graph, dtype="float64")
+    layer = 4 * dim * dim + 4 * dim + 2 * dim * hidden + hidden + dim + 4 * dim
+    embedding = u * v * channels * dim + dim + dim + (rows * columns + 1) * dim
     number = sum(array.size for array in parameters.values())
-    assert number == formula(image, (u, v), dim, depth, hidden, classes, channels)
-    assert (
-        tn.parameter_count(graph)
-        == tn.parameter_formula(graph).subs(dict(graph.bound)).subs(dict(graph.bound))
-        == number
-    )
+    assert number == embedding + depth * layer + 2 * dim + dim * classes + classes
+    found = tn.parameter_formula(graph).subs(dict(graph.bound)).subs(dict(graph.bound))
+    assert tn.parameter_count(graph) == found == number
     x = np.random.default_rng(0).standard_normal((batch, channels, *image))
     assert tn.compile(graph)(parameters, x).shape == (batch, classes)
     tokens = models.vit(image, (u, v), dim, depth, heads, hidden, channels=channels, tokens=True)

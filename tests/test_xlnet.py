@@ -29,11 +29,12 @@ ONE: dict[str, Any] = {
 
 
 @given(
-    st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(1, 5), st.booleans(), st.booleans()
+    st.tuples(*[st.integers(1, 3)] * 2, st.integers(1, 5)), st.integers(0, 3), st.booleans(), st.booleans()
 )
 @examples(12)
-def test_parameters(heads: int, width: int, depth: int, hidden: int, segments: bool, two: bool) -> None:
+def test_parameters(sizes: tuple[int, int, int], depth: int, segments: bool, two: bool) -> None:
     """Counted by hand; both streams have one set of parameters, and only w is more."""
+    heads, width, hidden = sizes
     dim = 2 * heads * width
     graph = models.xlnet(7, dim, depth, heads, hidden, segments=segments, two_streams=two)
     layer = 5 * dim**2 + 2 * dim + segments * 3 * dim + 4 * dim + 2 * dim * hidden + hidden + dim
