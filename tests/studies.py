@@ -18,18 +18,6 @@ from rich.console import Console
 
 from tensornet.study import RunResult, run_study
 
-__all__ = [
-    "COMPRESSED",
-    "WRITTEN",
-    "Finished",
-    "Unsteady",
-    "kept",
-    "stopped_after",
-    "study",
-    "toml",
-    "wrong_study",
-]
-
 Finished = tuple[Path, list[RunResult], str]
 """A folder, the results, and what was printed."""
 

@@ -413,14 +413,8 @@ def test_weights_that_share_factors_are_fitted_as_their_stack(form: str) -> None
 def test_a_stack_takes_constants_and_known_terms_along() -> None:
     draw = np.random.default_rng(0)
     mask = draw.integers(0, 2, (9, 9)).astype("float64")
-    made = tn.substitute(
-        LAYERS,
-        {"*": "W[o,i] = mask[o,i] * (P[o,r] * S[r,s] * Q[s,i])"},
-        r=2,
-        s=2,
-        shared="P Q",
-        constants={"mask": mask},
-    )
+    text = "W[o,i] = mask[o,i] * (P[o,r] * S[r,s] * Q[s,i])"
+    made = tn.substitute(LAYERS, {"*": text}, r=2, s=2, shared="P Q", constants={"mask": mask})
     exact = tn.merge(
         LAYERS, made, {name: draw.standard_normal(each.shape) for name, each in tn.init(made, seed=0).items()}
     )

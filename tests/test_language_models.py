@@ -35,13 +35,8 @@ LLAMA = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "n
 LLAMA |= {"intermediate_size": 20, "vocab_size": 31}
 LONGER = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
 LONGER |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-OWN = {
-    "head_dim": 8,
-    "attention_bias": True,
-    "mlp_bias": True,
-    "num_key_value_heads": 4,
-    "hidden_act": "gelu",
-}
+OWN = {"head_dim": 8, "num_key_value_heads": 4, "hidden_act": "gelu"}
+OWN |= {"attention_bias": True, "mlp_bias": True}
 LINEAR = {"rope_parameters": {**LONGER, "rope_type": "linear"}, "num_key_value_heads": 1}
 
 ROWS: list[tuple[str, str, dict[str, Any], str]] = [

@@ -174,13 +174,8 @@ def _perceiver_models(reference: Any) -> dict[str, Any]:
     import torch
     import transformers
 
-    sizes = {
-        "num_latents": 5,
-        "d_latents": 12,
-        "d_model": 16,
-        "num_blocks": 2,
-        "num_self_attends_per_block": 2,
-    }
+    sizes = {"num_latents": 5, "d_latents": 12, "d_model": 16, "num_blocks": 2}
+    sizes |= {"num_self_attends_per_block": 2}
     sizes |= {"num_self_attention_heads": 3, "vocab_size": 11, "max_position_embeddings": 9, "image_size": 5}
     sizes |= {"num_labels": 4, "hidden_act": "gelu_new"}
     config, one = (transformers.PerceiverConfig(**sizes, num_cross_attention_heads=heads) for heads in (2, 1))

@@ -28,13 +28,10 @@ def test_parameters(
 ) -> None:
     (heads, half, hidden), (encoder, decoder), (pre, own, bias) = sizes, depths, switches
     dim = 2 * half * heads
-    settings: dict[str, Any] = {
-        "pre": pre,
-        "bias": bias,
-        "target_vocabulary": 5 if own else None,
-        "tied": not own,
-    }
-    graph = models.transformer(7, dim, encoder, heads, hidden, decoder_depth=decoder, **settings)
+    target = {"target_vocabulary": 5 if own else None, "tied": not own}
+    graph = models.transformer(
+        7, dim, encoder, heads, hidden, decoder_depth=decoder, pre=pre, bias=bias, **target
+    )
     attention, feed_forward = 4 * dim**2 + bias * 4 * dim, 2 * dim * hidden + hidden + dim
     layers = encoder * (attention + feed_forward + 4 * dim)
     layers += decoder * (2 * attention + feed_forward + 6 * dim)

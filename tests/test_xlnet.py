@@ -17,14 +17,8 @@ from tensornet import models
 from .conftest import covered, examples, parameters_of, randomized
 
 small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
-ONE: dict[str, Any] = {
-    **small,
-    "depth": 1,
-    "mask": None,
-    "segments": False,
-    "two_streams": False,
-    "head": None,
-}
+ONE: dict[str, Any] = {**small, "depth": 1, "mask": None, "segments": False}
+ONE |= {"two_streams": False, "head": None}
 """One layer of one stream, of which all sees all."""
 
 
