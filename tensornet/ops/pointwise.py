@@ -70,6 +70,20 @@ def _truth(
     return _function("truth", name, formula, scalar, *flat, arity=(n, n), infix=infix, **more)
 
 
+def _logical(
+    name: str, formula: str, infix: str, scalar: Callable[..., Any], shown: str, n: int = 2
+) -> Function:
+    """The record of a function of truth values, with an example."""
+    return _truth(name, formula, infix, scalar, n, takes="truths", example=Example.of(f"y[i] = {shown}"))
+
+
+def _division(name: str, formula: str, infix: str, scalar: Callable[..., Any], *rules: str) -> Function:
+    """The record of a division with a whole quotient, exact for integers."""
+    formula = f"{formula}, exact for integers, and 0 where they are divided by 0"
+    number = f"({{0}} {infix} {{1}})"
+    return _ordered(name, formula, scalar, *rules, arity=(2, 2), infix=infix, number=number)
+
+
 # ---------------------------------------------------------------------------- on numbers
 
 
@@ -168,25 +182,8 @@ _ARITHMETIC = (
         number="(1 / {0})",
         positive=True,
     ),
-    _ordered(
-        "floor_divide",
-        "⌊a / b⌋, exact for integers, and 0 where they are divided by 0",
-        operator.floordiv,
-        "0",
-        arity=(2, 2),
-        infix="//",
-        number="({0} // {1})",
-    ),
-    _ordered(
-        "remainder",
-        "a − b·⌊a / b⌋, exact for integers, and 0 where they are divided by 0",
-        operator.mod,
-        "g",
-        "-g * (a // b)",
-        arity=(2, 2),
-        infix="%",
-        number="({0} % {1})",
-    ),
+    _division("floor_divide", "⌊a / b⌋", "//", operator.floordiv, "0"),
+    _division("remainder", "a − b·⌊a / b⌋", "%", operator.mod, "g", "-g * (a // b)"),
     _real(
         "power",
         "aᵇ",
@@ -366,14 +363,7 @@ _CHOICES = (
 )
 
 EQUAL = _truth("equal", "a = b", "==", operator.eq)
-AND = _truth(
-    "logical_and",
-    "a and b",
-    "&",
-    lambda a, b: bool(a and b),
-    takes="truths",
-    example=Example.of("y[i] = (a[i] > 0) & (a[i] < 1)"),
-)
+AND = _logical("logical_and", "a and b", "&", lambda a, b: bool(a and b), "(a[i] > 0) & (a[i] < 1)")
 LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", operator.le, complex="refused")
 GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", operator.ge, complex="refused")
 
@@ -388,23 +378,8 @@ _TRUTHS = (
     _truth("greater", "a > b", ">", operator.gt, complex="refused"),
     GREATER_EQUAL,
     AND,
-    _truth(
-        "logical_or",
-        "a or b",
-        "|",
-        lambda a, b: bool(a or b),
-        takes="truths",
-        example=Example.of("y[i] = (a[i] < 0) | (a[i] > 1)"),
-    ),
-    _truth(
-        "logical_not",
-        "not a",
-        "~",
-        operator.not_,
-        1,
-        takes="truths",
-        example=Example.of("y[i] = ~(a[i] > 0)"),
-    ),
+    _logical("logical_or", "a or b", "|", lambda a, b: bool(a or b), "(a[i] < 0) | (a[i] > 1)"),
+    _logical("logical_not", "not a", "~", operator.not_, "~(a[i] > 0)", 1),
 )
 
 _cast = functools.partial(_real, number="float({0})", carries=True)
