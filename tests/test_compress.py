@@ -179,11 +179,8 @@ def test_modes_may_come_in_lists() -> None:
     assert found.misfits["A"].weight == pytest.approx(
         next(row for row in found.allocation.rows if row.path == "A").level.error, abs=1e-2
     )
-
-
-def test_modes_may_fit_some_weights_alone() -> None:
-    found = tn.allocate(PAIR, VALUES, parameters=0.7, method="tt", modes=((8, 8), (6, 8)))
-    assert set(found.weights) == {"A"}
+    some = tn.allocate(PAIR, VALUES, parameters=0.7, method="tt", modes=((8, 8), (6, 8)))
+    assert set(some.weights) == {"A"}  # the modes do not fit the other
 
 
 def test_a_whole_model_with_blocks() -> None:
@@ -459,15 +456,6 @@ def test_what_is_traced_runs_at_other_sizes(method: str) -> None:
     assert all(each.grad is not None for each in traced.parameters())
 
 
-def test_a_module_is_saved_and_read(tmp_path: Path) -> None:
-    network, x = words()
-    found = tn.compress(network, parameters=0.5, method="tt")
-    path = found.save(tmp_path / "small.safetensors")
-    torch.manual_seed(5)
-    read = tn.load_compressed(path, Words().eval())
-    torch.testing.assert_close(read.model(x), found.model(x))
-
-
 def test_batches_weigh_weights_of_modules() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 40))
@@ -611,18 +599,15 @@ def test_a_layer_of_factors_gives_under_autocast_what_it_gave() -> None:
         assert small(torch.ones(2, 32)).dtype == network(torch.ones(2, 32)).dtype == torch.bfloat16
 
 
-def test_networks_in_bfloat16_are_saved_and_loaded(tmp_path: Path) -> None:
+def test_modules_are_saved_and_read(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    torch.manual_seed(0)
-
-    def made() -> nn.Module:
-        return nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)).bfloat16()
-
-    found = tn.compress(made(), parameters=0.5)
-    again = tn.load_compressed(found.save(tmp_path / "small.safetensors"), made())
-    x = torch.randn(3, 32, dtype=torch.bfloat16)
-    assert torch.equal(again.model(x), found.model(x))
+    for dtype in (torch.float32, torch.bfloat16):
+        network, x = words()
+        found = tn.compress(network.to(dtype), parameters=0.5, method="tt")
+        torch.manual_seed(5)
+        read = tn.load_compressed(found.save(tmp_path / f"{dtype}.safetensors"), Words().to(dtype).eval())
+        assert torch.equal(read.model(x), found.model(x))
     tensors = {"a": torch.randn(3, 4).bfloat16(), "b": torch.tensor(2.0).bfloat16(), "c": torch.ones(2)}
     save_file(tensors, tmp_path / "any.safetensors")
     arrays, _ = read_arrays(tmp_path / "any.safetensors")

@@ -759,16 +759,3 @@ def test_a_larger_image_after_resizing_positions() -> None:
     resized = resize({}, model.embeddings.position_embeddings[0])
     model.embeddings.position_embeddings = torch.nn.Parameter(resized[None])
     same(run(models.from_transformers(model, image=(12, 16)), x), expected)
-
-
-# ---------------------------------------------------------------------------- what is refused
-
-
-def test_parameters_have_the_shapes_of_the_graph() -> None:
-    model = transformers.ViTModel(transformers.ViTConfig(**VIT, image_size=8, patch_size=4))
-    graph, parameters = models.from_transformers(model)
-    expected = {name: array.shape for name, array in tn.init(graph).items()}
-    assert {name: tuple(array.shape) for name, array in parameters.items()} == expected
-    module = tn.module(graph)
-    assert not module.load_state_dict(parameters).missing_keys
-    assert np.isfinite(module(torch.zeros(1, 3, 8, 8)).numpy()).all()

@@ -109,44 +109,33 @@ def adapted(
         draw.seed()
     common = shared_names(method, shared)
     for together in _groups(layers, weights):
-        check_rank(_path_of(layers, together[0][0]), _dims(together[0][0]), method, rank, modes)
-        first = formed(_dims(together[0][0]), method, rank, modes, common, len(together)).product
+        shape = tuple(layers[together[0]][0].weight.shape)
+        dims = [(size,) for size in shape]
+        check_rank(together[0], dims, method, rank, modes)
+        first = formed(dims, method, rank, modes, common, len(together)).product
         form = _Form(method, tuple(first.ranks.values()), scale, modes)
         had: dict[str, torch.nn.Parameter] = {}
-        for found, kind in together:
+        for found, kind in map(layers.__getitem__, together):
             number = int(torch.randint(2**31, (), generator=draw).item())
-            made = form.of(kind, tuple(found.weight.shape))
-            starts = form.starts(kind, tuple(found.weight.shape), number)
-            _put(
-                found, kind, form, made, {leaf.name: starts[leaf.name] for leaf in made.run.parameters} | had
-            )
+            made, starts = form.of(kind, shape), form.starts(kind, shape, number)
+            own = {leaf.name: starts[leaf.name] for leaf in made.run.parameters}
+            _put(found, kind, form, made, own | had)
             had = {name: each for name, each in found.adapter._parameters.items() if name in common}
     _made_whole(network)
     return network
 
 
-def _groups(
-    layers: Mapping[str, tuple[Any, Kind]], weights: str | Sequence[str]
-) -> list[list[tuple[Any, Kind]]]:
-    """The layers that match the patterns, grouped by pattern, kind and shape. The layers of a group share factors."""
+def _groups(layers: Mapping[str, tuple[Any, Kind]], weights: str | Sequence[str]) -> list[list[str]]:
+    """The paths that match the patterns, grouped by pattern, kind and shape. The layers of a group share factors."""
     told: dict[str, str] = {}
     for pattern in (weights,) if isinstance(weights, str) else weights:
-        for name in told_by(pattern, list(layers), "weight of a linear layer", "weights"):
-            told[name] = pattern
-    groups: dict[tuple[Any, ...], list[tuple[Any, Kind]]] = {}
-    for name, pattern in told.items():
-        found, kind = layers[name]
-        groups.setdefault((pattern, kind, tuple(found.weight.shape)), []).append((found, kind))
+        matched = told_by(pattern, list(layers), "weight of a linear layer", "weights")
+        told.update(dict.fromkeys(matched, pattern))
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for path, pattern in told.items():
+        found, kind = layers[path]
+        groups.setdefault((pattern, kind, tuple(found.weight.shape)), []).append(path)
     return list(groups.values())
-
-
-def _path_of(layers: Mapping[str, tuple[Any, Kind]], found: Any) -> str:
-    return next(name for name, (each, _) in layers.items() if each is found)
-
-
-def _dims(found: Any) -> list[tuple[int, ...]]:
-    """The dimensions of a layer's weight, each with one axis."""
-    return [(size,) for size in found.weight.shape]
 
 
 def _put(found: Any, kind: Kind, form: _Form, made: Form, factors: Mapping[str, torch.Tensor]) -> None:
@@ -167,7 +156,7 @@ def _made_whole(network: Module) -> None:
     saves_itself(
         network, _write, 'tensornet.save_adapters("adapters.safetensors", network), or merge it first'
     )
-    own = {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
+    own = _factors(network)
     for each in network.parameters():
         each.requires_grad_(id(each) in own)
 
@@ -178,6 +167,11 @@ def _write(network: Module, path: Path) -> Path:
 
 def _with_adapters(network: Module) -> dict[str, Any]:
     return {name: each for name, each in network.named_modules() if isinstance(each, Adapted)}
+
+
+def _factors(network: Module) -> set[int]:
+    """The identities of the factors of all adapters."""
+    return {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
 
 
 def merged(module: Module) -> Module:
@@ -215,7 +209,7 @@ TRAINED = "trained/"
 
 def _trained(network: Module) -> dict[str, torch.nn.Parameter]:
     """The parameters that are trained besides the adapters, such as those of an unfrozen classifier."""
-    own = {id(each) for layer in _with_adapters(network).values() for each in layer.adapter.parameters()}
+    own = _factors(network)
     named = network.named_parameters()
     return {name: each for name, each in named if each.requires_grad and id(each) not in own}
 
