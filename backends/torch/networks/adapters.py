@@ -24,9 +24,8 @@ from tensornet.weights.equations import Modes, formed, shared_names
 from tensornet.weights.ranks import Rank
 from tensornet.weights.substitution import substitute
 
-from .classes import copied, leave
-from .factorized import LINEAR, TURNED, Factorized, Form, Kind, attach, dense, form_of, kind_of
-from .saving import saves_as_before, saves_itself
+from .factorized import LINEAR, TURNED, Factorized, Form, Kind, attach, dense, detach, form_of, kind_of
+from .saving import copied, saves_as_before, saves_itself
 
 __all__ = ["Adapted", "adapted", "adapters_of", "load_peft", "merged", "save_peft", "with_adapters"]
 
@@ -187,10 +186,8 @@ def merged(module: Module) -> Module:
     holders = Counter(id(weight) for each in network.modules() for weight in each._parameters.values())
     for each in layers.values():
         weight, whole = each._parameters["weight"], each.weight.detach()
-        leave(each)
-        del each._modules["adapter"]
-        for name in ("_form", "_scale", "_kind", "_whole", "_is_plain", "_place"):
-            del each.__dict__[name]
+        detach(each)
+        del each._form, each._scale
         if holders[id(weight)] > 1:
             each.weight = torch.nn.Parameter(whole)
         else:

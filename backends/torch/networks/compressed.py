@@ -26,9 +26,8 @@ from tensornet.weights.equations import Modes, formed
 from tensornet.weights.ranks import Rank
 
 from .adapters import Adapted
-from .classes import copied
 from .factorized import CONVOLUTION, EMBEDDING, PROJECTIONS, Kind, factorize, form_of, kind_of, splits_output
-from .saving import saves_itself
+from .saving import copied, saves_itself
 
 __all__ = ["compressed", "restored"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,6 @@ from tensornet.weights.ranks import Rank
 from tensornet.weights.substitution import substitute
 
 from ..module import make as module_of
-from .classes import become
 
 __all__ = [
     "CONVOLUTION",
@@ -32,6 +32,7 @@ __all__ = [
     "Form",
     "attach",
     "dense",
+    "detach",
     "factorize",
     "form_of",
     "kind_of",
@@ -107,11 +108,6 @@ class Factorized:
         if direct is not None and len(args) == 1 and not kwargs:
             return direct(module, args[0])
         return super().forward(*args, **kwargs)  # type: ignore[misc]
-
-    @staticmethod
-    def members(parameter: str) -> dict[str, Any]:
-        """The members to add to the class: the weight, computed from its factors."""
-        return {parameter: _weight_of(parameter)}
 
     def extra_repr(self) -> str:
         """The layer's own text, and the equation of its weight."""
@@ -298,7 +294,7 @@ def attach(
     kind: Kind,
     form: Form,
     factors: Mapping[str, torch.nn.Parameter],
-    besides: type[Factorized],
+    besides: Any,
     place: str,
 ) -> None:
     """Gives a module a submodule with factors, under the name `place`, and the mixin that computes with them."""
@@ -308,9 +304,36 @@ def attach(
     whole, run = module_of(replace(form.program, leaves=leaves)), module_of(form.run, params=factors)
     run._parameters.update(factors)
     run.train(module.training)
-    become(module, besides, kind.parameter)
+    base: Any = type(module)
+    module.__class__ = _class_of(besides, base, kind.parameter)
     module.add_module(place, run)
     module.__dict__.update(_kind=kind, _whole=whole, _is_plain=plain, _place=place)
+
+
+def detach(module: Any) -> None:
+    """Undoes `attach`. The weight stays in the parameters of the module."""
+    _, module.__class__, _ = type(module)._made_of
+    del module._modules[module._place]
+    for name in ("_kind", "_whole", "_is_plain", "_place"):
+        del module.__dict__[name]
+
+
+@functools.lru_cache(maxsize=256)
+def _class_of(besides: Any, base: type, parameter: str) -> type:
+    """A class with a mixin, and with the weight as a property. It is created once, and again by loading a pickle."""
+    own = {"__module__": besides.__module__, "__reduce__": _reduced, "_made_of": (besides, base, parameter)}
+    return type(
+        f"{besides.__name__}{base.__name__}", (besides, base), {**own, parameter: _weight_of(parameter)}
+    )
+
+
+def _reduced(module: Any) -> tuple[Any, ...]:
+    return _bare, type(module)._made_of, dict(module.__dict__)
+
+
+def _bare(besides: Any, base: type, parameter: str) -> Any:
+    made: Any = _class_of(besides, base, parameter)
+    return made.__new__(made)
 
 
 _PLAIN = frozenset(

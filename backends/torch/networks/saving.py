@@ -1,4 +1,4 @@
-"""Saving of compressed networks in place of `save_pretrained`.
+"""Copies of networks, and saving of compressed ones in place of `save_pretrained`.
 
 `from_pretrained` creates neither factors nor adapters: it would draw them at random or drop them. The files have
 another name, so that it finds none.
@@ -6,6 +6,7 @@ another name, so that it finds none.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from tensornet.compression.compressed import PRETRAINED
 from tensornet.errors import EquationError
 
-__all__ = ["saves_as_before", "saves_itself"]
+__all__ = ["copied", "saves_as_before", "saves_itself"]
 
 WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
 """The files that `from_pretrained` reads."""
@@ -25,6 +26,26 @@ METHOD = "save_pretrained"
 
 Writing: TypeAlias = "Callable[[torch.nn.Module, Path], Path]"
 """A function that writes a network to a file."""
+
+
+def copied(network: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a network. Stored tensors that were computed from parameters, as by pruning, are copied detached.
+
+    Raises:
+        EquationError: a lazy parameter is not initialized yet, or a parameter is sparse or nested.
+    """
+    for name, each in network.named_parameters():
+        if isinstance(each, torch.nn.UninitializedParameter):
+            raise EquationError(f"'{name}' is not made yet", fix="run the network once on an input first")
+        if each.is_nested or each.layout is not torch.strided:
+            kind, dense = ("nested", "to_padded_tensor(0)") if each.is_nested else (each.layout, "to_dense()")
+            raise EquationError(
+                f"'{name}' is {kind}, and not a dense array",
+                fix=f"make it dense first: torch.nn.Parameter(parameter.{dense})",
+            )
+    held = (value for each in network.modules() for value in vars(each).values())
+    computed = [value for value in held if isinstance(value, torch.Tensor) and not value.is_leaf]
+    return copy.deepcopy(network, {id(value): value.detach().clone() for value in computed})
 
 
 def saves_itself(network: torch.nn.Module, write: Writing, instead: str) -> None:
