@@ -114,7 +114,8 @@ def with_vjp(
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> Gradients:
-            saved, given, needed = ctx.saved_tensors, ctx.saved_tensors[: ctx.count], ctx.needs_input_grad
+            saved, needed = ctx.saved_tensors, ctx.needs_input_grad  # read once: checkpointing unpacks them
+            given = saved[: ctx.count]
             if torch.is_grad_enabled():  # double backward: residuals have no derivatives
                 return _differentiable(differentiable, given, gradient, needed)
             told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
