@@ -7,7 +7,7 @@ from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Dim, dim_size, index_of
 from ..language.equation import Calling, renamed_axes, spoken_sizes
-from ..language.expression import Index, Ref, fresh, show_index
+from ..language.expression import Index, Ref, show_index
 from ..scan.unroll import Repeated
 from ..sizes import are_equal, symbol
 from .call_sizes import Matched, matched
@@ -87,8 +87,8 @@ def _defined(text: Text, line: Calling) -> Graph:
         {name: part[f"{prefix}{name}"] for name in inside if f"{prefix}{name}" in part}
         for part in text.values
     )
-    scope = scoped(text.scope, line.scope)
-    made = text.define(definition, constants, init, scope)
+    given = (definition.statements, definition.inputs, constants, init, text.define)
+    made = text.define(Text(*given, scope=scoped(text.scope, line.scope), printed=text.printed))
     if not constants and not init:
         text.blocks[line.block] = made
     return made
@@ -142,14 +142,13 @@ def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
 
 def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
     """New names for axes of a block that no tensor sizes, and for sizes that its equations mention."""
-    names = dict[str, str]()
-    for name in sorted(block.by_name.union(*map(spoken_sizes, block.own))):
-        size = call.private.moved(symbol(name))
-        if size != symbol(name):
-            names[name] = fresh(name, text.axes)
-            text.axes.add(names[name])
-            text.unifier.unify(symbol(names[name]), size, name, None)
-    return names
+    names = sorted(block.by_name.union(*map(spoken_sizes, block.own)))
+    sizes = {name: call.private.moved(symbol(name)) for name in names}
+    own = [name for name, size in sizes.items() if size != symbol(name)]
+    renamed = {name: text.axes.fresh(name) for name in own}
+    for name, new in renamed.items():
+        text.unifier.unify(symbol(new), sizes[name], name, None)
+    return renamed
 
 
 def _fitted(text: Text, block: Graph, line: Calling) -> Apply | Matched:

@@ -16,7 +16,7 @@ from ..graph.shape_inference import Axis, Dim, dim_size, resized
 from ..graph.unify import Unifier
 from ..language.expression import ELLIPSIS, Call
 from ..sizes import evaluate, invert_size, name_of, product, put_in, size_names, symbol
-from .instantiate import Sizes, instance, names_of_sizes, written_out
+from .instantiate import instance, names_of_sizes, written_out
 
 __all__ = ["Matched", "Operand", "Private", "matched"]
 
@@ -60,11 +60,11 @@ class Matched:
         for output in self.graph.outputs:
             yield output, written_out(self.private.dims(self.graph.named[output]), self.lead)
 
-    def applied(self, unifier: Unifier, values: Sizes) -> Apply:
+    def applied(self, unifier: Unifier) -> Apply:
         """The finished call, with its block in the sizes of the caller."""
         sizes = {name: unifier.resolve(self.private.moved(symbol(name))) for name in self.private.private}
         lead = None if self.lead is None else unifier.dims((self.lead,))[0]
-        block = instance(self.graph, tuple(sorted(sizes.items())), values, lead)
+        block = instance(self.graph, sizes, unifier.bound, lead)
         return Apply(block, self.operands, self.results, self.scope)
 
 

@@ -44,7 +44,20 @@ class Tensor:
 
     def receive(self, graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
         """Adds a call of `graph` to the model; `Graph.__call__` calls this."""
-        return _apply(graph, tensors, scope)
+        for each in tensors:
+            if not isinstance(each, Tensor):
+                raise EquationError(
+                    f"a graph is called on the tensors of a model, not on {type(each).__name__}",
+                    fix="to run it on arrays: tensornet.compile(graph, backend=...)(parameters, x)",
+                )
+        if not isinstance(scope, str) or (scope and not _is_scope(scope)):
+            raise EquationError(
+                f"the scope {scope!r} is not a dotted name", fix='use names such as "blocks.0.mlp"'
+            )
+        if any(each.trace is not self.trace for each in tensors):
+            raise EquationError("these tensors belong to different models", fix="build them in one function")
+        results: tuple[Tensor, ...] = self.trace.call(graph, tensors, scope)
+        return results[0] if len(results) == 1 else results
 
     def __add__(self, other: Any) -> Any:
         """The sum with a tensor of the same dimensions or a number, as a residual branch needs it."""
@@ -107,25 +120,6 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
             )
     trace.check_given()
     return trace.graph(tuple(each.name for each in outputs))
-
-
-def _apply(graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
-    """Calls a graph on symbolic tensors; see `Graph.__call__`."""
-    for each in tensors:
-        if not isinstance(each, Tensor):
-            raise EquationError(
-                f"a graph is called on the tensors of a model, not on {type(each).__name__}",
-                fix="to run it on arrays: tensornet.compile(graph, backend=...)(parameters, x)",
-            )
-    if not isinstance(scope, str) or (scope and not _is_scope(scope)):
-        raise EquationError(
-            f"the scope {scope!r} is not a dotted name", fix='use names such as "blocks.0.mlp"'
-        )
-    trace = tensors[0].trace
-    if any(each.trace is not trace for each in tensors):
-        raise EquationError("these tensors belong to different models", fix="build them in one function")
-    results: tuple[Tensor, ...] = trace.call(graph, tensors, scope)
-    return results[0] if len(results) == 1 else results
 
 
 def _is_scope(text: str) -> bool:
@@ -208,8 +202,7 @@ class Trace:
         Calls whose results are not used are removed.
         """
         leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
-        values = tuple(sorted(self.bound.items()))
-        calls = tuple(pending.applied(self.unifier, values) for pending in self.calls)
+        calls = tuple(pending.applied(self.unifier) for pending in self.calls)
         names = size_names_of(dim for leaf in leaves for dim in leaf.dims)
         names.update(
             name for call in calls for name, size in call.graph.sizes if self.bound.get(name) == size
@@ -288,8 +281,7 @@ def _ending_in(graph: Graph, loss: Graph) -> Graph:
     spoken = size_names_of(dim for leaf in inputs for dim in leaf.dims)
     known = {name: size for name, size in graph.sizes if name in spoken}
     trace = Trace(known)
-    declared = parse_names([str(leaf).removesuffix(": input") for leaf in inputs], "input")
-    tensors = tuple(map(trace.input, declared))
+    tensors = tuple(trace.leaf(Leaf(leaf.name, "input", trace.unifier.dims(leaf.dims))) for leaf in inputs)
     given = trace.call(graph, tensors[:count], "")
     scope = "loss" if loss.parameters or loss.constants else ""
     found = trace.call(loss, (*given, *tensors[count:]), scope)

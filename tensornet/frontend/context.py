@@ -13,7 +13,6 @@ from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Constant, start_of
 from ..graph.shape_inference import Axis, Dim, Scope, index_of, result_dims, scope_of, size_names_of
-from ..graph.slices import axes_windowed
 from ..graph.unify import Unifier
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement
 from ..language.expression import (
@@ -22,7 +21,9 @@ from ..language.expression import (
     Expression,
     Index,
     Ref,
+    Taken,
     axes_of_index,
+    free_axes,
     fresh,
     is_computed_index,
     occurring,
@@ -39,6 +40,8 @@ __all__ = [
     "Known",
     "Names",
     "Text",
+    "axes_told",
+    "axes_windowed",
     "defined_by",
     "dims_declared",
     "dims_read",
@@ -48,8 +51,8 @@ __all__ = [
 
 Names: TypeAlias = "str | Sequence[str]"
 
-Define: TypeAlias = "Callable[[Definition, Mapping[str, Any], Mapping[str, Any], str], Graph]"
-"""Builds the graph of a `def` block, given the block, its constants, its parameters' starts, and its scope."""
+Define: TypeAlias = "Callable[[Text], Graph]"
+"""Builds the graph of a text."""
 
 
 @dataclass
@@ -84,7 +87,7 @@ class Text:
         body: the equations and the calls.
         blocks: the graphs that the text may call.
         definitions: the blocks that the text defines.
-        define: builds the graphs of these blocks.
+        define: builds the graph of a text, for these blocks.
         scope: the scope under which the block itself is called.
         printed: whether the text was printed from a graph.
         given: the sizes that are given, as arguments or in the text.
@@ -109,11 +112,11 @@ class Text:
         self,
         statements: Sequence[Statement],
         inputs: Names,
-        given: Mapping[str, Any],
         constants: Mapping[str, Any],
         init: Mapping[str, Any],
-        blocks: Mapping[str, Graph],
         define: Define,
+        given: Mapping[str, Any] = {},
+        blocks: Mapping[str, Graph] = {},
         scope: str = "",
         printed: bool = False,
     ) -> None:
@@ -140,7 +143,7 @@ class Text:
             constants, leaves_of(s for s in statements if isinstance(s, Calling | Definition))
         )
         self.guessed: set[str] = set()
-        self.axes = self._axis_names()
+        self.axes = Taken(self._axis_names())
         self.windowed = {axis for line in self.lines for part in line.parts for axis in _window_axes(part)}
         self.remade: set[str] = set()
 
@@ -149,12 +152,12 @@ class Text:
         for each in declarations:
             if each.kind in ("input", "parameter", "constant"):
                 self._declare(each)
-        axes = (axis for dim in self._dims_known() for axis in dim)
+        axes = (axis for dim in self.dims_known() for axis in dim)
         self.unifier.declared = {name for each in axes for name in size_names(each.size) if name != each.name}
         for name, size in self._sizes_declared():
             self.unifier.unify(symbol(name), size, name, None)
 
-    def _dims_known(self) -> Iterator[Dim]:
+    def dims_known(self) -> Iterator[Dim]:
         """The dimensions of all tensors."""
         return itertools.chain.from_iterable(entry.dims or () for entry in self.known.values())
 
@@ -167,7 +170,7 @@ class Text:
         plain = (entry for index in indices for entry in index if isinstance(entry, str | tuple))
         spoken -= {*axes_of_index(tuple(plain)), *self.given}
         found: dict[str, set[Any]] = {}
-        for axis in itertools.chain.from_iterable(self._dims_known()):
+        for axis in itertools.chain.from_iterable(self.dims_known()):
             found.setdefault(axis.name, set()).add(axis.size)
         for name in sorted(spoken & found.keys()):
             if len(found[name]) == 1 and symbol(name) not in found[name]:
@@ -193,7 +196,7 @@ class Text:
                 entry.kind, entry.value = "constant", Constant.of(value, f"the constant '{name}'")
 
     def _axis_names(self) -> set[str]:
-        names = {*self.given, *(axis.name for dim in self._dims_known() for axis in dim)}
+        names = {*self.given, *(axis.name for dim in self.dims_known() for axis in dim)}
         for line in self.lines:
             names.update(axes_of_index(line.left), occurring(line.right))
         if ELLIPSIS in names and "lead" in names:
@@ -255,7 +258,7 @@ class Text:
 
     def open_names(self) -> set[str]:
         """The names without a value: those in sizes of tensors, and those of axes in windows."""
-        dims = self.unifier.dims(tuple(self._dims_known()))
+        dims = self.unifier.dims(tuple(self.dims_known()))
         return (size_names_of(dims) | self.windowed) - set(self.unifier.bound)
 
 
@@ -318,6 +321,21 @@ def _window_axes(part: Expression) -> Iterator[str]:
     for entry in filter(is_computed_index, part.index) if isinstance(part, Ref) else ():
         yield from occurring(entry)
         yield from (ref.name for ref in references(entry) if not ref.index)
+
+
+def axes_told(expression: Expression) -> set[str]:
+    """The axes that index a dimension of a tensor directly, not inside of an expression."""
+    return {
+        axis
+        for ref in references(expression)
+        for axis in axes_of_index(tuple(entry for entry in ref.index if not is_computed_index(entry)))
+    }
+
+
+def axes_windowed(expression: Expression) -> set[str]:
+    """The axes that index tensors only inside of expressions, so that no dimension gives their size."""
+    entries = (entry for ref in references(expression) for entry in ref.index if is_computed_index(entry))
+    return {axis for entry in entries for axis in free_axes(entry)} - axes_told(expression)
 
 
 def remade_in(expression: Expression) -> set[str]:

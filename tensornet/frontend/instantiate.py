@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..graph.graph import Apply, Graph, of_tensors_named
@@ -12,18 +12,19 @@ from ..graph.shape_inference import Axis, Dim, resized, size_names_of
 from ..graph.unify import Unifier
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.equation import Equation, renamed_axes, spoken_sizes
-from ..language.expression import ELLIPSIS, fresh, sized_by_name
+from ..language.expression import ELLIPSIS, Taken, sized_by_name
 from ..language.parser import read_sizes
 from ..sizes import put_in, size_names, symbol
 
-__all__ = ["Sizes", "hygienic", "instance", "names_of_sizes", "written_out"]
-
-Sizes = tuple[tuple[str, Any], ...]
-"""Names of sizes, and their values: integers, or expressions in other names."""
+__all__ = ["hygienic", "instance", "names_of_sizes", "written_out"]
 
 
-@functools.lru_cache(maxsize=1024)
-def instance(graph: Graph, sizes: Sizes, values: Sizes, lead: tuple[Axis, ...] | None) -> Graph:
+def instance(
+    graph: Graph,
+    sizes: Mapping[str, Any],
+    values: Mapping[str, Any] = {},
+    lead: tuple[Axis, ...] | None = None,
+) -> Graph:
     """The graph in the sizes of its caller.
 
     Args:
@@ -32,6 +33,11 @@ def instance(graph: Graph, sizes: Sizes, values: Sizes, lead: tuple[Axis, ...] |
         values: the values of the caller's names, where they have one.
         lead: the axes that `...` stands for.
     """
+    return _instance(graph, tuple(sorted(sizes.items())), tuple(sorted(values.items())), lead)
+
+
+@functools.lru_cache(maxsize=1024)
+def _instance(graph: Graph, sizes: Sizes, values: Sizes, lead: tuple[Axis, ...] | None) -> Graph:
     return _Instance(dict(sizes), dict(values), lead).of(graph)
 
 
@@ -52,11 +58,18 @@ def written_out(dims: tuple[Dim, ...], lead: tuple[Axis, ...] | None) -> tuple[D
     return tuple(found)
 
 
+Sizes = tuple[tuple[str, Any], ...]
+"""Names of sizes, and their values: integers, or expressions in other names."""
+
+
+@dataclass(frozen=True)
 class _Instance:
-    def __init__(self, sizes: dict[str, Any], values: dict[str, Any], lead: tuple[Axis, ...] | None) -> None:
-        self.sizes, self.values, self.lead = sizes, values, lead
+    sizes: dict[str, Any]
+    values: dict[str, Any]
+    lead: tuple[Axis, ...] | None
 
     def of(self, graph: Graph) -> Graph:
+        """The graph, with its sizes put in."""
         leaves = tuple(replace(leaf, dims=self._dims(leaf.dims)) for leaf in graph.leaves)
         by_name = graph.by_name
         arriving = {name for size in self.sizes.values() for name in size_names(size)}
@@ -88,13 +101,9 @@ class _Instance:
 
     def _giving_way(self, graph: Graph, by_name: frozenset[str], arriving: set[str]) -> dict[str, str]:
         """New names for axes with a size of their own, if their name is also one of the caller's sizes."""
-        taken = arriving.union(*(equation.axes for equation in graph.own))
-        axes: dict[str, str] = {}
-        for name in sorted(by_name & arriving):
-            if self.sizes[name] != symbol(name):
-                axes[name] = fresh(name, taken)
-                taken.add(axes[name])
-        return axes
+        taken = Taken(arriving.union(*(equation.axes for equation in graph.own)))
+        clashing = (name for name in sorted(by_name & arriving) if self.sizes[name] != symbol(name))
+        return {name: taken.fresh(name) for name in clashing}
 
     def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Dimensions in the caller's sizes, with `...` expanded."""
@@ -105,33 +114,19 @@ class _Instance:
 
     def _equation(self, equation: Equation, put: Unifier) -> Equation:
         if self.lead is not None:
-            taken = set(equation.axes)
-            names: list[str] = []
-            for axis in self.lead:
-                names.append(fresh(axis.name, taken))
-                taken.add(names[-1])
-            left, right = (
-                expand_index(equation.left, tuple(names)),
-                expand_ellipsis(equation.right, tuple(names)),
-            )
+            names = tuple(map(Taken(equation.axes).fresh, (axis.name for axis in self.lead)))
+            left, right = expand_index(equation.left, names), expand_ellipsis(equation.right, names)
             equation = replace(equation, left=left, right=right)
         return put.equation(equation)
 
     def _call(self, graph: Graph, call: Apply) -> Apply:
         """A call in the graph; its block uses size names of the graph, and some of its own."""
-        inner = {
-            name: self._size(symbol(name))
-            if graph.bound.get(name, symbol(name)) == known
-            else self._size(known)
-            for name in names_of_sizes(call.graph)
-            for known in [call.graph.bound.get(name, symbol(name))]
-        }
-        return replace(
-            call,
-            graph=instance(
-                call.graph, tuple(sorted(inner.items())), tuple(sorted(self.values.items())), None
-            ),
-        )
+        inner: dict[str, Any] = {}
+        for name in names_of_sizes(call.graph):
+            known = call.graph.bound.get(name, symbol(name))
+            is_same = graph.bound.get(name, symbol(name)) == known
+            inner[name] = self._size(symbol(name) if is_same else known)
+        return replace(call, graph=instance(call.graph, inner, self.values))
 
 
 def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[str, str]:
@@ -141,11 +136,8 @@ def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[
     """
     spoken = {name for item in body if isinstance(item, Equation) for name in spoken_sizes(item)}
     kept = {leaf.name for leaf in graph.leaves if leaf.kind != "input"}
-    taken, names = set(graph.named) | spoken, dict[str, str]()
-    for name in sorted((spoken & set(graph.named)) - kept):
-        names[name] = fresh(name, taken)
-        taken.add(names[name])
-    return names
+    taken = Taken((*graph.named, *spoken))
+    return {name: taken.fresh(name) for name in sorted((spoken & set(graph.named)) - kept)}
 
 
 class _Simultaneous(Unifier):
@@ -185,15 +177,11 @@ def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:
     marked = {name: symbol(name + _MARK) for name in outer}
     graph = make(**{name: put_in(size, marked) for name, size in given.items()})
     names = names_of_sizes(graph)
-    taken = {*outer, *names}.union(*(equation.axes for equation in graph.own))
+    taken = Taken({*outer, *names}.union(*(equation.axes for equation in graph.own)))
     moved = {name + _MARK: symbol(name) for name in outer}
-    for name in outer:
-        if name in names:
-            chosen = fresh(name, taken)
-            moved[name] = symbol(chosen)
-            taken.add(chosen)
+    moved |= {name: symbol(taken.fresh(name)) for name in outer if name in names}
     values = {name: size for name, size in graph.bound.items() if isinstance(size, int)}
     formulas = {name: size for name, size in graph.bound.items() if name not in values}
     found = {name: put_in(formulas.get(name, symbol(name)), moved) for name in names}
     known = {str(found[name]): value for name, value in values.items()}
-    return instance(graph, tuple(sorted(found.items())), tuple(sorted(known.items())), None)
+    return instance(graph, found, known)

@@ -1,4 +1,4 @@
-"""Layers: a graph from a block of text, or from its JSON."""
+"""Elaboration: a block of text, or a JSON document, to a graph."""
 
 from __future__ import annotations
 
@@ -7,15 +7,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import EquationError, TensornetError, by_name, nearest, told_in
-from ..graph.graph import FORMAT, VERSION, Graph, inlined
-from ..graph.leaves import Constant
-from ..graph.recurrences import read_directly
-from .elaborate import elaborated
+from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
+from ..graph.call import called_last, scoped
+from ..graph.graph import FORMAT, VERSION, Apply, Graph, inlined
+from ..graph.leaves import Constant, Leaf
+from ..graph.recurrences import late, read_directly, read_later
+from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
+from ..language.equation import Calling, Declaration, Equation, Opening, einstein
+from ..language.expression import (
+    ELLIPSIS,
+    Ref,
+    axes_of_index,
+    check_numbers,
+    depth,
+    occurring,
+    show_index,
+    sized_by_name,
+)
+from ..language.parser import parse_block, parse_names, read_sizes
+from ..sizes import as_size, size_names, symbol
+from .block_calls import call, call_along
+from .call_sizes import Matched
+from .context import Known, Names, Text, defined_by
+from .leaf_inference import check_undeclared, declare_leaves, doubt_sums, with_extents
+from .lines import check_given, check_order, check_positions, check_summed, opened, resolved, whole, with_lead
 
 __all__ = ["layer", "read_graph"]
 
-Names = str | Sequence[str]
+OPTIONS = ("inputs", "outputs", "constants", "init")
+"""The other arguments of `tensornet.layer`; the name of a size may be a misspelling of one."""
+
+DEEPEST = 100
+"""The nesting limit of functions and operators in a line: the code that traverses it is recursive."""
 
 
 def layer(
@@ -60,16 +83,9 @@ def layer(
     """
     values = by_name(constants, "the constants", '{"c": array}')
     starts = by_name(init, "the starts in init", '{"W": 0.02}')
-    graph = _made(*elaborated(equations, inputs, outputs, values, starts, sizes, _made))
+    graph = _elaborated(equations, inputs, outputs, values, starts, sizes)
     _check_every_line_is_read(graph)
     return graph
-
-
-def _made(*parts: Any) -> Graph:
-    """Builds a graph from its parts; calls without a scope are inlined, as in a model."""
-    graph = inlined(Graph(*parts), lambda call: not call.scope)
-    body = read_directly(graph.body, graph.outputs)
-    return graph if body == graph.body else replace(graph, body=body)
 
 
 @told_in("names")
@@ -114,6 +130,242 @@ def _of(document: Mapping[str, Any]) -> Graph:
     )
     blocks = {name: _of(each) for name, each in document.get("blocks", {}).items()}
     outputs = document["outputs"]
-    return Graph(
-        *elaborated("\n".join(lines), (), outputs, constants, starts, {}, Graph, blocks, printed=True)
+    return _elaborated("\n".join(lines), (), outputs, constants, starts, {}, blocks, printed=True)
+
+
+# ---------------------------------------------------------------------------- elaboration
+
+
+@told_in("names")
+def _elaborated(
+    equations: str,
+    inputs: Names,
+    outputs: Names,
+    constants: Mapping[str, Any],
+    init: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    blocks: Mapping[str, Graph] = {},
+    printed: bool = False,
+) -> Graph:
+    """The graph that a block of text describes; see `layer`.
+
+    Args:
+        equations, inputs, outputs, constants, init, sizes: those of `layer`.
+        blocks: graphs that the text may call, by name.
+        printed: whether the text was printed from a graph, so that doubtful sums are intended.
+    """
+    given = read_sizes(sizes)
+    told = {name for each in parse_names(inputs, "input") for dim in each.dims or () for name, _ in dim}
+    told.update(given, *map(size_names, given.values()))
+    statements = parse_block(equations, blocks, told)
+    text = Text(statements, inputs, constants, init, _read_in_order, given, blocks, printed=printed)
+    try:
+        return _read_in_order(text, outputs)
+    except RecursionError:
+        raise EquationError("the equations are nested too deeply", fix="split the line") from None
+
+
+def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
+    """Reads every line, then assembles the graph. Calls without a scope are inlined, as in a model."""
+    definitions = {line.name: line for line in text.lines}
+    calls = (line for line in text.body if isinstance(line, Calling))
+    ahead = definitions | {each.name: each for line in calls for each in line.lefts}
+    for name in text.known:
+        if name in definitions:
+            raise EquationError(
+                f"'{name}' is declared as {text.known[name].kind}, and defined here",
+                definitions[name].place,
+                f"take '{name}' out of the declarations, or define another name",
+            )
+    waiting = ahead.keys() & set(read_later(text.lines, text.known))
+    defined = {name for line in text.body for name in defined_by(line)}
+    for line in text.body:
+        if isinstance(line, Calling):
+            (call_along if line.along else call)(text, line)
+        else:
+            for name in {ref.name for ref in late(line)} & waiting:
+                text.foresee(ahead[name])
+            _read(text, line, defined)
+    graph = inlined(_gathered(text, outputs), lambda call: not call.scope)
+    body = read_directly(graph.body, graph.outputs)
+    return graph if body == graph.body else replace(graph, body=body)
+
+
+def _read(text: Text, line: Equation, defined: set[str]) -> None:
+    """Elaborates one equation; its leaves and its result are known from here on."""
+    if text.known.get(line.name, Known("")).kind == "result":
+        raise EquationError(f"'{line.name}' is defined twice", line.place, "give each result its own name")
+    if depth(line.right) > DEEPEST:
+        raise EquationError("the equation is nested too deeply", line.place, "split the line")
+    line = resolved(text, line)
+    check_order(text, line, defined)
+    found = opened(text, line) if isinstance(line, Opening) else line
+    if found is None:
+        return
+    line = with_lead(text, found)
+    line = replace(line, right=with_extents(text, line.right))
+    check_undeclared(text, line)
+    declare_leaves(text, line)
+    implied = line
+    line = einstein(line, text.guessed)
+    check_numbers(line.right)
+    check_positions(text, line)
+    line = whole(text, line)
+    scope = text.sizes_around(line.right)
+    check_given(text, line)
+    check_summed(text, line, scope)
+    text.keep(line, scope)
+    if not text.printed:
+        doubt_sums(implied)
+
+
+# ---------------------------------------------------------------------------- the whole text
+
+
+def _gathered(text: Text, outputs: Names) -> Graph:
+    """The graph; the last line is the output if none is named."""
+    own = [each for each in text.items if isinstance(each, tuple)]
+    for equation, _ in own:  # again: a later line may have solved what an earlier one left open
+        text.sizes_around(equation.right)
+    leaves = _leaves(text)
+    chosen = _named_once(parse_names(outputs, "output")) or tuple(text.declared_outputs)
+    if not chosen and text.body:
+        last = text.body[-1]
+        chosen = last.results if isinstance(last, Calling) else (last.name,)
+    body = tuple(_finished(text, each) for each in text.items)
+    calls = tuple(each for each in body if isinstance(each, Apply))
+    equations = tuple(each for each in body if isinstance(each, Equation))
+    _check_unused(text, leaves, calls)
+    by_name = {
+        name
+        for equation, (_, scope) in zip(equations, own, strict=True)
+        for name in sized_by_name(equation.right)
+        if text.unifier.is_as_long(name, scope[name]) and (name in text.given or not _is_read(name, equation))
+    }
+    names = _sizes_in(text, equations, leaves) | {name for call in calls for name in call.graph.bound}
+    declared = called_last((leaf for leaf in leaves if leaf.name not in text.told), calls)
+    return Graph(declared, body, chosen, text.unifier.sizes(names, by_name))
+
+
+def _finished(text: Text, item: tuple[Equation, Scope] | Apply | Matched) -> Equation | Apply:
+    """An equation or a call with all solutions of sizes put in."""
+    if isinstance(item, tuple):
+        equation, scope = item
+        return text.unifier.equation(equation, scope.sizes)
+    return item if isinstance(item, Apply) else item.applied(text.unifier)
+
+
+def _is_read(axis: str, equation: Equation) -> bool:
+    """Whether a tensor is read along an axis as a whole, and so determines its size."""
+    return any(axis in ref.index for ref in equation.references)
+
+
+def _leaves(text: Text) -> list[Leaf]:
+    """The leaves, after a check that values and starts have the shapes that the text reads."""
+    for name, entry in text.known.items():
+        if entry.kind == "parameter":
+            entry.start = text.init.pop(name, entry.start)
+        value = entry.start if isinstance(entry.start, Constant) else entry.value
+        if value is not None and entry.dims is not None:
+            _check_value(text, name, entry.kind, text.unifier.dims(entry.dims), value)
+    return [_leaf(text, name, entry) for name, entry in text.known.items() if entry.kind != "result"]
+
+
+def _leaf(text: Text, name: str, entry: Known) -> Leaf:
+    if entry.dims is None:
+        fix = {
+            "input": f'read it in an equation, or give its axes: inputs="{name}[b,i]"',
+            "parameter": f"read it in an equation, or take the line out; a number is {name}[()]: parameter",
+            "constant": "read it in an equation, or take it out of constants=",
+        }[entry.kind]
+        raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
+    if entry.start == ("array", 0.0):
+        fix = f'pass init={{"{name}": array}}'
+        raise EquationError(f"the initial array of '{name}' is not given", entry.place, fix)
+    return Leaf(name, entry.kind, text.unifier.dims(entry.dims), entry.start, entry.value)
+
+
+@told_in("sizes")
+def _check_value(text: Text, name: str, kind: str, dims: tuple[Dim, ...], value: Constant) -> None:
+    if len(dims) != len(value.shape):
+        raise ShapeError(
+            f"the {kind} '{name}' has {len(value.shape)} dimension(s), and is read with {len(dims)}"
+        )
+    for dim, size in zip(dims, value.shape, strict=True):
+        text.unifier.unify(dim_size(dim), as_size(size, name), dim[0].name, Ref(name, index_of(dims)))
+
+
+def _sizes_in(text: Text, equations: tuple[Equation, ...], leaves: list[Leaf]) -> set[str]:
+    names = size_names_of(dim for leaf in leaves for dim in leaf.dims)
+    for equation in equations:
+        names.update(*(occurring(part) for part in equation.parts if not isinstance(part, Ref)))
+    for name in list(names):
+        names.update(size_names(text.unifier.resolve(symbol(name))))
+    return names
+
+
+def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> None:
+    for name in text.init:
+        raise EquationError(
+            f"init names '{name}', which is no parameter", fix=_listed(leaves, "parameter", name)
+        )
+    mentioned = _mentioned(text, calls)
+    for name, size in text.given.items():
+        if name not in mentioned and size != symbol(name):  # else it names a size of the layer's caller
+            raise ShapeError(
+                f"a size is given for '{name}', which is no axis here",
+                fix=_axes_told(text, name, mentioned),
+            )
+    for leaf in leaves:
+        if leaf.kind == "constant" and leaf.value is None:
+            name = scoped(text.scope, leaf.name)
+            raise EquationError(
+                f"the constant '{name}' has no value", fix=f'pass constants={{"{name}": array}}'
+            )
+
+
+def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:
+    """The fix for a size that names no axis; a dimension that is only indexed has no axis yet."""
+    axes = sorted(name for name in text.axes & mentioned if name != ELLIPSIS)
+    told = near(wrong, [*axes, *OPTIONS]) + (
+        f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
     )
+    for tensor, entry in text.known.items():
+        index = index_of(entry.dims or ())
+        made = [each for each in index if isinstance(each, str) and each not in text.axes]
+        if entry.kind == "parameter" and made:
+            named = show_index(tuple(wrong if each == made[0] else each for each in index))
+            return f"{told}; to size an indexed dimension of '{tensor}', add the line {tensor}[{named}]: parameter"
+    return told
+
+
+def _mentioned(text: Text, calls: tuple[Apply, ...]) -> set[str]:
+    """The names that lines and declarations use as axes or as sizes."""
+    found: set[str] = set()
+    for line in text.lines:
+        bare = (part for part in line.parts if isinstance(part, Ref) and not part.index)
+        found.update(axes_of_index(line.left), occurring(line.right), (part.name for part in bare))
+    dims = [*text.dims_known()]
+    found.update(size_names_of(dims), (axis.name for dim in dims for axis in dim))
+    for each in calls:
+        found.update(each.graph.bound, each.graph.open_sizes)
+    for size in text.given.values():
+        found.update(size_names(size))
+    return found
+
+
+def _listed(leaves: list[Leaf], kind: str, wrong: str) -> str:
+    names = [leaf.name for leaf in leaves if leaf.kind == kind]
+    return f"{near(wrong, names)}the {kind}s are {', '.join(names) or 'none'}"
+
+
+def _named_once(outputs: Sequence[Declaration]) -> tuple[str, ...]:
+    """The names of the outputs, each given once and without axes."""
+    names = [each.name for each in outputs]
+    for each in outputs:
+        if each.dims is not None:
+            fix = f"write outputs='{each.name}'; its axes are those of its equation"
+            raise EquationError(f"the output '{each.name}' is named with axes", each.place, fix)
+        if names.count(each.name) > 1:
+            raise EquationError(f"the output '{each.name}' is named twice", each.place, "name it once")
+    return tuple(names)

@@ -20,6 +20,7 @@ from ..language.expression import (
     contraction,
     fresh,
     option_axes,
+    parts_of,
     references,
     remade_axes,
     show,
@@ -122,22 +123,20 @@ def _sizes_met(text: Text, expression: Expression) -> Scope:
 def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
     """Every tensor that is read, with the sizes around it. Inside a function that resizes an axis
     (concat, pad) or reduces it (mean), the argument gives the size of that axis."""
-    if isinstance(expression, Ref):
-        yield expression, scope
-    own: set[str] = set()
-    if isinstance(expression, Call):
-        row = FUNCTIONS[expression.function]
-        own = {*option_axes(expression), *row.leaves_out(expression.axes)}
-        own = set(expression.axes) if row.axes == "joined" else own
-    elif isinstance(expression, Contraction):
-        own = set(expression.summed)
-    parts: list[Expression] = []
-    transform(expression, lambda part: parts.append(part) or part)  # type: ignore[func-returns-value]
-    joined = isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined"
-    for number, part in enumerate(parts, 1):
+    own, joined = set[str](), False
+    match expression:
+        case Ref():
+            yield expression, scope
+        case Call(function, _, axes):
+            row = FUNCTIONS[function]
+            joined = row.axes == "joined"
+            own = set(axes) if joined else {*option_axes(expression), *row.leaves_out(axes)}
+        case Contraction(_, summed):
+            own = set(summed)
+    for number, part in enumerate(parts_of(expression), 1):
         inner = scope
         if own:
-            found = dict(_sizes_met(text, part).sizes)
+            found = _sizes_met(text, part).sizes
             if joined and number > 1:  # each operand has its own size
                 for axis in own:
                     found.setdefault(axis, symbol(fresh(f"{axis}_{number}", text.axes)))

@@ -1,35 +1,46 @@
-"""Elaboration of one line: bare names, `...`, windows, and checks of what it reads."""
+"""Elaboration of one line: bare names, `...`, slices, windows, positions, and checks of what it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ..errors import EquationError, ShapeError, told_in
+from ..graph.element_types import finds_positions, read_in
 from ..graph.recurrences import early
-from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, index_of, scope_of
-from ..graph.slices import axes_windowed, cropped, cut_to_window, in_order, not_whole, read_in, reading
+from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, index_of, scope_of, size_expression
+from ..language.affine import affine
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.equation import Equation, Opening, resolve
 from ..language.expression import (
     ELLIPSIS,
+    Call,
     Contraction,
     Expression,
     Index,
+    Literal,
     Ref,
+    Span,
+    Taken,
     axes_of_index,
     free_axes,
     fresh,
     is_computed_index,
     occurring,
+    parts_of,
+    product_of,
     rename,
     show,
     show_index,
+    sum_of,
     transform,
 )
+from ..ops.structure import PAD
+from ..ops.table import FUNCTIONS
 from ..sizes import symbol
-from .context import Known, Text, remade_in
+from .context import Known, Text, axes_told, axes_windowed, remade_in
 
 __all__ = [
     "check_given",
@@ -42,11 +53,14 @@ __all__ = [
     "with_lead",
 ]
 
+ZERO, MINUS = Literal(0), Literal(-1)
 
-def check_order(text: Text, line: Equation, definitions: set[str]) -> None:
+
+def check_order(text: Text, line: Equation, defined: set[str]) -> None:
     """Raises an error for a read of a later line's result, except at earlier positions of a recurrence."""
     for ref in early(line):
-        if ref.name in definitions and text.known.get(ref.name, Known("foreseen")).kind == "foreseen":
+        ahead = ref.name in defined and ref.name not in text.openings
+        if ahead and text.known.get(ref.name, Known("foreseen")).kind == "foreseen":
             raise EquationError(
                 f"'{ref.name}' is used before it is defined",
                 ref.place,
@@ -68,10 +82,10 @@ def resolved(text: Text, line: Equation) -> Equation:
                 continue
             fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
-    right = cropped(_openings_read(text, line.right), dims)
+    right = _cropped(_openings_read(text, line.right), dims)
     kept = axes_of_index(line.left)
     right = resolve(right, indices, lambda name: name in text.axes, kept)
-    return replace(line, right=in_order(right, kept, text.held(right)))
+    return replace(line, right=_window_first(right, kept, text.held(right)))
 
 
 def opened(text: Text, line: Opening) -> Equation | None:
@@ -121,34 +135,25 @@ def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, 
 def with_lead(text: Text, line: Equation) -> Equation:
     """Replaces `...` by axis names wherever a tensor's leading axes are known by name."""
     lead: tuple[str, ...] | None = None
+    known = text.dims(line.right)
     for ref in line.references:
-        entry = text.known.get(ref.name)
-        if ELLIPSIS not in ref.index or entry is None or entry.dims is None:
+        dims = known.get(ref.name)
+        if ELLIPSIS not in ref.index or dims is None or ELLIPSIS in index_of(dims):
             continue
-        if any(axis.name == ELLIPSIS for dim in entry.dims for axis in dim):
-            continue
-        count = len(entry.dims) - (len(ref.index) - 1)
-        if count < 0 or (lead is not None and len(lead) != count):
+        at, count = ref.index.index(ELLIPSIS), len(dims) - (len(ref.index) - 1)
+        if lead is None and count >= 0:
+            names = ("_".join(axis.name for axis in dim) for dim in dims[at : at + count])
+            lead = tuple(map(Taken((*occurring(line.right), *axes_of_index(line.left))).fresh, names))
+        if lead is None or len(lead) != count:
             expected = "none" if count < 0 else f"{len(lead or ())}"
             raise ShapeError(
                 f"'...' stands for {max(count, 0)} axes of '{ref.name}', and for {expected} elsewhere in the line",
                 ref.place,
                 "write the axes out",
             )
-        if lead is None:
-            lead = _lead_names(text, line, entry.dims, ref.index.index(ELLIPSIS), count)
     if lead is None:
         return line
-    return Equation(line.name, expand_index(line.left, lead), expand_ellipsis(line.right, lead), line.place)
-
-
-def _lead_names(text: Text, line: Equation, dims: tuple[Dim, ...], start: int, count: int) -> tuple[str, ...]:
-    taken = {*occurring(line.right), *axes_of_index(line.left)}
-    names: list[str] = []
-    for dim in dims[start : start + count]:
-        names.append(fresh("_".join(axis.name for axis in dim), taken))
-        taken.add(names[-1])
-    return tuple(names)
+    return replace(line, left=expand_index(line.left, lead), right=expand_ellipsis(line.right, lead))
 
 
 @told_in("axes")
@@ -161,7 +166,7 @@ def check_positions(text: Text, line: Equation) -> None:
 
 
 def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
-    found = not_whole(entry)
+    found = _not_whole(entry)
     if found is not None:
         raise EquationError(
             f"{show(found)} is an index of '{ref.name}', and is not an integer",
@@ -188,13 +193,13 @@ def whole(text: Text, line: Equation) -> Equation:
         return line
     first, read = shorter[0], {ref.name for each in text.lines for ref in each.references}
     name = fresh(f"{first.ref.name.replace('.', '_')}_cut", {*text.known, *text.axes, *read})
-    cut, instead = cut_to_window(first, dims[first.ref.name] or (), name)
+    cut, instead = _cut_to_window(first, dims[first.ref.name] or (), name)
     if text.known[first.ref.name].kind == "foreseen":
         text.foresee(cut)
         text.waiting[first.ref.name].append(cut)
     else:
         text.keep(cut, text.sizes_around(cut.right))
-    return whole(text, replace(line, right=reading(line.right, first.ref, instead)))
+    return whole(text, replace(line, right=_reading(line.right, first.ref, instead)))
 
 
 @told_in("sizes")
@@ -218,3 +223,156 @@ def check_summed(text: Text, line: Equation, scope: Scope) -> None:
         raise ShapeError(
             f"no tensor has the axis {axis}, so its size is unknown", line.place, f"give {axis}="
         )
+
+
+# ---------------------------------------------------------------------------- slices
+
+
+def _cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...]]) -> Expression:
+    """The expression with slices replaced by crops: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
+
+    The axis is that of the tensor's definition. A slice with a step is an affine index: `x[b,::2]` is `x[b,2*t]`.
+
+    Args:
+        expression: the right side of an equation, as it was parsed.
+        dims: the known dimensions of the tensors.
+
+    Raises:
+        EquationError: the axis of a slice is unknown or a composite, or a slice with a step has an end.
+    """
+    changed = transform(expression, lambda part: _cropped(part, dims))
+    if not isinstance(changed, Ref) or not any(isinstance(entry, Span) for entry in changed.index):
+        return changed
+    known = dims.get(changed.name)
+    index: list[Index] = []
+    amounts: list[tuple[str, tuple[Expression, ...]]] = []
+    for position, entry in enumerate(changed.index):
+        if not isinstance(entry, Span):
+            index.append(entry)
+            continue
+        if known is None or len(known) != len(changed.index) or len(known[position]) != 1:
+            message = f"the axis of this slice of '{changed.name}' is not known"
+            fix = f"give '{changed.name}' its axes first, as in inputs='{changed.name}[b,t]'"
+            raise EquationError(message, entry.place, fix)
+        (axis,) = known[position]
+        if entry.step == 1:
+            index.append(axis.name)
+            amounts.append((axis.name, _amounts(entry, size_expression(dim_size(known[position])))))
+        elif entry.stop is None:
+            at = product_of([Literal(entry.step), Ref(axis.name, (), entry.place)])
+            index.append(at if entry.start is None else sum_of([at, entry.start]))  # type: ignore[arg-type]
+        else:
+            fix = "crop in a line before: z[b,t] = x[b,:4]"
+            raise EquationError("a slice with a step cannot have an end", entry.place, fix)
+    read = replace(changed, index=tuple(index))
+    return Call(PAD.name, (read,), (), tuple(amounts), changed.place) if amounts else read
+
+
+def _amounts(span: Span, size: Expression) -> tuple[Expression, Expression]:
+    """The padding before and after, as `pad` takes it: 0, or negative for a crop."""
+    start, stop = span.start or ZERO, span.stop or ZERO
+    if _is_negative(start):
+        start = sum_of([size, start])
+    before = ZERO if start == ZERO else _negated(start)
+    if span.stop is None or _is_negative(stop):
+        return before, stop
+    return before, sum_of([stop, _negated(size)])
+
+
+def _negated(expression: Expression) -> Expression:
+    if isinstance(expression, Literal):
+        return Literal(-expression.value)
+    if isinstance(expression, Call) and expression.function == "add":
+        return sum_of([_negated(each) for each in expression.arguments])
+    return product_of([MINUS, expression])
+
+
+def _is_negative(expression: Expression) -> bool:
+    """Whether a bound counts from the end."""
+    first = expression.factors[0] if isinstance(expression, Contraction) else expression
+    return isinstance(first, Literal) and not isinstance(first.value, complex) and first.value < 0
+
+
+# ---------------------------------------------------------------------------- windows
+
+
+def _window_first(expression: Expression, kept: Sequence[str], given: Collection[str] = ()) -> Expression:
+    """The expression with each sum of axes reordered to begin with an axis that nothing else sizes, if there is one.
+
+    That axis is as long as fits. `x[u+p] * K[u]` becomes `x[p+u] * K[u]`, where it is `p`.
+
+    Args:
+        expression: the right side of an equation, with its names resolved.
+        kept: the axes on the left, which come before others.
+        given: the axes whose size is given.
+    """
+    told = axes_told(expression).union(given)
+
+    def rank(term: Expression) -> int:
+        axes = free_axes(term)
+        return 2 if not axes or set(axes) <= told else int(axes[0] not in kept)
+
+    def visit(part: Expression) -> Expression:
+        changed = transform(part, visit)
+        if not isinstance(changed, Ref):
+            return changed
+        return replace(changed, index=tuple(_first(entry, rank) for entry in changed.index))
+
+    return visit(expression)
+
+
+def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
+    """The entry; if it is a sum of axes, a term of the lowest rank is moved to the front."""
+    if isinstance(entry, Call) and entry.function == "add" and affine(entry) is not None:
+        moving = [each for each in entry.arguments if free_axes(each)]
+        numbers = [each for each in entry.arguments if not free_axes(each)]
+        first = min(moving, key=rank)
+        rest = [each for each in moving if each is not first]
+        found = (first, *rest, *numbers)
+        return entry if rank(moving[0]) == rank(first) else replace(entry, arguments=found)
+    return entry
+
+
+def _cut_to_window(shorter: Shorter, dims: tuple[Dim, ...], name: str) -> tuple[Equation, Ref]:
+    """An equation that crops a tensor to the part that a window reads, and the window over all of that part.
+
+    Args:
+        shorter: the window.
+        dims: the dimensions of the tensor.
+        name: the name of that part.
+    """
+    ref, position = shorter.ref, shorter.position
+    index: list[Any] = list(index_of(dims))
+    index[position] = axis = fresh("i", {axis.name for dim in dims for axis in dim})
+    amounts = (Literal(-shorter.left), ZERO) if shorter.back else (ZERO, Literal(-shorter.left))
+    cut = Call(PAD.name, (Ref(ref.name, tuple(index), ref.place),), (), ((axis, amounts),), ref.place)
+    entries = list(ref.index)
+    if shorter.back:
+        entries[position] = sum_of([entries[position], Literal(-shorter.left)])  # type: ignore[list-item, assignment]
+    return Equation(name, tuple(index), cut, ref.place), Ref(name, tuple(entries), ref.place)
+
+
+def _reading(expression: Expression, old: Ref, new: Ref) -> Expression:
+    """The expression with each occurrence of one reference replaced by another."""
+    changed = transform(expression, lambda part: _reading(part, old, new))
+    return new if changed == old else changed
+
+
+# ---------------------------------------------------------------------------- integers
+
+
+def _not_whole(entry: Expression) -> Expression | None:
+    """A part of an expression of positions that is not an integer; None if all parts are."""
+    match entry:
+        case Ref():
+            return None
+        case Literal(value):
+            return None if isinstance(value, int) else entry
+        case Call(function):
+            row = FUNCTIONS[function]
+            if row.rounds or row.converts is not None or finds_positions(entry):
+                return None
+            if row.yields in ("real", "number"):
+                return entry
+    found: Any = map(_not_whole, parts_of(entry))
+    return next((each for each in found if each is not None), None)

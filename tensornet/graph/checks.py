@@ -58,12 +58,11 @@ def check_spoken(equations: Iterable[Equation], tensors: Collection[str]) -> Non
     """Raises an error if an equation mentions a size by a name that a text would read as something else."""
     for equation in equations:
         for part in equation.parts:
-            if isinstance(part, Size) and (
-                part.axis in tensors or part.axis in FUNCTIONS or part.axis in RESERVED
-            ):
-                owner = "a tensor" if part.axis in tensors else "the language"
+            name = part.axis if isinstance(part, Size) else ""
+            if name in tensors or name in FUNCTIONS or name in RESERVED:
+                owner = "a tensor" if name in tensors else "the language"
                 raise EquationError(
-                    f"the size '{part.axis}' has a name that belongs to {owner}",
+                    f"the size '{name}' has a name that belongs to {owner}",
                     part.place or equation.place,
                     "give the axis, or the symbol of its size, another name",
                 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from ..errors import DtypeError
 from ..language.equation import Equation
@@ -30,19 +31,19 @@ from ..ops.table import FUNCTIONS, Element, Function
 from .graph import Apply, Graph
 from .leaves import Leaf
 from .recurrences import read_later
-from .slices import read_in
 
 __all__ = [
     "bytes_of",
     "check_complex",
+    "finds_positions",
     "holding",
-    "of_body",
     "of_dtype",
     "of_expression",
     "of_leaf",
     "of_leaves",
     "of_number",
     "of_tensors",
+    "read_in",
     "writes_complex",
 ]
 
@@ -128,11 +129,25 @@ def _telling(part: Expression) -> Iterator[Ref]:
             yield from _handed_on(told)
 
 
+def read_in(entry: Expression) -> Iterator[Ref]:
+    """The tensors that hold the positions in an entry of brackets; not those in which `argmax` finds positions."""
+    if isinstance(entry, Ref):
+        yield entry
+    elif not finds_positions(entry):
+        for part in parts_of(entry):
+            yield from read_in(part)
+
+
+def finds_positions(entry: Expression) -> bool:
+    """Whether the entry is a call that yields positions, whatever its operands are."""
+    return isinstance(entry, Call) and FUNCTIONS[entry.function].yields == "position"
+
+
 def _handed_on(expression: Expression) -> Iterator[Ref]:
     """Tensors whose elements reach the value of an expression; not operands of functions that yield positions."""
     if isinstance(expression, Ref):
         yield expression
-    if not isinstance(expression, Call) or FUNCTIONS[expression.function].yields != "position":
+    if not finds_positions(expression):
         for part in parts_of(expression):
             yield from _handed_on(part)
 
@@ -152,45 +167,25 @@ def _holding(graph: Graph, held: tuple[Element | None, ...]) -> Graph:
 # ---------------------------------------------------------------------------- computed tensors
 
 
-def of_tensors(graph: Graph) -> dict[str, Element]:
-    """The element types of the tensors of the graph itself, and of the results of its calls."""
-    return dict(zip(graph.named, _of_tensors(graph), strict=True))
-
-
 @functools.lru_cache(maxsize=1024)
-def _of_tensors(graph: Graph) -> tuple[Element, ...]:
-    """The element types of the tensors, in the order of `named`."""
-    known = of_body(graph.body, of_leaves(graph))
-    return tuple(known[name] for name in graph.named)
-
-
-def of_body(body: Iterable[Equation | Apply], leaves: Mapping[str, Element]) -> dict[str, Element]:
-    """The element types of the tensors that equations and calls define.
-
-    Args:
-        body: the equations and calls, in order.
-        leaves: the element types of the tensors that the body reads and does not define.
-    """
-    body, known = tuple(body), dict(leaves)
-    around = dict.fromkeys(read_later(body, leaves), Element.TRUTH)
+def of_tensors(graph: Graph) -> Mapping[str, Element]:
+    """The element types of the tensors of the graph itself, and of the results of its calls."""
+    known = of_leaves(graph)
+    around = dict.fromkeys(read_later(graph.body, known), Element.TRUTH)
     while True:  # one pass, and further passes if there are recurrences
         known.update(around)
-        _go_through(body, known)
+        for item in graph.body:
+            if isinstance(item, Apply):
+                inside = of_tensors(
+                    holding(item.graph, {leaf: known[name] for leaf, name in item.names().items()})
+                )
+                known.update({name: inside[output] for output, name in item.made})
+            else:
+                known[item.name] = of_expression(item.right, known)
         found = {name: known[name] for name in around}
         if found == around:
-            return known
+            return MappingProxyType(known)
         around = found
-
-
-def _go_through(body: Iterable[Equation | Apply], known: dict[str, Element]) -> None:
-    """Adds the element types of the tensors that equations and calls define to the known ones."""
-    for item in body:
-        if isinstance(item, Apply):
-            given = {leaf: known[name] for leaf, name in item.names().items()}
-            inside = of_tensors(holding(item.graph, given))
-            known.update({name: inside[output] for output, name in item.made})
-        else:
-            known[item.name] = of_expression(item.right, known)
 
 
 def of_expression(expression: Expression, known: Mapping[str, Element]) -> Element:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from ..errors import ShapeError
-from ..language.equation import Equation, sizes_in_brackets, spoken_sizes
-from ..language.expression import Expression, Ref, Size, flat, fresh, rename, transform
+from ..language.equation import Equation, renamed_axes, sizes_in_brackets, spoken_sizes
+from ..language.expression import Expression, Ref, Size, Taken, flat, occurring, transform
 from ..sizes import are_equal, evaluate, name_of, put_in, size_names, solve_size, symbol
 from .shape_inference import Dim, disagreement, resized, size_expression
 
@@ -113,25 +114,17 @@ class Unifier:
             name for size in sizes_in_brackets(equation) for name in size_names(self.resolve(symbol(size)))
         }
         same = {axis for axis, size in (sizes or {}).items() if self.resolve(size) == symbol(axis)} - read
-        names: dict[str, str] = {}
-        for axis in sorted((local & arriving) - same):
-            names[axis] = fresh(axis, taken)
-            taken.add(names[axis])
-        left = tuple(
-            names.get(entry, entry) if isinstance(entry, str) else tuple(names.get(a, a) for a in entry)
-            for entry in equation.left
-        )
-        right = self._put_in(rename(equation.right, names), spoken)
-        return Equation(equation.name, left, right, equation.place)
+        clashing = sorted((local & arriving) - same)
+        fresh = Taken((*taken, *occurring(equation.right))).fresh
+        names = {axis: fresh(axis) for axis in clashing}
+        moved = renamed_axes(equation, names)
 
-    def _put_in(self, expression: Expression, spoken: set[str]) -> Expression:
-        if isinstance(expression, Size):
-            return (
-                size_expression(self.resolve(symbol(expression.axis)))
-                if expression.axis in spoken
-                else expression
-            )
-        return flat(transform(expression, lambda part: self._put_in(part, spoken)))
+        def put_in(part: Expression) -> Expression:
+            if isinstance(part, Size) and part.axis in spoken:
+                return size_expression(self.resolve(symbol(part.axis)))
+            return flat(transform(part, put_in))
+
+        return replace(moved, right=put_in(moved.right))
 
     def sizes(self, names: Iterable[str], by_name: Iterable[str]) -> tuple[tuple[str, Any], ...]:
         """The integers among the named sizes, and the formulas of axes that no tensor sizes."""

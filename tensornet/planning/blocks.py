@@ -84,7 +84,7 @@ def in_numbers(block: Graph) -> Graph:
     computed are dropped."""
     block = bare(block)
     sizes = {name: evaluate(symbol(name), block.bound) for name in names_of_sizes(block)}
-    return instance(block, tuple(sorted(sizes.items())), (), None)
+    return instance(block, sizes)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -65,7 +65,7 @@ class ModelSizes:
             raise _missing(unknown, [ours for _, ours, _ in waiting], leaves[program.outputs[0]])
         private.adopt(self.outer, self.opened)
         sizes = {name: self.outer.resolve(private.moved(symbol(name))) for name in names_of_sizes(program)}
-        made = instance(program, tuple(sorted(sizes.items())), tuple(sorted(self.bound.items())), None)
+        made = instance(program, sizes, self.bound)
         for name, ours, size in waiting:  # dimensions with several open sizes
             own = self.outer.resolve(private.moved(dim_size(ours)))
             if not are_equal(own, size, self.bound):
