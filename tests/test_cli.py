@@ -124,23 +124,32 @@ NEWER = sys.version_info >= (3, 11)  # what Python says of what it cannot read
 UNPRINTABLE = "invalid non-printable character U+001B" if NEWER else "invalid syntax"
 
 WRONG = [
-    (["y[b,z] = x[b,i]", "--inputs", "x"], "axis 'z' is on the left but nowhere on the right\n  line 1: y[b,z] = x[b,i]\n              ^\nfix: the right side has i; to copy a value along 'z', write repeat[z](…)"),
-    (["h[b,p] = x[b,i]*U[p,i]; y[b] = h[b,i]*v[i]", "--inputs", "x", "--size", "i=3,p=4"], "sizes disagree: axis 'i' is i = 3, but in 'h' it is p = 4\n  line 2: y[b] = h[b,i]*v[i]\n                     ^\nfix: "),
-    (["y[b] = x[b,i]*v[i]", "--inputs", "x", "--size", "b=2,i=2,zz=2"], "a size is given for 'zz', which is no axis here\nfix: the axes are b, i\n"),
-    (["y[b] = x[b,rows]*v[rows]", "--inputs", "x", "--size", "row=2"], "a size is given for 'row', which is no axis here\nfix: did you mean 'rows'? the axes are b, rows\n"),
-    (["y[b] = x[b,i]", "--inputs", "x", "--size", "b=2", "--size", "b=3"], "'b' is given twice: 2 and 3\nfix: give it once\n"),
-    (["y[inputs] = x[inputs]", "--inputs", "x", "--size", "inputs=2"], "an axis called 'inputs' cannot be sized by an option\nfix: write its size among the equations: inputs: 2\n"),
-    (["y[b] = x[b,i", "--inputs", "x"], "syntax error: '[' was never closed\n  line 1: y[b] = x[b,i\n                  ^\nfix: an equation reads"),
-    (["y[b] = x[b,i]", "--inputs", "x", "--size", "b"], "'b' is not AXIS=SIZE\nfix: write AXIS=SIZE"),
-    (["y[b] = x[b,i]", "--inputs", "x", "--size", "b=2,i=2", "--backend", "mxnet"], "there is no backend 'mxnet'\nfix: choose one of numpy, torch, cupy, jax"),
-    (["y[b] = x[b,i]", "--inputs", "x", "--device", "gpu"], "NumPy has no device 'gpu'\nfix: use device='cpu'\n"),
-    (["y[b] = x[b,i]", "--inputs", "x", "--device", "gpu", "--backend", "torch"], "PyTorch has no device 'gpu'\nfix: use device='cpu' or 'cuda:0'\n"),
-    (["y[b] = x[b,i]", "--inputs", "x", "--device", "gpu", "--backend", "cupy"], "CuPy has no device 'gpu'\nfix: use device='cuda:0'\n"),
-    (["y[b] = x[b,i]", "--inputs", "x", "--device", "gpu1", "--backend", "jax"], "JAX has no device 'gpu1'\nfix: use device='cpu' or 'gpu:0'\n"),
-    (["y[b] = x[b,i]", "--inputs", "x", "--dtype", "float12"], "there is no element type 'float12'\nfix: choose one of float16, "),
-    (["y[b] = sofmax[i](x[b,i])", "--inputs", "x"], "'sofmax' is not a function\n  line 1: y[b] = sofmax[i](x[b,i])\n                 ^^^^^^^^^\nfix: did you mean 'softmax'? `tensornet functions` lists all"),
-    (["y[b] = foo(x[b])", "--inputs", "x"], "'foo' is not a function\n  line 1: y[b] = foo(x[b])\n                 ^^^\nfix: `tensornet functions` lists all"),
-    (["y[b] = x[b]", "--inputs", "x", "--outputs", "\x1b[31mz"], f"syntax error: {UNPRINTABLE}\n  line 1: \\x1b: output\n"),
+    (["plan", "y[b,z] = x[b,i]", "--inputs", "x"], "axis 'z' is on the left but nowhere on the right\n  line 1: y[b,z] = x[b,i]\n              ^\nfix: the right side has i; to copy a value along 'z', write repeat[z](…)"),
+    (["plan", "h[b,p] = x[b,i]*U[p,i]; y[b] = h[b,i]*v[i]", "--inputs", "x", "--size", "i=3,p=4"], "sizes disagree: axis 'i' is i = 3, but in 'h' it is p = 4\n  line 2: y[b] = h[b,i]*v[i]\n                     ^\nfix: "),
+    (["plan", "y[b] = x[b,i]*v[i]", "--inputs", "x", "--size", "b=2,i=2,zz=2"], "a size is given for 'zz', which is no axis here\nfix: the axes are b, i\n"),
+    (["plan", "y[b] = x[b,rows]*v[rows]", "--inputs", "x", "--size", "row=2"], "a size is given for 'row', which is no axis here\nfix: did you mean 'rows'? the axes are b, rows\n"),
+    (["plan", "y[b] = x[b,i]", "--inputs", "x", "--size", "b=2", "--size", "b=3"], "'b' is given twice: 2 and 3\nfix: give it once\n"),
+    (["plan", "y[inputs] = x[inputs]", "--inputs", "x", "--size", "inputs=2"], "an axis called 'inputs' cannot be sized by an option\nfix: write its size among the equations: inputs: 2\n"),
+    (["plan", "y[b] = x[b,i", "--inputs", "x"], "syntax error: '[' was never closed\n  line 1: y[b] = x[b,i\n                  ^\nfix: an equation reads"),
+    (["plan", "y[b] = x[b,i]", "--inputs", "x", "--size", "b"], "'b' is not AXIS=SIZE\nfix: write AXIS=SIZE"),
+    (["plan", "y[b] = x[b,i]", "--inputs", "x", "--size", "b=2,i=2", "--backend", "mxnet"], "there is no backend 'mxnet'\nfix: choose one of numpy, torch, cupy, jax"),
+    (["plan", "y[b] = x[b,i]", "--inputs", "x", "--device", "gpu"], "NumPy has no device 'gpu'\nfix: use device='cpu'\n"),
+    (["plan", "y[b] = x[b,i]", "--inputs", "x", "--device", "gpu", "--backend", "torch"], "PyTorch has no device 'gpu'\nfix: use device='cpu' or 'cuda:0'\n"),
+    (["plan", "y[b] = x[b,i]", "--inputs", "x", "--device", "gpu", "--backend", "cupy"], "CuPy has no device 'gpu'\nfix: use device='cuda:0'\n"),
+    (["plan", "y[b] = x[b,i]", "--inputs", "x", "--device", "gpu1", "--backend", "jax"], "JAX has no device 'gpu1'\nfix: use device='cpu' or 'gpu:0'\n"),
+    (["plan", "y[b] = x[b,i]", "--inputs", "x", "--dtype", "float12"], "there is no element type 'float12'\nfix: choose one of float16, "),
+    (["plan", "y[b] = sofmax[i](x[b,i])", "--inputs", "x"], "'sofmax' is not a function\n  line 1: y[b] = sofmax[i](x[b,i])\n                 ^^^^^^^^^\nfix: did you mean 'softmax'? `tensornet functions` lists all"),
+    (["plan", "y[b] = foo(x[b])", "--inputs", "x"], "'foo' is not a function\n  line 1: y[b] = foo(x[b])\n                 ^^^\nfix: `tensornet functions` lists all"),
+    (["plan", "y[b] = x[b]", "--inputs", "x", "--outputs", "\x1b[31mz"], f"syntax error: {UNPRINTABLE}\n  line 1: \\x1b: output\n"),
+    (["count", "tcl", "--set", "size=3"], "'tcl' has no setting 'size'\nfix: did you mean 'sizes'? its settings: sizes, ranks, bias\n"),
+    (["count", "tcl", "--set", "zz=3"], "'tcl' has no setting 'zz'\nfix: its settings: sizes, ranks, bias\n"),
+    (["count", "tcl", "--set", "sizes"], "'sizes' is not NAME=VALUE\nfix: write NAME=VALUE\n"),
+    (["count", "tcl", "--set", "sizes=4", "--set", "sizes=5"], "'sizes' is given twice: 4 and 5\nfix: give it once\n"),
+    (["count", "tcl"], "'tcl' needs sizes, ranks\nfix: its settings: sizes, ranks, bias\n"),
+    (["count", "tlc"], "there is no layer or model 'tlc'\nfix: did you mean 'tcl'? there are attention, "),
+    (["count", "swin_tt"], "there is no layer or model 'swin_tt'\nfix: did you mean 'swin_t'? there are attention, "),
+    (["count", "tcl", "--depth", "-1"], "Usage: "),
+    (["count", "tcl", "--depth", "0"], "Usage: "),
 ]  # fmt: skip
 
 
@@ -155,13 +164,13 @@ def main(*arguments: str) -> str:
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_a_wrong_equation_ends_with_two_and_one_message(
+def test_a_wrong_command_ends_with_two_and_one_message(
     arguments: list[str], message: str, form: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main("plan", *arguments, *form) == "2"
+    assert main(*arguments, *form) == "2"
     done = capsys.readouterr()
     assert done.out == ""
-    assert done.err.startswith(f"error: {message}")
+    assert done.err.startswith(message if message == "Usage: " else f"error: {message}")
 
 
 def test_sizes_left_open_are_assumed_and_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,30 +224,6 @@ def test_count_says_at_which_sizes_it_planned(capsys: pytest.CaptureFixture[str]
     assert "the FLOPs are those of the order planned assuming lead=64" in capsys.readouterr().out
     main(*arguments, "--json")
     assert json.loads(capsys.readouterr().out)["assumed"] == {"lead": 64}
-
-
-WRONG_COUNTS = [
-    (["tcl", "--set", "size=3"], "error: 'tcl' has no setting 'size'\nfix: did you mean 'sizes'? its settings: sizes, ranks, bias\n"),
-    (["tcl", "--set", "zz=3"], "error: 'tcl' has no setting 'zz'\nfix: its settings: sizes, ranks, bias\n"),
-    (["tcl", "--set", "sizes"], "error: 'sizes' is not NAME=VALUE\nfix: write NAME=VALUE\n"),
-    (["tcl", "--set", "sizes=4", "--set", "sizes=5"], "error: 'sizes' is given twice: 4 and 5\nfix: give it once\n"),
-    (["tcl"], "error: 'tcl' needs sizes, ranks\nfix: its settings: sizes, ranks, bias\n"),
-    (["tlc"], "error: there is no layer or model 'tlc'\nfix: did you mean 'tcl'? there are attention, "),
-    (["swin_tt"], "error: there is no layer or model 'swin_tt'\nfix: did you mean 'swin_t'? there are attention, "),
-    (["tcl", "--depth", "-1"], "Usage: "),
-    (["tcl", "--depth", "0"], "Usage: "),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-@pytest.mark.parametrize(("arguments", "message"), WRONG_COUNTS)
-def test_a_wrong_count_ends_with_two_and_one_message(
-    arguments: list[str], message: str, form: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main("count", *arguments, *form) == "2"
-    done = capsys.readouterr()
-    assert done.out == ""
-    assert done.err.startswith(message)
 
 
 def test_functions_lists_the_whole_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from tensornet import cli
+from .test_cli import main as ended
 
 ARRAYS = {
     "A": np.random.default_rng(0).standard_normal((32, 64)).astype("float32"),
@@ -42,31 +41,35 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return told
 
 
-def ended(*arguments: str) -> str:
-    """Runs a command; its exit code, as text."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["tensornet", *arguments])
-        with pytest.raises(SystemExit) as found:
-            cli.main()
-    return str(found.value)
-
-
 COMPRESS = ("compress", "net.safetensors", "--equations", "net.txt", "--inputs", "x")
+SWEPT = "y[b,o] = x[b,i] * U[r,i] * V[o,r]"
+SWEEP = ("sweep", SWEPT, "--inputs", "x", "--over", "r=1,2", "--backend", "numpy")
+LINEAR = ("linear", "--set", "in_sizes=4,4", "--set", "out_sizes=4,4")
+HALF = ("--parameters", "0.5")
+
+REFUSED = [
+    ((*COMPRESS, *HALF, "--out", "file/small.safetensors"), "cannot write file/small.safetensors: "),
+    ((*COMPRESS, *HALF, "--out", "net.safetensors"), "net.safetensors is there already"),
+    ((*COMPRESS, *HALF, "--out", "file/deep/small.safetensors", "--json"), "cannot write "),
+    ((*COMPRESS, "--error", "2"), "is no budget"),
+    ((*COMPRESS, "--error", "0"), "is no budget"),
+    ((*COMPRESS, "--seconds", "2"), "is no budget"),
+    ((*COMPRESS, "--parameters", "1.5"), "is no budget"),
+    (("sweep", *LINEAR, "--set", "rank=1", "--over", "rank=1,2"), "'rank' is given by --set and by --over"),
+    (("count", *LINEAR, "--json", "--size", "leed=10"), "'leed' is not an open size"),
+    (("count", "net.txt", "--set", "i=3"), "--set is for layers and models"),
+    (("study", "empty.toml", "--out", "results"), "empty.toml says nothing"),
+    (("draw", "net.txt", "--inputs", "x", "--out", "file/net.svg"), "cannot write file/net.svg"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--out", "file/small.safetensors"], "cannot write file/small.safetensors: "),
-        (["--out", "net.safetensors"], "net.safetensors is there already"),
-        (["--out", "file/deep/small.safetensors", "--json"], "cannot write "),
-    ],
-)
-def test_results_that_cannot_be_written_are_refused_beforehand(
-    options: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_what_is_wrong_is_refused_and_leaves_all_as_it_was(
+    arguments: tuple[str, ...], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (folder / "empty.toml").write_text("# nothing\n", encoding="utf-8")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert message in refused(capsys, *COMPRESS, "--parameters", "0.5", *options)
+    assert message in refused(capsys, *arguments)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -88,13 +91,6 @@ def test_an_interruption_leaves_nothing_behind(folder: Path, monkeypatch: pytest
     before = sorted(path.name for path in folder.iterdir())
     assert ended(*COMPRESS, "--parameters", "0.5") != "0"
     assert sorted(path.name for path in folder.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("option", "amount"), [("--error", "2"), ("--error", "0"), ("--seconds", "2"), ("--parameters", "1.5")]
-)
-def test_budgets_above_all_there_is(option: str, amount: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is no budget" in refused(capsys, *COMPRESS, option, amount)
 
 
 def test_what_is_pickled_is_told_how_to_be_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,23 +165,9 @@ def test_a_folder_of_a_model_is_whole_or_refused(
     assert "cannot be loaded" in told
 
 
-def test_drawings_are_written_whole_or_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draw = ("draw", "net.txt", "--inputs", "x", "--out")
-    assert "cannot write file/net.svg" in refused(capsys, *draw, "file/net.svg")
-    assert ended(*draw, "new/net.svg") == "0"
+def test_a_drawing_is_written_whole(folder: Path) -> None:
+    assert ended("draw", "net.txt", "--inputs", "x", "--out", "new/net.svg") == "0"
     assert [path.name for path in (folder / "new").iterdir()] == ["net.svg"]
-
-
-SWEEP = (
-    "sweep",
-    "y[b,o] = x[b,i] * U[r,i] * V[o,r]",
-    "--inputs",
-    "x",
-    "--over",
-    "r=1,2",
-    "--backend",
-    "numpy",
-)
 
 
 def test_what_was_swept_is_told_though_no_picture_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,21 +191,7 @@ def test_a_sweep_on_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str
     assert "there is no device 'cuda:0' here" in told
 
 
-def test_a_setting_is_fixed_or_swept(capsys: pytest.CaptureFixture[str]) -> None:
-    named = ("sweep", "linear", "--set", "in_sizes=4,4", "--set", "out_sizes=4,4", "--set", "rank=1")
-    assert "'rank' is given by --set and by --over" in refused(capsys, *named, "--over", "rank=1,2")
-
-
 def test_sizes_reach_layers_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    named = ("count", "linear", "--set", "in_sizes=4,4", "--set", "out_sizes=4,4", "--json", "--size")
-    assert ended(*named, "lead=10") == "0"
+    assert ended("count", *LINEAR, "--json", "--size", "lead=10") == "0"
     document = json.loads(capsys.readouterr().out)
     assert (document["sizes"]["lead"], document["flops"]) == (10, 2 * 10 * 16 * 16)
-    assert "'leed' is not an open size" in refused(capsys, *named, "leed=10")
-    assert "--set is for layers and models" in refused(capsys, "count", "net.txt", "--set", "i=3")
-
-
-def test_a_study_of_an_empty_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "empty.toml").write_text("# nothing\n", encoding="utf-8")
-    assert "empty.toml says nothing" in refused(capsys, "study", "empty.toml", "--out", "results")
-    assert not (folder / "results").exists()

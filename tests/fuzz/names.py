@@ -41,53 +41,12 @@ _HOSTILE = (
     "%s",
     "b\0",
 )
-_TAKEN = (
-    *keyword.kwlist,
-    *keyword.softkwlist,
-    *(
-        "torch",
-        "math",
-        "np",
-        "numpy",
-        "xp",
-        "functions",
-        "forward",
-        "self",
-        "training",
-        "observed",
-        "shape",
-        "int",
-    ),
-    *(
-        "lead",
-        "index",
-        "sum",
-        "softmax",
-        "pi",
-        "inf",
-        "input",
-        "parameter",
-        "dtype",
-        "device",
-        "backend",
-        "graph",
-    ),
-    *(
-        "compare",
-        "memory_limit",
-        "scope",
-        "name",
-        "t1",
-        "y",
-        "W",
-        "x",
-        "__class__",
-        "__init__",
-        "_",
-        "__",
-        "parameters",
-    ),
-)
+_OURS = """
+torch math np numpy xp functions forward self training observed shape int lead index sum softmax pi
+inf input parameter dtype device backend graph compare memory_limit scope name t1 y W x __class__
+__init__ _ __ parameters
+"""
+_TAKEN = (*keyword.kwlist, *keyword.softkwlist, *_OURS.split())
 
 
 def attempt(trial: Trial) -> None:

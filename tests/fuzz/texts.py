@@ -22,125 +22,21 @@ from . import SilentChangeError, Trial
 __all__ = ["attempt"]
 
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
-_NUMBERS = (
-    "0",
-    "1",
-    "-1",
-    "2",
-    "0.5",
-    "1e-30",
-    "1e999",
-    "10**400",
-    "10**30",
-    "1j",
-    "0x1f",
-    "1_0",
-    "True",
-    "3.",
-)
-_WORDS = (
-    *(
-        "b",
-        "i",
-        "j",
-        "h",
-        "d",
-        "x",
-        "y",
-        "W",
-        "t",
-        "...",
-        "(h,d)",
-        "index",
-        "softmax",
-        "sum",
-        "mean",
-        "max",
-        "where",
-    ),
-    *(
-        "concat",
-        "onehot",
-        "pad",
-        "roll",
-        "gelu",
-        "normalize",
-        "recur",
-        "logsumexp",
-        "dropout",
-        "floor",
-        "sqrt",
-        "input",
-    ),
-    *(
-        "parameter",
-        "constant",
-        "output",
-        "lambda",
-        "import",
-        "None",
-        "__class__",
-        "dtype",
-        "self",
-        "torch",
-        "é",
-        "²",
-    ),
-    *(
-        "[",
-        "]",
-        "(",
-        ")",
-        ",",
-        ":",
-        ";",
-        "=",
-        "==",
-        "<",
-        "+",
-        "-",
-        "*",
-        "/",
-        "**",
-        "&",
-        "|",
-        "~",
-        "\n",
-        '"',
-        "#",
-        ".",
-    ),
-)
-_AXES = ("b", "i", "j", "k", "p", "q", "h", "d", "n", "c", "e")
-_WRAPPERS = (
-    *(
-        "gelu({})",
-        "({}) ** 2",
-        "sum[i]({})",
-        "softmax[j]({})",
-        "mean[b]({})",
-        "max[i]({})",
-        "-({})",
-        "{} / 3",
-    ),
-    *(
-        "where({} > 0, 1, 0)",
-        "pad({}, i=(1, -1))",
-        "roll({}, i=2)",
-        "concat[i]({}, {})",
-        "{} + x[b,i]",
-        "{} * W[i,j]",
-    ),
-    *(
-        "onehot[p]({})",
-        "floor({} / 7)",
-        "exp({}) / sum[j](exp({}))",
-        "dropout({}, 0.5)",
-        "dropped({} > 0, x[b,i], 0.5)",
-        "normalize[i]({}, eps=0)",
-        "recur[i]({}, x[b,i], start=1)",
-    ),
-)
+_NUMERALS = "0 1 -1 2 0.5 1e-30 1e999 10**400 10**30 1j 0x1f 1_0 True 3."
+_VOCABULARY = """
+b i j h d x y W t ... (h,d) index softmax sum mean max where concat onehot pad roll gelu normalize
+recur logsumexp dropout floor sqrt input parameter constant output lambda import None __class__
+dtype self torch é ² [ ] ( ) , : ; = == < + - * / ** & | ~ " # .
+"""
+_AXES = "bijkpqhdnce"
+_CALLS = """
+gelu({}); ({}) ** 2; sum[i]({}); softmax[j]({}); mean[b]({}); max[i]({}); -({}); {} / 3;
+where({} > 0, 1, 0); pad({}, i=(1, -1)); roll({}, i=2); concat[i]({}, {}); {} + x[b,i];
+{} * W[i,j]; onehot[p]({}); floor({} / 7); exp({}) / sum[j](exp({})); dropout({}, 0.5);
+dropped({} > 0, x[b,i], 0.5); normalize[i]({}, eps=0); recur[i]({}, x[b,i], start=1)
+"""
+_NUMBERS, _WORDS = _NUMERALS.split(), [*_VOCABULARY.split(), "\n"]
+_WRAPPERS = [each.strip() for each in _CALLS.split(";") if each.strip()]
 
 
 def _corpus() -> tuple[tuple[str, str], ...]:
