@@ -147,20 +147,6 @@ def test_equal_roundings_are_equal_objects(first: int, shift: int, by: int, size
     assert put_in(one, {"h": size}) == (size + first) // by
 
 
-def test_sizes_that_are_rounded_in_two_ways_agree() -> None:
-    """W is known to be x less 2 when the window of W is as long as fits: ⌊h/2 - 1/2⌋, and ⌊h/2 + 1/2⌋ - 1 are one."""
-    text = "a[p] = W[2*p]\nb[n] = W[n]*x[n+u]*K[u]\ny[p] = a[p]*x[2*p+2]\nl = y[p]*y[p] + sum[n](b[n])"
-    graph = tn.layer(text, inputs="x[h]", u=3)
-    assert tn.layer(str(graph)) == graph
-    x, W, K = np.arange(9.0), np.arange(1.0, 8.0), np.ones(3)
-    expected = ((W[::2] * x[2::2]) ** 2).sum() + sum(W[n] * x[n : n + 3].sum() for n in range(7))
-    value, gradients = tn.value_and_grad(graph)({"W": W, "K": K}, x)
-    np.testing.assert_allclose(value, expected)
-    slope = np.array([x[n : n + 3].sum() for n in range(7)])
-    slope[::2] += 2 * W[::2] * x[2::2] ** 2
-    np.testing.assert_allclose(gradients["W"], slope)
-
-
 STRIDED = "def f(x):\n    y[b,p] = x[b,p]*W[2*p]\nz = f(x, scope='a')"
 
 

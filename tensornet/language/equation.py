@@ -33,6 +33,7 @@ from .expression import (
     occurring,
     option_axes,
     parts_of,
+    placed_axes,
     product_of,
     references,
     relabel,
@@ -519,7 +520,7 @@ def resolve(
     axes = {*kept, *_written(expression, definitions)}
     resolved = visit(expression, False)
     _check_compared(resolved, axes)
-    _check_standing(resolved)
+    _checkplaced_axes(resolved)
     _check_options(resolved)
     return resolved
 
@@ -541,24 +542,18 @@ def _check_compared(expression: Expression, axes: Collection[str]) -> None:
 
 
 @told_in("axes")
-def _check_standing(expression: Expression) -> None:
+def _checkplaced_axes(expression: Expression) -> None:
     """Raises an error for `x[t + s] * k[n - index(s)]`: `s` is a size where a position was meant."""
     entries = [*_computed_entries(references(expression))]
-    stand = set[str]().union(*map(_standing, entries))
+    stand = set[str]().union(*map(placed_axes, entries))
     for entry in entries:
         for each in subexpressions(entry):
-            if isinstance(each, Size) and each.axis in stand - _standing(entry):
+            if isinstance(each, Size) and each.axis in stand - placed_axes(entry):
                 raise EquationError(
                     f"'{each.axis}' is the size of the axis here, and index({each.axis}) elsewhere is the position",
                     each.place,
                     f"write index({each.axis}) here too, or give the size another name",
                 )
-
-
-def _standing(entry: Expression) -> set[str]:
-    """The axes whose positions an entry of brackets uses, as `index` calls."""
-    calls = (part for part in subexpressions(entry) if isinstance(part, Call) and part.function == INDEX.name)
-    return {axis for call in calls for axis in call.axes}
 
 
 _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">="))

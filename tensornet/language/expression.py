@@ -42,6 +42,7 @@ __all__ = [
     "occurring",
     "option_axes",
     "parts_of",
+    "placed_axes",
     "product_of",
     "references",
     "relabel",
@@ -249,6 +250,12 @@ def occurring(expression: Expression) -> frozenset[str]:
             case Size():
                 found.add(part.axis)
     return frozenset(found)
+
+
+def placed_axes(expression: Expression) -> set[str]:
+    """The axes whose positions an expression uses, as `index` calls."""
+    parts = (part for part in subexpressions(expression) if isinstance(part, Call))
+    return {axis for part in parts if part.function == INDEX.name for axis in part.axes}
 
 
 def sized_by_name(expression: Expression) -> set[str]:

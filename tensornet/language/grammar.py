@@ -25,11 +25,7 @@ except those that come with data and are kept: each position along these has a m
 NAMED = {
     "zeros": ("value", 0.0),
     "ones": ("value", 1.0),
-    "identity": ("identity", 1.0),
-    "near_identity": ("near_identity", 1.0),
-    "orthogonal": ("orthogonal", 1.0),
-    "kaiming": ("kaiming", 1.0),
-    "xavier": ("xavier", 1.0),
+    **{kind: (kind, 1.0) for kind in STARTS if kind not in ("std", "value")},
 }
 """The kinds of start that have a name in `init=`."""
 

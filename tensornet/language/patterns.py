@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from ..errors import EquationError
 from ..ops.record import KernelEquation
-from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from .canonical import CanonicalForms, value_of
 from .equation import Equation, einstein
@@ -25,6 +24,7 @@ from .expression import (
     Size,
     axes_of_index,
     is_scalar,
+    placed_axes,
     product_of,
     references,
     subexpressions,
@@ -102,12 +102,7 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
         axis: frozenset(ref.name for ref in whole if axis in ref.index)
         for axis in dict.fromkeys(axis for ref in tensors for axis in axes_of_index(ref.index))
     }
-    placed = frozenset(meaning.axes).union(
-        axis
-        for part in subexpressions(right)
-        if isinstance(part, Call) and part.function == INDEX.name
-        for axis in part.axes
-    )
+    placed = frozenset(meaning.axes) | placed_axes(right)
     apart = [held for axis, held in holders.items() if axis not in placed]
     if len(set(apart)) < len(apart):
         raise EquationError(

@@ -137,18 +137,12 @@ def _derivative(row: Function) -> str:
 
 def document(row: Function) -> dict[str, Any]:
     """A function as a JSON value."""
+    plain = ("name", "kind", "form", "formula", "axes", "infix", "yields", "complex")
     return {
-        "name": row.name,
-        "kind": row.kind,
-        "form": row.form,
-        "formula": row.formula,
-        "axes": row.axes,
+        **{each: getattr(row, each) for each in plain},
         "arity": [row.arity[0], row.arity[1] if row.arity[1] < 1000 else None],
         "options": dict(row.options),
         "amounts": list(row.amounts),
-        "infix": row.infix,
-        "yields": row.yields,
-        "complex": row.complex,
         "derivative": list(row.derivative),
         "example": row.shown.equation if not row.implementations else "",
     }
