@@ -33,7 +33,7 @@ from tensornet.contraction.pairs import Problem, flatten
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.files import Store
-from tensornet.lowering import calls
+from tensornet.lowering import pointwise
 from tensornet.planning import planner
 
 from .conftest import examples, sampled
@@ -439,7 +439,7 @@ def test_a_small_product_with_a_bias_is_one_step_however_few_its_rows_are(batch:
 def test_no_bias_asks_for_an_order_that_spares_no_step(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = tn.layer(f"h[b,o,t] = {line}\ny[b,p,t] = h[b,o,t]*V[p,o]", inputs="x", i=8, o=8, p=8)
     found = tn.plan(graph, b=1, t=1024, backend="torch")
-    monkeypatch.setattr(calls, "order_with_bias", lambda *given: None)
+    monkeypatch.setattr(pointwise, "_order_with_bias", lambda *given: None)
     assert found.steps == tn.plan(graph, b=1, t=1024, backend="torch").steps
 
 

@@ -73,7 +73,7 @@ def memory_access(
         itemsize: bytes of one element.
     """
     strides = [_strides(operand, sizes) for operand in operands]
-    loops, steps = (_loops_of_copy if len(strides) == 1 else _loops)(order, strides, sizes)
+    loops, steps = _loops(order, strides, sizes)
     elements = float(min(math.prod(loops), MOST))
     if not elements:
         return MemoryAccess(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -94,45 +94,23 @@ def memory_access(
 
 def _loops(
     order: Sequence[str], strides: Sequence[Mapping[str, int]], sizes: Mapping[str, int]
-) -> tuple[list[int], list[list[int]]]:
+) -> tuple[list[int], list[tuple[int, ...]]]:
     """The loops of a walk, innermost first: the size of each, and the stride of each operand in elements."""
     loops: list[int] = []
-    steps: list[list[int]] = []
-    following: list[int] = []  # the strides of a loop that would continue where the last one ends
+    steps: list[tuple[int, ...]] = []
+    following: tuple[int, ...] = ()  # the strides of a loop that would continue where the last one ends
     for axis in reversed(order):
         size = sizes[axis]
         if size == 1:
             continue
-        here = [each.get(axis, 0) for each in strides]
+        here = tuple([each.get(axis, 0) for each in strides])
         if loops and here == following:
             loops[-1] *= size
         else:
             loops.append(size)
             steps.append(here)
-            following = here
-        following = [step * size for step in following]
-    return loops, [[each[number] for each in steps] for number in range(len(strides))]
-
-
-def _loops_of_copy(
-    order: Sequence[str], strides: Sequence[Mapping[str, int]], sizes: Mapping[str, int]
-) -> tuple[list[int], list[list[int]]]:
-    """The same for one operand, but faster: a search prices more copies than all other steps together."""
-    loops: list[int] = []
-    steps: list[int] = []
-    following, (only,) = -1, strides
-    for axis in reversed(order):
-        size = sizes[axis]
-        if size == 1:
-            continue
-        here = only.get(axis, 0)
-        if here == following:
-            loops[-1] *= size
-        else:
-            loops.append(size)
-            steps.append(here)
-        following = here * size
-    return loops, [steps]
+        following = tuple([step * size for step in here])
+    return loops, list(zip(*steps, strict=True)) or [()] * len(strides)
 
 
 def _strides(layout: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -11,23 +11,16 @@ from ..graph.shape_inference import Scope, scalar_size, size_expression
 from ..language.expression import (
     Call,
     Contraction,
-    Expression,
-    Literal,
     Ref,
     axes_of_index,
-    is_scalar,
     option_axes,
-    scalar_value,
 )
 from ..language.patterns import pattern_of
-from ..ops.attention import HIDDEN, HIDDEN_IN_HALF
-from ..ops.pointwise import WHERE
 from ..ops.protocols import Value, left_of
 from ..ops.table import FUNCTIONS, Element, Function
 from .context import LoweringContext
 from .contractions import lower_rounded
-from .epilogues import order_with_bias, with_bias, with_function
-from .pointwise import Operand, combine, exact_together, operand, order_of
+from .pointwise import lower_pointwise, order_of
 from .reading import read
 
 __all__ = ["lower_call"]
@@ -44,7 +37,7 @@ def lower_call(context: LoweringContext, call: Call, wanted: Layout | None) -> V
         case "none" if function.converts is not None and len(call.arguments) == 1:
             return context.convert(context.lower(call.arguments[0], wanted), function.converts)
         case "none":
-            return _pointwise(context, call, wanted)
+            return _normed(context, call) or lower_pointwise(context, call, wanted)
         case "joined":
             return _joined(context, call)
         case "moved":
@@ -73,101 +66,26 @@ def _kernel(context: LoweringContext, call: Call) -> Value:
     return context.emit(left, right, values, result)
 
 
-def _numbers(context: LoweringContext, call: Call) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
-    """The options of a call, with known sizes substituted."""
-    return tuple((name, tuple(context.scalar(v) for v in values)) for name, values in call.options)
+# ---------------------------------------------------------------------------- over axes
 
 
-# ---------------------------------------------------------------------------- element by element
-
-
-def _pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
-    """Lowers a pointwise function. It is fused into the step of its operand where the library offers that."""
-    normed = _normed(context, call)
-    if normed is not None:
-        return normed
-    function, adds = FUNCTIONS[call.function], call.function == "add"
-    split = function.conditions
-    conditions = [
-        Operand(context.convert(context.lower(each, wanted), Element.TRUTH))
-        for each in call.arguments[:split]
-    ]
-    hidden = _hidden(context, call, conditions, wanted)
-    if hidden is not None:
-        return hidden
-    asked = order_with_bias(context, call) or wanted if adds else wanted
-    arguments = call.arguments[split:]
-    lowered = {
-        n: operand(context, arguments[n], asked, adds)
-        for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
-    }  # products last: a bias is fused only into the last step
-    operands = [lowered[n] for n in range(len(arguments))]
-    if adds:
-        operands = exact_together(context, operands)
-    fused = _fused(context, call.function, operands)
-    if fused is not None:
-        return fused
-    numbers = _numbers(context, call)
-
-    def written(*arguments: Expression) -> Call:
-        return replace(call, arguments=arguments, options=numbers)
-
-    return combine(context, _rule(call), written, operands, conditions, wanted)
-
-
-def _is_product(part: Expression) -> bool:
-    return isinstance(part, Contraction) and bool(part.summed)
-
-
-def _fused(context: LoweringContext, function: str, operands: Sequence[Operand]) -> Value | None:
-    """The value if it needs no new step: a truth value compared with 0, or an epilogue of the last product."""
-    value = operands[0].value
-    if FUNCTIONS[function].converts is Element.TRUTH:  # this conversion compares with a number
-        zero = operands[1].value is None and scalar_value(operands[1].before[0]) == 0
-        return value if zero and value is not None and value.element is Element.TRUTH else None
-    if function == "add" and len(operands) == 2:
-        return with_bias(context, operands)
-    if len(operands) == 1 and value is not None and not operands[0].numbers:
-        return with_function(context, function, value)
-    return None
-
-
-def _rule(call: Call) -> Function:
-    """The record that decides the element types of a pointwise function."""
-    function = FUNCTIONS[call.function]
-    if function.keeps_whole is None:
-        return function
-    return function.beside([scalar_value(each) if is_scalar(each) else None for each in call.arguments])
-
-
-def _hidden(
-    context: LoweringContext, call: Call, conditions: list[Operand], wanted: Layout | None
-) -> Value | None:
-    """`where(see, P, -1e30)` as the sum of P and a table of 0 and -1e30, which takes a tenth of the time.
-
-    This requires that `see` is the same at every call, so that the table is computed once. P must be a parameter,
-    since other tensors may not be finite.
-    """
-    match call:
-        case Call(WHERE.name, (_, Ref() as hides, Literal() as number)):
-            value = scalar_value(number)
-        case _:
-            return None
-    least = HIDDEN if context.itemsize > 2 else HIDDEN_IN_HALF
-    if not isinstance(value, int | float) or value > least:
-        return None
-    if hides.name not in context.lines.of_kind("parameter"):
-        return None
-    if not all(each.value is not None and each.value.ref.name in context.invariant for each in conditions):
-        return None
-    choices = [Operand(None, (Literal(0),)), Operand(None, (number,))]
-    table = combine(context, WHERE, lambda *each: Call(WHERE.name, each), choices, conditions, wanted)
-    bias = context.lower(hides, wanted)
-    axes = {*table.layout, *bias.layout}
-    order = tuple(axis for axis in wanted or order_of(context, axes, [table, bias]) if axis in axes)
-    near = context.reorder(bias, tuple(axis for axis in order if axis in bias.layout))
-    terms = [Operand(near), Operand(table)]
-    return combine(context, FUNCTIONS["add"], lambda *each: Call("add", each), terms, (), order)
+def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
+    """Lowers a function along some axes of its operand, which it keeps or removes."""
+    function, argument = FUNCTIONS[call.function], call.arguments[0]
+    asked = None if function.leaves_out(call.axes) else wanted
+    value = context.lower(argument, asked)
+    element, result = function.meeting([value.element])
+    value = context.convert(value, element)
+    over = function.runs_over(call.axes)
+    axes = tuple(axis for axis in value.layout if axis in over)
+    if function.one_by_one and len(axes) > 1:
+        for axis in axes:
+            value = _along(context, replace(call, axes=(axis,)), value, result)
+        return value
+    if not function.leaves_out(call.axes) and len(axes) > 1:
+        value = context.reorder(value, (*(axis for axis in value.layout if axis not in axes), axes))
+    call = replace(call, axes=(*axes, *function.makes(call.axes)))
+    return _along(context, call, value, result)
 
 
 def _normed(context: LoweringContext, call: Call) -> Value | None:
@@ -193,28 +111,6 @@ def _normed(context: LoweringContext, call: Call) -> Value | None:
     return _along(context, norm, value, element, affine)
 
 
-# ---------------------------------------------------------------------------- over axes
-
-
-def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
-    """Lowers a function along some axes of its operand, which it keeps or removes."""
-    function, argument = FUNCTIONS[call.function], call.arguments[0]
-    asked = None if function.leaves_out(call.axes) else wanted
-    value = context.lower(argument, asked)
-    element, result = function.meeting([value.element])
-    value = context.convert(value, element)
-    over = function.runs_over(call.axes)
-    axes = tuple(axis for axis in value.layout if axis in over)
-    if function.one_by_one and len(axes) > 1:
-        for axis in axes:
-            value = _along(context, replace(call, axes=(axis,)), value, result)
-        return value
-    if not function.leaves_out(call.axes) and len(axes) > 1:
-        value = context.reorder(value, (*(axis for axis in value.layout if axis not in axes), axes))
-    call = replace(call, axes=(*axes, *function.makes(call.axes)))
-    return _along(context, call, value, result)
-
-
 def _along(
     context: LoweringContext, call: Call, value: Value, result: Element, more: Sequence[Value] = ()
 ) -> Value:
@@ -230,7 +126,7 @@ def _along(
         parts = (made if entry in axes or entry == axes else (entry,) for entry in left)
         left = tuple(each for part in parts for each in part)
     operands = [value, *more]
-    right = replace(call, arguments=tuple(each.ref for each in operands), options=_numbers(context, call))
+    right = replace(call, arguments=tuple(each.ref for each in operands), options=context.options(call))
     return context.emit(left, right, operands, result)
 
 
@@ -269,7 +165,7 @@ def _moved(context: LoweringContext, call: Call) -> Value:
     function, argument = FUNCTIONS[call.function], call.arguments[0]
     value = context.ungrouped(context.lower(argument, None))
     sizes = dict(value.sizes)
-    options = dict(_numbers(context, call))
+    options = dict(context.options(call))
     filling = [of_number(each) for name in options.keys() - option_axes(call) for each in options[name]]
     if function.resized is not None:
         for name in option_axes(call):

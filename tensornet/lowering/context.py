@@ -169,6 +169,10 @@ class LoweringContext(ABC):
             return size_expression(self.open(symbol(expression.axis)))
         return transform(expression, lambda part: self.scalar(part))
 
+    def options(self, call: Call) -> tuple[tuple[str, tuple[Expression, ...]], ...]:
+        """The options of a call, with known sizes substituted."""
+        return tuple((name, tuple(map(self.scalar, values))) for name, values in call.options)
+
     # ---- steps
 
     def emit(

@@ -1,4 +1,7 @@
-"""Lowering of pointwise functions: operands are converted as each function requires, and broadcast."""
+"""Lowering of pointwise functions, and epilogue fusion: they join the step of the matrix product before them.
+
+Operands are converted as each function requires, and broadcast.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..contraction.pairs import Layout, ordered
+from ..device.model import packed_with
 from ..graph.element_types import of_number
 from ..language.expression import (
     Call,
     Contraction,
     Expression,
     Literal,
+    Ref,
     axes_of_index,
+    free_axes,
     is_scalar,
     product_of,
     scalar_value,
 )
+from ..ops.attention import HIDDEN, HIDDEN_IN_HALF
+from ..ops.pointwise import WHERE
 from ..ops.protocols import Left, Value
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
+from ..planning.steps import Step
 from .context import LoweringContext
 
-__all__ = ["Operand", "applied", "combine", "exact_together", "is_reciprocal", "order_of", "operand"]
+__all__ = ["Operand", "applied", "combine", "is_reciprocal", "lower_pointwise", "operand", "order_of"]
+
+
+WORTH = 0.3
+"""The layout that allows a fused bias is requested if a step for the bias takes at least this part of the time of
+its product."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +132,7 @@ def _lying(context: LoweringContext, value: Value, order: Layout) -> Value:
     return context.reorder(value, asked)
 
 
-def exact_together(context: LoweringContext, terms: list[Operand]) -> list[Operand]:
+def _exact_together(context: LoweringContext, terms: list[Operand]) -> list[Operand]:
     """The terms of a sum. Exact ones are added up first, before they meet numbers of the working type."""
     exact = [each for each in terms if each.value is None or each.value.element.is_exact]
     if not 1 < len(exact) < len(terms) or not _tensors(exact):
@@ -159,3 +173,171 @@ def order_of(context: LoweringContext, axes: set[str], values: Sequence[Value]) 
         return written
     by_size = sorted(values, key=lambda each: -context.positions(each.sizes, each.layout))
     return ordered(axes, *whole, *(each.layout for each in by_size))
+
+
+def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
+    """Lowers a pointwise function. It is fused into the step of its operand where the library offers that."""
+    function, adds = FUNCTIONS[call.function], call.function == "add"
+    split = function.conditions
+    conditions = [
+        Operand(context.convert(context.lower(each, wanted), Element.TRUTH))
+        for each in call.arguments[:split]
+    ]
+    hidden = _hidden(context, call, conditions, wanted)
+    if hidden is not None:
+        return hidden
+    asked = _order_with_bias(context, call) or wanted if adds else wanted
+    arguments = call.arguments[split:]
+    lowered = {
+        n: operand(context, arguments[n], asked, adds)
+        for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
+    }  # products last: a bias is fused only into the last step
+    operands = [lowered[n] for n in range(len(arguments))]
+    if adds:
+        operands = _exact_together(context, operands)
+    fused = _fused(context, call.function, operands)
+    if fused is not None:
+        return fused
+    numbers = context.options(call)
+
+    def written(*arguments: Expression) -> Call:
+        return replace(call, arguments=arguments, options=numbers)
+
+    return combine(context, _rule(call), written, operands, conditions, wanted)
+
+
+def _is_product(part: Expression) -> bool:
+    return isinstance(part, Contraction) and bool(part.summed)
+
+
+def _fused(context: LoweringContext, function: str, operands: Sequence[Operand]) -> Value | None:
+    """The value if it needs no new step: a truth value compared with 0, or an epilogue of the last product."""
+    value = operands[0].value
+    if FUNCTIONS[function].converts is Element.TRUTH:  # this conversion compares with a number
+        zero = operands[1].value is None and scalar_value(operands[1].before[0]) == 0
+        return value if zero and value is not None and value.element is Element.TRUTH else None
+    if function == "add" and len(operands) == 2:
+        return _with_bias(context, operands)
+    if len(operands) == 1 and value is not None and not operands[0].numbers:
+        return _with_function(context, function, value)
+    return None
+
+
+def _rule(call: Call) -> Function:
+    """The record that decides the element types of a pointwise function."""
+    function = FUNCTIONS[call.function]
+    if function.keeps_whole is None:
+        return function
+    return function.beside([scalar_value(each) if is_scalar(each) else None for each in call.arguments])
+
+
+def _hidden(
+    context: LoweringContext, call: Call, conditions: list[Operand], wanted: Layout | None
+) -> Value | None:
+    """`where(see, P, -1e30)` as the sum of P and a table of 0 and -1e30, which takes a tenth of the time.
+
+    This requires that `see` is the same at every call, so that the table is computed once. P must be a parameter,
+    since other tensors may not be finite.
+    """
+    match call:
+        case Call(WHERE.name, (_, Ref() as hides, Literal() as number)):
+            value = scalar_value(number)
+        case _:
+            return None
+    least = HIDDEN if context.itemsize > 2 else HIDDEN_IN_HALF
+    if not isinstance(value, int | float) or value > least:
+        return None
+    if hides.name not in context.lines.of_kind("parameter"):
+        return None
+    if not all(each.value is not None and each.value.ref.name in context.invariant for each in conditions):
+        return None
+    choices = [Operand(None, (Literal(0),)), Operand(None, (number,))]
+    table = combine(context, WHERE, lambda *each: Call(WHERE.name, each), choices, conditions, wanted)
+    bias = context.lower(hides, wanted)
+    axes = {*table.layout, *bias.layout}
+    order = tuple(axis for axis in wanted or order_of(context, axes, [table, bias]) if axis in axes)
+    near = context.reorder(bias, tuple(axis for axis in order if axis in bias.layout))
+    terms = [Operand(near), Operand(table)]
+    return combine(context, FUNCTIONS["add"], lambda *each: Call("add", each), terms, (), order)
+
+
+# ---------------------------------------------------------------------------- epilogue fusion
+
+
+def _product_of(context: LoweringContext, value: Value) -> Step | None:
+    """The last step, if it computes a value that has no name by which other steps may read it."""
+    last = context.steps[-1] if context.steps else None
+    if not isinstance(last, Step) or last.equation.name != value.ref.name or value.ref.name in context.named:
+        return None
+    return last
+
+
+def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
+    """The layout in which a product of two tensors takes a bias in the same step, if it is worth requesting:
+    the axes of the bias are innermost."""
+    match call.arguments:
+        case (Contraction((one, two), (_, *_)) as made, Ref() as bias):
+            pass
+        case (Ref() as bias, Contraction((one, two), (_, *_)) as made):
+            pass
+        case _:
+            return None
+    last = axes_of_index(bias.index)
+    own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
+    if "linear" not in context.target.supported or {*last} not in own:
+        return None
+    rows, other = (one, two) if own[1] == {*last} else (two, one)
+    first = axes_of_index(rows.index) if isinstance(rows, Ref) else free_axes(rows)
+    kept = tuple(axis for axis in first if axis not in made.summed)
+    if not kept or not set(kept).isdisjoint(free_axes(other)):
+        return None  # a batch of products, to which no library adds a bias
+    if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
+        return None
+    m, n, k = (float(context.positions(context.sizes, axes)) for axes in (kept, last, made.summed))
+    size, profile = context.itemsize, context.profile
+    alone = profile.pointwise(2 * size * m * n, size * m * n)
+    return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None
+
+
+def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | None:
+    """The last matrix product with a bias added to each of its rows, as one step, which most libraries offer."""
+    values = [each.value for each in terms if each.value is not None and not each.numbers]
+    if "linear" not in context.target.supported or len(values) != 2:
+        return None
+    made, bias = values if _product_of(context, values[0]) is not None else reversed(values)
+    last = _product_of(context, made)
+    if last is None or (way := last.arrangement) is None or way.kind not in ("matmul", "linear"):
+        return None
+    if way.batch or not (way.rows and way.columns) or bias.layout != way.result[-1]:
+        return None
+    if max(Element.WIDE, bias.element) > made.element or made.element.is_exact:
+        return None
+    context.steps.pop()
+    bias = context.convert(bias, made.element)
+    equation = replace(last.equation, right=Call("add", (last.equation.right, bias.ref)))
+    moved = last.bytes + context.itemsize * context.positions(bias.sizes, bias.layout)
+    context.steps.append(
+        replace(last, equation=equation, bytes=moved, arrangement=replace(way, kind="linear"))
+    )
+    return made
+
+
+def _with_function(context: LoweringContext, function: str, value: Value) -> Value | None:
+    """The last linear product with a function of each element, as one step, if the library's kernel offers it."""
+    last = _product_of(context, value)
+    if last is None or (way := last.arrangement) is None or not way.packed or way.kind != "linear":
+        return None
+    if (
+        packed_with(function) not in context.target.supported
+        or (product := last.multiplied) is None
+        or product.then
+    ):
+        return None
+    moved = 2.0 * context.itemsize * context.positions(value.sizes, value.layout)
+    alone = context.profile.computed(moved, 0.0, FUNCTIONS[function].passes[0])
+    context.steps[-1] = replace(
+        last,
+        equation=replace(last.equation, right=Call(function, (last.equation.right,))),
+        seconds=last.seconds + alone - context.profile.pointwise(moved, 0.0),
+    )
+    return value
