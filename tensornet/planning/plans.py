@@ -61,6 +61,9 @@ class OnDemand(Sequence[Alternative]):
     def __eq__(self, other: object) -> bool:
         return self._found == (other._found if isinstance(other, OnDemand) else other)
 
+    def __hash__(self) -> int:
+        return hash(self._found)
+
     def __repr__(self) -> str:
         return repr(self._found)
 
