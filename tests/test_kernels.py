@@ -60,6 +60,7 @@ def test_attention_in_any_form_runs_as_a_kernel_and_is_what_its_equations_say(fo
     (expected,) = by_numpy(graph, given).values()
     np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-12)
     assert (KERNEL in run.plan.code) == (form in FUSED)
+    assert ("is_causal=True" in run.plan.code) == form.startswith("causal")
     assert tn.Plan.from_json(run.plan.to_json()) == run.plan
     assert KERNEL not in tn.plan(graph, backend="numpy", **dict(run.plan.sizes)).code
     seed = np.random.default_rng(1).normal(size=expected.shape)

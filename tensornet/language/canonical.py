@@ -1,15 +1,19 @@
 """Canonical forms: one expression for all spellings of a value, `x / sqrt(s)` and `x * s**-0.5`.
 
 A function with an expansion is replaced by it: `square(a)` becomes `a ** 2`. Equal factors become powers. Nested
-products and nested sums are flattened. Numbers stay as they are written.
+products and nested sums are flattened. `b < a` is `a > b`, and a `where` has its number last. Numbers stay as they are
+written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from ..errors import EquationError
+from ..ops.pointwise import GREATER, GREATER_EQUAL, NOT, WHERE
 from ..ops.record import OPERANDS, Function
+from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from .expression import (
     Call,
@@ -90,13 +94,14 @@ def expanded(call: Call, count: Expression) -> Expression:
 
 
 def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
-    """The functions in the canonical form of an expression that calls the given ones."""
+    """The functions that the canonical form of an expression may have, which calls the given ones."""
     return frozenset().union(*(_made_of(FUNCTIONS[name]) for name in functions))
 
 
 def _made_of(row: Function) -> frozenset[str]:
     if not row.expansion:
-        return frozenset((row.name,))
+        turned = (GREATER.name, GREATER_EQUAL.name)
+        return frozenset(turned if row.name in turned else (row.name,))
     parts = subexpressions(rule_of(row.expansion))
     return canonical_functions(part.function for part in parts if isinstance(part, Call))
 
@@ -122,7 +127,23 @@ def _simplified(expression: Expression) -> Expression:
         case Call("power", (base, exponent)):
             value = value_of(exponent)
             return expression if value is None or isinstance(value, complex) else _power(base, value)
+        case Call(WHERE.name, (condition, number, other)) if is_scalar(number) and not is_scalar(other):
+            return replace(expression, arguments=(_negated(condition), other, number))
+        case Call(WHERE.name, (Call(NOT.name, (condition,)), *others)):
+            return replace(expression, arguments=(_negated(condition), *others))
     return expression
+
+
+def _negated(condition: Expression) -> Expression:
+    """The condition that holds where the given one does not; positions, which are never NaN, are compared again."""
+    match condition:
+        case Call(NOT.name, (inner,)):
+            return inner
+        case Call(GREATER.name, (Call(INDEX.name) as a, Call(INDEX.name) as b)):
+            return replace(condition, function=GREATER_EQUAL.name, arguments=(b, a))
+        case Call(GREATER_EQUAL.name, (Call(INDEX.name) as a, Call(INDEX.name) as b)):
+            return replace(condition, function=GREATER.name, arguments=(b, a))
+    return Call(NOT.name, (condition,))
 
 
 def _power(base: Expression, exponent: float) -> Expression:

@@ -16,6 +16,9 @@ from .record import Element, Example, Function, Yield
 __all__ = [
     "AND",
     "EQUAL",
+    "GREATER",
+    "GREATER_EQUAL",
+    "NOT",
     "REFLEXIVE",
     "RELU",
     "ROWS",
@@ -364,7 +367,9 @@ _CHOICES = (
 
 EQUAL = _truth("equal", "a = b", "==", operator.eq)
 AND = _logical("logical_and", "a and b", "&", lambda a, b: bool(a and b), "(a[i] > 0) & (a[i] < 1)")
-LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", operator.le, complex="refused")
+NOT = _logical("logical_not", "not a", "~", operator.not_, "~(a[i] > 0)", 1)
+LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", operator.le, complex="refused", expansion="b >= a")
+GREATER = _truth("greater", "a > b", ">", operator.gt, complex="refused")
 GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", operator.ge, complex="refused")
 
 REFLEXIVE = (EQUAL.name, LESS_EQUAL.name, GREATER_EQUAL.name)
@@ -373,13 +378,13 @@ REFLEXIVE = (EQUAL.name, LESS_EQUAL.name, GREATER_EQUAL.name)
 _TRUTHS = (
     EQUAL,
     _truth("not_equal", "a ≠ b", "!=", operator.ne, converts=Element.TRUTH, number="({0} != {1})"),
-    _truth("less", "a < b", "<", operator.lt, complex="refused"),
+    _truth("less", "a < b", "<", operator.lt, complex="refused", expansion="b > a"),
     LESS_EQUAL,
-    _truth("greater", "a > b", ">", operator.gt, complex="refused"),
+    GREATER,
     GREATER_EQUAL,
     AND,
     _logical("logical_or", "a or b", "|", lambda a, b: bool(a or b), "(a[i] < 0) | (a[i] > 1)"),
-    _logical("logical_not", "not a", "~", operator.not_, "~(a[i] > 0)", 1),
+    NOT,
 )
 
 _cast = functools.partial(_real, number="float({0})", carries=True)
