@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import operator
 import re
 import sys
@@ -31,14 +30,12 @@ from tensornet.ir.naming import graph_of
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.protocol import load_backend
 from tensornet.scan.lowering import lower_recurrences
-from tensornet.sizes import size_names
 
-from . import core_form, oracle
-from .array_functions import join_leading, split_leading
+from . import oracle
 from .conftest import within
 from .programs import Program, has, program, unread
 
-__all__ = ["BACKENDS", "Survey", "Unsure", "Wrong", "by_core_form", "by_numpy", "check", "shrunk", "survey"]
+__all__ = ["BACKENDS", "Survey", "Unsure", "Wrong", "by_numpy", "check", "named", "shrunk", "survey"]
 
 BACKENDS: dict[str, Callable[[], Any]] = {
     "numpy": lambda: load_backend("numpy"),
@@ -120,49 +117,35 @@ def check(
 
 
 def _core(case: Program, graph: tn.Graph, arrays: Arrays, expected: Arrays) -> None:
-    """The core form, interpreted, and the graph that it is named as."""
-    in_leaves = {name for leaf in graph.leaves for size in leaf.shape for name in size_names(size)}
-    # nobody tells the size of an axis that is read at positions alone
-    untold = {name: size for name, size in case.sizes.items() if name not in in_leaves}
-    results, again = by_core_form(graph, arrays, untold)
-    _compare(case, results, expected, "core form", case.outputs)
+    """The graph that the core form is named as."""
+    again = named(graph)
     found = _called(again, tn.compile(again, dtype="float64"), arrays, "numpy")
     _compare(case, found, expected, "named", case.outputs)
 
 
-def by_core_form(
-    graph: tn.Graph, arrays: Arrays, untold: Mapping[str, int] | None = None
-) -> tuple[list[np.ndarray], tn.Graph]:
-    """The outputs of a graph as its core form is interpreted, and the graph that this is named as.
+def named(graph: tn.Graph) -> tn.Graph:
+    """The graph that the core form of a graph is named as.
 
-    The names of that graph, and of what kind its outputs are, must be those of the first.
+    Its names, and of what kind its outputs are, must be those of the first.
     """
     flat = graph.flat
-    given = {name: np.asarray(array) for name, array in arrays.items()}
-    leading = join_leading(graph, given)
-    known = {**(untold or {}), "lead": math.prod(leading)}
     if flat.recurrences:
         again = lower_recurrences(flat)
-        free = [leaf for leaf in flat.leaves if leaf.value is None]
-        known = core_form.sizes_of([e.shape for e in free], [given[e.name] for e in free], known)
-        values = core_form.evaluate_body(again, given, known)
-        results, elements = [values[name] for name in graph.outputs], of_tensors(again)
+        elements = of_tensors(again)
     else:
         function, names = function_of(flat)
-        tensors = [given[leaf.name] for leaf in names.leaves if leaf.value is None]
-        known |= {n: size for n, size in names.sizes if isinstance(size, int)}
-        told = core_form.sizes_of([each.shape for each in function.inputs], tensors, known)
-        results = core_form.evaluate(function, tensors, told)
         elements = {name: each.element for name, each in zip(graph.outputs, function.outputs, strict=True)}
         again = graph_of(function, names)
-    pairs, kinds = zip(graph.outputs, map(np.asarray, results), strict=True), of_tensors(graph)
     if [leaf.name for leaf in again.leaves] != [leaf.name for leaf in graph.leaves]:
         raise Wrong("named: it has other leaves")
-    states = _made_of_states(graph)  # one that starts with 0 is of no kind by itself
+    states, kinds = (
+        _made_of_states(graph),
+        of_tensors(graph),
+    )  # a state that starts with 0 is of no kind by itself
     for name in graph.outputs:
         if name not in states and elements[name] != kinds[name]:
             raise Wrong("core form: an output is of another kind")
-    return [split_leading(graph, *pair, leading) for pair in pairs], again
+    return again
 
 
 def _made_of_states(graph: tn.Graph) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import tensornet as tn
 from tensornet.runtime.initial_values import starts
 from tensornet.sizes import evaluate
 
-from .conftest import examples
 from .programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
@@ -42,21 +42,13 @@ def products(draw: Any) -> tuple[str, dict[str, int]]:
     return f"y[{left}] = {' * '.join(terms)}", {axis: sizes[axis] for axis in seen}
 
 
-@given(products())
-@examples(20)
-def test_variance_is_kept_by_random_products(case: tuple[str, dict[str, int]]) -> None:
-    text, sizes = case
-    graph = tn.layer(text, inputs="x", **sizes)
-    moments = []
-    for seed in range(12):
-        x = np.random.default_rng(seed).standard_normal([400, *(graph.bound[a] for a in axes_of_x(graph))])
-        y = tn.compile(graph)(tn.init(graph, seed=seed, dtype="float64"), x)
-        moments.append(np.mean(y**2))
-    assert 0.3 < np.mean(moments) < 3.0
-
-
-def axes_of_x(graph: tn.Graph) -> list[str]:
-    return [dim[0].name for dim in graph.inputs[0].dims[1:]]
+def mean_square(graph: tn.Graph, shape: Sequence[int], draws: int, rows: int) -> float:
+    """Of the results of standard normal numbers, over some starts."""
+    compiled, squares = tn.compile(graph), []
+    for seed in range(draws):
+        x = np.random.default_rng(seed).standard_normal([rows, *shape])
+        squares.append(np.mean(compiled(tn.init(graph, seed=seed, dtype="float64"), x) ** 2))
+    return float(np.mean(squares))
 
 
 @given(products())
@@ -84,11 +76,7 @@ LAYERS = [
 @pytest.mark.parametrize("graph", LAYERS, ids=lambda graph: str(graph.equations[0])[:60])
 def test_layers_keep_the_standard_deviation(graph: tn.Graph) -> None:
     shape = [evaluate(dim[0].size, graph.bound) if len(dim) == 1 else 64 for dim in graph.inputs[0].dims[1:]]
-    moments = []
-    for seed in range(8):
-        x = np.random.default_rng(seed).standard_normal([256, *shape])
-        moments.append(np.mean(tn.compile(graph)(tn.init(graph, seed=seed, dtype="float64"), x) ** 2))
-    assert 0.6 < np.sqrt(np.mean(moments)) < 1.6
+    assert 0.6 < np.sqrt(mean_square(graph, shape, 8, 256)) < 1.6
 
 
 def test_every_role_has_its_start() -> None:
@@ -232,11 +220,8 @@ def test_random_weights_keep_the_deviation_or_say_so(seed: int) -> None:
     if told:
         assert "line" in str(told[0].message)
         return
-    compiled, squares = tn.compile(graph), []
-    for draw in range(5):
-        x = np.random.default_rng(draw).standard_normal([100, *(writer.sizes[a] for a in axes_of_x(graph))])
-        squares.append(np.mean(compiled(tn.init(graph, seed=draw, dtype="float64"), x) ** 2))
-    assert 0.45 < np.sqrt(np.mean(squares)) < 2.2, text
+    shape = [writer.sizes[dim[0].name] for dim in graph.inputs[0].dims[1:]]
+    assert 0.45 < np.sqrt(mean_square(graph, shape, 5, 100)) < 2.2, text
 
 
 FROZEN = np.random.default_rng(0).standard_normal((16, 32)) / np.sqrt(32)

@@ -184,12 +184,6 @@ def test_no_axis_of_a_kernel_need_stand_for_any(gated: list[Any]) -> None:
     torch.testing.assert_close(found, w @ x * torch.sigmoid(g))
 
 
-def test_what_it_does_not_compute_runs_without(gated: list[Any]) -> None:
-    graph = tn.layer("y[b,o] = x[b,i] * w[o,i] * tanh(g[b,o])", inputs="x[b,i] w[o,i] g[b,o]")
-    tn.compile(graph, backend="torch")({}, torch.randn(2, 4), torch.randn(3, 4), torch.randn(2, 3))
-    assert not gated
-
-
 @pytest.mark.parametrize("text", [3, "y[b] = ", "y[b,i] = tanh(x[b,i])", "y[b,o] = foo(x[b,i]) * w[o,i]"])
 def test_a_kernel_that_is_refused_is_not_registered(text: Any) -> None:
     with pytest.raises(tn.EquationError, match=r"computes|nothing tells|is not a function"):

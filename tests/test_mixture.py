@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -170,25 +169,26 @@ def arrays_for(text: str, told: str, low: int, high: int) -> tuple[dict[str, Any
     return arrays, np.einsum(f"{','.join([told + 'v', *supported])}->{out}", ones, *operands)
 
 
-@pytest.mark.parametrize(("text", "told"), [*PRODUCTS, *SUMS])
-def test_kernels_on_every_backend(text: str, told: str) -> None:
-    kernels_agree(text, told, BACKENDS.keys() - {"jax"})
+KERNEL_CASES = [(*each, jax) for jax in (False, True) for each in (*PRODUCTS, *SUMS)]
+COMPILED = [(*each, True) for each in (PRODUCTS[2], SUMS[1])]
+"""JAX compiles each."""
 
 
-@pytest.mark.parametrize(("text", "told"), sampled([*PRODUCTS, *SUMS], [PRODUCTS[2], SUMS[1]]))
-def test_kernels_on_jax(text: str, told: str) -> None:
-    """Which compiles each."""
-    kernels_agree(text, told, ["jax"])
-
-
-def kernels_agree(text: str, told: str, backends: Iterable[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "told", "jax"),
+    sampled(KERNEL_CASES, [*COMPILED, *(each for each in KERNEL_CASES if not each[2])]),
+)
+def test_kernels_on_every_backend(text: str, told: str, jax: bool) -> None:
     outside = "onehot" in text  # what is told outside goes nowhere
     arrays, expected = arrays_for(text, told, -1 if outside else 0, 7 if outside else 4)
     inputs = [name for name in arrays if name != "W"]
     written = tn.layer(text, inputs=inputs, **({"v": 5} if outside else {}))
     changed = grouped(written)
     assert "grouped_" in str(changed)
-    for backend, graph in (*((name, changed) for name in backends), ("numpy", written)):
+    for backend, graph in (
+        *((name, changed) for name in BACKENDS if (name == "jax") is jax),
+        ("numpy", written),
+    ):
         library = BACKENDS[backend]()
         given = {name: library.asarray(each) for name, each in arrays.items()}
         held = {"W": given["W"]} if "W" in given else {}

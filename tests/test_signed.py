@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tensornet as tn
@@ -127,33 +126,34 @@ def test_windows_of_a_tensor_swin_run_in_tiles_only_where_there_are_many(placed:
 # ---------------------------------------------------------------------------- what it computes
 
 
-def reference(q: Any, k: Any, v: Any, scale: float, bias: Any, see: Any) -> Any:
-    """By NumPy, from the definition."""
-    s = scale * np.einsum("bhid,bhjd->bhij", q, k) + bias
-    shown = np.where(see, abs(s), -1e30)
-    e = np.exp(shown - shown.max(-1, keepdims=True))
-    return np.einsum("bhij,bhjf->bhif", np.sign(s) * e / e.sum(-1, keepdims=True), v)
+def equations(q: Any, k: Any, v: Any, bias: Any = 0.0, see: Any = True, *, scale: float) -> Any:
+    """By whole tensors, from the definition."""
+    s = scale * q @ k.mT + bias
+    shown = torch.where(torch.as_tensor(see), s.abs(), -1e30)
+    return (s.sign() * shown.softmax(-1)) @ v
+
+
+def seen_before(queries: int, keys: int) -> Any:
+    """Which keys a query sees that sees none behind it."""
+    return torch.arange(queries)[:, None] >= torch.arange(keys)
 
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_it_computes_what_the_equations_say_where_it_is_planned(mask: str) -> None:
     """In several tiles, the last of which is shorter."""
     graph = dot_product_attention(weights="signed", beta=0.4, mask=MASKS[mask])
-    rng = np.random.default_rng(0)
-    q, v = rng.standard_normal((2, 2, 3, 530, 4))
-    k = rng.standard_normal((2, 3, 520, 4))
-    v = v[:, :, :520]
-    keep, see = rng.random((2, 520)) < 0.7, rng.random((2, 530, 520)) < 0.7
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, length, 4, dtype=torch.float64) for length in (530, 520, 520))
+    keep, see = torch.rand(2, 520) < 0.7, torch.rand(2, 530, 520) < 0.7
     see[:, 7] = False
     given = {"any": [see], "padding": [keep], "causal and padding": [keep]}.get(mask, [])
-    shown = np.ones((2, 1, 530, 520), bool)
-    shown &= np.arange(530)[:, None] >= np.arange(520) if "causal" in mask else True
-    shown &= keep[:, None, None] if "padding" in mask else True
-    shown &= see[:, None] if mask == "any" else True
+    shown = seen_before(530, 520) if "causal" in mask else torch.ones(530, 520, dtype=torch.bool)
+    shown = shown & keep[:, None, None] if "padding" in mask else shown
+    shown = shown & see[:, None] if mask == "any" else shown
     f = tn.compile(graph, backend="torch")
-    found = f({}, *(torch.tensor(each) for each in (q, k, v, *given)))
+    found = f({}, q, k, v, *given)
     assert KERNEL in f.last().plan.code
-    np.testing.assert_allclose(found.numpy(), reference(q, k, v, 0.4, 0.0, shown), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found, equations(q, k, v, see=shown, scale=0.4), rtol=1e-9, atol=1e-12)
 
 
 @pytest.fixture(params=[1, 40, 10**6])
@@ -163,59 +163,14 @@ def tile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     return int(request.param)
 
 
-def drawn(bias: tuple[int, ...] | None, see: tuple[int, ...] | None) -> tuple[list[Any], list[Any]]:
-    """Operands in four dimensions that get gradients, and those that get none; two queries see no key."""
-    torch.manual_seed(0)
-    shapes = [(2, 3, 7, 4), (2, 3, 5, 4), (2, 3, 5, 6), *([bias] if bias else [])]
-    changing = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    if see is None:
-        return changing, []
-    seen = torch.rand(see) < 0.6
-    seen[..., :2, :] = False
-    return changing, [seen]
-
-
-CASES = {
-    "plain": (None, None, False),
-    "causal": (None, None, True),
-    "biased": ((1, 3, 7, 5), None, False),
-    "biased by key": ((2, 1, 1, 5), None, False),
-    "biased, causal": ((1, 1, 7, 1), None, True),
-    "hidden": (None, (2, 1, 7, 5), False),
-    "biased, hidden": ((2, 3, 7, 5), (1, 1, 7, 5), False),
-}
-
-
-@pytest.mark.usefixtures("tile")
-@pytest.mark.parametrize("case", CASES)
-def test_values_and_gradients_of_tiles(case: str) -> None:
-    """Values by NumPy; gradients by differences, and those of them too."""
-    bias, see, causal = CASES[case]
-    changing, seen = drawn(bias, see)
-
-    def run(*tensors: Any) -> Any:
-        return signed_attention(*tensors, *seen, scale=0.7, biased=bool(bias), causal=causal)
-
-    shown = seen[0].numpy() if seen else np.ones((7, 5), bool)
-    shown = shown & (np.arange(7)[:, None] >= np.arange(5)) if causal else shown
-    q, k, v, *rest = (each.detach().numpy() for each in changing)
-    expected = reference(q, k, v, 0.7, rest[0] if rest else 0.0, shown)
-    np.testing.assert_allclose(run(*changing).detach().numpy(), expected, rtol=1e-10, atol=1e-13)
-    with torch.no_grad():
-        np.testing.assert_allclose(run(*changing).numpy(), expected, rtol=1e-10, atol=1e-13)
-    assert torch.autograd.gradcheck(run, tuple(changing), fast_mode=True)
-    assert torch.autograd.gradgradcheck(run, tuple(changing), fast_mode=True)
-
-
 @pytest.mark.usefixtures("tile")
 def test_a_score_of_zero_weighs_nothing_and_gets_no_gradient() -> None:
-    changing, _ = drawn(None, None)
-    q, k, v = (each.detach() for each in changing)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, *shape, dtype=torch.float64) for shape in ((7, 4), (5, 4), (5, 6)))
     q[:, :, 2], k[:, :, 1] = 0, 0
     tensors = [each.requires_grad_() for each in (q, k, v)]
     found = signed_attention(*tensors, scale=0.7)
-    s = 0.7 * q @ k.mT
-    expected = (s.sign() * s.abs().softmax(-1)) @ v
+    expected = equations(q, k, v, scale=0.7)
     torch.testing.assert_close(found, expected)
     coming = torch.randn_like(expected)
     for a, b in zip(*(torch.autograd.grad(y, tensors, coming) for y in (found, expected)), strict=True):
@@ -279,8 +234,7 @@ def test_transforms_go_through_the_operations() -> None:
         return f({}, q, k, v)
 
     def plain(q: Any) -> Any:
-        s = q @ k.mT / 8**0.5
-        return (s.sign() * s.abs().softmax(-1)) @ v
+        return equations(q, k, v, scale=8**-0.5)
 
     run(q)
     assert KERNEL in f.last().plan.code
@@ -338,8 +292,8 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 8e-3, tor
 """Of the largest number beside: sums of float32, and what scores and weights rounded to shorter types differ by."""
 
 
-def agrees(case: str, dtype: Any, laid: str = "whole", asked: str = "qkvB") -> None:
-    """Tiles give what float64 gives by whole tensors: values, and gradients of what is asked for."""
+def drawn(case: str, dtype: Any, laid: str = "whole") -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    """Operands that get gradients, and those that get none; two queries see no key. The settings."""
     torch.manual_seed(0)
     (b, h, i, j, d, f), bias, see, causal = SIZES[case]
     shapes = {"q": (b, h, i, d), "k": (b, h, j, d), "v": (b, h, j, f), **({"B": bias} if bias else {})}
@@ -347,21 +301,43 @@ def agrees(case: str, dtype: Any, laid: str = "whole", asked: str = "qkvB") -> N
     seen = [torch.rand(see) < 0.6] if see else []
     for each in seen:
         each[..., :2, :] = False
+    return of, seen, {"scale": 0.4, "biased": bool(bias), "causal": causal}
+
+
+def agrees(case: str, dtype: Any, laid: str = "whole", asked: str = "qkvB") -> None:
+    """Tiles give what float64 gives by whole tensors: values, and gradients of what is asked for."""
+    of, seen, settings = drawn(case, dtype, laid)
     exact = {name: each.detach().double() for name, each in of.items()}
     for name in asked:
         for tensors in (of, exact) if name in of else ():
             tensors[name].requires_grad_()
-    found = signed_attention(*of.values(), *seen, scale=0.4, biased=bool(bias), causal=causal)
-    signed = torch_signed._Signed(0.4, bool(bias), bool(see), causal)
-    expected = signed.plain(*exact.values(), *seen)
+    found = signed_attention(*of.values(), *seen, **settings)
+    queries, keys = of["q"].shape[2], of["k"].shape[2]
+    shown = seen[0] if seen else torch.ones(queries, keys, dtype=torch.bool)
+    shown = shown & seen_before(queries, keys) if settings["causal"] else shown
+    expected = equations(*exact.values(), see=shown, scale=0.4)
     assert found.dtype == dtype
-    coming = torch.randn(1 if laid == "spread" else f).to(dtype).expand_as(found)
+    with torch.no_grad():
+        torch.testing.assert_close(signed_attention(*of.values(), *seen, **settings), found)
+    coming = torch.randn(1 if laid == "spread" else found.shape[-1]).to(dtype).expand_as(found)
     wanted = [name for name in of if name in asked]
     slopes = torch.autograd.grad(found, [of[name] for name in wanted], coming)
     exactly = torch.autograd.grad(expected, [exact[name] for name in wanted], coming.double())
     for one, other in zip((found, *slopes), (expected, *exactly), strict=True):
         most = float(other.detach().abs().max())
         torch.testing.assert_close(one.double(), other, rtol=0, atol=TOLERANCE[dtype] * max(1.0, most))
+
+
+@pytest.mark.usefixtures("tile")
+@pytest.mark.parametrize("case", [*SIZES][:9])
+def test_gradients_of_tiles_have_gradients(case: str) -> None:
+    of, seen, settings = drawn(case, torch.float64)
+    tensors = [each.requires_grad_() for each in of.values()]
+
+    def run(*given: Any) -> Any:
+        return signed_attention(*given, *seen, **settings)
+
+    assert torch.autograd.gradgradcheck(run, tuple(tensors), fast_mode=True)
 
 
 def placed(tensor: Any, laid: str) -> Any:

@@ -25,7 +25,7 @@ from ..language.expression import (
 from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT
 from ..ops.table import FUNCTIONS
 from .build import Options, node, whole
-from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, fills
+from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, distinct_axes, fills
 
 __all__ = [
     *("LEAVES", "MADE", "AxisNames", "Dims", "Line", "Naming", "again", "amounts_of", "hints"),
@@ -277,12 +277,7 @@ def is_lone(reader: Node, child: Node, reads: Entries) -> bool:
     """Whether a node may be written inside its reader, which reads it along plain axes."""
     if child.op in MADE:
         return False
-    axes = [entry.axis for entry in reads]
-    if (
-        None in axes
-        or len(set(axes)) < len(axes)
-        or any(len(parts(child, d) or ()) > 1 for d in range(len(axes)))
-    ):
+    if distinct_axes(reads) is None or any(len(parts(child, d) or ()) > 1 for d in range(len(reads))):
         return False
     entries = [entry for operand in child.operands for entry in operand.reads]  # its axes are sized inside
     plain = all(e.axis is not None or (isinstance(e, Affine) and not e.terms) for e in entries)
@@ -361,7 +356,7 @@ def parted(each: Node, same: Callable[[Size, Size], bool]) -> set[int]:
     apart = {
         axis
         for entry, length in entries
-        if entry.axis is None and isinstance(entry, Affine) and fills(entry, each.sizes, length, same)
+        if entry.axis is None and fills(entry, each.sizes, length, same)
         for axis, _ in entry.terms
     }
     return (apart & kept).difference(entry.axis for entry, _ in entries)

@@ -16,7 +16,6 @@ from .node import (
     Affine,
     Axis,
     Entries,
-    Gather,
     Node,
     Operand,
     Size,
@@ -100,7 +99,7 @@ def _tables(
     inner = {axis: along(("in", axis)) for axis in range(len(child.sizes))}
     apart: _Table = {}
     for axes, entry, length in zip(child.dims, reads, child.shape, strict=True):
-        if axes is None or isinstance(entry, Gather) or not fills(entry, reader.sizes, length, same):
+        if axes is None or not fills(entry, reader.sizes, length, same):
             return None
         own = [axis for axis, _ in entry.terms]
         alike = len(own) == len(axes) and all(

@@ -23,7 +23,7 @@ import operator
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from ..ops.record import Element
 from ..sizes import product
@@ -206,17 +206,17 @@ def plain_dims(
     before: set[Axis] = set()
     for entry, length in zip(result, shape, strict=True):
         axes = tuple(axes_of((entry,)))
-        plain = isinstance(entry, Affine) and fills(entry, sizes, length) and before.isdisjoint(axes)
+        plain = fills(entry, sizes, length) and before.isdisjoint(axes)
         found.append(axes if plain else None)
         before.update(axes)
     return tuple(found)
 
 
-def fills(entry: Affine, sizes: Sizes, length: Size, same: Any = operator.eq) -> bool:
+def fills(entry: Affine | Gather, sizes: Sizes, length: Size, same: Any = operator.eq) -> TypeGuard[Affine]:
     """Whether a position is that in a composite which fills a dimension; a single axis counts as one."""
-    axes = tuple(axis for axis, _ in entry.terms)
-    if entry.offset != 0 or not axes:
+    if isinstance(entry, Gather) or entry.offset != 0 or not entry.terms:
         return False
+    axes = tuple(axis for axis, _ in entry.terms)
     if len(axes) == 1:
         return bool(entry.steps == (1,) and same(sizes[axes[0]], length))
     steps = zip(entry.steps, row_major(axes, sizes).steps, strict=True)

@@ -229,7 +229,7 @@ def _holds(largest: Node, facts: Facts) -> bool:
     """
     at = dict[Axis, Affine]()
     for pair in _together(largest.operands[0]):
-        if pair is None or pair[0].node is not pair[1].node:
+        if pair is None or not _are_equal(pair[0].node, pair[1].node, facts):
             return False
         for one, other in zip(*(substitute(each.reads, at) for each in pair), strict=True):
             if one == other:
@@ -242,6 +242,20 @@ def _holds(largest: Node, facts: Facts) -> bool:
             at = {axis: along(its) if entry.axis == mine else entry for axis, entry in at.items()}
             at[mine] = along(its)
     return True
+
+
+def _are_equal(one: Node, other: Node, facts: Facts) -> bool:
+    """Whether two nodes compute the same at the known sizes, as the positions along two axes of equal length do."""
+    forms = [(each.op, each.over, each.options, each.result, len(each.sizes)) for each in (one, other)]
+    return one is other or (
+        forms[0] == forms[1]
+        and all(map(facts.same, (*one.sizes, *one.shape), (*other.sizes, *other.shape)))
+        and len(one.operands) == len(other.operands)
+        and all(
+            mine.reads == its.reads and _are_equal(mine.node, its.node, facts)
+            for mine, its in zip(one.operands, other.operands, strict=True)
+        )
+    )
 
 
 def _together(condition: Operand) -> Iterator[tuple[Operand, Operand] | None]:

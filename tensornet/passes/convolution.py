@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..ir.build import Kernel, axes_in, called, computed, node, part, summed_axes
-from ..ir.node import Affine, Axis, Gather, Node, Operand, Size, along, axes_of, fills
+from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills
 from ..ir.positions import Windowed, chooses, ones_of, position_of, windowed, with_ones
 from ..ir.rewriting import Change, Cost, Program, improved
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
@@ -67,7 +67,7 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
 def _is_told(product: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> bool:
     """Whether a factor is not read from end to end along some axes, but at computed positions."""
     pairs = zip(operand.reads, operand.node.shape, strict=True)
-    return any({*axes_of((each,))} and not _is_whole(product, each, length, same) for each, length in pairs)
+    return any({*axes_of((each,))} and not fills(each, product.sizes, length, same) for each, length in pairs)
 
 
 def _window_of(factor: Operand) -> Affine | None:
@@ -279,14 +279,9 @@ def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -
     """
     axes = [*axes_of(operand.reads)]
     pairs = zip(operand.reads, operand.node.shape, strict=True)
-    found = [entry for entry, length in pairs if not _is_whole(each, entry, length, same)]
+    found = [entry for entry, length in pairs if not fills(entry, each.sizes, length, same)]
     windows = [entry for entry in found if isinstance(entry, Affine) and _is_window(entry)]
     return windows if len(windows) == len(found) and len({*axes}) == len(axes) else []
-
-
-def _is_whole(each: Node, entry: Affine | Gather, length: Size, same: Callable[[Size, Size], bool]) -> bool:
-    """Whether a dimension is read from end to end along an axis or a composite."""
-    return isinstance(entry, Affine) and fills(entry, each.sizes, length, same)
 
 
 def _is_window(entry: Affine) -> bool:
