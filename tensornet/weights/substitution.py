@@ -116,46 +116,25 @@ def substitute(
     """
     made = Weights(graph, inputs, constants or {}, init or {}, shared, rank, modes, sizes)
     told = _told(graph, weights)
-    together = _together(told, graph.bound)
-    found = {
-        each.leaf.name: made.weight(
-            each.leaf, each.text, together[each.pattern, _shape(each.leaf, graph.bound)]
-        )
-        for each in told
-    }
+    groups: dict[tuple[str, Any], tuple[str, ...]] = {}
+    for leaf, _, group in told:
+        groups[group] = (*groups.get(group, ()), leaf.name)
+    found = {leaf.name: made.weight(leaf, text, groups[group]) for leaf, text, group in told}
     made.check_given()
     _check_reads(found)
-    bound = made.known.bound
-    return _Placing(bound).of(_with_leaves(graph, made.common.values(), bound), found)
+    bound, common = made.known.bound, tuple(made.common.values())
+    if common:
+        sizes = {**_sizes_in(common, (), bound), **graph.bound}
+        graph = replace(graph, leaves=(*graph.leaves, *common), sizes=tuple(sizes.items()))
+    return _Placing(bound).of(graph, found)
 
 
 class _Told(NamedTuple):
-    """A weight that a pattern selects, and its new form."""
+    """A weight that a pattern selects, its new form, and the pattern and the shape of those it shares factors with."""
 
     leaf: Leaf
-    pattern: str
     text: Form
-
-
-def _shape(leaf: Leaf, bound: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The shape of a leaf, with known sizes as integers: weights may name one size differently."""
-    return tuple(evaluate(size, bound) for size in leaf.shape)
-
-
-def _together(told: Iterable[_Told], bound: Mapping[str, Any]) -> dict[tuple[str, Any], tuple[str, ...]]:
-    """The names of the weights of each pattern and shape."""
-    found: dict[tuple[str, Any], tuple[str, ...]] = {}
-    for leaf, pattern, _ in told:
-        key = pattern, _shape(leaf, bound)
-        found[key] = (*found.get(key, ()), leaf.name)
-    return found
-
-
-def _with_leaves(graph: Graph, leaves: Iterable[Leaf], bound: Mapping[str, Any]) -> Graph:
-    """The graph with additional leaves and their sizes."""
-    leaves = tuple(leaves)
-    sizes = {**_sizes_in(leaves, (), bound), **graph.bound}
-    return replace(graph, leaves=(*graph.leaves, *leaves), sizes=tuple(sizes.items())) if leaves else graph
+    group: tuple[str, Any]
 
 
 def _told(graph: Graph, weights: Mapping[str, Form]) -> list[_Told]:
@@ -167,7 +146,8 @@ def _told(graph: Graph, weights: Mapping[str, Form]) -> list[_Told]:
     found: dict[str, _Told] = {}
     for pattern, text in weights.items():
         for path in told_by(pattern, tuple(known), "parameter of this graph", "parameters"):
-            found[path] = _Told(known[path], pattern, text)
+            shape = tuple(evaluate(size, graph.bound) for size in known[path].shape)  # names may differ
+            found[path] = _Told(known[path], text, (pattern, shape))
     return [found[path] for path in known if path in found]
 
 
