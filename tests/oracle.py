@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.special import erf, expit
 from sympy import sympify
 
 __all__ = ["Refused", "Untold", "meaning", "run"]
@@ -60,20 +61,12 @@ def _real(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *values, **options: float(function(*map(np.float64, values), **options))
 
 
-def _sigmoid(a: Any) -> Any:
-    return 1 / (1 + np.exp(-a)) if a >= 0 else np.exp(a) / (1 + np.exp(a)) if a == a else a
-
-
 def _softplus(a: Any) -> Any:
     return np.logaddexp(0.0, a)
 
 
 def _elu(a: Any, alpha: Any = 1.0) -> Any:
     return a if a > 0 else alpha * np.expm1(a)
-
-
-def _erf(a: Any) -> Any:
-    return math.erf(a) if a == a else a
 
 
 def _floor_divide(a: Any, b: Any) -> Any:
@@ -115,10 +108,10 @@ POINTWISE: dict[str, Callable[..., Any]] = {
     "sqrt": _real(np.sqrt), "rsqrt": lambda a: _divide(1, np.sqrt(np.float64(a))), "square": lambda a: a * a,
     "reciprocal": lambda a: _divide(1, a), "abs": abs, "sign": _sign, "floor": _rounded(np.floor),
     "ceil": _rounded(np.ceil), "round": _rounded(np.round), "sin": _real(np.sin), "cos": _real(np.cos),
-    "tanh": _real(np.tanh), "erf": _real(_erf), "sigmoid": _real(_sigmoid),
-    "relu": lambda a: _largest(a, 0), "gelu": _real(lambda a: a * (0.5 + 0.5 * _erf(a * math.sqrt(0.5)))),
-    "gelu_tanh": _real(lambda a: a * _sigmoid(2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
-    "silu": _real(lambda a: a * _sigmoid(a)), "softplus": _real(_softplus),
+    "tanh": _real(np.tanh), "erf": _real(erf), "sigmoid": _real(expit),
+    "relu": lambda a: _largest(a, 0), "gelu": _real(lambda a: a * (0.5 + 0.5 * erf(a * math.sqrt(0.5)))),
+    "gelu_tanh": _real(lambda a: a * expit(2 * math.sqrt(2 / math.pi) * (a + 0.044715 * a**3))),
+    "silu": _real(lambda a: a * expit(a)), "softplus": _real(_softplus),
     "log_sigmoid": _real(lambda a: -_softplus(-a)), "elu": _real(_elu),
     "leaky_relu": lambda a, slope=0.01: a if a > 0 else slope * a,
     "selu": _real(lambda a: _SELU[0] * _elu(a, _SELU[1])), "mish": _real(lambda a: a * np.tanh(_softplus(a))),
@@ -180,10 +173,6 @@ def _average_hardmax(values: Sequence[Any]) -> list[float]:
     return [float(each == largest) / values.count(largest) for each in values]
 
 
-def _average_hardmin(values: Sequence[Any]) -> list[float]:
-    return _average_hardmax([-each for each in values])
-
-
 def _logsumexp(values: Sequence[Any]) -> float:
     return float(np.logaddexp.reduce(np.array(values, float))) if values else -math.inf
 
@@ -193,13 +182,6 @@ def _log_softmax(values: Sequence[Any]) -> list[Any]:
     if not total < math.inf:
         raise Untold("a softmax of what is infinite or no number")
     return [each - total for each in values]
-
-
-def _softmax(values: Sequence[Any]) -> list[Any]:
-    if not _logsumexp(values) < math.inf:
-        raise Untold("a softmax of what is infinite or no number")
-    weights = [float(np.exp(each - max(values))) for each in values]
-    return [each / sum(weights) for each in weights]
 
 
 def _recur(a: Sequence[Any], b: Sequence[Any], start: Any = 0, back: int = 0) -> list[Any]:
@@ -232,9 +214,10 @@ REDUCE: dict[str, Callable[[Sequence[Any]], Any]] = {
 """Of the elements along the axes, one."""
 
 ALONG: dict[str, Callable[..., Sequence[Any]]] = {
-    "softmax": lambda values: _softmax(values), "log_softmax": lambda values: _log_softmax(values),
+    "softmax": lambda values: [float(np.exp(each)) for each in _log_softmax(values)], "log_softmax": _log_softmax,
     "hardmax": lambda values: [float(n == _first(values, True)) for n in range(len(values))],
-    "average_hardmax": _average_hardmax, "average_hardmin": _average_hardmin,
+    "average_hardmax": _average_hardmax,
+    "average_hardmin": lambda values: _average_hardmax([-each for each in values]),
     "normalize": _normalize, "cumsum": _running(lambda a, b: a + b), "cumprod": _running(lambda a, b: a * b),
     "argsort": _ordered, "top": lambda values: _ordered(values, True), "recur": _recur,
 }  # fmt: skip
@@ -602,35 +585,20 @@ class Line:
 
     def parse(self) -> None:
         """Reads the text, now that tensors have sizes: `...` is as many axes as it takes."""
-        nodes = [*ast.walk(self.source), *ast.walk(self.target)]
-        before = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
-        bare = [
-            node
-            for node in nodes
-            if isinstance(node, ast.Name) and node.id in self.program.tensors and id(node) not in before
-        ]
-        listed = [(self.program.tensors[node.id], self.program.tensors[node.id].axes) for node in bare]
-        listed += [
-            (self.program.tensors[_name(n)], _entries(n))
-            for n in nodes
-            if isinstance(n, ast.Subscript) and _name(n) in self.program.tensors
-        ]
+        nodes, tensors = [*ast.walk(self.source), *ast.walk(self.target)], self.program.tensors
+        read = [node for node in nodes if isinstance(node, ast.Subscript)]
+        before = {id(node.value) for node in read}
+        bare = [n for n in nodes if isinstance(n, ast.Name) and n.id in tensors and id(n) not in before]
+        listed = [(tensors[n.id], tensors[n.id].axes) for n in bare]
+        listed += [(tensors[_name(n)], _entries(n)) for n in read if _name(n) in tensors]
         self.leading = max(
             (len(t.shape) - len(e) + 1 for t, e in listed if t.shape is not None and any(map(_dots, e))),
             default=0,
         )
-        subscripts = [entry for node in nodes if isinstance(node, ast.Subscript) for entry in _entries(node)]
-        alone = [
-            part
-            for entry in [*subscripts, *(e for _, entries in listed for e in entries)]
-            for part in (entry.elts if isinstance(entry, ast.Tuple) else [entry])
-        ]
-        alone += [
-            each
-            for node in nodes
-            if isinstance(node, ast.Call) and _name(node.func) == "index"
-            for each in node.args
-        ]
+        entries = [entry for each in (*map(_entries, read), *(own for _, own in listed)) for entry in each]
+        alone = [part for e in entries for part in (e.elts if isinstance(e, ast.Tuple) else [e])]
+        calls = (node for node in nodes if isinstance(node, ast.Call) and _name(node.func) == "index")
+        alone += [each for node in calls for each in node.args]
         self.axes = {_name(each) for each in alone if isinstance(each, ast.Name)}
         self.axes |= {
             _name(entry.left)  # a step under the state's own axis

@@ -40,14 +40,12 @@ def select_associative_scans(graph: Graph, pays: Pays) -> Graph:
     """
     if not graph.recurrences:
         return graph
-    components, kept = Components(cut(graph)), set[Node]()
+    components = Components(cut(graph))
     for component in components.all:
         linear = _linear_state(component, pays)
-        if linear is None:
-            kept.update(component.states)
-        else:
+        if linear is not None:
             components.replace({next(iter(component.states)): _without_component(component, linear)})
-    return components.changed(kept) if components.new else graph
+    return components.changed() if components.new else graph
 
 
 @dataclass(frozen=True)

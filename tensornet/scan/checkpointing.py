@@ -35,7 +35,7 @@ def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
     graph = inlined(graph, lambda call: any(part.recurrences for part in call.graph.parts()))
     if not graph.recurrences:
         return graph
-    components, kept = Components(cut(graph)), set[Node]()
+    components = Components(cut(graph))
     ends = dict[Node, tuple[int, int, Node]]()
     components.rule = functools.partial(_ending, ends, graph)
     for component in components.all:
@@ -43,9 +43,7 @@ def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
         component.take_sources(functools.partial(_is_source, component))  # what is computed for it alone
         if isinstance(size, int) and size > 1 and not any(map(_is_random_or_sized, component.nodes)):
             _part(component, size, math.ceil(size / count), ends)
-        else:
-            kept.update(component.states)
-    return components.changed(kept) if components.calls else graph
+    return components.changed() if components.calls else graph
 
 
 def _is_random_or_sized(each: Node) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -139,15 +139,9 @@ class Components:
             self.new[old] = self.moved(each)
             self.leaves.pop(old, None)
 
-    def changed(self, kept: Container[Node] = ()) -> Graph:
-        """The graph with its calls; states that are not kept become crops of the tensors behind them.
-
-        Args:
-            kept: states of recurrences that are left as they are.
-        """
-        others = {each: state for each, state in self.states.items() if self.new.get(each, each) is each}
-        self.replace({each: state.whole for each, state in others.items() if each not in kept})
-        made, steps = self._equations(each for each in others if each in kept)
+    def changed(self) -> Graph:
+        """The graph with its calls; states that are not replaced are left as they are."""
+        made, steps = self._equations([each for each in self.states if self.new.get(each, each) is each])
         items = put_together([*made.own, *steps, *self.graph.calls, *self.calls], told=False)
         sizes = tuple({**self.graph.bound, **made.bound}.items())
         return eliminate_dead_code(replace(self.graph, body=tuple(items), sizes=sizes))
@@ -155,13 +149,8 @@ class Components:
     def part(self, name: str, each: Node, given: Iterable[Node], states: Iterable[Node] = ()) -> Graph:
         """The graph of one node, with some nodes as inputs, and some states left as they are."""
         other = copy.copy(self)
-        other.names, other.taken, other.outputs, other.new = (
-            dict(self.names),
-            Taken(self.taken),
-            {name: each},
-            {},
-        )
-        other.leaves = dict(self.leaves)
+        other.names, other.leaves, other.taken = dict(self.names), dict(self.leaves), Taken(self.taken)
+        other.outputs, other.new = {name: each}, {}
         for one in given:
             if one not in self.leaves:
                 other.new[one] = made = leaf("input", one.shape, one.element, n=next(self.numbers))

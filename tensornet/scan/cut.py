@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
-from ..errors import EquationError
+from ..errors import EquationError, told_in
 from ..frontend.elaborate_expressions import Expressions
 from ..frontend.elaborate_ir import elaborated, size_arguments
 from ..graph.element_types import of_expression, of_tensors
@@ -267,6 +267,7 @@ class _Stateful(Expressions):
         entries = zip(ref.index, node.shape, strict=True)
         return Operand(node, tuple(self._entry(entry, length, scope) for entry, length in entries))
 
+    @told_in("recurrences")
     def _begin(
         self,
         name: str,

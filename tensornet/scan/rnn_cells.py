@@ -41,15 +41,13 @@ def select_rnn_kernels(graph: Graph, pays: Pays, supported: Container[str]) -> G
     """
     if not graph.recurrences or not any(row.name in supported for row in KERNELS):
         return graph
-    components, kept = Components(cut(graph)), set[Node]()
+    components = Components(cut(graph))
     for component in components.all:
         cell = _Reading(component).cell()
         if cell is not None and cell.kind.name in supported and _pays(component, cell, pays):
             components.replace({cell.result: _kernel(component, cell)})
             components.replace({each: state.whole for each, state in component.states.items()})
-        else:
-            kept.update(component.states)
-    return components.changed(kept) if components.new else graph
+    return components.changed() if components.new else graph
 
 
 def _pays(component: Component, cell: _Cell, pays: Pays) -> bool:
