@@ -212,14 +212,17 @@ def test_a_graph_is_saved_and_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read.params[name], array)
 
 
+def command(*given: Any) -> Any:
+    """What the command says, which works."""
+    result = CliRunner().invoke(app, ["compress", *map(str, given)])
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def test_the_command_writes_another_file(tmp_path: Path) -> None:
     first = tn.compress(PAIR, VALUES, error=1e-9).save(tmp_path / "net.safetensors")
     content = first.read_bytes()
-    result = CliRunner().invoke(
-        app, ["compress", str(first), "--parameters", "0.5", "--method", "low_rank", "--json"]
-    )
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
+    document = json.loads(command(first, "--parameters", 0.5, "--method", "low_rank", "--json").stdout)
     assert Path(document["file"]).name == "net.small.safetensors"
     assert first.read_bytes() == content
     read = tn.load_compressed(document["file"])
@@ -241,8 +244,7 @@ def test_the_command_prints_plain_text_of_80_columns(tmp_path: Path) -> None:
     graph = tn.model(forward, inputs="x[b,i:1024]")
     params = {name: np.asarray(each) for name, each in tn.init(graph, seed=0).items()}
     first = tn.compress(graph, params, error=1e-9).save(tmp_path / "net.safetensors")
-    result = CliRunner().invoke(app, ["compress", str(first), "--parameters", "0.4", "--method", "tt"])
-    assert result.exit_code == 0, result.output
+    result = command(first, "--parameters", 0.4, "--method", "tt")
     lines = result.stdout.split("written: ")[0].splitlines()
     assert max(map(len, lines)) <= 80
     assert not set("".join(lines)) & set("│┃━─┏└\x1b")
@@ -260,11 +262,7 @@ def test_the_command_takes_a_folder_of_transformers(tmp_path: Path) -> None:
     network = bert()
     network.save_pretrained(tmp_path / "bert")
     out = tmp_path / "small.safetensors"
-    result = CliRunner().invoke(
-        app, ["compress", str(tmp_path / "bert"), "--parameters", "0.8", "--out", str(out)]
-    )
-    assert result.exit_code == 0, result.output
-    assert "written: " in result.output
+    assert "written: " in command(tmp_path / "bert", "--parameters", 0.8, "--out", out).output
     read = tn.load_compressed(out, bert()).model
     count = sum(each.numel() for each in read.parameters())
     assert count <= 0.8 * sum(each.numel() for each in network.parameters())
