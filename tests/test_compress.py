@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import pickle
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -500,14 +499,12 @@ def test_networks_of_transformers(kind: str) -> None:
         "ResNet": {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]},
     }[kind]
     x = torch.randint(0, 100, (2, 9)) if "vocab_size" in options else torch.randn(2, 3, 32, 32)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.manual_seed(0)
-        network = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**options))
-        network = network.eval()
-        found = tn.compress(network, parameters=0.6)
-        with torch.no_grad():
-            y, expected = (each(x)[0] for each in (found.model, dense_of(network, found.model)))
+    torch.manual_seed(0)
+    network = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**options))
+    network = network.eval()
+    found = tn.compress(network, parameters=0.6)
+    with torch.no_grad():
+        y, expected = (each(x)[0] for each in (found.model, dense_of(network, found.model)))
     torch.testing.assert_close(y, expected, rtol=1e-3, atol=1e-4)
     assert found.allocation.parameters[1] <= 0.6 * found.allocation.parameters[0]
     assert sum("weight_factors" in key for key in found.model.state_dict()) >= 2
