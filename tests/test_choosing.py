@@ -46,13 +46,3 @@ def test_what_is_read_at_positions_is_no_position() -> None:
     graph = tn.layer("p[b,k] = top[i,k](x[b,c] * W[i,c])\ny[b,k,c] = V[p[b,k],c] * u[c]", inputs="x", k=2)
     assert set(of_leaves(graph).values()) == {Element.NUMBER}
     assert of_tensors(graph)["p"] is Element.WHOLE
-
-
-def test_elements_in_order_get_gradients() -> None:
-    torch = pytest.importorskip("torch")
-    graph = tn.layer("p[b,i] = argsort[i](x[b,i])\ny[b,i] = x[b,p[b,i]] * w[i]", inputs="x w")
-    torch.manual_seed(0)
-    x, w = torch.randn(3, 6, dtype=torch.float64, requires_grad=True), torch.randn(6, dtype=torch.float64)
-    (found,) = torch.autograd.grad(tn.compile(graph, backend="torch")({}, x, w).square().sum(), x)
-    (expected,) = torch.autograd.grad((x.sort().values * w).square().sum(), x)
-    torch.testing.assert_close(found, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from typing import Any
 
@@ -132,25 +133,17 @@ def test_constant_positions_are_looked_at(positions: list[int], backend: str) ->
 
 
 def test_tables_of_open_lengths_are_kept_for_the_last_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    original = functions.LoadedProgram._made
+    made, loaded = list[Any](), functions.LoadedProgram
+    make = loaded._made
     monkeypatch.setattr(
-        functions.LoadedProgram,
-        "_made",
-        lambda self, place, source: made.append(place.sizes) or original(self, place, source),
+        loaded, "_made", lambda self, at, source: made.append(at.sizes) or make(self, at, source)
     )
     f = tn.compile(OPEN)
-
-    def run(n: int) -> None:
+    for n in (5, 6, 5, 6, 7, 5, *range(20, 20 + executable.LENGTHS), 5):
         x, w = np.ones((2, n)), np.arange(1.0, n + 1)
         np.testing.assert_allclose(f({}, x, w), expected(OPEN, x=x, w=w))
-
-    for n in (5, 6, 5, 6, 7, 5):
-        run(n)
-    assert made == [(5, 5), (6, 6), (7, 7)]
-    for n in range(20, 20 + executable.LENGTHS):
-        run(n)
-    run(5)
+    assert made[:3] == [(5, 5), (6, 6), (7, 7)]
+    assert made[3] == (20, 20)
     assert made[-1] == (5, 5)
     assert len(f._tables) == executable.LENGTHS
 
@@ -247,10 +240,9 @@ def test_open_lengths_are_compiled_whole() -> None:
     module = tn.module(OPEN)
     torch._dynamo.reset()
     run = torch.compile(module, fullgraph=True, backend="eager", dynamic=True)
-    for n in (5, 6, 9):
+    for n, call in itertools.product((5, 6, 9), (run, module)):
         x, w = torch.ones(2, n), torch.arange(1.0, n + 1)
-        np.testing.assert_allclose(run(x, w).numpy(), expected(OPEN, x=x, w=w), rtol=1e-6)
-        np.testing.assert_allclose(module(x, w).numpy(), expected(OPEN, x=x, w=w), rtol=1e-6)
+        np.testing.assert_allclose(call(x, w).numpy(), expected(OPEN, x=x, w=w), rtol=1e-6)
 
 
 def test_blocks_that_run_by_themselves_share_tables() -> None:

@@ -320,23 +320,27 @@ def test_lines_at_even_steps_are_lost_from_a_cache(rows: int) -> None:
     assert odd.lost == odd.fetched == 0
     assert even.lost > 0
     assert (even.fetched > 0) == (rows > 256)
-    assert walk("acb", "abc", a=2, b=8, c=1024).lost == 0
     seconds = [CPU.access_seconds(each) / each.written for each in (odd, even)]
     assert seconds[0] < seconds[1] < 20 * seconds[0]
 
 
-def test_lines_take_turns_at_as_many_places_as_their_loops_reach() -> None:
-    """64 lines three pages apart share a place of the first cache, whatever other two lie between."""
-    sizes = {"a": 64, "d": 16, "c": 2, "b": 96}
-    assert walk("dbca", "adcb", **sizes).lost == 64 * 16 * 2 * 96
-    assert walk("dbca", "adcb", **{**sizes, "d": 17}).lost == 0
-
-
-def test_runs_far_apart_jump_and_lines_beside_one_another_do_not() -> None:
-    sizes = {"a": 512, "b": 8, "c": 96}
-    assert walk("bac", "abc", **sizes).jumped == 2 * 4 * 512 * 8 * 96
-    assert walk("abc", "abc", **sizes).jumped == 0
-    assert walk("abc", "abc c", **sizes).jumped == 0
+@pytest.mark.parametrize(
+    ("order", "operands", "sizes", "count", "expected"),
+    [  # 64 lines three pages apart share a place of the first cache, whatever other two lie between
+        ("dbca", "adcb", (64, 96, 2, 16), "lost", 64 * 16 * 2 * 96),
+        ("dbca", "adcb", (64, 96, 2, 17), "lost", 0),
+        ("acb", "abc", (2, 8, 1024), "lost", 0),
+        ("bac", "abc", (512, 8, 96), "jumped", 2 * 4 * 512 * 8 * 96),  # runs far apart
+        ("abc", "abc", (512, 8, 96), "jumped", 0),
+        ("abc", "abc c", (512, 8, 96), "jumped", 0),
+        ("bkn", "kbn", {"b": 1536, "k": 200, "n": 2}, "lost", 1536 * 200),
+    ],
+)
+def test_lines_that_are_lost_and_runs_that_jump(
+    order: str, operands: str, sizes: Any, count: str, expected: int
+) -> None:
+    sizes = sizes if isinstance(sizes, dict) else dict(zip("abcd", sizes, strict=False))
+    assert getattr(walk(order, operands, **sizes), count) == expected
 
 
 def test_a_shallow_product_is_slower_than_its_share() -> None:
@@ -367,9 +371,7 @@ def test_matrices_in_pieces_take_as_long_as_the_lines_that_are_lost_between_them
     beside, apart = (
         each.matrix(layout, ("b",), ("k",), ("n",)) for layout in (("b", "k", "n"), ("k", "b", "n"))
     )
-    lost = walk("bkn", "kbn", **sizes).lost
-    assert lost == 1536 * 200
-    assert apart.seconds - beside.seconds >= CPU.near_line * lost
+    assert apart.seconds - beside.seconds >= CPU.near_line * 1536 * 200
 
 
 def test_a_small_matrix_of_many_is_multiplied_quickly_along_what_is_summed() -> None:
@@ -394,19 +396,23 @@ def test_a_small_step_takes_one_core_as_long_as_all_take_for_so_many() -> None:
         assert seconds(alone, 30_000, order) == seconds(shared, 30_000, order)
 
 
-def test_a_product_with_a_vector_goes_as_fast_as_its_matrix_is_read() -> None:
-    rate = 1e9
-    profile = replace(CPU, vector_bandwidth=rate)
-    for sizes in ((1, 1000, 300), (1000, 1, 300)):
-        seconds = profile.matmul(1, *sizes, 4) - profile.launch
-        assert seconds == pytest.approx(4 * (300_000 + 1300) / rate)
-    assert profile.matmul(1, 2, 1000, 300, 4) == CPU.matmul(1, 2, 1000, 300, 4)
+VECTOR = CPU.launch + 4 * (300_000 + 1300) / 1e9
 
 
-def test_cores_agree_on_the_parts_of_a_product_of_matrices_and_not_of_a_vector() -> None:
-    profile = replace(CPU, product=1e-3)
-    assert profile.matmul(1, 4, 4, 4, 4) - CPU.matmul(1, 4, 4, 4, 4) == pytest.approx(1e-3)
-    assert profile.matmul(1, 1, 4, 4, 4) == CPU.matmul(1, 1, 4, 4, 4)
+@pytest.mark.parametrize(
+    ("constants", "sizes", "seconds"),
+    [  # a product with a vector goes as fast as its matrix is read; cores agree on the parts of a product of matrices
+        ({"vector_bandwidth": 1e9}, (1, 1000, 300), VECTOR),
+        ({"vector_bandwidth": 1e9}, (1000, 1, 300), VECTOR),
+        ({"vector_bandwidth": 1e9}, (2, 1000, 300), CPU.matmul(1, 2, 1000, 300, 4)),
+        ({"product": 1e-3}, (4, 4, 4), CPU.matmul(1, 4, 4, 4, 4) + 1e-3),
+        ({"product": 1e-3}, (1, 4, 4), CPU.matmul(1, 1, 4, 4, 4)),
+    ],
+)
+def test_what_many_cores_make_of_products(
+    constants: dict[str, float], sizes: tuple[int, int, int], seconds: float
+) -> None:
+    assert replace(CPU, **constants).matmul(1, *sizes, 4) == pytest.approx(seconds)  # type: ignore[arg-type]
 
 
 def test_few_columns_take_what_was_measured_of_them_as_their_matrices_lie() -> None:
@@ -451,15 +457,6 @@ def test_what_leaves_a_plan_lies_as_it_is_written_unless_that_costs_a_copy() -> 
     assert small.results[0].value.index == ("b", "o")
 
 
-def test_what_lies_well_is_not_copied() -> None:
-    """The same product where a group of axes lies in one piece, and where another axis stands between."""
-    good, bad = (
-        min(way.seconds for way in pricing(a=64, b=64, c=64, d=64).ways(layout, tuple("cd"), frozenset("abd"), None, ()))
-        for layout in (tuple("abc"), tuple("acb"))
-    )  # fmt: skip
-    assert good < bad
-
-
 def test_no_weight_is_repeated_along_a_large_batch() -> None:
     for batch in (4, 10**5):
         each = pricing(b=batch, i=16, j=16, p=16)
@@ -478,13 +475,22 @@ def test_where_no_library_differentiates_any_weight_may_be_repeated() -> None:
     assert fastest(free)[0].way.batch == ("b",)
 
 
-def test_a_second_matrix_that_lies_transposed_takes_longer() -> None:
-    each = pricing(i=12, k=12, n=10**5)
-    straight, turned = (
-        min(way.seconds for way in each.ways(("i", "k"), layout, frozenset("in"), ("i", "n"), ()))
-        for layout in (("k", "n"), ("n", "k"))
+@pytest.mark.parametrize(
+    ("sizes", "good", "bad", "kept", "most"),
+    [  # where a group of axes lies in one piece, and where another axis stands between; a second matrix transposed
+        ({"a": 64, "b": 64, "c": 64, "d": 64}, ("abc", "cd"), ("acb", "cd"), "abd", math.inf),
+        ({"i": 12, "k": 12, "n": 10**5}, ("ik", "kn"), ("ik", "nk"), "in", 3.0),
+    ],
+)
+def test_a_product_of_tensors_that_lie_well_is_faster(
+    sizes: dict[str, int], good: Any, bad: Any, kept: str, most: float
+) -> None:
+    wanted = tuple(kept) if most < math.inf else None
+    well, badly = (
+        min(way.seconds for way in pricing(**sizes).ways(*map(tuple, each), frozenset(kept), wanted, ()))
+        for each in (good, bad)
     )
-    assert straight < turned < 3 * straight
+    assert well < badly < most * well
 
 
 # ---------------------------------------------------------------------------- search
