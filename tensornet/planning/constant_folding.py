@@ -8,7 +8,7 @@ as further constants. A tensor much larger than the constants it comes from is c
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..graph.call import scoped
@@ -25,7 +25,7 @@ from .plans import AnyStep, CallStep
 from .steps import Result, Table
 from .target import Target
 
-__all__ = ["Folded", "fold_constants", "is_invariant", "is_worth_keeping", "seconds_at_a_call"]
+__all__ = ["Folded", "is_invariant", "is_worth_keeping", "seconds_at_a_call"]
 
 SMALL = 64 * 2**20
 """A table of at most this many bytes is always kept."""
@@ -93,30 +93,8 @@ def seconds_at_a_call(
     return total
 
 
-@dataclass(frozen=True)
 class Folded:
-    """The steps of a plan in two parts: those done once, and those done at each call.
-
-    Attributes:
-        once: the steps that depend on no argument of a call.
-        steps: all others.
-        tables: the results of `once` that `steps` read.
-    """
-
-    once: tuple[AnyStep, ...]
-    steps: tuple[AnyStep, ...]
-    tables: tuple[Table, ...]
-
-
-def fold_constants(
-    graph: Graph,
-    steps: Sequence[AnyStep],
-    results: Sequence[Result],
-    values: Mapping[str, int],
-    target: Target,
-    alone: bool = False,
-) -> Folded:
-    """Constant folding: separates the steps of a graph that are done once from those that each call repeats.
+    """The steps of a graph in two parts: those done once, and those done at each call.
 
     Args:
         graph: the graph, as it was lowered.
@@ -125,21 +103,11 @@ def fold_constants(
         values: the value of every open size.
         target: the target of the plan.
         alone: whether each block runs on its own, and computes its own tables.
-    """
-    return _Folding(graph, steps, results, {**values, **graph.bound}, target, alone).done()
-
-
-class _Folding:
-    """The state of constant folding.
 
     Attributes:
-        dims, elements: the dimensions and the element type of every tensor, by name.
-        invariant: the names of invariant tensors.
-        held: the leaves that blocks read, by exactly these names.
-        once: the steps that are done once, so far.
-        already: the results of each of these steps, by the step without its results.
-        same: for invariant tensors of the graph, the names of equal ones that are done once.
-        tables: the tables, by the tensors that they hold and the sizes that these must be below.
+        once: the steps that depend on no argument of a call.
+        steps: all others.
+        tables: the results of `once` that `steps` read.
     """
 
     def __init__(
@@ -147,48 +115,48 @@ class _Folding:
         graph: Graph,
         steps: Sequence[AnyStep],
         results: Sequence[Result],
-        sizes: Mapping[str, Any],
+        values: Mapping[str, int],
         target: Target,
-        alone: bool,
+        alone: bool = False,
     ) -> None:
-        self.steps, self.sizes, self.bound = steps, sizes, graph.bound
-        self.target, self.alone = target, alone
-        self.told = target.told_sizes(graph.leaves, graph.bound)
-        self.outputs = {each.value.name for each in results}
-        self.dims, self.elements = {leaf.name: leaf.dims for leaf in graph.leaves}, of_leaves(graph)
+        self._all, self._target, self._alone = steps, target, alone
+        self._bound, self._sizes = graph.bound, {**values, **graph.bound}
+        self._told = target.told_sizes(graph.leaves, graph.bound)
+        self._outputs = {each.value.name for each in results}
+        self._dims, self._elements = {leaf.name: leaf.dims for leaf in graph.leaves}, of_leaves(graph)
         for step in steps:
             self._note(step)
-        self.taken = set(self.dims)
-        self.invariant = self._found({leaf.name: frozenset({leaf.name}) for leaf in graph.constants})
-        self.held = {name for step in steps if isinstance(step, CallStep) for name in step.held}
-        self.once: list[AnyStep] = []
-        self.already: dict[AnyStep, tuple[str, ...]] = {}
-        self.same: dict[str, str] = {}
-        self.tables: dict[tuple[str, Any], Table] = {}
+        self._taken = set(self._dims)
+        self._invariant = self._found({leaf.name: frozenset({leaf.name}) for leaf in graph.constants})
+        # the leaves that blocks read, by exactly these names
+        self._held = {name for step in steps if isinstance(step, CallStep) for name in step.held}
+        self._once, self._already = list[AnyStep](), dict[AnyStep, tuple[str, ...]]()
+        self._same: dict[str, str] = {}  # invariant tensors of the graph, and equal ones that are done once
+        self._tables: dict[tuple[str, Any], Table] = {}  # by the tensor, and the size that it must be below
+        repeated = [*self._repeated()]
+        made = {name for step in self._once for name in step.defines}
+        for name in dict.fromkeys(name for step in repeated for name in step.reads if name in made):
+            self._table(name, None)
+        self.tables = tuple(self._tables.values())
+        self.once = with_frees(self._once, [table.made for table in self.tables])
+        self.steps = with_frees(overwriting(repeated, self._outputs, self._sizes, target), self._outputs)
 
-    def done(self) -> Folded:
-        steps: list[AnyStep] = []
-        for step in self.steps:
-            is_once = step.defines[0] in self.invariant
-            if isinstance(step, CallStep) and step.along is None and (step.slicing or not self.alone):
+    def _repeated(self) -> Iterator[AnyStep]:
+        """The steps of each call. All others are added to those done once."""
+        for step in self._all:
+            is_once = step.defines[0] in self._invariant
+            if isinstance(step, CallStep) and step.along is None and (step.slicing or not self._alone):
                 step = replace(step, tables=tuple(self._of_block(step, is_once)))
             if is_once:
-                self.same.update(zip(step.defines, self._do_once(step, self.same), strict=True))
+                self._same.update(zip(step.defines, self._do_once(step, self._same), strict=True))
             else:
-                steps.append(self._looked_up(step.reading(self.same)))
-        made = {name for step in self.once for name in step.defines}
-        for name in dict.fromkeys(name for step in steps for name in step.reads if name in made):
-            self._table(name, None)
-        tables = tuple(self.tables.values())
-        once = with_frees(self.once, [table.made for table in tables])
-        repeated = overwriting(steps, self.outputs, self.sizes, self.target)
-        return Folded(once, with_frees(repeated, self.outputs), tables)
+                yield self._looked_up(step.reading(self._same))
 
     # ---- which steps
 
     def _note(self, step: AnyStep) -> None:
-        self.dims.update(zip(step.defines, step.dims, strict=True))
-        self.elements.update(zip(step.defines, step.elements, strict=True))
+        self._dims.update(zip(step.defines, step.dims, strict=True))
+        self._elements.update(zip(step.defines, step.elements, strict=True))
 
     def _found(self, constants: Mapping[str, frozenset[str]]) -> set[str]:
         """The invariant tensors, given that each constant is computed from itself.
@@ -196,13 +164,13 @@ class _Folding:
         Outputs do not count as invariant, nor does a tensor that would be a table but is not worth keeping, nor what
         is computed from these.
         """
-        refused = set(self.outputs)
+        refused = set(self._outputs)
         while True:
             roots, read = dict(constants), set[str]()
-            for step in self.steps:
-                apart = self.alone and isinstance(step, CallStep) and step.along is None
+            for step in self._all:
+                apart = self._alone and isinstance(step, CallStep) and step.along is None
                 known = apart or not refused.isdisjoint(step.defines)
-                if not known and is_invariant(step, roots, self.told):
+                if not known and is_invariant(step, roots, self._told):
                     made_of = frozenset[str]().union(*(roots[name] for name in step.reads))
                     roots.update(dict.fromkeys(step.defines, made_of))
                 else:
@@ -221,21 +189,21 @@ class _Folding:
         return not is_worth_keeping(self._bytes(name), sum(map(self._bytes, roots)))
 
     def _shape(self, name: str) -> tuple[Any, ...]:
-        return tuple(evaluate(dim_size(dim), self.bound) for dim in self.dims[name])
+        return tuple(evaluate(dim_size(dim), self._bound) for dim in self._dims[name])
 
     def _bytes(self, name: str) -> int:
-        elements = product(evaluate(size, self.sizes) for size in self._shape(name))
-        return int(elements) * bytes_of(self.elements[name], self.target.itemsize)
+        elements = product(evaluate(size, self._sizes) for size in self._shape(name))
+        return int(elements) * bytes_of(self._elements[name], self._target.itemsize)
 
     # ---- tables
 
     def _table(self, made: str, below: Any) -> str:
         """The name of the table of an invariant tensor, or of positions that must be below a size."""
-        if (made, below) not in self.tables:
+        if (made, below) not in self._tables:
             name = made if below is None else self._fresh(made)
-            leaf = Leaf(name, "constant", self.dims[made], holds=self.elements[made])
-            self.tables[made, below] = Table(leaf, made, below)
-        return self.tables[made, below].leaf.name
+            leaf = Leaf(name, "constant", self._dims[made], holds=self._elements[made])
+            self._tables[made, below] = Table(leaf, made, below)
+        return self._tables[made, below].leaf.name
 
     def _looked_up(self, step: AnyStep) -> AnyStep:
         """The step with its invariant positions read from tables, where they have been checked."""
@@ -255,7 +223,7 @@ class _Folding:
 
     def _looked_at(self, name: str, below: Any) -> str:
         """The table of invariant positions, checked to be below a size. The tensor itself if there can be no table."""
-        is_table = below is not None and name in self.invariant and self.told.issuperset(size_names(below))
+        is_table = below is not None and name in self._invariant and self._told.issuperset(size_names(below))
         return self._table(name, below) if is_table else name
 
     # ---- steps that are done once
@@ -279,21 +247,21 @@ class _Folding:
         """
         moved = step.reading(names, scope or "")
         nameless = moved.defining(("",) * len(step.defines))
-        if nameless not in self.already or not self.held.isdisjoint(step.defines):
+        if nameless not in self._already or not self._held.isdisjoint(step.defines):
             made = (
                 step.defines
                 if scope is None
                 else tuple(self._fresh(scoped(scope, each)) for each in step.defines)
             )
             moved = moved.defining(made)
-            self.once.append(moved)
+            self._once.append(moved)
             self._note(moved)
-            self.invariant.update(made)
-            self.already[nameless] = made
-        return self.already[nameless]
+            self._invariant.update(made)
+            self._already[nameless] = made
+        return self._already[nameless]
 
     def _fresh(self, name: str) -> str:
         """A name that no tensor has yet."""
-        found = fresh(name, self.taken)
-        self.taken.add(found)
+        found = fresh(name, self._taken)
+        self._taken.add(found)
         return found

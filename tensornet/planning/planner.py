@@ -30,7 +30,7 @@ from ..scan.lowering import lower_recurrences
 from ..scan.rnn_cells import select_rnn_kernels
 from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, between_calls, in_numbers, with_functions
-from .constant_folding import Folded, fold_constants, seconds_at_a_call
+from .constant_folding import Folded, seconds_at_a_call
 from .liveness import Liveness
 from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan
 from .progress import watched
@@ -121,12 +121,26 @@ class _Schedule:
 
     @functools.cached_property
     def _lowered(self) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
-        """All steps, and where the outputs are."""
-        steps, results = _lowered(self.graph, self.values, self.target, self.way, self.inside)
+        """All steps, and where the outputs are. Blocks that are called are planned on the way."""
+        values, target, way = self.values, self.target, self.way
+        rewritten, choose = _WAYS[way]
+        known, alike = {**self.graph.bound, **values}, dict[Graph, Graph]()
+
+        def planned(block: Graph, changing: frozenset[str]) -> Plan:
+            block = alike.setdefault(in_numbers(block), block)
+            at = tuple((name, evaluate(symbol(name), known)) for name in block.open_sizes)
+            made = _function.__wrapped__ if is_traced() else _function
+            return made(noted("block", None, bare(block)), at, replace(target, changing=changing), way)
+
+        def product(joint: JointGraph, sizes: Mapping[str, int]) -> Plan:
+            at = tuple((name, sizes[name]) for name in joint.forward.open_sizes)
+            return _product(joint, at, replace(target, changing=frozenset()))
+
+        lines = between_calls(eliminate_dead_code(self.graph), lambda part: rewritten(part, values, target))
+        as_laid = way == "products"
+        steps, results = lower(lines, values, target, choose, planned, self.inside, product, as_laid)
         slicings = {
-            part.call.results: part.slicing.into(
-                self.values[part.slicing.piece], self.size(part.slicing.size)
-            )
+            part.call.results: part.slicing.into(values[part.slicing.piece], self.size(part.slicing.size))
             for part in self.cuts
         }
         local = self.graph.sizes_beside(self.original.bound)
@@ -150,7 +164,7 @@ class _Schedule:
     @functools.cached_property
     def parts(self) -> Folded:
         """The steps, divided into those done once and those done at each call."""
-        return fold_constants(self.graph, *self._lowered, self.values, self.target, alone=self.alone)
+        return Folded(self.graph, *self._lowered, self.values, self.target, self.alone)
 
     @functools.cached_property
     def live(self) -> Liveness:
@@ -310,27 +324,6 @@ def whole_sizes(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     return given
 
 
-def _lowered(
-    graph: Graph, values: Mapping[str, int], target: Target, way: str, inside: bool = False
-) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
-    """The steps of a graph and of each block that it calls, in one of the ways of `_WAYS`."""
-    rewritten, choose = _WAYS[way]
-    known, alike = {**graph.bound, **values}, dict[Graph, Graph]()
-
-    def planned(block: Graph, changing: frozenset[str]) -> Plan:
-        block = alike.setdefault(in_numbers(block), block)
-        at = tuple((name, evaluate(symbol(name), known)) for name in block.open_sizes)
-        made = _function.__wrapped__ if is_traced() else _function
-        return made(noted("block", None, bare(block)), at, replace(target, changing=changing), way)
-
-    def product(joint: JointGraph, sizes: Mapping[str, int]) -> Plan:
-        at = tuple((name, sizes[name]) for name in joint.forward.open_sizes)
-        return _product(joint, at, replace(target, changing=frozenset()))
-
-    lines = between_calls(eliminate_dead_code(graph), lambda part: rewritten(part, values, target))
-    return lower(lines, values, target, choose, planned, inside, product, as_laid=way == "products")
-
-
 @functools.lru_cache(maxsize=512)
 def _product(joint: JointGraph, at: tuple[tuple[str, int], ...], target: Target) -> Plan:
     """The plan of a product. It contains the plan of its backward pass."""
@@ -368,7 +361,7 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
 
     def seconds(part: Graph) -> float:
         whole = lower_recurrences(part, large)
-        steps, _ = _lowered(whole, values, target, "fastest")
+        steps = _Schedule(whole, whole, values, target).steps
         return seconds_at_a_call(whole.leaves, whole.bound, steps, values, target)
 
     if not graph.recurrences:
