@@ -496,9 +496,7 @@ def test_planning_and_measuring_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
 
 
 @POSIX
-@pytest.mark.parametrize(
-    "run", [PLAN, *(pytest.param(each, marks=pytest.mark.slow) for each in (FAILING, IN_THREADS, WITHIN))]
-)
+@pytest.mark.parametrize("run", sampled([PLAN, FAILING, IN_THREADS, WITHIN], [PLAN]))
 def test_a_long_plan_is_seen_at_a_terminal(run: str) -> None:
     output, shown = seen(run, 0.02, 0.05)
     assert output == "planned True 1\n"
@@ -513,19 +511,17 @@ def test_a_long_plan_is_seen_at_a_terminal(run: str) -> None:
 @POSIX
 @pytest.mark.parametrize(
     ("run", "patience", "pause", "terminal", "kind"),
-    [
-        (PLAN, 0.02, 0.05, False, "xterm"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                (PLAN, 2.0, 0.0, True, "xterm"),  # soon made
-                (PLAN, 0.02, 0.05, True, "dumb"),
-                (UNWATCHED, 0.02, 0.05, True, "xterm"),
-                ("sys.stderr.close()\n" + PLAN, 0.02, 0.02, True, "xterm"),
-                ("sys.stderr = None\n" + PLAN, 0.02, 0.02, True, "xterm"),
-            )
-        ),
-    ],
+    sampled(
+        [
+            (PLAN, 0.02, 0.05, False, "xterm"),
+            (PLAN, 2.0, 0.0, True, "xterm"),  # soon made
+            (PLAN, 0.02, 0.05, True, "dumb"),
+            (UNWATCHED, 0.02, 0.05, True, "xterm"),
+            ("sys.stderr.close()\n" + PLAN, 0.02, 0.02, True, "xterm"),
+            ("sys.stderr = None\n" + PLAN, 0.02, 0.02, True, "xterm"),
+        ],
+        [(PLAN, 0.02, 0.05, False, "xterm")],
+    ),
 )
 def test_otherwise_nothing_is_seen(
     run: str, patience: float, pause: float, terminal: bool, kind: str

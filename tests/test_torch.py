@@ -14,7 +14,7 @@ import tensornet as tn
 from tensornet.backends.torch.products import with_vjp
 from tensornet.protocol import load_backend
 
-from .conftest import covered, examples
+from .conftest import covered, examples, sampled
 from .programs import SUMMED_ALONE, Program, programs
 from .test_gradients import agree, by_autograd, results, seeds_of
 
@@ -145,23 +145,15 @@ def test_module_on_cuda() -> None:
     torch.testing.assert_close(module.cuda()(x.cuda()).cpu(), module.cpu()(x), atol=1e-5, rtol=1e-5)
 
 
+LYING = [
+    (4, 1, "b,j,h,d", "j,b,h,f"), (4, 1, "h,j,b,d", "b,j,h,f"), (4, 1, "b,j,h,d", "j,h,b,f"),
+    (1, 4, "b,j,h,d", "h,b,j,f"), (1, 1, "h,j,b,d", "j,b,h,f"),
+]  # fmt: skip
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="PyTorch's compiler needs one for C++")
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own
-@pytest.mark.parametrize(
-    ("batch", "heads", "keys", "values"),
-    [
-        (4, 1, "b,j,h,d", "j,b,h,f"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                (4, 1, "h,j,b,d", "b,j,h,f"),
-                (4, 1, "b,j,h,d", "j,h,b,f"),
-                (1, 4, "b,j,h,d", "h,b,j,f"),
-                (1, 1, "h,j,b,d", "j,b,h,f"),
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize(("batch", "heads", "keys", "values"), sampled(LYING, LYING[:1]))
 def test_a_compiler_takes_attention_for_what_it_is(batch: int, heads: int, keys: str, values: str) -> None:
     """Of one head or one example, PyTorch's compiler took it to lie as its own would: wrong, or an error."""
     torch._dynamo.reset()
@@ -177,8 +169,8 @@ def test_a_compiler_takes_attention_for_what_it_is(batch: int, heads: int, keys:
     expected = torch.einsum(f"bhij,{of_values}->bihf", weights, v)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     down = torch.randn_like(expected)
-    for each, other in zip(*(torch.autograd.grad(y, given, down) for y in (found, expected)), strict=True):
-        torch.testing.assert_close(each, other, rtol=1e-4, atol=1e-5)
+    ways = (torch.autograd.grad(y, given, down) for y in (found, expected))
+    torch.testing.assert_close(*ways, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
