@@ -129,25 +129,25 @@ def run(graph: tn.Graph, given: dict[str, Any], backend: str) -> Any:
     return np.asarray(tn.compile(graph, backend=backend)(arrays, *inputs))
 
 
-@pytest.mark.usefixtures("rms")
-@pytest.mark.parametrize(("text", "inputs"), RMS_NORMS)
-def test_rms_norm_is_recognised_in_every_spelling(text: str, inputs: str) -> None:
-    check(made(text, inputs), RMS, rms_norm)
+SPELLINGS = [
+    *((RMS, rms_norm, *row) for row in RMS_NORMS),
+    *((NORM, by_hand, *row) for *row, by_hand in LAYER_NORMS),
+    *((ATTENTION, by_hand, *row) for *row, by_hand in ATTENTIONS),
+]
+
+
+@pytest.mark.parametrize(("kernel", "by_hand", "text", "inputs"), SPELLINGS)
+def test_a_kernel_is_recognised_in_every_spelling(
+    kernel: str, by_hand: Any, text: str, inputs: str, request: pytest.FixtureRequest
+) -> None:
+    if kernel == RMS:
+        request.getfixturevalue("rms")
+    check(made(text, inputs), kernel, by_hand)
 
 
 @pytest.mark.usefixtures("rms")
-def test_so_is_that_of_the_models() -> None:
+def test_so_is_the_rms_norm_of_the_models() -> None:
     check(tn.models.rms_norm(SIZES["c"], eps=EPS), RMS, rms_norm)
-
-
-@pytest.mark.parametrize(("text", "inputs", "by_hand"), LAYER_NORMS)
-def test_layer_norm_is_recognised_in_every_spelling(text: str, inputs: str, by_hand: Any) -> None:
-    check(made(text, inputs), NORM, by_hand)
-
-
-@pytest.mark.parametrize(("text", "inputs", "by_hand"), ATTENTIONS)
-def test_attention_is_recognised_in_every_spelling(text: str, inputs: str, by_hand: Any) -> None:
-    check(made(text, inputs), ATTENTION, by_hand)
 
 
 def check(graph: tn.Graph, kernel: str, by_hand: Any) -> None:

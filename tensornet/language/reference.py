@@ -10,7 +10,7 @@ from ..ops.record import OPERANDS, Element, Example, Function
 from ..ops.table import FUNCTIONS, SUM
 from .grammar import SECTIONS
 
-__all__ = ["HELPER", "anchors", "call_of", "document", "functions", "in_short", "page", "told"]
+__all__ = ["HELPER", "call_of", "document", "functions", "in_short", "page", "told"]
 
 KINDS = {
     "pointwise": "Functions of elements",
@@ -78,25 +78,16 @@ def functions() -> tuple[Function, ...]:
     return (*own, SUM)
 
 
-def anchors() -> frozenset[str]:
-    """The anchors of the page that links may point to."""
-    return frozenset((*(each.anchor for each in SECTIONS), *(row.name for row in functions())))
-
-
 def call_of(example: Example) -> str:
     """An example as a call of `run`."""
-    lines = repr(example.equation) if "\n" not in example.equation else f'"""\n{example.equation}\n"""'
-    if lines.startswith("'"):
-        lines = f'"{example.equation}"'
-    return f"run({', '.join([lines, *(f'{name}={_listed(value)}' for name, value in example.given)])})"
+    text = example.equation
+    shown = f'"""\n{text}\n"""' if "\n" in text else f'"{text}"'
+    return f"run({', '.join([shown, *(f'{name}={_listed(value)!r}' for name, value in example.given)])})"
 
 
-def _listed(value: Any) -> str:
-    return repr([*map(_plain, value)]) if isinstance(value, tuple) else repr(value)
-
-
-def _plain(value: Any) -> Any:
-    return [*map(_plain, value)] if isinstance(value, tuple) else value
+def _listed(value: Any) -> Any:
+    """A value with lists in the place of tuples."""
+    return [*map(_listed, value)] if isinstance(value, tuple) else value
 
 
 def told(row: Function) -> dict[str, str]:
