@@ -175,17 +175,11 @@ def test_a_size_of_positions_alone_can_be_bound() -> None:
 # ---------------------------------------------------------------------------- what layer reads must run
 
 
-def test_whole_numbers_beyond_64_bits_are_floating() -> None:
-    for backend in ("numpy", "torch", "jax"):
-        f = tn.compile(tn.layer(f"y[i] = x[i] / {10**30}", inputs="x"), backend=backend)
-        y = f({}, tn.to_backend({"x": np.full(2, 1e30)}, backend)["x"])
-        np.testing.assert_allclose(np.asarray(y), 1, rtol=1e-12)
-
-
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize(
     ("right", "expected"),
     [
+        ("n[i] / 1000000000000000000000000000000 * 1e30", [1.0, 2.0]),
         ("index(i) * 9223372036854775807 * 3", [0.0, 27670116110564327421.0]),
         ("3 * 9223372036854775807 * index(i)", [0.0, 27670116110564327421.0]),
         ("n[i] * 9223372036854775807 * 3", [27670116110564327421.0, 55340232221128654842.0]),

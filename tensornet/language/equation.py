@@ -109,15 +109,14 @@ class Equation:
     @functools.cached_property
     def _text(self) -> str:
         target = f"{self.name}[{show_index(self.left)}]" if self.left else self.name
-        bare = _without_sums(self.right)
+        bare = replace(self, right=_without_sums(self.right))
         try:
-            implied = einstein(replace(self, right=bare)).right == self.right
+            implied = einstein(bare).right == self.right and not any(summed_alone(bare))
         except EquationError:
             implied = False
-        written = {*axes_of_index(self.left), *_written(bare, {})}  # else a name in brackets may mean a size
-        implied = implied and written.issuperset(free_axes(bare))
-        implied = implied and not any(summed_alone(replace(self, right=bare)))
-        return f"{target} = {show(bare if implied else self.right)}"
+        written = {*axes_of_index(self.left), *_written(bare.right, {})}
+        implied = implied and written.issuperset(free_axes(bare.right))  # else a name may mean a size
+        return f"{target} = {show(bare.right if implied else self.right)}"
 
 
 @dataclass(frozen=True)
