@@ -160,9 +160,8 @@ class Program:
                 is_still = given.kind == "constant"
             else:
                 names = (name for size in each.sizes for name in size_names(evaluate(size, bound)))
-                is_still = (
-                    _is_repeatable(each) and self._told.issuperset(names) and found.issuperset(each.children)
-                )
+                repeats = each.op not in FUNCTIONS or FUNCTIONS[each.op].is_repeatable
+                is_still = repeats and self._told.issuperset(names) and found.issuperset(each.children)
             if is_still:
                 found.add(each)
         return found
@@ -255,12 +254,6 @@ class Program:
         kind = given.kind if given is not None else "constant" if each in self.constants else "input"
         dims = tuple((NamedAxis(f"{name}_{d}", size),) for d, size in enumerate(each.shape))
         return Leaf(name, kind, dims, holds=each.element)
-
-
-def _is_repeatable(each: Node) -> bool:
-    """Whether a node gives the same result each time."""
-    function = FUNCTIONS.get(each.op)
-    return function is None or function.is_repeatable
 
 
 def improved(

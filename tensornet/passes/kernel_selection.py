@@ -580,17 +580,15 @@ class _Search:
             summed = {axis for each in pattern.expression.summed for axis in groups[each]}
             if not summed or not summed <= found.beside[1] - beside:
                 return None
-        sizes = self._sizes_of(groups)
+        lengths = {
+            axis: product(self._known(self.sizes[each]) for each in own) for axis, own in groups.items()
+        }
+        sizes = {sized(axis): size_expression(length) for axis, length in lengths.items()}
         if not all(_are_equal(_put_in(one, sizes), other) for one, other in found.counts):
             return None
         bound = {name: _put_in(each, sizes) if is_scalar(each) else each for name, each in bound.items()}
         factors = tuple(map(self.forms.written, found.beside[0]))
         return replace(found, bound=bound, groups=groups, beside=(factors, found.beside[1]))
-
-    def _sizes_of(self, groups: Mapping[str, tuple[str, ...]]) -> dict[str, Expression]:
-        """The sizes of the axes of the pattern."""
-        sizes = {axis: product(self._known(self.sizes[each]) for each in own) for axis, own in groups.items()}
-        return {sized(axis): size_expression(size) for axis, size in sizes.items()}
 
     def is_rounded(self, found: _Found, pattern: Pattern, kernel: Function) -> bool:
         """Whether the kernel would round an operand.

@@ -25,7 +25,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
@@ -140,7 +140,7 @@ def optimize(graph: Graph, context: PassContext) -> Program:
     """A graph after all passes: the form that takes least time at given sizes on a given device."""
     program = program_of(graph)
     for each in PIPELINE:
-        program = _noted(each.name, program, each.run(program, context))
+        program = noted(each.name, program, each.run(program, context))
     return program
 
 
@@ -158,6 +158,8 @@ def _through(passes: Iterable[Pass], program: Program, context: PassContext) -> 
 _NOTHING = PassContext(lambda _: 0.0, (), (), {}, True)
 
 # ---------------------------------------------------------------------------- the trace
+
+Traced = TypeVar("Traced", Graph, Program)
 
 _TRACE: ContextVar[Callable[[str], object] | None] = ContextVar("trace", default=None)
 
@@ -177,16 +179,10 @@ def is_traced() -> bool:
     return _TRACE.get() is not None
 
 
-def noted(name: str, before: Graph | None, after: Graph) -> Graph:
-    """The graph after a pass; the trace shows it if the pass changed it."""
+def noted(name: str, before: Traced | None, after: Traced) -> Traced:
+    """A graph or a program after a pass; the trace shows its equations if the pass changed them."""
     write = _TRACE.get()
     if write is not None and after != before:
-        write("\n".join([f"# {name}", *after.lines(), ""]))
-    return after
-
-
-def _noted(name: str, before: Program, after: Program) -> Program:
-    """The program after a pass; the trace shows its equations if the pass changed them."""
-    if is_traced() and after.function != before.function:
-        noted(name, before.graph, after.graph)
+        shown: Graph = after.graph if isinstance(after, Program) else after
+        write("\n".join([f"# {name}", *shown.lines(), ""]))
     return after
