@@ -169,9 +169,10 @@ class _Segment:
         block, components = self.block, self.block.components
         outputs = {block.named(each): block.made[each] for each in joined}
         ends = {f"{name}.next": self._end(each) for each, (name, _) in self.firsts.items()}
+        graph = block.graph(outputs | ends, self.firsts)
         stems = [f"{name}.{stem}" for name in outputs]
         stems += [f"{components.names[each]}.last" for each in self.firsts]
-        components.call(block.call(outputs | ends, given, stems, along, self.firsts), results)
+        components.call(block.call(graph, given, stems, along), results)
 
     def _end(self, each: Node) -> Node:
         """The state after the last position of the block."""

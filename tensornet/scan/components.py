@@ -446,25 +446,17 @@ class Block:
 
     # ---- equations
 
-    def call(
-        self,
-        outputs: Mapping[str, Node],
-        operands: Iterable[str],
-        stems: Iterable[str],
-        way: Along | None,
-        begins: Mapping[Node, tuple[str, Node]] = {},
-    ) -> Apply:
+    def call(self, graph: Graph, operands: Iterable[str], stems: Iterable[str], way: Along | None) -> Apply:
         """A call of the block.
 
         Args:
-            outputs, begins: as in `graph`.
+            graph: what `graph` made, which may have found more inputs: those that starts of inner recurrences read.
             operands: what it is given, without whole tensors.
             stems: the names of its results, which may get numbers.
             way: how it is called along an axis.
         """
         names, taken = self.components.names, self.components.taken
         held = (names[each] for each, made in self.wholes.items() if self.leaves[made].kind == "input")
-        graph = self.graph(outputs, begins)
         return Apply(graph, (*operands, *held), tuple(map(taken.fresh, stems)), "", True, way)
 
     def graph(self, outputs: Mapping[str, Node], begins: Mapping[Node, tuple[str, Node]] = {}) -> Graph:

@@ -69,6 +69,7 @@ def _call(component: Component) -> None:
     components.replace(new)
     components.replace({each: state.whole for each, state in component.states.items() if each not in new})
     outputs = {block.named(each): block.made[each] for each in (*joined, *following)}
+    graph = block.graph(outputs)
     operands = (*(components.names[each] for each, _ in block.cuts), *component.starts)
     stems = [f"{block.named(each)}.along" for each in joined]
     way = Along(
@@ -77,7 +78,7 @@ def _call(component: Component) -> None:
         tuple([*outputs].index(block.named(each)) for each in following),
         component.state.back,
     )
-    components.call(block.call(outputs, operands, stems, way), [stacked[each] for each in joined])
+    components.call(block.call(graph, operands, stems, way), [stacked[each] for each in joined])
 
 
 def _unstacked(component: Component, each: Node, whole: Node) -> Node:
