@@ -53,13 +53,10 @@ def tower(names: tuple[str, ...], **sizes: int) -> tn.Graph:
 @st.composite
 def models(draw: Callable[[Any], Any]) -> tn.Graph:
     """Towers called one after another, some again under the same scope, some within a block of their own."""
-    kinds = draw(
-        st.lists(st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3), min_size=1, max_size=2)
-    )
-    towers = [tower(tuple(names)) for names in kinds]
-    order = draw(
-        st.lists(st.tuples(st.integers(0, len(towers) - 1), st.integers(0, 2)), min_size=1, max_size=4)
-    )
+    kinds = st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=3)
+    towers = [tower(tuple(names)) for names in draw(st.lists(kinds, min_size=1, max_size=2))]
+    called = st.tuples(st.integers(0, len(towers) - 1), st.integers(0, 2))
+    order = draw(st.lists(called, min_size=1, max_size=4))
     nested = draw(st.booleans())
 
     def forward(x: Any) -> Any:
@@ -196,8 +193,7 @@ def test_a_block_that_hands_a_tensor_through() -> None:
     graph = tn.model(lambda x, y: both(x, y, scope="swap")[:2], inputs="x[b] y[b]")
     one, two = np.ones(3), np.zeros(3)
     found = tn.compile(graph)({}, one, two)
-    np.testing.assert_array_equal(found[0], two)
-    np.testing.assert_array_equal(found[1], one)
+    np.testing.assert_array_equal(found, [two, one])
 
 
 def test_results_of_a_call_that_nothing_needs_go() -> None:
@@ -342,11 +338,8 @@ def test_positions_go_into_blocks_and_out_of_them_exactly(depth: int, backend: s
 
 
 def test_complex_numbers_go_through_blocks() -> None:
-    graph = tn.model(
-        lambda x: tower(("same", "same"))(tower(("same", "same"))(x, scope="a"), scope="b"),
-        inputs="x[b,i,c]",
-        c=2,
-    )
+    twice = tower(("same", "same"))
+    graph = tn.model(lambda x: twice(twice(x, scope="a"), scope="b"), inputs="x[b,i,c]", c=2)
     x = np.ones((1, 2, 2)) * 1j
     np.testing.assert_allclose(tn.compile(graph)({}, x), x * 16)
 

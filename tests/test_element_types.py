@@ -70,6 +70,12 @@ def run(graph: tn.Graph, backend: str, *arrays: Any, dtypes: Any, **parameters: 
     return tn.compile(graph, backend=library)(parameters, *given)
 
 
+def computed(text: str, backend: str, dtypes: Any, **arrays: Any) -> Any:
+    """What a line makes of the arrays that it reads, as `wide` gives it."""
+    names = [name for name in arrays if f"{name}[" in text]
+    return wide(backend, run(tn.layer(text, inputs=names), backend, *map(arrays.get, names), dtypes=dtypes))
+
+
 def wide(backend: str, array: Any) -> Any:
     """As NumPy's float64, complex128 or integers."""
     if isinstance(array, torch.Tensor) and array.dtype == torch.bfloat16:
@@ -155,10 +161,7 @@ def test_integers_divided_by_0_are_0(backend: str) -> None:
         ("a[i] // -1", [-7, 7, 0, -(2**63), 7, -7]),
         ("6 // (b[i] + 1)", [6, 6, 6, 0, 2, -6]),
     ):
-        inputs = [name for name in "ab" if f"{name}[i]" in text]
-        given = [{"a": a, "b": b}[name] for name in inputs]
-        found = run(tn.layer(f"y[i] = {text}", inputs=inputs), backend, *given, dtypes="int64")
-        assert wide(backend, found).tolist() == expected, text
+        assert computed(f"y[i] = {text}", backend, "int64", a=a, b=b).tolist() == expected, text
 
 
 # ---------------------------------------------------------------------------- division
@@ -174,8 +177,7 @@ def test_a_division_is_a_division(backend: str, dtype: str) -> None:
     for divisor in range(2, 130):
         if (backend, dtype) != ("numpy", "float32") and divisor % 9 != 4:
             continue
-        graph = tn.layer(f"y[n] = floor(t[n] / {divisor})", inputs="t")
-        found = wide(backend, run(graph, backend, whole, dtypes=dtype))
+        found = computed(f"y[n] = floor(t[n] / {divisor})", backend, dtype, t=whole)
         np.testing.assert_array_equal(found, whole // divisor, err_msg=str(divisor))
 
 
@@ -191,20 +193,18 @@ def test_quotients_are_those_of_numpy(data: Any, backend: str, dtype: str) -> No
     numbers = st.lists(st.integers(1, 1000), min_size=3, max_size=3)
     t, u = (np.array(data.draw(numbers)) for _ in range(2))
     text = data.draw(st.sampled_from(re.split("[;\n] ?", QUOTIENTS.strip())))
-    graph = tn.layer(f"y[n] = floor({text})", inputs="t u" if "u" in text else "t")
-    arrays = [t, u] if "u" in text else [t]
     kind = np.float32 if dtype == "int64" else np.dtype(dtype).type
     names = {"t": t.astype(kind), "u": u.astype(kind)}
     expected = np.floor(eval(text.replace("[n]", ""), {}, names))
-    found = wide(backend, run(graph, backend, *arrays, dtypes=dtype))
+    found = computed(f"y[n] = floor({text})", backend, dtype, t=t, u=u)
     np.testing.assert_array_equal(found, expected, err_msg=text)
 
 
 @given(st.integers(-(2**60), 2**60), st.integers(1, 10**6))
 def test_the_floor_of_a_quotient_of_integers_is_exact(t: int, divisor: int) -> None:
-    graph = tn.layer(f"y[n] = floor(t[n] / {divisor})", inputs="t")
     for backend in ("numpy", "torch", "jax"):
-        assert wide(backend, run(graph, backend, [t], dtypes="int64")).tolist() == [t // divisor]
+        found = computed(f"y[n] = floor(t[n] / {divisor})", backend, "int64", t=[t])
+        assert found.tolist() == [t // divisor]
 
 
 def test_a_quotient_of_sizes_is_exact() -> None:
@@ -322,16 +322,13 @@ def test_positions_of_any_integer_type_are_gathered_with(dtype: str, backend: st
     e = np.arange(3000.0).reshape(300, 5, 2)
     t = np.array([[60, 100, 127, 3, 0], [7, 9, 126, 51, 52]])
     k = np.arange(5)
-    library = BACKENDS[backend]
     for text, expected in [
         ("y[n,k,c] = e[t[n,k],k,c]", e[t, k]),
         ("y[k,n,c] = e[t[n,k],k,c]", e[t, k].swapaxes(0, 1)),
         ("y[n,k,c] = e[t[n,k],u[n,k],c]", e[t, t % 5]),
     ]:
-        inputs, arrays = ("e t u", [e, t, t % 5]) if "u" in text else ("e t", [e, t])
-        dtypes = ["float64", *[dtype] * (len(arrays) - 1)]
-        found = run(tn.layer(text, inputs=inputs), backend, *arrays, dtypes=dtypes)
-        np.testing.assert_array_equal(library.numpy(found), expected)
+        dtypes = ["float64", *[dtype] * (1 + ("u" in text))]
+        np.testing.assert_array_equal(computed(text, backend, dtypes, e=e, t=t, u=t % 5), expected)
 
 
 # ---------------------------------------------------------------------------- functions by type
@@ -507,15 +504,12 @@ def test_under_autocast_torch_decides() -> None:
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")  # 0 / 0
 def test_nothing_at_all(backend: str, shape: tuple[int, int]) -> None:
     x = np.ones(shape)
-    for name in ("softmax", "log_softmax", "normalize"):
-        found = run(tn.layer(f"y[b,i] = {name}[i](x[b,i])", inputs="x"), backend, x, dtypes="float32")
-        assert wide(backend, found).shape == shape
-    found = run(tn.layer("y[b] = logsumexp[i](x[b,i])", inputs="x"), backend, x, dtypes="float32")
-    np.testing.assert_array_equal(
-        wide(backend, found), np.full(shape[0], math.log(3) if shape[1] else -np.inf)
-    )
-    for text in ("y[b,i] = x[b,i] / sqrt(i)", "y[b] = x[b,i] / i", "y[b] = x[b,i] * x[b,i] / sqrt(i)"):
-        found = wide(backend, run(tn.layer(text, inputs="x"), backend, x, dtypes="float32"))
+    found = computed("y[b] = logsumexp[i](x[b,i])", backend, "float32", x=x)
+    np.testing.assert_array_equal(found, np.full(shape[0], math.log(3) if shape[1] else -np.inf))
+    lines = [f"y[b,i] = {name}[i](x[b,i])" for name in ("softmax", "log_softmax", "normalize")]
+    lines += ["y[b,i] = x[b,i] / sqrt(i)", "y[b] = x[b,i] / i", "y[b] = x[b,i] * x[b,i] / sqrt(i)"]
+    for text in lines:
+        found = computed(text, backend, "float32", x=x)
         assert found.shape == (shape if "y[b,i]" in text else shape[:1])
 
 
@@ -526,8 +520,8 @@ def test_numbers_that_are_none(backend: str) -> None:
         [[nan, 1.0], [inf, 1000.0], [-inf, 2.0], [-inf, -inf], [inf, nan], [inf, -inf], [800.0, 801.0]]
     )
     expected = torch.logsumexp(torch.tensor(x), 1).numpy()
-    found = run(tn.layer("y[b] = logsumexp[i](x[b,i])", inputs="x"), backend, x, dtypes="float64")
-    np.testing.assert_allclose(wide(backend, found), expected, rtol=1e-12)
+    found = computed("y[b] = logsumexp[i](x[b,i])", backend, "float64", x=x)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
@@ -540,8 +534,8 @@ def test_half_precision_does_not_overflow_on_the_way(backend: str) -> None:
         ("y[b] = var[i](x[b,i] / 16)", (x / 16).var(1)),
     ]:
         expected = (x - x.mean()) / x.std() if "normalize" in text else expected
-        found = run(tn.layer(text, inputs="x"), backend, x, dtypes="float16")
-        np.testing.assert_allclose(wide(backend, found).astype(float), expected, rtol=2e-3, atol=1e-3)
+        found = computed(text, backend, "float16", x=x).astype(float)
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3)
 
 
 @given(

@@ -62,22 +62,14 @@ def test_gradient_of_the_loss() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_a_loss_of_parameters_alone() -> None:
-    a, b = np.array([1.0, -2.0, 3.0]), np.array([0.5, 4.0, -1.0])
-    graph = tn.layer("y[i] = A[i] * B[i]", i=3)
-    step = tn.value_and_grad(graph, loss=tn.layer("loss = sum[i](y[i] ** 2)", inputs="y[i]"))
-    value, gradients = step({"A": a, "B": b})
-    np.testing.assert_allclose(value, ((a * b) ** 2).sum())
-    np.testing.assert_allclose(gradients["A"], 2 * a * b**2)
-    np.testing.assert_allclose(gradients["B"], 2 * b * a**2)
-
-
-def test_a_loss_of_parameters_and_labels() -> None:
+@pytest.mark.parametrize("own", [{}, {"loss.V": np.array(2.0)}])
+def test_a_loss_of_parameters_with_labels_and_parameters_of_its_own(own: dict[str, np.ndarray]) -> None:
     a, t = np.array([1.0, -2.0, 3.0]), np.array([0.5, 4.0, -1.0])
-    step = tn.value_and_grad(
-        tn.layer("y[i] = A[i] ** 2"), loss=tn.layer("loss = mean[i](y[i] * t[i] * V)", inputs="y[i], t[i]")
-    )
-    value, gradients = step({"A": a, "loss.V": np.array(2.0)}, t)
-    np.testing.assert_allclose(value, 2 * np.mean(a**2 * t))
-    np.testing.assert_allclose(gradients["A"], 4 * a * t / 3)
-    np.testing.assert_allclose(gradients["loss.V"], np.mean(a**2 * t))
+    line = "loss = mean[i](y[i] * t[i] * V)" if own else "loss = sum[i](y[i] ** 2)"
+    loss = tn.layer(line, inputs="y[i], t[i]" if own else "y[i]")
+    step = tn.value_and_grad(tn.layer("y[i] = A[i] ** 2", i=3), loss=loss)
+    value, gradients = step({"A": a, **own}, *([t] if own else []))
+    np.testing.assert_allclose(value, 2 * np.mean(a**2 * t) if own else (a**4).sum())
+    np.testing.assert_allclose(gradients["A"], 4 * a * t / 3 if own else 4 * a**3)
+    if own:
+        np.testing.assert_allclose(gradients["loss.V"], np.mean(a**2 * t))

@@ -37,38 +37,26 @@ def drawn(text: str) -> Callable[[np.random.Generator], list[Array]]:
 
 STAGES = ((2, 2, 1), (2, 2, 2)), (2, 1), ((2, 1, 1), (1, 2, 2))
 IO: dict[str, Any] = {"repeats": 2, "positions": "given", "resolution": (4, 4), "head": "query"}
+PAIR = "word:3,5 word:3,4"
+REPEATED: dict[str, Any] = {"repeats": 2, "cross_attends": 2, "bands": 3}
+STORED: dict[str, Any] = {"groups": 2, "scaling": (8, 1, 4, 32), "past": True}
+TOKENS: dict[str, Any] = {"length": 7, "segments": True, "padding": True, "head": "tokens"}
 MEMORY: dict[str, Any] = {"two_streams": False, "memory": True, "mask": "padding", "head": None}
 MODELS: dict[str, tuple[tn.Graph, Callable[[np.random.Generator], list[Array]]]] = {
     name: (graph, drawn(text))
     for name, graph, text in (
         ("vit", models.vit(8, 4, 8, 2, 2, 12, 5, head="mlp"), "3,3,8,8"),
-        (
-            "perceiver",
-            models.perceiver((4, 3), 2, 5, 8, 2, 2, 4, repeats=2, cross_attends=2, bands=3),
-            "3,2,4,3",
-        ),
+        ("perceiver", models.perceiver((4, 3), 2, 5, 8, 2, 2, 4, **REPEATED), "3,2,4,3"),
         ("perceiver_io", models.perceiver(None, 2, 5, 8, 1, 2, 4, **IO), "3,7,2 inside:3,7,2"),
-        (
-            "transformer",
-            models.transformer(11, 8, 2, 2, 12, padding=True),
-            "word:3,5 word:3,4 seen:3,5 all:3,4",
-        ),
+        ("transformer", models.transformer(11, 8, 2, 2, 12, padding=True), f"{PAIR} seen:3,5 all:3,4"),
         ("transformer_classifier", models.transformer_classifier(11, 3, 8, 2, 2, 12), "word:3,6 all:3,6"),
-        (
-            "bert",
-            models.bert(11, 8, 2, 2, 12, length=7, segments=True, padding=True, head="tokens"),
-            "word:3,6 all:3,6 two:3,6",
-        ),
+        ("bert", models.bert(11, 8, 2, 2, 12, **TOKENS), "word:3,6 all:3,6 two:3,6"),
         ("clip_text", models.clip_text(11, 8, 2, 2, 12, 5, length=7), "word:3,6"),
         ("clip_vision", models.clip_vision(8, 4, 8, 2, 2, 12, 5), "3,3,8,8"),
         ("deit", models.deit(8, 4, 8, 2, 2, 12, 5), "3,3,8,8"),
         ("gpt2", models.gpt2(11, 16, 2, 2, 24, length=7), "word:3,6"),
         ("llama", models.llama(11, 16, 2, 4, 24, groups=1), "word:3,6"),
-        (
-            "llama_stored",
-            models.llama(11, 8, 2, 4, 12, groups=2, scaling=(8, 1, 4, 32), past=True),
-            "word:3,2" + 4 * " 3,2,5,2",
-        ),
+        ("llama_stored", models.llama(11, 8, 2, 4, 12, **STORED), "word:3,2" + 4 * " 3,2,5,2"),
         ("swin", models.swin(10, 2, 4, (2, 1), (2, 2), 5, window=2), "3,3,10,10"),
         ("tensor_swin", models.tensor_swin(8, 2, *STAGES, 5, window=2, ratios=(2, 1, 1)), "3,3,8,8"),
         ("xlnet", models.xlnet(11, 8, 2, 2, 12), "word:3,6 six:3,2 seen:3,6,6 two:3,6"),
@@ -135,13 +123,18 @@ def test_a_model_compiles_to_machine_code(name: str) -> None:
     _compiled_step(name, "inductor")
 
 
-def _compiled_step(name: str, backend: str) -> None:
+def prepared(name: str) -> tuple[torch.nn.Module, list[torch.Tensor]]:
+    """The module of a model, and tensors for its inputs."""
     graph, inputs = MODELS[name]
-    torch._dynamo.reset()
     given = [torch.tensor(each) for each in inputs(np.random.default_rng(0))]
     given = [each.float() if each.is_floating_point() else each for each in given]
-    module = tn.module(graph, seed=0)
-    module.load_state_dict({n: torch.tensor(p) for n, p in parameters_of(graph).items()})
+    return tn.module(graph, seed=0), given
+
+
+def _compiled_step(name: str, backend: str) -> None:
+    torch._dynamo.reset()
+    module, given = prepared(name)
+    module.load_state_dict({n: torch.tensor(p) for n, p in parameters_of(MODELS[name][0]).items()})
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     losses = [first(each(*given)).square().mean() for each in (module, compiled)]
     torch.testing.assert_close(losses[1], losses[0])
@@ -155,11 +148,8 @@ LEARNING = [name for name in MODELS if name not in ("xlnet_memory", "llama_store
 
 @pytest.mark.parametrize("name", sampled(LEARNING, ["vit", "transformer", "gpt2"]))
 def test_a_model_learns_its_examples(name: str) -> None:
-    graph, inputs = MODELS[name]
     torch.manual_seed(0)
-    given = [torch.tensor(each) for each in inputs(np.random.default_rng(0))]
-    given = [each.float() if each.is_floating_point() else each for each in given]
-    module = tn.module(graph, seed=0)
+    module, given = prepared(name)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
     labels = torch.randint(0, module(*given).shape[-1], module(*given).shape[:-1])
     losses = []
@@ -183,15 +173,7 @@ def test_initial_outputs_are_of_unit_size(name: str) -> None:
 
 def test_names_and_settings() -> None:
     names = models.names()
-    assert {
-        "vit",
-        "perceiver",
-        "transformer",
-        "transformer_classifier",
-        "xlnet",
-        "vit_b_16",
-        "xlnet_base",
-    } <= {*names}
+    assert {*MODELS, "vit_b_16", "xlnet_base"} - {"perceiver_io", "llama_stored", "xlnet_memory"} <= {*names}
     assert models.settings("vit_l_16")["dim"] == 1024
     assert models.settings("vit_l_16")["classes"] == 1000
     settings = models.settings("linear")

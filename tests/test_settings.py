@@ -71,25 +71,8 @@ WRONG: list[Any] = [
     sympy.Rational(9, 2),
 ]
 MORE: list[Any] = [
-    *(
-        10**30,
-        None,
-        True,
-        1,
-        3,
-        0.5,
-        "x",
-        "D",
-        "b",
-        "relu",
-        "1/2",
-        "x[i]",
-        (0, 1),
-        (2, 3),
-        (0.5, 2),
-        ((2, 1, 1), (1, 2)),
-        [2],
-    ),
+    *(10**30, None, True, 1, 3, 0.5, "x", "D", "b", "relu", "1/2", "x[i]"),
+    *((0, 1), (2, 3), (0.5, 2), ((2, 1, 1), (1, 2)), [2]),
     *({"a": 1}, len, np.ones(2), np.ones((2, 2), int), np.float32(0.1), np.int64(2)),
     *(sympy.Symbol("D"), sympy.nan, sympy.Integer(2)),
 ]
