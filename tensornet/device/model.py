@@ -408,8 +408,7 @@ class DeviceProfile:
         else:
             loops = CHUNK * access.chunks + (0.0 if access.scattered else access.runs)
             beyond += self.reached(access) + self.run * loops
-        alone = self._alone(access.moved, access.written)
-        return self.pointwise(access.moved, access.written) + alone * beyond
+        return self.pointwise(access.moved, access.written, beyond)
 
     def walk_seconds(
         self,
@@ -438,9 +437,11 @@ class DeviceProfile:
         far = _beyond(access.moved, NEAR / 2, 2.0)
         return lines + far * access.jumped * (1.0 / self.jump_bandwidth - 1.0 / self.near_bandwidth)
 
-    def pointwise(self, moved: float, written: float) -> float:
-        """Seconds of an elementwise step whose tensors all have the layout of the result."""
-        return self._alone(moved, written) * self.stream(moved) + self.fresh(written) + self.launch
+    def pointwise(self, moved: float, written: float, beyond: float = 0.0) -> float:
+        """Seconds of an elementwise step whose tensors all have the layout of the result; `beyond`: those that all
+        cores take beside it."""
+        streamed = self.stream(moved) + beyond
+        return self._alone(moved, written) * streamed + self.fresh(written) + self.launch
 
     def fresh(self, written: float) -> float:
         """Seconds that first touch adds to a result of this many bytes."""
