@@ -108,4 +108,6 @@ def _alike(old: Node, operands: Sequence[Operand]) -> bool:
 
 def over_operands(old: Node, operands: Sequence[Operand]) -> Node:
     """A node with other operands, read along its axes."""
+    if tuple(operands) == old.operands:
+        return old
     return node(old.op, old.sizes, operands, old.result, old.shape, old.over, old.options)

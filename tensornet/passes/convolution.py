@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -39,11 +40,17 @@ def select_convolutions(program: Program, cost: Cost, supported: Container[str])
 
     The passes that always pay run first: they bring the factors of a product together.
     """
-    if CONVOLUTION.name not in supported:
+    if CONVOLUTION.name not in supported or not any(map(_has_positions, program.nodes)):
         return program
     whole = fuse_contractions(push_positions_down(program))
     found = improved(whole, whole.nodes, _convolutions, cost)
     return program if found.function == whole.function else found
+
+
+def _has_positions(each: Node) -> bool:
+    """Whether a node is read or written at computed positions, or marks such positions."""
+    marks = each.op in FUNCTIONS and bool(FUNCTIONS[each.op].selects)
+    return marks or None in each.dims or any(_is_told(each, read, operator.eq) for read in each.operands)
 
 
 def _convolutions(program: Program, product: Node) -> Iterator[Change]:
