@@ -21,8 +21,8 @@ Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
 def signature(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
     """The signature of a call: autocast, whether only autograd differentiates, and all that counts of each tensor."""
     casts = bool(arrays) and _may_cast(arrays[0]) and backend.autocasts(arrays[0])
-    leads = [x.requires_grad for x in arrays]
-    learns = True in leads and torch.is_grad_enabled() and not is_traced()
+    leads = [x.requires_grad for x in arrays] if torch.is_grad_enabled() else []
+    learns = True in leads and not is_traced()
     return (casts, learns, *leads, *[(type(x), x.shape, x.dtype, x.device) for x in arrays])
 
 
