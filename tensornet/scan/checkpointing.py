@@ -67,8 +67,9 @@ def _part(component: Component, size: int, length: int, ends_of: dict[Node, tupl
     components, labels, (count, rest) = component.components, component.labels, divmod(size, length)
     back = component.state.back
     segment, other = _Segment.of(component, length), _Segment.of(component, rest) if rest else None
-    most = {each: component.result(each, (count,), (length,)) for each in segment.block.made}
-    over = {each: component.result(each, (), (rest,)) for each in most} if rest else {}
+    nodes = [*segment.block.made]
+    most = segment.block.results(nodes, lambda each: component.result(each, (count,), (length,)))
+    over = other.block.results(nodes, lambda each: component.result(each, (), (rest,))) if other else {}
     lasts = {state.behind: component.result(each) for each, state in component.outer.items()}
     ends = {each: component.result(each) for each in lasts} if rest else lasts
     new = {each: _joined(whole, labels[each]) for each, whole in most.items()}
@@ -87,7 +88,8 @@ def _part(component: Component, size: int, length: int, ends_of: dict[Node, tupl
         return _parted(_cropped(each, at, count * length, rest, not back), at, count, length)
 
     cuts = tuple(at for _, at in segment.block.cuts)
-    states = tuple(range(len(joined), len(joined) + len(lasts)))
+    parts = len({most[each] for each in joined})
+    states = tuple(range(parts, parts + len(lasts)))
     way = Along(NamedAxis(components.taken.fresh("segment"), count), cuts, states, back, last=True)
     given = (*segment.given(parted, "segments"), *component.starts)
     segment.call(given, joined, [*(most[each] for each in joined), *lasts.values()], "segments", way)
@@ -172,7 +174,7 @@ class _Segment:
         graph = block.graph(outputs | ends, self.firsts)
         stems = [f"{name}.{stem}" for name in outputs]
         stems += [f"{components.names[each]}.last" for each in self.firsts]
-        components.call(block.call(graph, given, stems, along), results)
+        components.call(block.call(graph, given, stems, along), dict.fromkeys(results))
 
     def _end(self, each: Node) -> Node:
         """The state after the last position of the block."""

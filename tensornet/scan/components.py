@@ -478,6 +478,11 @@ class Block:
         leaves = sorted(given, key=lambda known: known.kind == "constant")
         return Graph(tuple(leaves), tuple(body), tuple(outputs), sizes)
 
+    def results(self, nodes: Iterable[Node], result: Callable[[Node], Node]) -> dict[Node, Node]:
+        """The result of a call for each of some nodes; those that are one node in the block share it."""
+        found = dict[Node, Node]()
+        return {each: found.setdefault(self.made[each], result(each)) for each in nodes}
+
     def named(self, each: Node) -> str:
         """The block's name of a node of the component."""
         made = self.made[each]

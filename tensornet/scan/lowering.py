@@ -59,11 +59,9 @@ def _call(component: Component) -> None:
     components, block = component.components, Block(component)
     following = [state.behind for state in component.outer.values()]
     behind = {state.behind for state in component.states.values()}
-    stacked = {
-        each: component.result(each, (each.shape[component.labels[each]],))
-        for each in block.made
-        if each in component.nodes | behind
-    }
+    nodes = [each for each in block.made if each in component.nodes | behind]
+    lengths = {each: each.shape[component.labels[each]] for each in nodes}
+    stacked = block.results(nodes, lambda each: component.result(each, (lengths[each],)))
     new = {each: _unstacked(component, each, stacked[each]) for each in stacked}
     joined = [each for each in stacked if component.is_read(each)]
     components.replace(new)
@@ -71,14 +69,14 @@ def _call(component: Component) -> None:
     outputs = {block.named(each): block.made[each] for each in (*joined, *following)}
     graph = block.graph(outputs)
     operands = (*(components.names[each] for each, _ in block.cuts), *component.starts)
-    stems = [f"{block.named(each)}.along" for each in joined]
+    stems = dict.fromkeys(f"{block.named(each)}.along" for each in joined)
     way = Along(
         NamedAxis(component.state.axis, component.length),
         tuple(at for _, at in block.cuts),
         tuple([*outputs].index(block.named(each)) for each in following),
         component.state.back,
     )
-    components.call(block.call(graph, operands, stems, way), [stacked[each] for each in joined])
+    components.call(block.call(graph, operands, stems, way), dict.fromkeys(stacked[each] for each in joined))
 
 
 def _unstacked(component: Component, each: Node, whole: Node) -> Node:
