@@ -93,21 +93,12 @@ def with_vjp(
         asks: whether `backward` takes `wanted`, a flag for each gradient in `gives`. It returns None for the others.
     """
 
-    def first(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The result, and the residuals, if there are any."""
-        found = forward(*tensors)
-        return found if isinstance(found, tuple) else (found,)
-
-    def differentiable(*tensors: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = plain(*tensors) if plain is not None else first(*tensors)[0]
-        return result
-
     class Product(torch.autograd.Function):
         """The function as one node of autograd's graph."""
 
         @staticmethod
-        def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
-            result, *kept = first(*tensors)
+        def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
+            result, *kept = _as_tuple(forward(*tensors))
             ctx.save_for_backward(*tensors, *kept)
             ctx.count = len(tensors)
             return result
@@ -115,21 +106,24 @@ def with_vjp(
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> Gradients:
             saved, needed = ctx.saved_tensors, ctx.needs_input_grad  # read once: checkpointing unpacks them
-            given = saved[: ctx.count]
             if torch.is_grad_enabled():  # double backward: residuals have no derivatives
-                return _differentiable(differentiable, given, gradient, needed)
+                return _differentiable(plain or first, saved[: ctx.count], gradient, needed)
             told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
             made = backward(*(saved[n] for n in reads), gradient.contiguous(), **told)
-            found = dict(zip(gives, made if isinstance(made, tuple) else (made,), strict=True))
-            return tuple(found.get(n) for n in range(len(given)))
+            found = dict(zip(gives, _as_tuple(made), strict=True))
+            return tuple(found.get(n) for n in range(ctx.count))
 
-    def product(*tensors: torch.Tensor) -> torch.Tensor:
-        if changing(tensors):
-            result: torch.Tensor = Product.apply(*tensors)  # type: ignore[no-untyped-call]
-            return result
-        return first(*tensors)[0]
+    def first(*tensors: torch.Tensor) -> Any:
+        return _as_tuple(forward(*tensors))[0]
+
+    def product(*tensors: torch.Tensor) -> Any:
+        return Product.apply(*tensors) if changing(tensors) else first(*tensors)  # type: ignore[no-untyped-call]
 
     return product
+
+
+def _as_tuple(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
 
 
 def _differentiable(

@@ -178,8 +178,7 @@ class _Signed:
             found: the gradients of q, k, v and the bias. None for those that are not wanted.
         """
         (q, k, v), (of_q, of_k, of_v, *of_bias) = operands, found
-        gradient, totals, result = saved
-        coming, total = tile.of(gradient, "queries"), tile.of(totals, "queries")
+        coming, total, result = (tile.of(each, "queries") for each in saved)
         queries = LOG2E * self.scale * tile.of(q, "queries")
         scores, weights = self._scores(tile, queries, k, masks)
         weights.sub_(total).exp2_().mul_(scores.sign_())
@@ -187,7 +186,7 @@ class _Signed:
             _collect(tile, of_v, weights.to(v.dtype), coming)
         if all(each is None for each in (of_q, of_k, *of_bias)):
             return
-        means = (coming * tile.of(result, "queries")).sum(-1, keepdim=True, dtype=scores.dtype)
+        means = (coming * result).sum(-1, keepdim=True, dtype=scores.dtype)
         reached = (coming @ tile.of(v, "keys").mT).to(scores.dtype)
         reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
         if self.sees:  # if a query sees nothing, its weights do not depend on the scores

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -304,17 +304,19 @@ def factored(
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
 
     def count(values: Sequence[int]) -> int:
-        """The number of parameters of the weights at some ranks. Shared factors count once."""
-        have = {**known, **dict(zip(ranks, values, strict=True))}
-        return sum(
-            prod(have[axis] for axis in factor.axes) * (1 if factor.name in shared else times)
-            for factor in factors
-        )
+        return _parameters(factors, known | dict(zip(ranks, values, strict=True)), shared, times)
 
     full = form.largest((*modes, times) if form.shared else tuple(modes))
-    dense = times * prod(known.values())
-    chosen = () if name == "dense" else choose_ranks(rank, full, count, dense)
+    chosen = () if name == "dense" else choose_ranks(rank, full, count, times * prod(known.values()))
     return Factored(factors, dict(zip(ranks, chosen, strict=True))).renamed(called or {})
+
+
+def _parameters(
+    factors: Iterable[Factor], sizes: Mapping[str, int], shared: Collection[str], times: int
+) -> int:
+    """The number of parameters of so many weights. Shared factors count once."""
+    counts = ((factor.name, prod(sizes[axis] for axis in factor.axes)) for factor in factors)
+    return sum(count * (1 if name in shared else times) for name, count in counts)
 
 
 # ---------------------------------------------------------------------------- parts of a dimension

@@ -64,16 +64,27 @@ def choose_ranks(
     """
     if isinstance(rank, str) and rank.lower() == "same":
         return tuple(full)
-    given = None
-    if (number := _whole(rank)) is not None:
-        given = (number,) * len(full)
-    elif isinstance(rank, Real) and not isinstance(rank, bool) and 0 < float(rank) < math.inf:
+    number = _whole(rank)
+    if (
+        number is None
+        and isinstance(rank, Real)
+        and not isinstance(rank, bool)
+        and 0 < float(rank) < math.inf
+    ):
         return _fraction(
             float(rank), tuple(full), parameters, parameters(tuple(full)) if dense is None else dense
         )
+    return _one_for_each(rank, full)
+
+
+def _one_for_each(rank: Rank, full: Sequence[int]) -> Ranks:
+    """A rank for each mode, of one for all or of as many as there are modes."""
+    number, given = _whole(rank), Ranks()
+    if number is not None:
+        given = (number,) * len(full)
     elif isinstance(rank, Sequence) and not isinstance(rank, str):
         given = tuple(_whole(each) or 0 for each in rank)
-    if given is None or len(given) != len(full) or any(each < 1 for each in given):
+    if len(given) != len(full) or any(each < 1 for each in given):
         one_each = f"{len(full)} of them (full rank: {tuple(full)})"
         raise ShapeError(
             f"rank={rank!r} is not a rank for {len(full)} mode(s)",
