@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..frontend.elaborate_expressions import Expressions
+from ..frontend.elaborate_ir import Expressions
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim, axes_of_dims, dim_size

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from ..frontend.elaborate_expressions import Expressions
+from ..frontend.elaborate_ir import Expressions
 from ..graph.algebra import ONE, ZERO, folded, spread
 from ..graph.shape_inference import Scope, size_expression
 from ..ir.build import node, number

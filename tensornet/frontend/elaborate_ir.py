@@ -1,26 +1,61 @@
 """Elaboration of graphs to the core form: functions of numbered axes, and their names.
 
-A graph without calls and recurrences is one function; `scan.cut` cuts other graphs at these.
-`elaborate_expressions` builds the nodes.
+    x[b,i] * W[o,i] + c[o]        add(contract(x[0,2], W[1,2]) [0,1], c[1])
+
+A graph without calls and recurrences is one function; `scan.cut` cuts other graphs at these. A scatter becomes a
+product that is written at positions. A crop or a padding becomes a copy.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ..graph.element_types import of_leaves
+from ..graph.element_types import of_leaves, of_number
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..ir.build import leaf
+from ..graph.recurrences import is_step
+from ..graph.shape_inference import Scope, beside, scalar_size, scope_inside
+from ..ir.build import index, leaf, met_axes, node, number, size
 from ..ir.function import Function
 from ..ir.naming import Names
-from ..ir.node import Node
+from ..ir.node import (
+    Affine,
+    Axis,
+    Entries,
+    Gather,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_of,
+    row_major,
+    substitute,
+)
+from ..language import expression
+from ..language.affine import affine
 from ..language.equation import Equation
-from ..ops.table import Element
-from .elaborate_expressions import Expressions
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Ref,
+    axes_of_index,
+    free_axes,
+    is_scalar,
+    option_axes,
+)
+from ..ops.along_axes import PREVIOUS
+from ..ops.protocols import Left
+from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT, is_inside
+from ..ops.table import FUNCTIONS, Element
+from ..sizes import evaluate, larger, product, put_in, smaller, symbol
 
-__all__ = ["elaborated", "function_of", "size_arguments"]
+__all__ = ["Expressions", "elaborated", "function_of", "moved", "size_arguments"]
 
 
 def function_of(graph: Graph) -> tuple[Function, Names]:
@@ -76,3 +111,285 @@ def size_arguments(graph: Graph) -> tuple[str, ...]:
     """The names of the sizes that the function of a graph uses."""
     whole = (name for name, value in graph.sizes if isinstance(value, int))
     return tuple(dict.fromkeys((*graph.open_sizes, *whole)))
+
+
+# ---------------------------------------------------------------------------- expressions
+
+
+class Expressions:
+    """Converts expressions of a graph to nodes; without a graph, an axis has the same size everywhere.
+
+    Attributes:
+        graph: the graph, if there is one.
+        tensors: the nodes, by the names of tensors.
+        reads: the operands of references that do not name a tensor.
+        axes: the names of the axes of nodes.
+        draws: numbers for random operations, so that no two draws are the same node.
+    """
+
+    def __init__(self, graph: Graph | None, draws: int = 0) -> None:
+        self.graph = graph
+        sizes = graph.sizes if graph is not None else ()
+        formulas = {name: value for name, value in sizes if not isinstance(value, int)}
+        self.formulas = {name: evaluate(symbol(name), formulas) for name in formulas}
+        self.tensors: dict[str, Node] = {}
+        self.reads: dict[Ref, Operand] = {}
+        self.axes: dict[Node, tuple[str, ...]] = {}
+        self.draws = itertools.count(draws)
+
+    def size(self, length: Any) -> Size:
+        """A size with the graph's formulas put in."""
+        return put_in(length, self.formulas)
+
+    def define(self, equation: Equation) -> Node:
+        """Converts an equation of the graph, which defines a tensor."""
+        assert self.graph is not None
+        made = self.value(equation.right, equation.left, self.graph.scope(equation))
+        self.tensors[equation.name] = made
+        return made
+
+    def value(self, part: Expression, left: Left, scope: Scope) -> Node:
+        """Converts an expression to a node.
+
+        Args:
+            part: the expression.
+            left: the axes of the result.
+            scope: the sizes of the axes around it.
+        """
+        match part:
+            case Contraction():
+                return self._product(part, left, scope)
+            case Call(REPEAT.name | INDEX.name):
+                return self._made("copy", part.arguments or (part,), left, scope)
+            case Call(PAD.name):
+                return self._padded(part, left, scope)
+            case Call() if is_step(part):
+                return self.value(moved(part), left, scope)
+            case Call(_, arguments) if not is_scalar(part):
+                function = FUNCTIONS[part.function]
+                if function.axes == "joined":
+                    return self._joined(part, left, scope)
+                over = (*part.axes, *(name for name, _ in part.options if name in option_axes(part)))
+                told = (
+                    (f"shift{over.index(name)}" if name in over else name, each)
+                    for name, (each,) in part.options
+                )
+                options: tuple[tuple[str, Any], ...] = tuple(
+                    (n, self.scalar(each, scope)) for n, each in told
+                )
+                if function.random or function.trains:
+                    options += (("draw", next(self.draws)),)
+                inner = self._within(arguments, function.leaves_out(part.axes), scope)
+                return self._made(part.function, arguments, left, inner, over, options)
+        return self._made("copy", (part,), left, scope)
+
+    def part(self, part: Expression, scope: Scope) -> Operand:
+        """Converts a part of an expression to an operand."""
+        if is_scalar(part):
+            return Operand(self.scalar(part, scope))
+        match part:
+            case Ref() if part in self.reads:
+                return self.reads[part]
+            case Ref(name, entries):
+                read = self.tensors[name]
+                pairs = zip(entries, read.shape, strict=True)
+                return Operand(read, tuple(self._entry(entry, length, scope) for entry, length in pairs))
+            case Call(INDEX.name, (), (axis,)):
+                return Operand(index(self.size(scope[axis])), (along(axis),))
+        axes = free_axes(part)
+        return Operand(self.value(part, axes, scope), tuple(map(along, axes)))
+
+    def scalar(self, part: Expression, scope: Scope) -> Node:
+        """Converts a number that consists of literals and sizes."""
+        match part:
+            case Literal(value):
+                return number(value)
+            case Contraction(factors) | Call(_, factors):
+                options = part.options if isinstance(part, Call) else ()
+                op = part.function if isinstance(part, Call) else "contract"
+                operands = [Operand(self.scalar(each, scope)) for each in factors]
+                given = tuple((name, self.scalar(value, scope)) for name, (value,) in options)
+                return node(op, {}, operands, options=given, element=of_number(part))
+        assert isinstance(part, expression.Size)
+        return size(self.size(scope[part.axis]))
+
+    def _made(
+        self,
+        op: str,
+        parts: Iterable[Expression],
+        left: Left,
+        scope: Scope,
+        over: Sequence[str] = (),
+        options: tuple[tuple[str, Any], ...] = (),
+    ) -> Node:
+        """The node of an operation on parts of an expression."""
+        operands = [self.part(each, scope) for each in parts]
+        axes = [*axes_of_index(left), *over, *_axes_in(operands)]
+        sizes = {axis: self.size(scope[axis]) for axis in axes}
+        return self._node(op, sizes, operands, _written(left, sizes), over=over, options=options)
+
+    def _node(
+        self,
+        op: str,
+        sizes: Mapping[Axis, Size],
+        operands: Sequence[Operand],
+        result: Entries,
+        shape: Sequence[Size] | None = None,
+        over: Sequence[Axis] = (),
+        options: tuple[tuple[str, Any], ...] = (),
+    ) -> Node:
+        """Builds a node, and keeps the names of its axes."""
+        made = node(op, sizes, operands, result, shape, over, options)
+        met = met_axes(operands, result, over)
+        if made.op == op and len(met) == len(made.sizes):
+            self.axes.setdefault(made, tuple(str(axis) for axis in met))
+        return made
+
+    def _within(
+        self, parts: Sequence[Expression], axes: Iterable[str], scope: Scope, remade: bool = False
+    ) -> Scope:
+        """The scope inside an operation that binds some axes, whose sizes come from the parts.
+
+        An axis that no part sizes keeps its outer size, or takes the size of its name if `remade` is set.
+        """
+        bound = tuple(axes)
+        if not bound or self.graph is None:
+            return scope
+        inside = scope_inside(Contraction(tuple(parts)), self.graph.named, self.graph.bound)
+        inside = inside if remade else beside(scope, inside)
+        return replace(scope, sizes={**scope.sizes, **{axis: inside[axis] for axis in bound}})
+
+    # ---- positions
+
+    def _entry(self, entry: Index, length: Size, scope: Scope) -> Affine | Gather:
+        """Converts an entry of brackets for a dimension of this length."""
+        match entry:
+            case str():
+                return along(entry)
+            case int():
+                return Affine((), length + entry if entry < 0 else entry)
+            case tuple():
+                return row_major(entry, {axis: self.size(scope[axis]) for axis in entry})
+        return self._position(entry, scope)
+
+    def _position(self, told: Expression, scope: Scope) -> Affine | Gather:
+        """Converts an expression of positions: a sum of axes, or a tensor that holds them."""
+        if is_scalar(told):
+            return Affine((), self._amount(told, scope))
+        found = affine(told)
+        if found is None:
+            return Gather(*self.part(told, scope))
+        steps = ((axis, self._amount(step, scope)) for axis, step in found.steps)
+        return Affine(
+            tuple((axis, step) for axis, step in steps if step != 0), self._amount(found.offset, scope)
+        )
+
+    def _amount(self, told: Expression, scope: Scope) -> Size:
+        """Converts a scalar expression to a number of positions."""
+        return self.size(scalar_size(told, scope))
+
+    # ---- products
+
+    def _product(self, part: Contraction, left: Left, scope: Scope) -> Node:
+        """A product that is written at the positions of its one-hot factors: a scatter."""
+        scope = self._within(part.factors, part.summed, scope)
+        hot = [each for each in part.factors if isinstance(each, Call) and _is_write(each, part, left)]
+        operands = [self.part(each, scope) for each in part.factors if each not in hot]
+        places = {each.axes[0]: self._position(each.arguments[0], scope) for each in hot}
+        read = {*_axes_in(operands), *axes_of(tuple(places.values()))}
+        unread = tuple(axis for axis in part.summed if axis not in read)
+        axes = [*axes_of_index(left), *read, *unread]
+        sizes = {axis: self.size(scope[str(axis)]) for axis in axes}
+        written = _written(left, sizes)
+        shape = [product(sizes[axis] for axis in axes_of((entry,))) for entry in written]
+        result = tuple(places.get(str(entry.axis), entry) for entry in written)
+        return self._node("contract", sizes, operands, result, shape, unread)
+
+    # ---- operations that move elements
+
+    def _whole(self, part: Expression, scope: Scope) -> Operand:
+        """Converts a part that is read along distinct axes only; any other part is copied."""
+        index = part.index if isinstance(part, Ref) else (0,)
+        if all(isinstance(entry, str) for entry in index) and len({*index}) == len(index):
+            return self.part(part, scope)
+        axes = free_axes(part)
+        return Operand(self.value(part, axes, scope), tuple(map(along, axes)))
+
+    def _padded(self, part: Call, left: Left, scope: Scope) -> Node:
+        """A crop or a padding: a copy of the kept elements, and a fill value elsewhere."""
+        amounts = {name: values for name, values in part.options if name in option_axes(part)}
+        inside = self._within(part.arguments, amounts, scope, remade=True)
+        operand = self._whole(part.arguments[0], inside)
+        sizes: dict[Axis, Size] = {}
+        read: dict[Axis, Affine] = {}
+        written: list[Affine] = []
+        shape: list[Size] = []
+        axes = [*axes_of(operand.reads)]
+        for axis in axes:
+            given = amounts.get(str(axis), (Literal(0), Literal(0)))
+            before, after = (self._amount(each, inside) for each in given)
+            length = self.size(inside[str(axis)])
+            sizes[axis] = length + smaller(before, 0) + smaller(after, 0)
+            read[axis] = Affine(((axis, 1),), larger(-before, 0))
+            written.append(Affine(((axis, 1),), larger(before, 0)))
+            shape.append(length + before + after)
+        fill = self.scalar(dict(part.options).get("value", (Literal(0),))[0], scope)
+        moved = [Operand(operand.node, substitute(operand.reads, read))]
+        made = self._node("copy", sizes, moved, tuple(written), shape, options=(("fill", fill),))
+        lengths = dict(zip(axes, shape, strict=True))
+        return self._node("copy", lengths, [Operand(made, tuple(map(along, axes)))], _written(left, lengths))
+
+    def _joined(self, part: Call, left: Left, scope: Scope) -> Node:
+        """Joins operands along an axis: `over` holds the axis of the result, and that of each operand."""
+        (joined,) = part.axes
+        operands: list[Operand] = []
+        pieces: dict[Axis, Size] = {}
+        for n, argument in enumerate(part.arguments):
+            has = joined in free_axes(argument)
+            inside = self._within((argument,), (joined,) if has else (), scope, remade=True)
+            read = self._whole(argument, inside) if has else self.part(argument, inside)
+            pieces[joined, n] = self.size(inside[joined]) if has else 1
+            table = {axis: along((joined, n) if axis == joined else axis) for axis in axes_of(read.reads)}
+            operands.append(Operand(read.node, substitute(read.reads, table)))
+        axes = [*axes_of_index(left), *(axis for axis in _axes_in(operands) if axis not in pieces)]
+        sizes = {axis: self.size(scope[str(axis)]) for axis in axes} | pieces
+        return self._node(part.function, sizes, operands, _written(left, sizes), over=(joined, *pieces))
+
+
+# ---------------------------------------------------------------------------- helpers
+
+
+def moved(step: Call) -> Expression:
+    """A step at all positions at once: its operand, cropped on one side, with the start on the other."""
+    operand, *starts = step.arguments
+    ahead = 1 if step.function == PREVIOUS.name else -1
+    (axis,) = step.axes
+    if not starts or is_scalar(starts[0]):
+        fill = (("value", (starts[0],)),) if starts else ()
+        return Call(PAD.name, (operand,), (), ((axis, (Literal(ahead), Literal(-ahead))), *fill))
+    amounts = (Literal(min(ahead, 0)), Literal(min(-ahead, 0)))
+    rest = Call(PAD.name, (operand,), (), ((axis, amounts),))
+    return Call(CONCAT.name, (*starts, rest) if ahead > 0 else (rest, *starts), (axis,), place=step.place)
+
+
+def _written(left: Left, sizes: Mapping[Any, Size]) -> tuple[Affine, ...]:
+    """The positions that an equation writes: axes and composites."""
+    return tuple(along(entry) if isinstance(entry, str) else row_major(entry, sizes) for entry in left)
+
+
+def _axes_in(operands: Iterable[Operand]) -> list[Any]:
+    """The axes that operands are read along."""
+    return [axis for each in operands for axis in axes_of(each.reads)]
+
+
+def _is_write(factor: Call, part: Contraction, left: Left) -> bool:
+    """Whether a one-hot factor says where a product is written, along an axis that no other factor has.
+
+    Positions that a tensor holds must be inside the axis. Affine positions may reach past an end.
+    """
+    if factor.function != ONEHOT.name or is_scalar(factor.arguments[0]):
+        return False
+    (axis,), (told,) = factor.axes, factor.arguments
+    having = sum(axis in free_axes(each) for each in part.factors)
+    alone = axis in left and axis not in free_axes(told) and axes_of_index(left).count(axis) == 1
+    return alone and having == 1 and is_inside(factor) == (affine(told) is None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from ..frontend.elaborate_expressions import Expressions
+from ..frontend.elaborate_ir import Expressions
 from ..graph.shape_inference import Scope
 from ..ir.node import Node, Operand, along, axes_of, substitute
 from ..ir.positions import counted

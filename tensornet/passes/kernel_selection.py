@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..frontend.elaborate_expressions import Expressions
+from ..frontend.elaborate_ir import Expressions
 from ..graph.element_types import of_expression
 from ..graph.shape_inference import Scope, size_expression
 from ..ir.node import Axis, Node, Operand, along, axes_of, row_major, substitute

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
 from ..errors import EquationError, told_in
-from ..frontend.elaborate_expressions import Expressions
-from ..frontend.elaborate_ir import elaborated, size_arguments
+from ..frontend.elaborate_ir import Expressions, elaborated, size_arguments
 from ..graph.element_types import of_expression, of_tensors
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
