@@ -256,16 +256,21 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
             raise
         fix = f"{error.fix}; '{equation.name}' without brackets is a single number"
         raise EquationError(error.message, error.place, fix, error.see) from None
-    known = free_axes(equation.right)
-    for axis in kept:
-        if axis not in free_axes(right):
-            others = [name for name in known if name not in kept] or list(known)
-            fix = f"{near(axis, others)}the right side has {', '.join(others) or 'no axes'}"
-            fix += f"; to copy a value along '{axis}', write repeat[{axis}](…)" if axis != ELLIPSIS else ""
-            raise EquationError(
-                f"axis '{axis}' is on the left but nowhere on the right", locate(equation.place, axis), fix
-            )
+    lost = next((axis for axis in kept if axis not in free_axes(right)), None)
+    if lost is not None:
+        raise _nowhere(equation, kept, lost)
     return replace(equation, right=right)
+
+
+def _nowhere(equation: Equation, kept: Collection[str], axis: str) -> EquationError:
+    """The error that the right side of an equation lacks an axis of the left."""
+    known = free_axes(equation.right)
+    others = [name for name in known if name not in kept] or list(known)
+    fix = f"{near(axis, others)}the right side has {', '.join(others) or 'no axes'}"
+    fix += f"; to copy a value along '{axis}', write repeat[{axis}](…)" if axis != ELLIPSIS else ""
+    return EquationError(
+        f"axis '{axis}' is on the left but nowhere on the right", locate(equation.place, axis), fix
+    )
 
 
 def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:

@@ -550,10 +550,9 @@ def called_along(
         return name
 
     taken |= {ref.name for ref in operands}
-    names = tuple(ref.name for ref in operands)
     if not any(ref.index for ref in operands):
         made = tuple(new(f"{ref.name}.made") for ref in results)
-        yield Calling(made, block, names, scope, place=place)
+        yield Calling(made, block, tuple(ref.name for ref in operands), scope, place=place)
         for name, ref in zip(made, results, strict=True):
             yield Equation(ref.name, _plain(ref, ref.index), Ref(name, ref.index, ref.place), ref.place)
         return
@@ -566,12 +565,10 @@ def called_along(
         if any(steps):
             yield Equation(name, index, ref, ref.place)
         read.append(Ref(name, index, ref.place))
-    along = AlongAxis(
-        axis, tuple(_plain(ref, ref.index) for ref in results), tuple(ref.index for ref in read)
-    )
-    yield Calling(
-        tuple(ref.name for ref in results), block, tuple(ref.name for ref in read), scope, along, place
-    )
+    left = tuple(_plain(ref, ref.index) for ref in results)
+    along = AlongAxis(axis, left, tuple(ref.index for ref in read))
+    made, names = (tuple(ref.name for ref in each) for each in (results, read))
+    yield Calling(made, block, names, scope, along, place)
 
 
 def _axis(results: Iterable[Ref], operands: Iterable[Ref], place: Place) -> str:
