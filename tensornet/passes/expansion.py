@@ -34,7 +34,7 @@ def expand(program: Program, supported: Collection[str]) -> Program:
 
 def _expanded(each: Node, supported: Collection[str]) -> Node:
     """The node of a function's expansion, if the backend lacks the function; else the node itself."""
-    if each.op in supported or each.op not in FUNCTIONS or not FUNCTIONS[each.op].expansion or each.is_scalar:
+    if each.op not in FUNCTIONS or _is_there(each.op, supported) or each.is_scalar:
         return each
     names = {axis: f"@{axis}" for axis in range(len(each.sizes))}
     table = {axis: along(name) for axis, name in names.items()}
@@ -56,10 +56,12 @@ def _expanded(each: Node, supported: Collection[str]) -> Node:
 def _in_others(part: Expression, supported: Collection[str]) -> Expression:
     """An expression in functions that the backend has."""
     changed = transform(part, partial(_in_others, supported=supported))
-    if (
-        not isinstance(changed, Call)
-        or changed.function in supported
-        or not FUNCTIONS[changed.function].expansion
-    ):
+    if not isinstance(changed, Call) or _is_there(changed.function, supported):
         return part if changed is part else flat(changed)
     return _in_others(expanded(changed, COUNT), supported)
+
+
+def _is_there(name: str, supported: Collection[str]) -> bool:
+    """Whether a function stays: the backend has it, or Python an operator for it, or it has no expansion."""
+    function = FUNCTIONS[name]
+    return name in supported or bool(function.infix) or not function.expansion
