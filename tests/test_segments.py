@@ -50,6 +50,12 @@ OTHERS = {
         "x",
         {"i": 5, "j": 4, "c": 2, "o": 3},
     ),
+    "two axes with starts": (
+        "h[-1,j] = s[j]\nh[i,-1] = tanh(r[i] * w)\nh[i,j] = tanh(x[i,j] + 0.5 * h[i-1,j] + 0.3 * h[i,j-1])\n"
+        "loss = sum[i,j](h ** 2)",
+        "x[i,j] s[j] r[i]",
+        {"i": 5, "j": 4},
+    ),
     "a cell as a block": (
         "def cell(x, h):\n    x[b,i]: input\n    h[b,p]: input\n    z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])\n\n"
         "h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])\nloss = sum[b,t,p](h ** 3)",

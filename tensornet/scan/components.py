@@ -313,6 +313,7 @@ class Block:
         positions: the axis of several positions; None for one.
         made: the block's node for each node and state of the component.
         cuts, wholes: the inputs that are cut along a dimension, and those that are whole tensors.
+        begins: the first values of states that recur at each position, by name.
         leaves, names, axes: the declarations of these inputs, and the names of the block's nodes and axes.
     """
 
@@ -333,6 +334,8 @@ class Block:
             self.made[each] = self._made(each)
             if each in names:
                 self.names.setdefault(self.made[each], names[each])
+        inner = ((each, state) for each, state in component.states.items() if each not in component.outer)
+        self.begins = {each: self._begin(each, state) for each, state in inner if state.starts}
 
     # ---- inputs
 
@@ -502,17 +505,17 @@ class Block:
         over = (state.axis,) if at != state.at else own
         left = (*left[:at], *own, *left[at + 1 :])
         behind = self.named(state.behind)
-        if begin is None and state.starts:
-            begin = self._begin(state, at - (at > state.at))
+        begin = begin or self.begins.get(each)
         told = {behind: self.made[state.behind], **dict([begin] if begin else [])}
         name = self.names[self.made[each]]
         return state.written(name, left, over, behind, begin[0] if begin else ""), told
 
-    def _begin(self, state: State, at: int) -> tuple[str, Node]:
+    def _begin(self, each: Node, state: State) -> tuple[str, Node]:
         """The first value, at the block's positions, of a state that recurs at each position."""
         if state.begin in self.made:
             return self.named(state.begin), self.made[state.begin]
-        begin = self._cut(state.begin, at, f"{state.name}.start")
+        at = self.component.labels[each]
+        begin = self._cut(state.begin, at - (at > state.at), f"{state.name}.start")
         return self.names[begin], begin
 
 
