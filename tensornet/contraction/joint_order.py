@@ -193,14 +193,7 @@ def joint_product(
         left: the axes of the result, in the expected layout of its gradient.
     """
     names = dict(zip(sizes, names_of(sizes), strict=True))
-    axes = {
-        axis: Axis(name, sizes[axis] if isinstance(sizes[axis], int) else symbol(name))
-        for axis, name in names.items()
-    }
-    leaves = [
-        Leaf(f"x{number}", "input", tuple(tuple(axes[axis] for axis in names_in(entry)) for entry in each))
-        for number, each in enumerate(factors)
-    ]
+    leaves = _leaves(factors, sizes, names)
     made = [Ref(leaf.name, index_of(leaf.dims)) for leaf in leaves]
     body: list[Equation] = []
     for pair in order:
@@ -220,6 +213,18 @@ def joint_product(
         if number >= len(factors)
     }
     return replace(joint, backward=_laid(joint.backward, orders))
+
+
+def _leaves(factors: Sequence[Left], sizes: Mapping[str, Any], names: Mapping[str, str]) -> list[Leaf]:
+    """The factors of a product as inputs of a graph, under the names of their axes."""
+    axes = {
+        axis: Axis(name, sizes[axis] if isinstance(sizes[axis], int) else symbol(name))
+        for axis, name in names.items()
+    }
+    return [
+        Leaf(f"x{number}", "input", tuple(tuple(axes[axis] for axis in names_in(entry)) for entry in each))
+        for number, each in enumerate(factors)
+    ]
 
 
 def _laid(graph: Graph, orders: Mapping[str, Layout]) -> Graph:

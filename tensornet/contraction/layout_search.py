@@ -13,7 +13,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from .pairs import Layout, Order, Pair, Problem, Strategy, flatten
 
@@ -97,15 +97,7 @@ class Search:
         enough = self.forms if subset != self.everything else 1
         is_copied = not kept <= problem.kept  # for matrix products; elementwise ones take any layout
         farthest = self.pricing.copied_at_most(kept) if is_copied else math.inf
-        pairs = [
-            (time_a + time_b + least, time_a + time_b, (a, made_a), (b, made_b))
-            for one, other in halves
-            for least in [self.floor(one, other)]
-            for a, (time_a, made_a) in known[one].items()
-            for b, (time_b, made_b) in known[other].items()
-        ]
-        pairs.sort(key=operator.itemgetter(0))
-        for lowest, before, (a, made_a), (b, made_b) in pairs:
+        for lowest, before, (a, made_a), (b, made_b) in self._pairs(halves, known):
             if lowest > bound:
                 break
             changed = False
@@ -118,6 +110,17 @@ class Search:
                 times = sorted(seconds for seconds, _ in found.values())
                 bound = min(bound, times[0] + farthest, *times[enough - 1 : enough])
         return self.pruned(found, is_copied) if found else found
+
+    def _pairs(self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts]) -> list[Any]:
+        """The pairs of forms of two halves by increasing lower bound: the bound, the time of both, and the forms."""
+        pairs = [
+            (time_a + time_b + least, time_a + time_b, (a, made_a), (b, made_b))
+            for one, other in halves
+            for least in [self.floor(one, other)]
+            for a, (time_a, made_a) in known[one].items()
+            for b, (time_b, made_b) in known[other].items()
+        ]
+        return sorted(pairs, key=operator.itemgetter(0))
 
     def _floor(self, one: int, other: int) -> float:
         """A lower bound of the seconds to contract two intermediates, in any layouts."""

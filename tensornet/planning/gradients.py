@@ -221,12 +221,25 @@ def rematerialized_to_fit(
     if fits(0):
         return rematerialised(0)
     found = rematerialised(min(len(calls), 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits)))
-    if not any(part.recurrences for part in graph.parts()):
+    if not any(part.recurrences for part in graph.parts()) or peak(found) <= limit:
         return found
-    least = peak(found)
-    if least <= limit:
-        return found
-    whole, parted = found, checkpoint_recurrences(graph, 1)
+    return _in_segments(limit, graph, wrt, pairs, peak, found)
+
+
+def _in_segments(
+    limit: int,
+    graph: Graph,
+    wrt: tuple[str, ...],
+    pairs: Quickest,
+    peak: Callable[[JointGraph], int],
+    whole: JointGraph,
+) -> JointGraph:
+    """The joint graph whose recurrences are cut into the fewest segments that keep to a limit, or the lowest peak.
+
+    Args:
+        whole: the joint graph without segments.
+    """
+    least, found, parted = peak(whole), whole, checkpoint_recurrences(graph, 1)
     for doublings in itertools.count(1):
         before, parted = parted, checkpoint_recurrences(graph, 2**doublings)
         if parted == before:

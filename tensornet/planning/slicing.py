@@ -210,22 +210,8 @@ class _Cut:
         results = tuple(name for item in self.inside for name in item.defines if name in read)
         if any(name in self.again or len(graph.named[name][self.along[name][0]]) != 1 for name in results):
             return None
-        used = dict.fromkeys(
-            name
-            for item, names in _reading(graph)
-            if not made.isdisjoint(item.defines)
-            for name in names
-            if name not in made
-        )
-        held = {
-            leaf.name: leaf for leaf in graph.leaves if leaf.kind != "input" and leaf.name not in self.cut
-        }
-        operands = tuple(name for name in used if name not in held)
         size = fresh("piece", {*graph.bound, *graph.open_sizes})
-        leaves = (
-            *(Leaf(name, "input", self._pieces(name, size)) for name in operands),
-            *(leaf for name, leaf in held.items() if name in used),
-        )
+        operands, leaves = self._leaves(size)
         body = tuple(self._in_pieces(item, size) for item in self.inside)
         call = Apply(Graph(leaves, body, results, graph.sizes), operands, results, "")
         known = (*graph.sizes, (size, symbol(self.size)))
@@ -244,6 +230,23 @@ class _Cut:
                 tuple(self.cut.get(name) for name in operands),
                 tuple(self.along[name][0] for name in results),
             ),
+        )
+
+    def _leaves(self, size: str) -> tuple[tuple[str, ...], tuple[Leaf, ...]]:
+        """The operands of the call, and the leaves of its graph: pieces of these, parameters and constants."""
+        used = dict.fromkeys(
+            name
+            for item, names in _reading(self.graph)
+            if not self.made.isdisjoint(item.defines)
+            for name in names
+            if name not in self.made
+        )
+        leaves = (leaf for leaf in self.graph.leaves if leaf.kind != "input" and leaf.name not in self.cut)
+        held = {leaf.name: leaf for leaf in leaves if leaf.name in used}
+        operands = tuple(name for name in used if name not in held)
+        return operands, (
+            *(Leaf(name, "input", self._pieces(name, size)) for name in operands),
+            *held.values(),
         )
 
     def _in_pieces(self, item: Equation | Apply, size: str) -> Equation | Apply:

@@ -302,19 +302,22 @@ def factored(
     known = dict(zip(itertools.chain(*parts), itertools.chain(*sizes), strict=True))
     factors, modes = form.factors(parts), [prod(known[axis] for axis in mode) for mode in form.modes(parts)]
     ranks = tuple(dict.fromkeys(axis for factor in factors for axis in factor.axes if axis not in known))
-
-    def count(values: Sequence[int]) -> int:
-        return _parameters(factors, known | dict(zip(ranks, values, strict=True)), shared, times)
-
+    count = functools.partial(_parameters, factors, known, ranks, shared, times)
     full = form.largest((*modes, times) if form.shared else tuple(modes))
     chosen = () if name == "dense" else choose_ranks(rank, full, count, times * prod(known.values()))
     return Factored(factors, dict(zip(ranks, chosen, strict=True))).renamed(called or {})
 
 
 def _parameters(
-    factors: Iterable[Factor], sizes: Mapping[str, int], shared: Collection[str], times: int
+    factors: Iterable[Factor],
+    known: Mapping[str, int],
+    ranks: Sequence[str],
+    shared: Collection[str],
+    times: int,
+    values: Sequence[int],
 ) -> int:
-    """The number of parameters of so many weights. Shared factors count once."""
+    """The number of parameters of so many weights, at some values of their ranks. Shared factors count once."""
+    sizes = {**known, **dict(zip(ranks, values, strict=True))}
     counts = ((factor.name, prod(sizes[axis] for axis in factor.axes)) for factor in factors)
     return sum(count * (1 if name in shared else times) for name, count in counts)
 
