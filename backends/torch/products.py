@@ -109,8 +109,8 @@ def with_vjp(
             if torch.is_grad_enabled():  # double backward: residuals have no derivatives
                 return _differentiable(plain or first, saved[: ctx.count], gradient, needed)
             told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
-            made = backward(*(saved[n] for n in reads), gradient.contiguous(), **told)
-            found = dict(zip(gives, _as_tuple(made), strict=True))
+            made = _as_tuple(backward(*(saved[n] for n in reads), gradient.contiguous(), **told))
+            found = dict(zip(gives, made, strict=True))
             return tuple(found.get(n) for n in range(ctx.count))
 
     def first(*tensors: torch.Tensor) -> Any:

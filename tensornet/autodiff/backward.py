@@ -76,12 +76,7 @@ class Backward:
         self.through = {self.cut.nodes[leaf.name] for leaf in leaves if leaf.name in self.active}
         self.through |= {each.node for each in changing if each.node.element >= Element.WIDE}
         self.program = take_apart(self.cut.program, self.through, pairs)
-        new = dict(zip(self.cut.program.function.outputs, self.program.function.outputs, strict=True))
-        self.nodes = {name: new.get(each, each) for name, each in self.cut.nodes.items()}
-        self.states = [
-            replace(each, behind=new.get(each.behind, each.behind), begin=new.get(each.begin, each.begin))
-            for each in self.cut.states.values()
-        ]
+        self.nodes, self.states = self._in_normal_form()
         self.forward = {*self.program.nodes, *self.nodes.values()}
         self.names = self.program.names.tensors | {
             each: leaf.name for each, leaf in self.program.leaves.items()
@@ -97,6 +92,15 @@ class Backward:
         self.foreseen = dict[Node, str]()
         self.calls, self.items = list[Apply](), list[Equation | Apply]()
         self.asked, self.given = dict[str, Node](), dict[str, tuple[Node, Leaf]]()
+
+    def _in_normal_form(self) -> tuple[dict[str, Node], list[State]]:
+        """The nodes of tensors, and the states, in the program in A-normal form."""
+        new = dict(zip(self.cut.program.function.outputs, self.program.function.outputs, strict=True))
+        states = [
+            replace(each, behind=new.get(each.behind, each.behind), begin=new.get(each.begin, each.begin))
+            for each in self.cut.states.values()
+        ]
+        return {name: new.get(each, each) for name, each in self.cut.nodes.items()}, states
 
     def _no_cotangents(self) -> Cotangents:
         """The cotangents before the first reader is visited."""

@@ -144,24 +144,24 @@ def _backward_along(passes: Backward, called: Called) -> None:
     given = {seeds[output]: result for output, result in list(call.made)[:joined] if output in seeds}
     lasts = dict(zip(carried, call.results[joined:], strict=True))
     stacked, moved, summed = ([name for name in part if name in grads] for part in (cuts, carried, wholes))
-    taken, body, states, nexts = Taken(both.named), list(both.body), list[Leaf](), list[str]()
-    for name in moved:
-        seed = leaves.get(seeds.get(carried[name], ""))
-        states.append(seed or replace(leaves[name], name=taken.fresh(f"{name}.none"), holds=None))
-        nexts.append(grads[name])
-    for name in summed:
-        axes, so_far = axes_of_dims(leaves[name].dims), taken.fresh(f"{name}.sum")
-        states.append(replace(leaves[name], name=so_far, holds=None))
-        nexts.append(taken.fresh(f"{name}.total"))
-        body.append(Equation(nexts[-1], axes, sum_of([Ref(so_far, axes), Ref(grads[name], axes)])))
+    taken = Taken(both.named)
+    states = [
+        leaves.get(seeds.get(carried[name], ""))
+        or replace(leaves[name], name=taken.fresh(f"{name}.none"), holds=None)
+        for name in moved
+    ]
+    states += (
+        sums := [replace(leaves[name], name=taken.fresh(f"{name}.sum"), holds=None) for name in summed]
+    )
+    totals = [_added(taken, leaf, name, grads[name]) for name, leaf in zip(summed, sums, strict=True)]
     inputs = (
         *(leaves[name] for name in (*cuts, *carried, *given)),
         *states,
         *(leaves[name] for name in wholes),
     )
     others = (leaf for leaf in both.leaves if leaf.kind != "input")
-    outputs = (*(grads[name] for name in stacked), *nexts)
-    block = Graph((*inputs, *others), tuple(body), outputs, both.sizes)
+    outputs = (*(grads[name] for name in (*stacked, *moved)), *(each.name for each in totals))
+    block = Graph((*inputs, *others), (*both.body, *totals), outputs, both.sizes)
     operands = (
         *call.operands[: len(cuts)],
         *call.results[joined - len(carried) : joined],
@@ -179,3 +179,10 @@ def _backward_along(passes: Backward, called: Called) -> None:
         at = cuts.get(name, 0)
         order = (at, *(d for d in range(len(dims)) if d != at))[: len(dims)]
         passes.take(result, [*map(dim_size, dims)], names[name], order)
+
+
+def _added(taken: Taken, sum_so_far: Leaf, name: str, gradient: str) -> Equation:
+    """The sum of a leaf's gradients so far and that of one more iteration."""
+    axes = axes_of_dims(sum_so_far.dims)
+    total = sum_of([Ref(sum_so_far.name, axes), Ref(gradient, axes)])
+    return Equation(taken.fresh(f"{name}.total"), axes, total)

@@ -51,13 +51,7 @@ def differentiated(
         EquationError: a function on the way has no derivative.
     """
     passes = Backward(graph, of, wrt, pairs, alone, recomputed)
-    called = dict[int, Called]()
-    for n, call in enumerate(graph.calls):
-        if any(name in passes.active and name in passes.needed for name in call.results):
-            chosen, leaves = asked(passes, call)
-            called[n] = forward_call(passes, call, differentiated(call.graph, chosen, leaves, pairs), leaves)
-        passes.calls.append(called[n].call if n in called else call)
-        passes.cotangents.uses.update(passes.given_to(call))
+    called = _forward_calls(passes, pairs)
     for name in of:
         passes.seed(name)
     for state in passes.states:
@@ -74,6 +68,18 @@ def differentiated(
     for name in wrt:
         passes.gradient_of(passes.nodes[name])
     return partitioned(passes)
+
+
+def _forward_calls(passes: Backward, pairs: Pairs) -> dict[int, Called]:
+    """Adds the calls to the forward pass. Returns those with gradients, by number, with the joint graphs of blocks."""
+    called = dict[int, Called]()
+    for n, call in enumerate(passes.graph.calls):
+        if any(name in passes.active and name in passes.needed for name in call.results):
+            chosen, leaves = asked(passes, call)
+            called[n] = forward_call(passes, call, differentiated(call.graph, chosen, leaves, pairs), leaves)
+        passes.calls.append(called[n].call if n in called else call)
+        passes.cotangents.uses.update(passes.given_to(call))
+    return called
 
 
 def rematerializable(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
