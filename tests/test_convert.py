@@ -759,3 +759,15 @@ def test_a_larger_image_after_resizing_positions() -> None:
     resized = resize({}, model.embeddings.position_embeddings[0])
     model.embeddings.position_embeddings = torch.nn.Parameter(resized[None])
     same(run(models.from_transformers(model, image=(12, 16)), x), expected)
+
+
+@pytest.mark.parametrize("dtype", BOUND)
+def test_vit_classifies(dtype: torch.dtype) -> None:
+    config = transformers.ViTConfig(**VIT, image_size=16, patch_size=4, num_labels=7)
+    model = randomized(transformers.ViTForImageClassification(config), dtype)
+    x = torch.randn(2, 3, 16, 16, dtype=dtype)
+    graph, parameters = models.from_transformers(model)
+    same(run((graph, parameters), x), model(x).logits)
+    numbers = tn.to_backend(parameters, "numpy")
+    on_numpy = tn.compile(graph, backend="numpy")(numbers, x.numpy())
+    same(torch.tensor(on_numpy), model(x).logits)

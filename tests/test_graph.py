@@ -271,3 +271,12 @@ def test_a_warning_points_at_the_line_that_led_to_it() -> None:
         with pytest.warns(tn.TensornetWarning) as found:
             call()
         assert {each.filename for each in found} == {__file__}
+
+
+def test_the_formula_of_a_tensor_contraction_layer() -> None:
+    tcl = tn.layer(
+        "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6
+    )
+    assert str(tn.parameter_formula(tcl)) == "i*p + j*q + k*r"
+    assert tn.parameter_count(tcl) == 4 * 4 + 4 * 4 + 3 * 6
+    assert isinstance(tn.parameter_count(tcl), int)

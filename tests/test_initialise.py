@@ -347,3 +347,17 @@ def test_complex_starts_stay_complex() -> None:
     assert tn.init(graph, dtype="complex64")["W"].tolist() == [1 + 2j, 3j]
     with pytest.raises(tn.DtypeError, match=r"'W' starts at complex numbers(?s:.*)complex64"):
         tn.init(graph)
+
+
+@given(products())
+@settings(max_examples=20)
+def test_variance_is_kept_by_random_products(case: tuple[str, dict[str, int]]) -> None:
+    text, sizes = case
+    graph = tn.layer(text, inputs="x", **sizes)
+    axes = [dim[0].name for dim in graph.inputs[0].dims[1:]]
+    moments = []
+    for seed in range(12):
+        x = np.random.default_rng(seed).standard_normal([400, *(graph.bound[axis] for axis in axes)])
+        y = tn.compile(graph)(tn.init(graph, seed=seed, dtype="float64"), x)
+        moments.append(np.mean(y**2))
+    assert 0.3 < np.mean(moments) < 3.0

@@ -235,3 +235,28 @@ def test_inputs_and_decoders_of_transformers(name: str, monkeypatch: pytest.Monk
     found = tn.compile(graph, backend="torch")(parameters, x, *([keep] if masked else []))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     assert sum(array.numel() for array in parameters.values()) == tn.parameter_count(graph)
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes"),
+    [
+        ((7,), {}),  # audio
+        (11, {"positions": "learned", "position_dim": 6}),
+        ((3, 5), {}),  # image
+        ((2, 3, 2), {"bands": 1}),  # video: t, x, y
+        ((4, 4), {"head": "query", "outputs": 3}),
+        ((4, 4), {"head": "query", "cross_width": 6, "cross_heads": 2, "decoder_heads": 3, "query_dim": 9}),
+        ((4, 4), {"positions": None, "head": None}),
+    ],
+)
+def test_modalities(shape: Any, changes: dict[str, Any]) -> None:
+    graph = models.perceiver(shape, 3, **{**small, "bands": 2, "cross_attends": 2, **changes})
+    parameters = tn.init(graph, dtype="float64")
+    assert sum(array.size for array in parameters.values()) == tn.parameter_count(graph)
+    modes = (shape,) if isinstance(shape, int) else shape
+    y = tn.compile(graph)(parameters, np.random.default_rng(0).standard_normal((2, 3, *modes)))
+    expected = (
+        (2, 4, 8) if changes.get("head", "") is None else (2, *([3] if changes.get("outputs") else []), 5)
+    )
+    assert y.shape == expected
+    assert np.isfinite(y).all()

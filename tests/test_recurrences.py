@@ -358,3 +358,10 @@ def test_what_is_printed_reads_back(text: str, inputs: str, printed: str | None)
     graph = tn.layer(text, inputs=inputs)
     assert (printed or text) in str(graph)
     assert tn.layer(str(graph)) == graph
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_no_positions(backend: str) -> None:
+    graph = tn.layer("h[b,t,o] = tanh(x[b,t,o] + h[b,t-1,p] * U[o,p])", inputs="x", o=4)
+    arrays = tn.to_backend({"x": np.zeros((2, 0, 4)), "U": np.zeros((4, 4))}, backend)
+    assert tuple(tn.compile(graph, backend=backend)({"U": arrays["U"]}, arrays["x"]).shape) == (2, 0, 4)

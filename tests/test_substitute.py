@@ -516,3 +516,23 @@ def test_weights_stacked_by_gate_become_factors(gates: str, backend: str) -> Non
         tn.to_backend(factors, backend), tn.to_backend({"x": x}, backend)["x"]
     )
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_rank_is_any_weight(kind: str) -> None:
+    """'same' has room for every weight: as many parameters as the dense one at least, but in Monarch's form."""
+    substituted = tn.substitute(LAYER, {"W": kind})
+    count = tn.parameter_count(substituted) - 8
+    assert count >= 96 or kind in ("monarch", "btt", "kronecker", "blocktt", "cp")
+
+
+def test_gradients_of_factors_are_those_of_the_weight() -> None:
+    """∂L/∂A = (∂L/∂W)·Bᵀ."""
+    loss = tn.layer("l = sum[n,o](tanh(x[n,i] * W[o,i]))", inputs="x", i=6, o=4)
+    substituted = tn.substitute(loss, {"W": "W[o,i] = A[o,r] * B[r,i]"}, r=2)
+    params = drawn(substituted)
+    x = np.random.default_rng(0).standard_normal((3, 6))
+    _, found = tn.value_and_grad(substituted)(params, x)
+    _, whole = tn.value_and_grad(loss)({"W": params["W.A"] @ params["W.B"]}, x)
+    np.testing.assert_allclose(found["W.A"], whole["W"] @ params["W.B"].T, rtol=1e-10)
+    np.testing.assert_allclose(found["W.B"], params["W.A"].T @ whole["W"], rtol=1e-10)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet import models
-from tensornet.models.tensor_swin import contraction, tensor_window_attention
+from tensornet.models.tensor_swin import PARTS, contraction, tensor_window_attention
 
 from .conftest import examples, parameters_of, sampled
 
@@ -163,3 +163,18 @@ def test_the_head_has_the_formula_of_the_thesis() -> None:
     """Eq. 3.0.8: ∏ Rₖ + Σ Iₖ·Rₖ + R·O, and O for the bias; each rank by a name of its own."""
     table = {name: formula for name, formula, _ in tn.parameter_table(models.tensor_swin(classes=10))}
     assert str(table["head"]) == "i1*r1 + i2*r2 + i3*r3 + o*s + o + r1*r2*r3*s"
+
+
+@pytest.mark.parametrize(
+    "tensorized",
+    sampled([*([part] for part in PARTS), [*PARTS], ["qkv", "output", "mlp"]], [["mlp"], [*PARTS]]),
+)
+def test_every_part_by_a_switch(tensorized: list[str]) -> None:
+    graph = models.tensor_swin(**small, tensorized=tensorized)
+    parameters = parameters_of(graph)
+    assert tn.parameter_count(graph) == sum(array.size for array in parameters.values())
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
+    expected = tn.compile(graph)(parameters, x)
+    assert expected.shape == (2, 3)
+    found = tn.compile(graph, backend="torch")(tn.to_backend(parameters, "torch"), torch.tensor(x))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-10)

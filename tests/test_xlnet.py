@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import covered, examples, parameters_of, randomized
+from .conftest import covered, examples, parameters_of, randomized, those_of
 
 small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
 ONE: dict[str, Any] = {**small, "depth": 1, "mask": None, "segments": False}
@@ -160,3 +160,82 @@ def test_distances_of_transformers(
         )
     bound = 1e-5 if dtype == torch.float32 else 1e-10
     torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+
+
+def test_the_distribution_depends_on_the_target_position() -> None:
+    """D1: from one context, other positions are predicted otherwise; h of the context is the same."""
+    graph = models.xlnet(**small, segments=False)
+    parameters = parameters_of(graph)
+    t = np.array([[3, 1, 4, 1, 5]])
+    see = np.zeros((1, 5, 5), bool)
+    see[:, 3:, :3] = True  # both targets see positions 0, 1 and 2
+    see[:, :3, :3] = True
+    logits = tn.compile(graph)(parameters, t, np.array([[3, 4]]), see)[0]
+    assert abs(logits[0] - logits[1]).max() > 1e-3
+    alone = models.xlnet(**small, segments=False, two_streams=False, head=None)
+    h = tn.compile(alone)(those_of(alone, parameters), t, see)
+    elsewhere = tn.compile(alone)(those_of(alone, parameters), np.array([[3, 1, 4, 7, 8]]), see)
+    np.testing.assert_array_equal(h[:, :3], elsewhere[:, :3])
+
+
+def test_fine_tuning_drops_the_query_stream() -> None:
+    """D5: the content stream alone is the content stream of two."""
+    two = models.xlnet(**small, memory=True)
+    alone = models.xlnet(**small, memory=True, two_streams=False, head=None)
+    parameters, rng = parameters_of(two), np.random.default_rng(0)
+    order = models.factorize(2, 5)
+    t, segment = rng.integers(0, 13, (2, 5)), rng.integers(0, 2, (2, 5))
+    memories = [rng.standard_normal((2, 4, 8)) for _ in range(2)]
+    _, *inner = tn.compile(two)(parameters, t, order.targets, order.see, segment, *memories)
+    _, *same = tn.compile(alone)(those_of(alone, parameters), t, order.see, segment, *memories)
+    for a, b in zip(inner, same, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_predictions_do_not_depend_on_what_else_is_predicted() -> None:
+    graph = models.xlnet(**small)
+    parameters, rng = parameters_of(graph), np.random.default_rng(0)
+    order = models.factorize(2, 6)
+    t, segment = rng.integers(0, 13, (2, 6)), np.zeros((2, 6), int)
+    f = tn.compile(graph)
+    all_of_them = f(parameters, t, order.order, order.see, segment)
+    some = f(parameters, t, order.order[:, 4:], order.see, segment)
+    np.testing.assert_allclose(some, all_of_them[:, 4:], rtol=1e-10, atol=1e-12)
+
+
+def test_streams_begin_with_w_and_with_embeddings() -> None:
+    """D2: without layers g is w wherever it stands, and h is e(x)."""
+    parameters = parameters_of(models.xlnet(**{**small, "depth": 0}, mask=None, segments=False))
+    E, w = parameters["embedding.E"], parameters["w"]
+    t, z = np.array([[3, 1, 4]]), np.array([[2, 0]])
+    two = models.xlnet(**{**small, "depth": 0}, mask=None, segments=False)
+    np.testing.assert_allclose(tn.compile(two)(parameters, t, z), [[E @ w] * 2], rtol=1e-12)
+    alone = models.xlnet(**{**small, "depth": 0}, mask=None, segments=False, two_streams=False, head=None)
+    np.testing.assert_array_equal(tn.compile(alone)({"embedding.E": E}, t), E[t])
+
+
+def test_distances_beyond_the_clamp_are_alike() -> None:
+    """With one layer, a position reads tokens two and more away alike, wherever they are on that side."""
+    graph = models.xlnet(**ONE, clamp_len=2)
+    parameters, f = parameters_of(graph), tn.compile(graph)
+    t = np.array([[3, 1, 4, 1, 5, 9, 2]])
+    y = f(parameters, t)
+    for a, b, alike in ((4, 6, True), (3, 6, False)):
+        other = t.copy()
+        other[0, [a, b]] = t[0, [b, a]]
+        assert np.allclose(f(parameters, other)[0, 2], y[0, 2], rtol=1e-10) == alike
+    far, wide = models.xlnet(**ONE), models.xlnet(**ONE, clamp_len=7)
+    np.testing.assert_array_equal(tn.compile(wide)(parameters, t), tn.compile(far)(parameters, t))
+
+
+def test_padding_is_not_read() -> None:
+    graph = models.xlnet(**small, mask=("permutation", "padding"))
+    parameters, rng = parameters_of(graph), np.random.default_rng(0)
+    see = np.ones((1, 5, 5), bool)
+    t, segment, keep = rng.integers(0, 13, (1, 5)), np.zeros((1, 5), int), np.array([[1, 1, 1, 0, 0]])
+    z = np.array([[0, 1, 2]])
+    other = np.where(keep == 1, t, (t + 5) % 13)
+    f = tn.compile(graph)
+    np.testing.assert_array_equal(
+        f(parameters, t, z, see, keep, segment), f(parameters, other, z, see, keep, segment)
+    )
