@@ -14,18 +14,19 @@ import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import sympy
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from benchmarks.trees import trees
 from tensornet.codegen import program
-from tensornet.contraction.layout_search import Search, left_to_right
+from tensornet.contraction.layout_search import Search, Tree, left_to_right
 from tensornet.contraction.order_search import _programmed
 from tensornet.contraction.pairs import Problem, flatten
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
@@ -105,6 +106,30 @@ def test_dynamic_programming_finds_the_tree_of_least_estimate(problem: Problem) 
     found = _programmed(search)
     assert found is not None
     least = min(search.total(tree, search.estimate) for tree in trees(tuple(range(count)), count))
+    assert search.total(found, search.estimate) <= least * (1 + 1e-9)
+
+
+def _has_outer_products(search: Search, tree: Tree, count: int) -> bool:
+    """Whether a tree contracts a pair of tensors that have no axis in common which is summed."""
+    subsets = [1 << number for number in range(count)]
+    for one, other in tree:
+        if search.axes_of(subsets[one]) & search.axes_of(subsets[other]) <= search.problem.kept:
+            return True
+        subsets.append(subsets[one] | subsets[other])
+    return False
+
+
+@given(problems(5))
+def test_among_many_operands_it_finds_the_best_tree_without_outer_products(problem: Problem) -> None:
+    search, count = Search(problem), len(problem.layouts)
+    whole = (
+        tree for tree in trees(tuple(range(count)), count) if not _has_outer_products(search, tree, count)
+    )
+    least = min((search.total(tree, search.estimate) for tree in whole), default=None)
+    assume(least is not None)
+    with mock.patch("tensornet.contraction.order_search.OUTER", 0):
+        found = _programmed(search)
+    assert found is not None
     assert search.total(found, search.estimate) <= least * (1 + 1e-9)
 
 
