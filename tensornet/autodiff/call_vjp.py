@@ -145,18 +145,17 @@ def _backward_along(passes: Backward, called: Called) -> None:
     lasts = dict(zip(carried, call.results[joined:], strict=True))
     stacked, moved, summed = ([name for name in part if name in grads] for part in (cuts, carried, wholes))
     taken = Taken(both.named)
-    states = [
+    lasting = [
         leaves.get(seeds.get(carried[name], ""))
         or replace(leaves[name], name=taken.fresh(f"{name}.none"), holds=None)
         for name in moved
     ]
-    states += (
-        sums := [replace(leaves[name], name=taken.fresh(f"{name}.sum"), holds=None) for name in summed]
-    )
+    sums = [replace(leaves[name], name=taken.fresh(f"{name}.sum"), holds=None) for name in summed]
     totals = [_added(taken, leaf, name, grads[name]) for name, leaf in zip(summed, sums, strict=True)]
     inputs = (
         *(leaves[name] for name in (*cuts, *carried, *given)),
-        *states,
+        *lasting,
+        *sums,
         *(leaves[name] for name in wholes),
     )
     others = (leaf for leaf in both.leaves if leaf.kind != "input")
