@@ -2,7 +2,7 @@
 
 The way from text to result, with one file for each arrow:
 
-    text      →  graph      frontend/layers.py        equations as a value, sizes solved
+    text      →  graph      frontend/layers.py           equations as a value, sizes solved
     graph     →  graph      autodiff/vjp.py              forward and backward pass, where gradients are required
     graph     →  graph      planning/planner.py          outlining, recurrences to scans (scan/), dead code elimination
     graph     →  program    frontend/elaborate_ir.py     the core form: nodes with numbered axes (`ir/node.py`)
