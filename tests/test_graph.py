@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -253,6 +254,10 @@ def test_tensors_of_a_model_are_added_subtracted_and_multiplied() -> None:
         lambda x: 1 + 0.5 * (x + layer(x, scope="a")) * 2 - x * layer(x, scope="b"), inputs="x[b,t,i]", i=4
     )
     assert tn.layer(str(graph)) == graph
+    halved = tn.model(lambda x: np.float64(0.5) * (np.int64(3) - x) - np.float32(2), inputs="x[b]")
+    np.testing.assert_array_equal(tn.compile(halved)({}, np.array([1.0, 4.0])), [-1.0, -2.5])
+    with pytest.raises(tn.EquationError, match="nan is no number of the language"):
+        tn.model(lambda x: x + math.nan, inputs="x[b]")
     params, x = tn.init(graph, seed=0, dtype="float64"), np.random.default_rng(0).normal(size=(2, 3, 4))
     a, b = (np.tanh(x @ params[f"{name}.W"].T) for name in "ab")
     np.testing.assert_allclose(tn.compile(graph)(params, x), 1 + x + a - x * b, rtol=1e-12)

@@ -547,3 +547,24 @@ def test_an_operand_that_alone_tells_a_size_stays() -> None:
     graph = tn.Graph(leaves, (Apply(block, ("x", "z"), ("u", "v"), "inner"),), ("u",))
     (call,) = eliminate_dead_code(graph).calls
     assert call.operands == ("x", "z")
+
+
+@pytest.mark.parametrize("over", ["j", "b,j"])
+def test_a_diagonal_of_what_sums_to_one_is_no_total(over: str) -> None:
+    graph = tn.layer(f"p[b,j] = softmax[{over}](s[b,j])\ny[c] = a[c] + sum[i](p[i,i])", inputs="s a")
+    s, a = np.random.default_rng(0).standard_normal((3, 3)), np.arange(2.0)
+    weights = np.exp(s) / np.exp(s).sum(axis=tuple(range(2))[-len(over.split(",")) :], keepdims=True)
+    np.testing.assert_allclose(tn.compile(graph)({}, s, a), a + np.trace(weights), rtol=1e-12)
+
+
+def test_long_reckonings_with_positions_are_compared_once_a_part() -> None:
+    """Each line reads the one before twice, so that there are 2^40 ways down, and 300 lines deep."""
+    for lines, step in ((40, "({0}[{1}] * {0}[{1}] + 3) % 7"), (300, "({0}[{1}] * 5 + 1) % 7")):
+        text = ""
+        for name, axis in (("p", "j"), ("q", "k")):
+            text += f"{name}0[{axis}] = index({axis})\n"
+            for n in range(lines):
+                text += f"{name}{n + 1}[{axis}] = {step.format(f'{name}{n}', axis)}\n"
+        text += f"y[c,j] = where(max[k](p{lines}[j] == q{lines}[k]), a[c,j], 2 * a[c,j])"
+        a = np.ones((2, 5))
+        np.testing.assert_array_equal(tn.compile(tn.layer(text, inputs="a", j=5, k=5))({}, a), a)

@@ -10,9 +10,7 @@ from ..contraction.pairs import flatten, view_order
 from ..dtypes import Element
 from ..errors import BackendError
 from ..graph.leaves import Leaf
-from ..language.expression import (
-    Ref,
-)
+from ..language.expression import Ref
 from ..ops.protocols import Left, layout_of, left_of, names_in
 from ..ops.protocols import extent as size_along
 from ..planning.plans import Plan

@@ -175,9 +175,9 @@ def planned(
 ) -> Plan:
     """`plan` with the sizes apart from the settings, so that an axis may be called `dtype`.
 
-    With `around`, the blocks under these scopes, and blocks that are called
-    more than once, run by themselves. With `closed`, tensors that depend on open sizes are computed at each call.
-    Products that depend on the leaves of `changing` are planned for the forward and the backward pass together.
+    With `around`, the blocks under these scopes, and blocks that are called more than once, run by themselves. With
+    `closed`, tensors that depend on open sizes are computed at each call. Products that depend on the leaves of
+    `changing` are planned for the forward and the backward pass together.
     """
     backend.check_device(device)
     dtype = element_type(dtype)
@@ -187,8 +187,7 @@ def planned(
     limit = None if changing else memory_limit  # what autograd keeps is chosen later
 
     def scheduled(graph: Graph, profile: DeviceProfile, loops: bool = False) -> Plan:
-        more = {"closed": closed, "changing": changing, "loops": loops}
-        target = Target.of(backend.name, device, dtype, profile, supported, **more)
+        target = Target.of(backend.name, device, dtype, profile, supported, closed, changing, loops)
         return schedule(graph, target, sizes, limit, compare, around)
 
     def made(profile: DeviceProfile) -> Plan:

@@ -1,8 +1,7 @@
 """Rematerialisation: which calls are recomputed in the backward pass, by the bytes that autograd saves.
 
 A recurrence is recomputed in segments. Only the states that each segment starts from are kept. Where this library
-plans the backward pass itself, `planning.gradients` chooses the calls, and `scan.checkpointing`
-cuts the segments.
+plans the backward pass itself, `planning.gradients` chooses the calls, and `scan.checkpointing` cuts the segments.
 """
 
 from __future__ import annotations

@@ -178,11 +178,8 @@ class _Matching:
             f" and '{name}' has {other} there"
         )
         fix = f"build the layer with {axes}={other}, or pass a tensor of size {shown}"
-        if (
-            left := []
-            if isinstance(own, int)
-            else [_public(each) for each in size_names(evaluate(own, bound))]
-        ):
+        left = [] if isinstance(own, int) else [_public(each) for each in size_names(evaluate(own, bound))]
+        if left:
             message += f", which leaves {', '.join(left)} unknown"
             fix = (
                 f"give the layer {', '.join(f'{each}=…' for each in left)}, or give that"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,7 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim, dim_size, resized, size_names_of
 from ..graph.unify import Unifier
 from ..language.equation import Declaration
-from ..language.expression import ELLIPSIS, fresh
+from ..language.expression import ELLIPSIS, Taken, fresh
 from ..language.parser import parse_names, read_sizes
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, is_name, name_of, put_in, size_names, symbol
@@ -72,6 +74,9 @@ class Tensor:
     def __radd__(self, other: Any) -> Any:
         return self._with("{1} + {0}", other)
 
+    def __rsub__(self, other: Any) -> Any:
+        return self._with("{1} - {0}", other)
+
     def __rmul__(self, other: Any) -> Any:
         return self._with("{1} * {0}", other)
 
@@ -79,9 +84,12 @@ class Tensor:
         """Calls a layer of one elementwise operation."""
         if isinstance(other, Tensor):
             return layer(f"y[...] = {form.format('a[...]', 'b[...]')}", inputs="a b")(self, other)
-        if isinstance(other, int | float) and not isinstance(other, bool):
-            return layer(f"y[...] = {form.format('a[...]', repr(other))}", inputs="a")(self)
-        return NotImplemented
+        if not isinstance(other, numbers.Real) or isinstance(other, bool):
+            return NotImplemented
+        if math.isnan(other):
+            raise EquationError("nan is no number of the language", fix="make it an input or a constant")
+        shown = repr(int(other) if isinstance(other, numbers.Integral) else float(other))
+        return layer(f"y[...] = {form.format('a[...]', shown)}", inputs="a")(self)
 
 
 def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes: Any) -> Graph:
@@ -273,11 +281,10 @@ def _ending_in(graph: Graph, loss: Graph) -> Graph:
     lead = _leading(graph, loss)
     sizes = _sizes_of(graph, loss, lead)
     inputs = [replace(leaf, dims=written_out(leaf.dims, lead)) for leaf in graph.inputs]
-    taken = {leaf.name for leaf in inputs}
+    taken = Taken(leaf.name for leaf in inputs)
     for leaf in loss.inputs[results:]:
         dims = resized(leaf.dims, lambda size: put_in(size, sizes))
-        inputs.append(replace(leaf, name=fresh(leaf.name, taken), dims=dims))
-        taken.add(inputs[-1].name)
+        inputs.append(replace(leaf, name=taken.fresh(leaf.name), dims=dims))
     spoken = size_names_of(dim for leaf in inputs for dim in leaf.dims)
     known = {name: size for name, size in graph.sizes if name in spoken}
     trace = Trace(known)

@@ -174,8 +174,8 @@ _TABLE: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
 
 def interned(*fields: Any) -> Node:
     """The node with these fields, those of `Node.__init__`: one object for as long as it is referenced."""
-    told = tuple((name, _key_of(value)) for name, value in fields[6]) if fields[6] else ()
-    key = (*fields[:6], told, fields[7])
+    *before, options, element = fields
+    key = (*before, tuple((name, _key_of(value)) for name, value in options), element)
     found = _TABLE.get(key)
     if found is None:
         found = _TABLE[key] = Node(*fields)

@@ -288,7 +288,7 @@ def improved(
 
 
 def _best(program: Program, changes: Iterable[Change], cost: Cost, first: bool) -> Change | None:
-    """The change that saves most time, among those that save enough or are due."""
+    """The change that saves most time, among those that keep the element types, and save enough or are due."""
     best: tuple[float, Change] | None = None
     for change in changes:
         if any(new.element is not old.element for old, new in change.made.items()):

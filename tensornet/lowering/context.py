@@ -32,7 +32,7 @@ from ..language.expression import (
 from ..ops.protocols import Entry, Left, Value, common, extent, sizes_of
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.constant_folding import is_invariant
-from ..planning.plans import CallStep, Plan
+from ..planning.plans import AnyStep, Plan
 from ..planning.steps import Step
 from ..planning.target import Target
 from ..sizes import evaluate, product, size_names, symbol
@@ -107,7 +107,7 @@ class LoweringContext(ABC):
     target: Target
     choose: Choose
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None
-    steps: list[Step | CallStep] = field(default_factory=list)
+    steps: list[AnyStep] = field(default_factory=list)
     copies: dict[str, dict[tuple[int, ...], str]] = field(default_factory=lambda: defaultdict(dict))
     laid: dict[str, str] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
@@ -215,7 +215,7 @@ class LoweringContext(ABC):
         self.add(step)
         return Value(Ref(step.equation.name, left), {axis: known[axis] for axis in axes}, element)
 
-    def add(self, step: Step | CallStep) -> None:
+    def add(self, step: AnyStep) -> None:
         """Adds a step, and records whether its results are invariant and whether they get gradients."""
         self.steps.append(step)
         if is_invariant(step, self.invariant, self.told_sizes):

@@ -38,7 +38,7 @@ from ..language.expression import (
 from ..ops.protocols import Reached, Value
 from ..ops.table import FUNCTIONS, Element
 from ..planning.liveness import with_frees
-from ..planning.plans import CallStep, Plan
+from ..planning.plans import AnyStep, CallStep, Plan
 from ..planning.steps import Repetition, Result, Step
 from ..planning.target import Target
 from .calls import lower_call
@@ -69,7 +69,7 @@ def lower(
     inside: bool = False,
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None,
     as_laid: bool = False,
-) -> tuple[tuple[Step | CallStep, ...], tuple[Result, ...]]:
+) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
     """The steps that compute a program, and where its outputs are.
 
     Args:
@@ -91,7 +91,7 @@ def lower(
 
 def steps_to_price(
     lines: Lines, values: Mapping[str, int], target: Target, choose: Choose
-) -> Sequence[Step | CallStep]:
+) -> Sequence[AnyStep]:
     """The steps that compute a program without calls, as they are emitted: axes may be numbered, and nothing
     is freed. The arguments are those of `lower`."""
     context = _Lowering(lines, values, target, choose)
@@ -293,7 +293,7 @@ def _variable_of(context: LoweringContext, name: str) -> str:
 # ---------------------------------------------------------------------------- names
 
 
-def _plainly(step: Step | CallStep, known: set[str]) -> Step | CallStep:
+def _plainly(step: AnyStep, known: set[str]) -> AnyStep:
     """The step with the numbers removed from axis names where its axes stay distinct without them.
 
     Axes are local to an equation. Numbers distinguish axes of different sizes across equations, where blocks are

@@ -36,7 +36,6 @@ __all__ = [
     "SUM",
     "Element",
     "Function",
-    "Packed",
     "pack",
     "unpack",
 ]

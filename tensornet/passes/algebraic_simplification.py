@@ -13,7 +13,7 @@ from typing import Any
 from ..ir.build import axes_in, node, number, summed_axes
 from ..ir.function import over_operands
 from ..ir.inlining import Opened, opened
-from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, own_axes, substitute
+from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, distinct_axes, own_axes, substitute
 from ..ir.positions import seen_through
 from ..ir.rewriting import Change, Cost, Facts, Program, improved
 from ..ops.pointwise import AND, REFLEXIVE, WHERE
@@ -186,8 +186,10 @@ def _summed_to_one(factor: Operand) -> set[Axis]:
     function, axes = FUNCTIONS.get(weights.op), own_axes(weights)
     if function is None or not function.sums_to_one or weights.is_scalar or axes is None:
         return set()
-    places = {entry.axis for axis, entry in zip(axes, reads, strict=True) if axis in weights.over}
-    return set() if None in places else places
+    pairs = [*zip(axes, reads, strict=True)]
+    places = distinct_axes(tuple(entry for axis, entry in pairs if axis in weights.over))
+    outside = axes_of(tuple(entry for axis, entry in pairs if axis not in weights.over))
+    return {*places} if places is not None and {*places}.isdisjoint(outside) else set()
 
 
 def drop_tautologies(program: Program) -> Program:
@@ -246,16 +248,27 @@ def _holds(largest: Node, facts: Facts) -> bool:
 
 def _are_equal(one: Node, other: Node, facts: Facts) -> bool:
     """Whether two nodes compute the same at the known sizes, as the positions along two axes of equal length do."""
-    forms = [(each.op, each.over, each.options, each.result, len(each.sizes)) for each in (one, other)]
-    return one is other or (
-        forms[0] == forms[1]
-        and all(map(facts.same, (*one.sizes, *one.shape), (*other.sizes, *other.shape)))
-        and len(one.operands) == len(other.operands)
-        and all(
-            mine.reads == its.reads and _are_equal(mine.node, its.node, facts)
-            for mine, its in zip(one.operands, other.operands, strict=True)
+    waiting, met = [(one, other)], set[tuple[Node, Node]]()
+    while waiting:
+        pair = waiting.pop()
+        if pair[0] is pair[1] or pair in met:
+            continue
+        met.add(pair)
+        mine, its = (
+            (
+                each.op,
+                each.over,
+                each.options,
+                each.result,
+                len(each.sizes),
+                [part.reads for part in each.operands],
+            )
+            for each in pair
         )
-    )
+        if mine != its or not all(map(facts.same, *((*each.sizes, *each.shape) for each in pair))):
+            return False
+        waiting += zip(*([part.node for part in each.operands] for each in pair), strict=True)
+    return True
 
 
 def _together(condition: Operand) -> Iterator[tuple[Operand, Operand] | None]:

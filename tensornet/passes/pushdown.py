@@ -157,7 +157,7 @@ def _narrowed(
     held = {axis for axis, entry in fixed.items() if isinstance(entry, Gather)}
     if (
         not stand_alone(result, fixed) or not held <= read
-    ):  # only what is read along an axis is looked up there
+    ):  # what is read along an axis alone is looked up there
         return None
     sizes = {**dict(enumerate(each.sizes)), **more}
     operands = [read_at(operand, fixed, sizes) for operand in each.operands]
@@ -203,7 +203,7 @@ def _ways_to_average(sums: bool, program: Program, mean: Node) -> Iterator[Chang
     if not _averages(mean) or mean.operands[0].node.element is not Element.NUMBER:
         return
     for made in (_of_parts(program.facts, mean), _as_sum(program.facts, mean) if sums else None):
-        if made is not None and made.element is mean.element:
+        if made is not None:
             yield Change({mean: made})
 
 

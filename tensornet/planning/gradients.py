@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -212,18 +213,21 @@ def rematerialized_to_fit(
     graph = _with_lengths(graph, sizes)
     calls = rematerializable(graph, wrt)
 
-    def rematerialised(count: int) -> JointGraph:
-        return joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(calls[:count]))
+    @functools.cache
+    def rematerialised(count: int) -> tuple[JointGraph, int]:
+        """The joint graph with so many calls rematerialised, and its peak."""
+        found = joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(calls[:count]))
+        return found, peak(found)
 
     def fits(count: int) -> bool:
-        return peak(rematerialised(count)) <= limit
+        return rematerialised(count)[1] <= limit
 
     if fits(0):
-        return rematerialised(0)
-    found = rematerialised(min(len(calls), 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits)))
-    if not any(part.recurrences for part in graph.parts()) or peak(found) <= limit:
-        return found
-    return _in_segments(limit, graph, wrt, pairs, peak, found)
+        return rematerialised(0)[0]
+    count = min(len(calls), 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
+    if not any(part.recurrences for part in graph.parts()) or fits(count):
+        return rematerialised(count)[0]
+    return _in_segments(limit, graph, wrt, pairs, peak, *rematerialised(count))
 
 
 def _in_segments(
@@ -233,13 +237,14 @@ def _in_segments(
     pairs: Quickest,
     peak: Callable[[JointGraph], int],
     whole: JointGraph,
+    least: int,
 ) -> JointGraph:
     """The joint graph whose recurrences are cut into the fewest segments that keep to a limit, or the lowest peak.
 
     Args:
-        whole: the joint graph without segments.
+        whole, least: the joint graph without segments, and its peak.
     """
-    least, found, parted = peak(whole), whole, checkpoint_recurrences(graph, 1)
+    found, parted = whole, checkpoint_recurrences(graph, 1)
     for doublings in itertools.count(1):
         before, parted = parted, checkpoint_recurrences(graph, 2**doublings)
         if parted == before:

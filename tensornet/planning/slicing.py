@@ -31,7 +31,7 @@ class Part:
     Attributes:
         graph: the whole graph, with a call in place of the equations.
         call: that call.
-        slicing: along which axis and dimensions; the length of a piece is not yet chosen.
+        slicing: along which axis and dimensions; the length and the number of pieces are 0 until they are chosen.
     """
 
     graph: Graph

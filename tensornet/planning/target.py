@@ -58,7 +58,9 @@ class Target:
         dtype: str,
         profile: DeviceProfile,
         supported: frozenset[str],
-        **more: Any,
+        closed: bool = False,
+        changing: frozenset[str] = frozenset(),
+        loops: bool = False,
     ) -> Target:
         """The target with the kernels that are available for it, the user's own first."""
         known = [row for row in FUNCTIONS.values() if row.recognised]
@@ -66,7 +68,7 @@ class Target:
         kernels = (*own, *(row for row in known if row.name in supported))
         if "complex" in dtype:
             kernels = tuple(row for row in kernels if _takes_complex(row))
-        return cls(backend, device, dtype, profile, supported, kernels, **more)
+        return cls(backend, device, dtype, profile, supported, kernels, closed, changing, loops)
 
     @classmethod
     def nominal(cls) -> Target:

@@ -337,7 +337,7 @@ class Executable:
     def _changing(self, arrays: Sequence[Any]) -> frozenset[str]:
         """The leaves with planned gradients.
 
-        None if plans are tuned, or limited in memory without blocks that can be computed again.
+        None of them if plans are tuned, or limited in memory without blocks that can be computed again.
         """
         bounded = self._memory_limit is not None and not can_rematerialize(self.graph)
         asked = self._backward == "planned" and self._tune is None and not bounded

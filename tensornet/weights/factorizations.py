@@ -100,7 +100,7 @@ class Factorization:
         for name, inside in re.findall(r"(\w+\*?)\[([^\]]*)\]", self.equation):
             for numbers in [[n] for n in every] if name.endswith("*") else [every]:
                 axes = (axis for each in inside.split(",") for axis in _axes(each, numbers, modes, parts))
-                found.append(Factor(name.replace("*", str(numbers[0])), tuple(axes)))
+                found.append(Factor(name.replace("*", str(*numbers[:1])), tuple(axes)))
         return tuple(found)
 
     def check(self, name: str, parts: Sequence[int]) -> None:

@@ -79,12 +79,13 @@ def choose_ranks(
 
 def _one_for_each(rank: Rank, full: Sequence[int]) -> Ranks:
     """A rank for each mode, of one for all or of as many as there are modes."""
-    number, given = _whole(rank), Ranks()
+    number = _whole(rank)
+    given: Ranks | None = None
     if number is not None:
         given = (number,) * len(full)
     elif isinstance(rank, Sequence) and not isinstance(rank, str):
         given = tuple(_whole(each) or 0 for each in rank)
-    if len(given) != len(full) or any(each < 1 for each in given):
+    if given is None or len(given) != len(full) or any(each < 1 for each in given):
         one_each = f"{len(full)} of them (full rank: {tuple(full)})"
         raise ShapeError(
             f"rank={rank!r} is not a rank for {len(full)} mode(s)",
