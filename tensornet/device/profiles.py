@@ -49,6 +49,9 @@ def load_profile(key: str) -> DeviceProfile | None:
         tables = {name: tuple(map(tuple, found[name])) for name in ("widths", "starts")}
         profile = DeviceProfile(**{**found, **tables})
         is_whole = profile.key == key and found.keys() == asdict(profile).keys()
+        shapes = [[len(table) for table in tables[name]] for name in ("widths", "starts")]
+        is_whole = is_whole and shapes in ([[], []], [[len(COLUMNS)] * 3] * 2)
+        is_whole = is_whole and not any(isinstance(each, bool) for each in found.values())
         return profile if is_whole and bounded(profile) == profile else None
     except (AttributeError, TypeError, KeyError, ValueError):
         return None

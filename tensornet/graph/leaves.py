@@ -172,7 +172,7 @@ def told_by(
         )
     found: dict[str, None] = {}
     for pattern in patterns:
-        fitting = fnmatch.filter(known, pattern)
+        fitting = [name for name in known if fnmatch.fnmatchcase(name, pattern)]
         if not fitting and pattern != "*":
             more = len(known) > 12
             few = ", ".join(known[-12:] if last else known[:12]) or "none"

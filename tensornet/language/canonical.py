@@ -39,6 +39,14 @@ COUNT = "n"
 """The name that expansions use for the number of positions that a function runs over."""
 
 
+_TURNED = {
+    GREATER.name: (GREATER_EQUAL.name,),
+    GREATER_EQUAL.name: (GREATER.name,),
+    WHERE.name: (NOT.name,),
+}
+"""The functions that a canonical form may have in the place of another, or with it."""
+
+
 class CanonicalForms:
     """Brings expressions into their canonical form, and remembers how each part was written.
 
@@ -100,8 +108,7 @@ def canonical_functions(functions: Iterable[str]) -> frozenset[str]:
 
 def _made_of(row: Function) -> frozenset[str]:
     if not row.expansion:
-        turned = (GREATER.name, GREATER_EQUAL.name)
-        return frozenset(turned if row.name in turned else (row.name,))
+        return frozenset({row.name, *_TURNED.get(row.name, ())})
     parts = subexpressions(rule_of(row.expansion))
     return canonical_functions(part.function for part in parts if isinstance(part, Call))
 

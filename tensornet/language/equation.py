@@ -283,7 +283,7 @@ def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
         told = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` names the axis
         told |= {ref.name for ref in equation.references if not ref.index}  # which may be sizes
-        yield from _alone(equation.right, told.union(axes_of_index(equation.left)), in_every_term=False)
+        yield from _alone(equation.right, told.union(axes_of_index(equation.left)), strict=False)
 
 
 def _is_place(factor: Expression) -> bool:
@@ -297,29 +297,32 @@ def _factors(expression: Expression) -> tuple[Expression, ...]:
 
 
 def _alone(
-    expression: Expression, told: Set[str], in_every_term: bool = True
+    expression: Expression, told: Set[str], strict: bool = True
 ) -> Iterator[tuple[Ref, tuple[str, ...]]]:
     """The tensors with axes that are not told and that no other factor has.
 
     Args:
-        in_every_term: whether an axis is among them that every term of a sum is summed over.
+        strict: whether to include what is meant as a rule: an axis that all terms of a sum have alone, a diagonal,
+            and sums that are written in a product.
     """
     match expression:
         case Call("add", terms):
-            found = [[*_alone(term, told, in_every_term)] for term in terms if not is_scalar(term)]
+            found = [[*_alone(term, told, strict)] for term in terms if not is_scalar(term)]
             alone = [{axis for _, axes in each for axis in axes} for each in found]
-            meant = set[str]() if in_every_term or len(alone) < 2 else set.intersection(*alone)
+            meant = set[str]() if strict or len(alone) < 2 else set.intersection(*alone)
             for ref, axes in itertools.chain(*found):
                 if left := tuple(axis for axis in axes if axis not in meant):
                     yield ref, left
         case Contraction(factors, summed):
             for factor in factors:
-                if not isinstance(factor, Contraction):
-                    yield from _alone(factor, told | {*summed, *_shared(factors)}, in_every_term)
+                if strict or not isinstance(factor, Contraction):
+                    yield from _alone(factor, told | {*summed, *_shared(factors)}, strict)
         case Ref(_, index):
             counts = Counter(axis for entry in index for axis in axes_of_index((entry,)))
-            lost = tuple(axis for axis, count in counts.items() if count == 1 and axis not in told)
-            if lost and ELLIPSIS not in lost:
+            lost = tuple(
+                axis for axis, count in counts.items() if (strict or count == 1) and axis not in told
+            )
+            if lost and (strict or ELLIPSIS not in lost):
                 yield expression, lost
 
 
@@ -524,7 +527,7 @@ def resolve(
     axes = {*kept, *_written(expression, definitions)}
     resolved = visit(expression, False)
     _check_compared(resolved, axes)
-    _checkplaced_axes(resolved)
+    _check_placed(resolved)
     _check_options(resolved)
     return resolved
 
@@ -546,7 +549,7 @@ def _check_compared(expression: Expression, axes: Collection[str]) -> None:
 
 
 @told_in("axes")
-def _checkplaced_axes(expression: Expression) -> None:
+def _check_placed(expression: Expression) -> None:
     """Raises an error for `x[t + s] * k[n - index(s)]`: `s` is a size where a position was meant."""
     entries = [*_computed_entries(references(expression))]
     stand = set[str]().union(*map(placed_axes, entries))

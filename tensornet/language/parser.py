@@ -161,19 +161,23 @@ class _Reader(Terms):
 
     def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
         """The statements of one block. It must define another block before it calls it."""
-        known, found, called = set(blocks), list[Statement](), set[str]()
+        known, found = set(blocks), list[Statement]()
+        named = (each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
+        called = {name.replace(DOT, ".") for name in named}
         for node in nodes:
             match node:
                 case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name)) as call) if (
                     name in known
                 ):
                     found += self.calling(target, name, call, called)
-                case ast.FunctionDef(name=name) if name in known:
-                    raise self.fail(node, f"the block '{name}' is defined twice", "choose another name")
                 case _:
-                    found.append(self.statement(node))
-            if isinstance(found[-1], Definition):
-                known.add(found[-1].name)
+                    found.append(made := self.statement(node))
+                    if isinstance(made, Definition):
+                        if made.name in known:
+                            raise self.fail(
+                                node, f"the block '{made.name}' is defined twice", "choose another name"
+                            )
+                        known.add(made.name)
         return tuple(written_out(together(recurring(found, self.taken)), self.taken))
 
     def statement(self, node: ast.stmt) -> Statement:

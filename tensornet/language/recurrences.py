@@ -415,15 +415,22 @@ def _with(index: tuple[Any, ...], at: int, entry: Any) -> tuple[Any, ...]:
 
 def as_printed(lines: Sequence[Any]) -> list[Any]:
     """The lines of a graph with steps in brackets and starts, where `recurring` reads the same back."""
-    printed, waiting = list(lines), {name: line for line in lines for name in _defined(line)}
+    waiting, recurrent = {name: line for line in lines for name in _defined(line)}, list[Equation]()
     for line in lines:
         for steps in _stepped(line.right) if isinstance(line, Equation) else ():
             defined = waiting.pop(steps.ref.name, None)
             if isinstance(defined, Equation):
-                found = [*_with_brackets(printed, defined)]
-                printed = found if _reads_back(found, lines) else printed
+                recurrent.append(defined)
         for name in _defined(line):
             waiting.pop(name, None)
+    whole = printed = list(lines)
+    for defined in recurrent:
+        whole = [*_with_brackets(whole, defined)]
+    if _reads_back(whole, lines):
+        return whole
+    for defined in recurrent:
+        found = [*_with_brackets(printed, defined)]
+        printed = found if _reads_back(found, lines) else printed
     return printed
 
 
@@ -539,7 +546,7 @@ def called_along(
     another position get an equation, and the call knows the axis.
 
     Args:
-        taken: the names of tensors that such lines made before, to which new ones are added.
+        taken: the names in the text, and those of tensors that such lines made, to which new ones are added.
 
     Raises:
         EquationError: the operands have steps along no axis or several, or a result lacks the axis.

@@ -100,7 +100,7 @@ def _signed_equations() -> Iterator[KernelEquation]:
             (f"where(see[b,i,j], abs({score}), hidden)", ("see",), ()),
         ):
             yield KernelEquation(
-                f"y[b,i,f] = sign({score}) * softmax[j]({text}) * v[b,j,f]",
+                f"y[b,i,f] = softmax[j]({text}) * sign({score}) * v[b,j,f]",
                 (*operands, *see),
                 (*bias, *see),
                 (*options, *more),

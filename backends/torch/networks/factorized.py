@@ -110,9 +110,11 @@ class Factorized:
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
     def extra_repr(self) -> str:
-        """The layer's own text, and the equation of its weight."""
+        """The layer's own text, and the equation of its weight, if this is only its factors."""
         module: Any = self
         own: str = super().extra_repr()  # type: ignore[misc]
+        if module._kind.parameter in module._parameters:  # W₀, to which the factors are added
+            return own
         return ", ".join(each for each in (own, str(module._whole.graph.equations[-1])) if each)
 
 
