@@ -1,7 +1,8 @@
 """The array API backend: what NumPy, CuPy and other array libraries share.
 
 Its templates use only functions of the standard and of this folder. A library's own module overrides the rows
-for which it has something better. `of(namespace)` creates a backend for any library that follows the standard of 2024.12 or later.
+for which it has something better. `of(namespace)` creates a backend for any library that follows the standard
+of 2024.12 or later.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def test_files_of_peft_go_in_and_out(tmp_path: Path) -> None:
     torch.testing.assert_close(small(x), expected(x))
     again = tn.load_peft(network, tn.save_peft(small, tmp_path / "again"))
     torch.testing.assert_close(again(x), expected(x))
-    patterns = {"lora_alpha": 2, "alpha_pattern": {"t.o": 6, "one": 6}}  # the same factors of scale
+    patterns = {"lora_alpha": 2, "alpha_pattern": {"on": 2, "t.o": 6, "one": 6}}  # the same factors of scale
     again = tn.load_peft(network, configured(folder, **patterns))
     torch.testing.assert_close(again(x), expected(x))
 

@@ -469,3 +469,23 @@ def test_weights_that_share_factors_are_weighed_each_by_what_it_meets(form: str)
         off = np.linalg.norm(met @ (dense[name] - again[name]).T) / np.linalg.norm(met @ dense[name].T)
         assert lost[name].output == pytest.approx(off, rel=1e-6)
         met = met @ dense[name].T
+
+
+def test_small_contractions_are_not_searched_for_an_order() -> None:
+    """Else a search for each rank of each form takes longer than all rounds."""
+    from tensornet.fitting import contracting
+
+    rng = np.random.default_rng(0)
+    named = [
+        contracting.Named(rng.standard_normal(shape), axes)
+        for shape, axes in (((3, 4, 5), ("a", "b", "c")), ((4, 2), ("b", "r")), ((5, 2), ("c", "r")))
+    ]
+    before = contracting._planned.cache_info().misses
+    found = contracting.contract(named, ("r", "a"))
+    assert contracting._planned.cache_info().misses == before
+    expected = np.einsum("abc,br,cr->ra", *(each.array for each in named))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    large = [contracting.Named(rng.standard_normal((200, 200)), axes) for axes in (("a", "b"), ("b", "c"))]
+    product = (large[0].array @ large[1].array).T
+    np.testing.assert_allclose(contracting.contract(large, ("c", "a")), product, rtol=1e-9, atol=1e-9)
+    assert contracting._planned.cache_info().misses == before + 1

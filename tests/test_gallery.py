@@ -9,6 +9,7 @@ import pytest
 
 GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("plot_*.py"))
+assert PAGES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

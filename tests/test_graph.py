@@ -189,7 +189,6 @@ def test_a_model_of_several_results_and_one_of_none_of_its_own() -> None:
 
 
 def test_sizes_that_stay_open_stay_in_the_count() -> None:
-    """The formula of a tensor contraction layer stands in the README."""
     assert str(tn.parameter_count(dense(i=4))) == "4*o"
     assert tn.parameter_count(dense(i=4), o=3) == 12
     without = tn.layer("y[b] = tanh(x[b])", inputs="x")

@@ -17,6 +17,7 @@ import tensornet as tn
 from tensornet.runtime.initial_values import starts
 from tensornet.sizes import evaluate
 
+from .conftest import examples
 from .programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
@@ -350,14 +351,9 @@ def test_complex_starts_stay_complex() -> None:
 
 
 @given(products())
-@settings(max_examples=20)
+@examples(20)
 def test_variance_is_kept_by_random_products(case: tuple[str, dict[str, int]]) -> None:
     text, sizes = case
     graph = tn.layer(text, inputs="x", **sizes)
-    axes = [dim[0].name for dim in graph.inputs[0].dims[1:]]
-    moments = []
-    for seed in range(12):
-        x = np.random.default_rng(seed).standard_normal([400, *(graph.bound[axis] for axis in axes)])
-        y = tn.compile(graph)(tn.init(graph, seed=seed, dtype="float64"), x)
-        moments.append(np.mean(y**2))
-    assert 0.3 < np.mean(moments) < 3.0
+    shape = [graph.bound[dim[0].name] for dim in graph.inputs[0].dims[1:]]
+    assert 0.3 < mean_square(graph, shape, 12, 400) < 3.0

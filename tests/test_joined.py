@@ -12,6 +12,7 @@ from tensornet import models
 from tensornet.device.model import default_profile
 from tensornet.planning.liveness import is_view
 from tensornet.planning.steps import Step
+from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
 
 from .differential import BACKENDS, by_numpy
@@ -117,3 +118,15 @@ def test_parts_are_looks_at_the_whole() -> None:
     assert all(is_view(step) and step.seconds == CPU.view for step in parts)
     padded = tn.plan(tn.layer("y[b,n] = pad(x[b,n], n=(-1, 1)) + 1", inputs="x", n=8), profile=CPU, b=8)
     assert not any(is_view(step) for step in padded.steps if isinstance(step, Step))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_frozen_attention_gives_the_same(backend: str, mask: str | None) -> None:
+    graph = attention(4, qk=64, v=32, mask=mask)
+    params = tn.init(graph, seed=0, backend="numpy", dtype="float64")
+    x = np.random.default_rng(0).standard_normal((3, 17, 64))
+    expected = by_numpy(graph, {**params, "x": x})["y"]
+    library = load_backend(backend)
+    found = tn.compile(tn.freeze(graph, params), backend=library)({}, library.asarray(x))
+    np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-9, atol=1e-9)

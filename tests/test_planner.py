@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import sympy
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
@@ -109,28 +109,30 @@ def test_dynamic_programming_finds_the_tree_of_least_estimate(problem: Problem) 
     assert search.total(found, search.estimate) <= least * (1 + 1e-9)
 
 
-def _has_outer_products(search: Search, tree: Tree, count: int) -> bool:
-    """Whether a tree contracts a pair of tensors that have no axis in common which is summed."""
-    subsets = [1 << number for number in range(count)]
+def _inside(search: Search, tree: Tree, count: int) -> tuple[int, float]:
+    """How many pairs of a tree have no summed axis in common, and what is estimated of the others."""
+    subsets, outer, seconds = [1 << number for number in range(count)], 0, 0.0
     for one, other in tree:
-        if search.axes_of(subsets[one]) & search.axes_of(subsets[other]) <= search.problem.kept:
-            return True
-        subsets.append(subsets[one] | subsets[other])
-    return False
+        a, b = subsets[one], subsets[other]
+        if search.axes_of(a) & search.axes_of(b) <= search.problem.kept:
+            outer += 1
+        else:
+            seconds += search.estimate(a, b)
+        subsets.append(a | b)
+    return outer, seconds
 
 
 @given(problems(5))
-def test_among_many_operands_it_finds_the_best_tree_without_outer_products(problem: Problem) -> None:
+def test_among_many_operands_each_piece_is_ordered_best(problem: Problem) -> None:
+    """Without outer products but those that join pieces."""
     search, count = Search(problem), len(problem.layouts)
-    whole = (
-        tree for tree in trees(tuple(range(count)), count) if not _has_outer_products(search, tree, count)
-    )
-    least = min((search.total(tree, search.estimate) for tree in whole), default=None)
-    assume(least is not None)
+    fewest, least = min(_inside(search, tree, count) for tree in trees(tuple(range(count)), count))
     with mock.patch("tensornet.contraction.order_search.OUTER", 0):
         found = _programmed(search)
     assert found is not None
-    assert search.total(found, search.estimate) <= least * (1 + 1e-9)
+    outer, seconds = _inside(search, found, count)
+    assert outer == fewest
+    assert seconds <= least * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("kept", "groups"), [("bmn", (4, 3, 5, 2)), ("bmkn", None)])
@@ -294,6 +296,17 @@ def test_what_is_measured_is_cut_off_where_no_device_has_it(value: float) -> Non
     assert save_profile(found) is not None
     assert load_profile("a device") == found
     assert bounded(CPU) == CPU
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize("change", [{"widths": ()}, {"starts": ()}, {"cores": True}])
+def test_stored_constants_of_another_shape_are_not_believed(change: dict[str, Any]) -> None:
+    table = ((1e4,) * len(COLUMNS),) * 3
+    whole = bounded(replace(DEVICE, widths=table, starts=table))
+    assert save_profile(whole) is not None
+    assert load_profile("a device") == whole
+    assert save_profile(replace(whole, **change)) is not None
+    assert load_profile("a device") is None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")

@@ -358,6 +358,7 @@ ONES = [
     "y[c,d] = sum[v](x[v,c,d] * onehot[v](maximum(t[c,d], -9)) * z[v])",
     "o[b,n,v] = onehot[v](t[b,n])\ny[c] = sum[b,n,v](o[b,n,v] * x[v,c,n] * z[b,c])",
     "y = sum[v,n](onehot[v](t[n]) * x[v,n] * z[v])",
+    "y[c] = onehot[v](t) * x[v,c]",
 ]
 
 
@@ -366,9 +367,11 @@ def test_rows_at_told_positions_are_read(text: str) -> None:
     """Also where the positions are outside, which choose nothing."""
     draw, axes = np.random.default_rng(0), dict(re.findall(r"\b([txz])\[([a-z,]+)\]", text))
     shapes = {name: [SIZES[axis] for axis in own.split(",")] for name, own in axes.items()}
+    shapes.setdefault("t", [])
     arrays = {name: draw.integers(-9, 10, shape) / 4 for name, shape in shapes.items()}  # exact in 32 bits
     arrays["t"] = draw.integers(-3, SIZES["v"] + 3, shapes["t"])
-    graph = holding(tn.layer(text, inputs=[*arrays]), {"t": Element.WHOLE})
+    inputs = [name if shapes[name] else f"{name}[()]" for name in arrays]
+    graph = holding(tn.layer(text, inputs=inputs), {"t": Element.WHOLE})
     expected = oracle.meaning(graph, arrays)["y"]
     changed = REWRITES["select"](graph)
     assert "onehot" not in str(changed)

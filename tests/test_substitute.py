@@ -536,3 +536,24 @@ def test_gradients_of_factors_are_those_of_the_weight() -> None:
     _, whole = tn.value_and_grad(loss)({"W": params["W.A"] @ params["W.B"]}, x)
     np.testing.assert_allclose(found["W.A"], whole["W"] @ params["W.B"].T, rtol=1e-10)
     np.testing.assert_allclose(found["W.B"], params["W.A"].T @ whole["W"], rtol=1e-10)
+
+
+def test_swin() -> None:
+    graph = tn.models.swin(image=16, patch=2, window=4, dim=8, depths=(2,), heads=(2,), classes=5)
+    check(graph, tn.substitute(graph, {"*.attention.W*": "tt", "*.mlp.*W*": "low_rank"}, rank=1), images(16))
+
+
+def test_a_module_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    graph = tn.models.vit(16, 8, 16, 2, 2, 24, 5)
+    substituted = tn.substitute(
+        graph, {"*.W1": "W = W[o,i] + A[o,r] * B[r,i]", "*.W2": "low_rank"}, r=2, rank=2
+    )
+    module = tn.module(substituted, seed=0)
+    names = set(module.state_dict())
+    assert names == {leaf.name for leaf in substituted.parameters}
+    x = torch.as_tensor(images(16), dtype=torch.float32)
+    module(x).square().sum().backward()
+    other = tn.module(substituted, seed=1)
+    other.load_state_dict(module.state_dict())
+    torch.testing.assert_close(other(x), module(x))

@@ -456,3 +456,19 @@ def test_two_processes_share_each_mini_batch(run: Any, tmp_path: Path) -> None:
         assert after["test_top1"] == pytest.approx(before["test_top1"], abs=1.0)
         assert after["train_top5"] == pytest.approx(before["train_top5"], abs=1.0)
     assert shared["train_top1"] == pytest.approx(alone["train_top1"], abs=1.0)
+
+
+@pytest.mark.usefixtures("_each_step_is_kept")
+def test_a_run_is_stopped_again_and_again(tmp_path: Path) -> None:
+    whole, begun = trained(), []
+    for _ in range(20):
+        stop = StopAfter(1)
+        try:
+            found = trained(checkpoints=store(tmp_path), every=0.0, progress=stop)
+        except Stopped:
+            begun.append(stop.began_at)
+            continue
+        break
+    assert same(found, whole)
+    assert begun == list(range(len(begun)))
+    assert len(begun) == 3 * 3 - 1  # the last step needs none after it

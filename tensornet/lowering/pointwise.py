@@ -293,7 +293,7 @@ def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
         return None  # a batch of products, to which no library adds a bias
     if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
         return None
-    m, n, k = (float(context.positions(context.sizes, axes)) for axes in (kept, last, made.summed))
+    m, n, k = (float(context.count(axes)) for axes in (kept, last, made.summed))
     size, profile = context.itemsize, context.profile
     alone = profile.pointwise(2 * size * m * n, size * m * n)
     return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None

@@ -144,7 +144,7 @@ class _Segment:
         return _Segment(block, firsts)
 
     def given(self, part: Callable[[Node, int], Node], stem: str) -> Iterator[str]:
-        """The names of the operands with the axis, of which each call gets a part."""
+        """The names of the operands with the axis; each call gets a part of them."""
         components = self.block.components
         return (
             components.asked(part(each, at), f"{components.names[each]}.{stem}")

@@ -241,7 +241,7 @@ class _Stateful(Expressions):
         return Operand(self.states[key].node, reads), index
 
     def _behind(self, step: Call, scope: Scope) -> tuple[Operand, tuple[Index, ...]]:
-        """What a step reads, and its index, of which the axis is an entry; a tensor may be defined later."""
+        """What a step reads, and its index, which has the axis as an entry; a tensor may be defined later."""
         part, (axis,) = step.arguments[0], step.axes
         index: tuple[Index, ...] = ()
         if self._recurs(part):
