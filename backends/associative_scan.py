@@ -21,17 +21,19 @@ def recurrence(xp: Any, a: Any, b: Any, start: float, back: float) -> Any:
     """
     is_product = isinstance(b, int | float) and not b and hasattr(xp, "cumulative_prod")
     a = xp.full_like(b, a) if isinstance(a, int | float) else a
-    b = xp.full_like(a, b) if isinstance(b, int | float) else b
-    a, b = xp.broadcast_arrays(a, b)
+    if not is_product:
+        b = xp.full_like(a, b) if isinstance(b, int | float) else b
+        a, b = xp.broadcast_arrays(a, b)
     if not a.shape[-1]:
         return a
     if back:
-        a, b = xp.flip(a, axis=-1), xp.flip(b, axis=-1)
+        a, b = xp.flip(a, axis=-1), b if is_product else xp.flip(b, axis=-1)
     first = a[..., :1]
-    total = xp.concat([xp.full_like(first, start), b[..., :-1]], axis=-1)
+    begin = xp.full_like(first, start)
     if is_product:
-        found = xp.cumulative_prod(xp.concat([total[..., :1], a[..., :-1]], axis=-1), axis=-1)
+        found = xp.cumulative_prod(xp.concat([begin, a[..., :-1]], axis=-1), axis=-1)
     else:
+        total = xp.concat([begin, b[..., :-1]], axis=-1)
         found = _doubled(xp, total, xp.concat([xp.full_like(first, 1), a[..., :-1]], axis=-1))
     return xp.flip(found, axis=-1) if back else found
 

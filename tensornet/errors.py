@@ -101,7 +101,9 @@ class TensornetWarning(UserWarning):
 def warn(warning: TensornetWarning) -> None:
     """Issues a warning at the line outside of the library that led to it."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(
+        f"{__package__}."
+    ):
         frame, level = frame.f_back, level + 1
     warnings.warn(warning, stacklevel=level)
 

@@ -198,7 +198,7 @@ def in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> A
     def empty(like: Any, shape: tuple[int, ...]) -> Any:
         return None if like.requires_grad else like.new_empty(shape)
 
-    return assembled(function, size, length, axes, empty, torch.cat)
+    return assembled(function, size, length, axes, empty, _STANDARD.concat)
 
 
 def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:

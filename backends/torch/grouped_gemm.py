@@ -20,15 +20,28 @@ def grouped_matmul(x: Any, positions: Any, matrices: Any) -> Any:
         each = torch.einsum("nrc,vfc->nvrf", x, matrices)
         return each[torch.arange(count, device=x.device)[:, None], positions]
     order, lengths = _groups(positions, len(matrices))
-    rows = x.index_select(0, order // alone).split(lengths)[1:-1]
-    parts = [
-        torch.matmul(each, matrix.T)
-        for each, matrix in zip(rows, matrices.unbind(0), strict=True)
-        if len(each)
-    ]
-    made = torch.cat(parts) if parts else x.new_empty((0, x.shape[1], matrices.shape[1]))
-    made = torch.empty_like(made).index_copy_(0, order, made)  # one step for autograd
+    recorded = torch.is_grad_enabled() and (x.requires_grad or matrices.requires_grad)
+    made = (_joined if recorded else _written)(x, order, _whose(order, alone), lengths[1:-1], matrices)
     return made.reshape(count, alone, x.shape[1], matrices.shape[1])
+
+
+def _joined(x: Any, order: Any, rows: Any, lengths: list[int], matrices: Any) -> Any:
+    """The products of all groups, moved to their rows at the end, which is one step for autograd."""
+    pairs = zip(x.index_select(0, rows).split(lengths), matrices.unbind(0), strict=True)
+    parts = [torch.matmul(each, matrix.T) for each, matrix in pairs if len(each)]
+    made = torch.cat(parts) if parts else x.new_empty((len(order), x.shape[1], matrices.shape[1]))
+    return torch.empty_like(made).index_copy_(0, order, made)
+
+
+def _written(x: Any, order: Any, rows: Any, lengths: list[int], matrices: Any) -> Any:
+    """The product of each group, each written to its rows at once, while it is in the cache."""
+    shape, made = (len(order), x.shape[1], matrices.shape[1]), None
+    for at, whose, matrix in zip(order.split(lengths), rows.split(lengths), matrices, strict=True):
+        if len(at):
+            part = torch.matmul(x.index_select(0, whose), matrix.T)
+            made = part.new_empty(shape) if made is None else made
+            made.index_copy_(0, at, part)
+    return x.new_empty(shape) if made is None else made
 
 
 def grouped_outer(positions: Any, a: Any, b: Any, size: int) -> Any:
@@ -51,10 +64,15 @@ def _groups(positions: Any, size: int) -> tuple[Any, list[int]]:
     return order, [stop - start for start, stop in itertools.pairwise(ends)]
 
 
+def _whose(order: Any, alone: int) -> Any:
+    """The row of each entry, if each row has this many positions."""
+    return order if alone == 1 else order // alone
+
+
 def _rows(x: Any, order: Any, alone: int) -> Any:
     """The rows of an operand, in the given order."""
     flat = x.flatten(0, 1)
-    return flat.index_select(0, order if x.shape[1] == alone else order // alone)
+    return flat.index_select(0, order if x.shape[1] == alone else _whose(order, alone))
 
 
 def _unseen(*tensors: Any) -> bool:
