@@ -78,7 +78,7 @@ def dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
 def sign(x: Any) -> Any:
     """−1, 0 or 1, and NaN for NaN, where `torch.sign` gives 0.
 
-    Without a gradient, numbers between −1 and 1 are multiplied in place until they reach ±1. A mask takes longer.
+    Without a gradient, numbers are multiplied until all but 0 are past ±1, and cut there. A mask takes longer.
     """
     if not x.is_floating_point():
         return torch.sign(x)
@@ -87,7 +87,7 @@ def sign(x: Any) -> Any:
     half_way = 2.0 ** {torch.float64: 540, torch.float16: 13}.get(
         x.dtype, 75
     )  # two multiplications by it take the smallest number past 1
-    return functional.hardtanh_(x.detach().clamp(-1, 1).mul_(half_way).mul_(half_way))
+    return functional.hardtanh_(x.detach().mul(half_way).mul_(half_way))
 
 
 def finite(value: float, like: Any) -> float:

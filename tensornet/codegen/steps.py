@@ -249,6 +249,8 @@ def _gathered(context: Writing, text: str, dimensions: list[Read], left: tuple[s
     picked = [n for n, e in enumerate(entries) if isinstance(e, Ref) or e in inside or entries.count(e) > 1]
     if not picked:
         return context.in_order(text, tuple(map(str, entries)), left)
+    if (along := _gathered_along(context, text, dimensions, left)) is not None:
+        return along
     first, count = picked[0], len(picked)
     if picked[-1] - first >= count:  # not adjacent
         order = [*picked, *(n for n in range(len(entries)) if n not in picked)]
@@ -265,6 +267,23 @@ def _gathered(context: Writing, text: str, dimensions: list[Read], left: tuple[s
         text = context.reshape(text, [*around[0], *(context.sizes[axis] for axis in axes), *around[1]])
     lying = (*(str(entry) for entry, _ in before), *axes, *(str(entry) for entry, _ in after))
     return context.in_order(text, lying, left)
+
+
+def _gathered_along(context: Writing, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str | None:
+    """A gather along one dimension, at positions that are given for each position along some of the others."""
+    entries = [entry for entry, _ in dimensions]
+    looked = [(n, entry) for n, entry in enumerate(entries) if isinstance(entry, Ref)]
+    if "gather" not in context.backend.templates or len(looked) != 1 or len(set(entries)) < len(entries):
+        return None
+    ((at, ref),) = looked
+    inside = layout_of(ref)
+    made = [axis for axis in inside if axis not in entries]
+    if len(made) != 1 or len(inside) == 1:
+        return None
+    lying = tuple(str(entry) for entry in (*entries[:at], *made, *entries[at + 1 :]))
+    index = context.below(context.aligned(ref, lying), ref.name, dimensions[at][1])
+    index = context.op("broadcast", index, shape=context.shape(context.sizes[axis] for axis in lying))
+    return context.in_order(context.op("gather", text, index, axis=str(at)), lying, left)
 
 
 def _flat_index(context: Writing, dimensions: list[Read], axes: tuple[str, ...]) -> str:

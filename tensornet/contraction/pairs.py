@@ -37,6 +37,9 @@ EXPANDED = 2**20
 """The most bytes to which a tensor may be repeated along the batch axes of the other one. Nothing is copied, but its
 derivative has that size."""
 
+EXPANDED_SHARE = 4
+"""And always up to this part of the other tensor, beside which such a derivative is small."""
+
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
 _Counts = tuple[float, float, float, float]
@@ -376,7 +379,10 @@ class Pricing:
             most = sum(axis == same for axis, same in zip(layout, own, strict=False))
             for count in range(1, min(most, len(own_a) + len(own_b) - 1) + 1):
                 lead = layout[:count]
-                if self.extent(lead) * self.extent(other) * self.itemsize > self.problem.expanded:
+                repeated = self.itemsize * self.extent(lead) * self.extent(other)
+                if repeated > max(
+                    self.problem.expanded, self.itemsize * self.extent(layout) / EXPANDED_SHARE
+                ):
                     break
                 if count == 1 or any(view_order(layout[count:], (own[count:], inner)) for inner in inners):
                     leads.append(lead)

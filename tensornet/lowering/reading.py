@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -88,7 +88,6 @@ def _laid(context: LoweringContext, ref: Ref, value: Value) -> Value:
 
 def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
     """Lowers integer indices, gathers, diagonals, windows, and composites read as one axis."""
-    variable = in_logical_order(context, stored)
     entries: list[Index] = []
     sizes: dict[str, Any] = {}
     operands: list[Value] = []
@@ -107,7 +106,8 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
                 sizes.setdefault(name, size)
             entry = inner.ref
         entries.append(entry)
-    picked = Ref(variable, tuple(entries), ref.place)
+    variable, index = _arranged(context, stored, entries)
+    picked = Ref(variable, index, ref.place)
     axes = axes_of_index(picked.index)
     names = [name for entry in entries if isinstance(entry, str | tuple) for name in names_in(entry)]
     if all(isinstance(entry, str | tuple) for entry in entries) and len(names) == len(axes):
@@ -115,6 +115,19 @@ def _picked(context: LoweringContext, ref: Ref, stored: Stored) -> Value:
     operands.append(Value(Ref(variable, axes), sizes, stored.element))
     seconds = context.profile.view if is_cut(picked) else None
     return context.emit(axes, picked, operands, stored.element, sizes=sizes, seconds=seconds)
+
+
+def _arranged(
+    context: LoweringContext, stored: Stored, entries: Sequence[Index]
+) -> tuple[str, tuple[Index, ...]]:
+    """A variable and the entry of each of its dimensions: as it lies in memory, or reordered where axes are merged."""
+    if all(len(part) == 1 for part in stored.logical):
+        read_by = {part[0]: entry for part, entry in zip(stored.logical, entries, strict=True)}
+        groups = [tuple(read_by[label] for label in names_in(each)) for each in stored.entries]
+        if all(len(group) == 1 or all(isinstance(each, str) for each in group) for group in groups):
+            found = (group[0] if len(group) == 1 else cast("tuple[str, ...]", group) for group in groups)
+            return stored.variable, tuple(found)
+    return in_logical_order(context, stored), tuple(entries)
 
 
 def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | None:
