@@ -77,6 +77,7 @@ CELLS: dict[str, tuple[str, str, str, dict[str, int]]] = {
     "a plain layer": ("tanh_along", PLAIN, "x", SIZES),
     "a plain layer of relu": ("relu_along", PLAIN.replace("tanh", "relu"), "x", SIZES),
     "a plain layer of what is looked up": ("tanh_along", "E[u,i]: parameter\n" + PLAIN.replace("x[b,t,i]", "E[x[b,t],i]"), "x", {"u": 5, **SIZES}),
+    "a plain layer of what another computes": ("tanh_along", "g[s,o] = tanh(z[s,i] * V[o,i] + g[s-1,p] * Q[o,p])\nW[o,i] = g[-1,o] * w[i]\n" + PLAIN, "x z", {"s": 6, **SIZES}),
 }  # fmt: skip
 
 OTHERS = {

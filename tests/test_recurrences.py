@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 
@@ -12,7 +13,7 @@ from scipy.interpolate import BSpline
 
 import tensornet as tn
 from tensornet.planning.plans import CallStep
-from tensornet.scan.associative_scan import select_associative_scans
+from tensornet.scan.associative_scan import select_associative_scan
 from tensornet.scan.lowering import lower_recurrences
 from tensornet.sizes import evaluate
 
@@ -275,10 +276,17 @@ LINEAR = {
 def test_linear_recurrences_need_no_loop(name: str) -> None:
     text = LINEAR[name]
     graph = tn.layer(text, inputs=[name for name in "aus" if f"{name}[" in text])
-    without = select_associative_scans(graph, lambda positions, others: True)
+    without, loop = (
+        lower_recurrences(
+            graph,
+            kernels=[functools.partial(select_associative_scan, pays=lambda *_, is_quicker=each: is_quicker)],
+        )
+        for each in (True, False)
+    )
     assert graph.recurrences
+    assert not without.calls
     assert not without.recurrences
-    assert select_associative_scans(graph, lambda positions, others: False) is graph
+    assert loop.calls
     rng, sizes = np.random.default_rng(0), {"b": 2, "t": 9, "n": 3}
     arrays = {
         leaf.name: rng.standard_normal([sizes[str(size)] for size in leaf.shape]) for leaf in graph.leaves
@@ -307,6 +315,16 @@ def test_large_states_are_not_put_together() -> None:
     (call,) = (each for each in loops.calls if "S" in each.graph.outputs)
     assert call.results == ("o.along",)
     np.testing.assert_allclose(found[:, :9], tn.compile(graph)(parameters, x[:, :9]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_large_tensor_that_is_read_with_another_state_is_held_whole() -> None:
+    text = "h[t,n,k] = sin(h[t-1,n,k]) + x[t,n] * v[k]\ny[t,n] = x[t,n] + h[t,n,k] * y[t-1,k]"
+    graph = tn.layer(text, inputs="x", n=3, k=3)
+    loops = lower_recurrences(graph, lambda sizes: len(sizes) > 2)
+    assert len(loops.calls) == 2
+    arrays = {"x": np.arange(12.0).reshape(4, 3) % 5, "v": np.arange(3.0)}
+    expected = oracle.meaning(graph, arrays, {"t": 4, "n": 3, "k": 3})["y"]
+    np.testing.assert_allclose(by_numpy(loops, arrays)["y"], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("start", ["", "h[-1,k] = s[k]", "h[-1,k] = tanh(s[k])"])

@@ -25,9 +25,9 @@ from ..ops.along_axes import RECUR
 from ..ops.table import Element
 from ..passes.dead_code import eliminate_dead_code
 from ..passes.pipeline import PassContext, is_traced, noted, optimize, program_of, simplify, traced
-from ..scan.associative_scan import select_associative_scans
+from ..scan.associative_scan import select_associative_scan
 from ..scan.lowering import lower_recurrences
-from ..scan.rnn_cells import select_rnn_kernels
+from ..scan.rnn_cells import select_rnn_kernel
 from ..sizes import as_size, evaluate, product, symbol
 from .blocks import bare, between_calls, in_numbers, with_functions
 from .constant_folding import Folded, seconds_at_a_call
@@ -364,19 +364,12 @@ def _looped(graph: Graph, values: Mapping[str, int], target: Target, way: str) -
         steps = _Schedule(whole, whole, values, target).steps
         return seconds_at_a_call(whole.leaves, whole.bound, steps, values, target)
 
-    if not graph.recurrences:
-        return noted("scans", graph, lower_recurrences(graph))
-    whole = (
-        graph if target.loops else noted("associative scans", graph, select_associative_scans(graph, pays))
-    )
+    kernels = [] if target.loops else [functools.partial(select_associative_scan, pays=pays)]
     on_cpu = target.device.startswith("cpu")
     alike = not on_cpu or target.dtype in ("float32", "float64")  # on a GPU, others sum less precisely
     if alike and way == "fastest" and not target.loops:
-        found = select_rnn_kernels(
-            whole, lambda loop, kernel: seconds(kernel) < seconds(loop), target.supported
-        )
-        whole = noted("kernel selection of recurrent cells", whole, found)
-    return noted("scans", whole, lower_recurrences(whole, large, target.loops))
+        kernels.append(functools.partial(select_rnn_kernel, seconds=seconds, supported=target.supported))
+    return noted("scans", graph, lower_recurrences(graph, large, target.loops, kernels))
 
 
 def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Program:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..graph.graph import Graph
 from ..ir.build import axes_in, index, node, number
 from ..ir.node import Axis, Node, Operand, Size, along, axes_of, substitute
 from ..ir.positions import apart, applied, counted
@@ -20,10 +19,9 @@ from ..ops.along_axes import CUMSUM, RECUR
 from ..ops.pointwise import EQUAL, WHERE
 from ..ops.table import CONVERSIONS, Element, Function
 from ..sizes import evaluate
-from .components import Component, Components
-from .cut import cut
+from .components import Component
 
-__all__ = ["Pays", "select_associative_scans"]
+__all__ = ["Pays", "select_associative_scan"]
 
 Pays: TypeAlias = "Callable[[Any, Sequence[Any]], bool]"
 """Whether it is quicker than a loop, given the number of positions along the axis and the sizes of other dimensions."""
@@ -31,21 +29,15 @@ Pays: TypeAlias = "Callable[[Any, Sequence[Any]], bool]"
 ONE, ZERO = Operand(number(1)), Operand(number(0))
 
 
-def select_associative_scans(graph: Graph, pays: Pays) -> Graph:
-    """The graph without the recurrences that have one state, linear in each element, where `pays` allows that.
+def select_associative_scan(component: Component, pays: Pays) -> dict[Node, Node]:
+    """The state of a recurrence without a loop; nothing unless it is the only one, and linear in each element.
 
     Args:
-        graph: the graph.
+        component: the nodes that recur.
         pays: whether an associative scan is quicker than a loop.
     """
-    if not graph.recurrences:
-        return graph
-    components = Components(cut(graph))
-    for component in components.all:
-        linear = _linear_state(component, pays)
-        if linear is not None:
-            components.replace({next(iter(component.states)): _without_component(component, linear)})
-    return components.changed() if components.new else graph
+    linear = _linear_state(component, pays)
+    return {} if linear is None else {next(iter(component.states)): _without_component(component, linear)}
 
 
 @dataclass(frozen=True)

@@ -43,17 +43,21 @@ class Components:
         states: the states of recurrences, by their nodes.
         outputs: the required nodes, by name.
         names, axes: the names of nodes and of their axes.
-        leaves, calls: the inputs of the program, and the calls that compute some of them.
+        inputs: the inputs of the program at first: leaves, results of calls, and states.
+        leaves, calls: the present inputs, and the calls that compute some of them.
         new: the node that replaces each old one, rebuilt nodes included.
         rule: a rewrite of each node that is rebuilt.
         results: the nodes that are required from outside.
         rank, readers: the place of each node in a topological order, and its readers.
+        reading: the nodes that each node reads; for a state, the tensors that it holds.
+        groups: the nodes, those that recur together in one group, each group after those that it reads.
         all: the components, each after those that it reads.
     """
 
     def __init__(self, found: Cut) -> None:
         self.graph, self.sizes = found.graph, found.program.function.sizes
-        self.leaves = dict(found.program.leaves)
+        self.inputs = found.program.leaves
+        self.leaves = dict(self.inputs)
         self.named = {**self.graph.named, **{each.name: each.dims for each in found.states.values()}}
         self.names = found.program.names.tensors | {each: known.name for each, known in self.leaves.items()}
         self.states, self.axes, self.calls = found.states, dict(found.program.names.axes), list[Apply]()
@@ -70,13 +74,10 @@ class Components:
         """Finds the components and the readers of each node."""
         tied = [each for state in self.states.values() for each in (state.behind, state.begin)]
         around = order([*self.outputs.values(), *tied])
-        reading = {each: each.children for each in around}
-        reading |= {each: (state.behind, state.begin) for each, state in self.states.items()}
-        groups = [
-            {*group}
-            for group in strongly_connected(reading)
-            if len(group) > 1 or group[0] in reading[group[0]]
-        ]
+        self.reading = {each: each.children for each in around}
+        self.reading |= {each: (state.behind, state.begin) for each, state in self.states.items()}
+        self.groups = [*strongly_connected(self.reading)]
+        groups = [{*each} for each in self.groups if len(each) > 1 or each[0] in self.reading[each[0]]]
         inside = {each: n for n, group in enumerate(groups) for each in group}
         pairs = ((each, child) for each in around for child in each.children if child in self.states)
         read = self.results | {child for each, child in pairs if inside.get(each) != inside.get(child)}
@@ -149,10 +150,10 @@ class Components:
     def part(self, name: str, each: Node, given: Iterable[Node], states: Iterable[Node] = ()) -> Graph:
         """The graph of one node, with some nodes as inputs, and some states left as they are."""
         other = copy.copy(self)
-        other.names, other.leaves, other.taken = dict(self.names), dict(self.leaves), Taken(self.taken)
+        other.names, other.leaves, other.taken = dict(self.names), dict(self.inputs), Taken(self.taken)
         other.outputs, other.new = {name: each}, {}
         for one in given:
-            if one not in self.leaves:
+            if one not in self.inputs:
                 other.new[one] = made = leaf("input", one.shape, one.element, n=next(self.numbers))
                 other.given(made, other.taken.fresh(f"{name}.given"), self.dims(one))
         found, steps = other._equations(states)

@@ -12,7 +12,7 @@ before the loop.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -33,14 +33,24 @@ Large: TypeAlias = "Callable[[Sequence[Any]], bool]"
 """Whether a tensor of these sizes is too large to be held whole."""
 
 
-def lower_recurrences(graph: Graph, large: Large = lambda sizes: False, alone: bool = False) -> Graph:
-    """The graph with each recurrence replaced by a call along its axis, and with no steps left.
+Kernel: TypeAlias = "Callable[[Component], Mapping[Node, Node]]"
+"""The nodes that a kernel computes in place of nodes or states of a component; none where it does not apply."""
+
+
+def lower_recurrences(
+    graph: Graph,
+    large: Large = lambda sizes: False,
+    alone: bool = False,
+    kernels: Sequence[Kernel] = (),
+) -> Graph:
+    """The graph with each recurrence replaced by a kernel or by a call along its axis, and with no steps left.
 
     Args:
         graph: the graph.
         large: whether a tensor of these sizes is too large to hold for all positions at once. The readers of such a
             tensor move into the loop if all of them compute smaller tensors from it.
         alone: whether products of inputs are computed position by position too, so that they are never held whole.
+        kernels: what may compute a recurrence without a loop; the first that applies does.
     """
     if not any(map(is_step, (part for equation in graph.own for part in equation.parts))):
         return graph
@@ -48,14 +58,18 @@ def lower_recurrences(graph: Graph, large: Large = lambda sizes: False, alone: b
     body = tuple(item for item in graph.body if needed.intersection(item.defines))
     components = Components(cut(replace(graph, body=body)))
     for component in components.all:
-        _take_readers_of_large(component, large)
-        _take_what_comes_in(component, large, alone)
-        _call(component)
+        made = next(filter(None, (kernel(component) for kernel in kernels)), None)
+        components.replace(made or _loop(component, large, alone))
+        components.replace(
+            {each: state.whole for each, state in component.states.items() if each not in components.new}
+        )
     return components.changed()
 
 
-def _call(component: Component) -> None:
-    """Replaces a component by the call of a block along an axis."""
+def _loop(component: Component, large: Large, alone: bool) -> dict[Node, Node]:
+    """The nodes that the call of a block along an axis computes in place of those of a component."""
+    _take_readers_of_large(component, large)
+    _take_what_comes_in(component, large, alone)
     components, block = component.components, Block(component)
     following = [state.behind for state in component.outer.values()]
     behind = {state.behind for state in component.states.values()}
@@ -64,8 +78,6 @@ def _call(component: Component) -> None:
     stacked = block.results(nodes, lambda each: component.result(each, (lengths[each],)))
     new = {each: _unstacked(component, each, stacked[each]) for each in stacked}
     joined = [each for each in stacked if component.is_read(each)]
-    components.replace(new)
-    components.replace({each: state.whole for each, state in component.states.items() if each not in new})
     outputs = {block.named(each): block.made[each] for each in (*joined, *following)}
     graph = block.graph(outputs)
     operands = (*(components.names[each] for each, _ in block.cuts), *component.starts)
@@ -77,6 +89,7 @@ def _call(component: Component) -> None:
         component.state.back,
     )
     components.call(block.call(graph, operands, stems, way), dict.fromkeys(stacked[each] for each in joined))
+    return new
 
 
 def _unstacked(component: Component, each: Node, whole: Node) -> Node:
@@ -144,10 +157,10 @@ def _take_readers_of_large(component: Component, large: Large) -> None:
 
 def _after(component: Component) -> set[Node]:
     """The nodes that depend on a component and are no part of it."""
-    hanging = {*component.labels}
-    for each in component.components.rank:
-        if not hanging.isdisjoint(each.children):
-            hanging.add(each)
+    hanging, reading = {*component.labels}, component.components.reading
+    for group in component.components.groups:
+        if not hanging.isdisjoint(child for each in group for child in reading[each]):
+            hanging.update(group)
     return hanging.difference(component.labels)
 
 

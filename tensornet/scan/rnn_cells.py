@@ -20,42 +20,33 @@ from ..ops.pointwise import RELU, SIGMOID, TANH
 from ..ops.rnn import GRU_ALONG, LSTM_ALONG, RELU_ALONG, TANH_ALONG
 from ..ops.table import Function
 from ..sizes import evaluate
-from .components import Component, Components
-from .cut import cut
+from .components import Component
 
-__all__ = ["select_rnn_kernels"]
+__all__ = ["select_rnn_kernel"]
 
-Pays: TypeAlias = "Callable[[Graph, Graph], bool]"
-"""Whether the second of two graphs that compute the same is the quicker one."""
-
-KERNELS = (LSTM_ALONG, GRU_ALONG, TANH_ALONG, RELU_ALONG)
+Seconds: TypeAlias = "Callable[[Graph], float]"
+"""The expected seconds of a graph."""
 
 
-def select_rnn_kernels(graph: Graph, pays: Pays, supported: Container[str]) -> Graph:
-    """The graph with some of its recurrences replaced by kernels.
+def select_rnn_kernel(component: Component, seconds: Seconds, supported: Container[str]) -> dict[Node, Node]:
+    """The result of a recurrent cell, computed by a kernel; nothing if a component matches none.
 
     Args:
-        graph: the graph.
-        pays: whether a kernel is quicker than a recurrence, given the graphs of both with the nodes they alone need.
+        component: the nodes that recur.
+        seconds: the expected seconds of a graph: that of the recurrence, or of a kernel, with the nodes it alone needs.
         supported: the names of the available kernels.
     """
-    if not graph.recurrences or not any(row.name in supported for row in KERNELS):
-        return graph
-    components = Components(cut(graph))
-    for component in components.all:
-        cell = _Reading(component).cell()
-        if cell is not None and cell.kind.name in supported and _pays(component, cell, pays):
-            components.replace({cell.result: _kernel(component, cell)})
-            components.replace({each: state.whole for each, state in component.states.items()})
-    return components.changed() if components.new else graph
+    cell = _Reading(component).cell()
+    is_chosen = cell is not None and cell.kind.name in supported and _pays(component, cell, seconds)
+    return {cell.result: _kernel(component, cell)} if cell is not None and is_chosen else {}
 
 
-def _pays(component: Component, cell: _Cell, pays: Pays) -> bool:
+def _pays(component: Component, cell: _Cell, seconds: Seconds) -> bool:
     """Whether a kernel is quicker than the recurrence that it replaces, each with the nodes it alone needs."""
     components, given = component.components, (*cell.given, *cell.starts)
     name = components.names.get(cell.result, "h")
     loop = components.part(name, cell.result, given, component.states)
-    return pays(loop, components.part(name, _kernel(component, cell), given))
+    return seconds(components.part(name, _kernel(component, cell), given)) < seconds(loop)
 
 
 # ---------------------------------------------------------------------------- matching a component
