@@ -5,14 +5,19 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import runpy
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sympy
 
 import tensornet as tn
-from tensornet.drawing import layered
+from tensornet.drawing.layered import Link, layered
+from tensornet.drawing.scene import collisions
+
+from .conftest import ROOT, sampled
 
 ATTENTION = """
 q[b,i,d] = x[b,i,c] * Q[d,c]
@@ -33,7 +38,7 @@ def tower(depth: int) -> tn.Graph:
             x = attention()(x, scope=f"blocks.{n}")
         return x
 
-    return tn.model(stacked, inputs="x[b,i,c]")
+    return tn.model(stacked, inputs="x[b,i,e]")
 
 
 # ---------------------------------------------------------------------------- pictures
@@ -55,34 +60,199 @@ def test_a_picture_shows_tensors_and_the_axes_they_are_read_with(tmp_path: Path)
     assert any(re.fullmatch(r"softmax\[j\].*Σ d", each) for each in shown)
     edges = ElementTree.fromstring(picture.svg).iter(f"{SVG}path")
     assert sum(1 for _ in edges) == 9
-    with pytest.raises(tn.EquationError, match=r"is no name of an SVG file\nfix: let it end with .svg"):
-        tn.draw(attention(), tmp_path / "attention.png")
+    with pytest.raises(tn.EquationError, match=r"is no name of a picture\nfix: let it end with .svg, .png"):
+        tn.draw(attention(), tmp_path / "attention.jpg")
 
 
-def test_blocks_are_folded() -> None:
+def test_pictures_in_every_format(tmp_path: Path) -> None:
+    graph = tower(2)
+    for kind, start in {
+        "png": b"\x89PNG",
+        "pdf": b"%PDF",
+        "dot": b"digraph {",
+        "mmd": b"flowchart TD",
+    }.items():
+        tn.draw(graph, tmp_path / f"tower.{kind}", unfold=True)
+        written = (tmp_path / f"tower.{kind}").read_bytes()
+        assert written.startswith(start)
+    picture = tn.draw(graph, unfold=True)
+    assert f"{(tmp_path / 'tower.mmd').read_text(encoding='utf-8')}" == picture.mermaid
+    for text, edge in ((picture.dot, r"n1_\d+ -> n1_\d+ \["), (picture.mermaid, r"n1_\d+ -->\|")):
+        assert len(re.findall(edge, text)) == 9
+        assert "softmax[j]" in text
+
+
+def test_names_of_axes_cannot_end_a_label() -> None:
+    text = tn.draw(tn.layer("y[b] = where(x[b] | z[b], 1, 2)", inputs="x,z")).mermaid
+    assert all(line.count('"') in (0, 2) for line in text.splitlines())
+    assert "#124;" in text
+
+
+def test_blocks_are_folded_and_those_in_a_chain_are_one() -> None:
     shown = texts(tn.draw(tower(12)))
-    assert [each for each in shown if each.startswith("blocks.") and "." not in each[7:]] == [
-        f"blocks.{n}" for n in range(12)
+    assert [each for each in shown if each.startswith("blocks")] == ["blocks.0 … 11"]
+    assert "12 × blocks(…)" in shown
+    assert "Q" not in shown
+    unfolded = texts(tn.draw(tower(12), unfold=True))
+    assert unfolded.count("Q") == unfolded.count("blocks") == 1
+
+
+def test_calls_between_which_something_is_read_stay_apart() -> None:
+    def stacked(x: tn.Tensor) -> tuple[tn.Tensor, ...]:
+        first = attention()(x, scope="blocks.0")
+        second = attention()(first, scope="blocks.1")
+        return attention()(second, scope="blocks.2"), first
+
+    shown = texts(tn.draw(tn.model(stacked, inputs="x[b,i,e]")))
+    assert [each for each in shown if each.startswith("blocks.")] == ["blocks.0", "blocks.1 … 2"]
+
+
+def test_a_tensor_read_at_another_position_has_a_dashed_edge_from_below() -> None:
+    graph = tn.layer(
+        "z[b,t,o] = x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p]\n"
+        "c[b,t,o] = sigmoid(z) * c[b,t-1,o]\nh[b,t,o] = tanh(c) * z",
+        inputs="x",
+    )
+    picture = tn.draw(graph)
+    assert {"b,t-1,p", "b,t-1,o"} <= set(texts(picture))
+    dashed = [curve for curve in picture.scene.curves if curve.dashed]
+    assert len(dashed) == 2 == picture.svg.count("stroke-dasharray")
+    boxes = {box.lines[0]: box for box in picture.scene.boxes if box.lines}
+    assert boxes["x"].y < boxes["z[b,t,o]"].y < boxes["c[b,t,o]"].y < boxes["h[b,t,o]"].y
+
+
+@pytest.mark.parametrize(
+    ("text", "edges", "legs"),
+    [
+        ("y[b,o] = x[b,i] * W[o,i]", {"i": ("x", "W")}, {"b": "x", "o": "W"}),
+        (
+            "y[b,(o,p)] = x[b,(i,j)] * G[o,i,r] * H[r,p,j]",
+            {"i": ("x", "G"), "j": ("x", "H"), "r": ("G", "H")},
+            {"b": "x", "o": "G", "p": "H"},
+        ),
+        ("y[o] = sum[r,k](A[o,r] * x[r,k])", {"r": ("A", "x")}, {"o": "A", "Σ k": "x"}),
+    ],
+)
+def test_a_product_is_a_tensor_network(
+    text: str, edges: dict[str, tuple[str, str]], legs: dict[str, str]
+) -> None:
+    (diagram,) = tn.draw(tn.layer(text, inputs="x")).diagrams
+    assert not diagram.directed
+    assert {edge.label: (edge.start, edge.end) for edge in diagram.edges if edge.label} == edges
+    titles = {name: node.title for name, node in diagram.nodes.items()}
+    assert {titles[edge.end]: edge.start for edge in diagram.edges if not edge.label} == legs
+
+
+def test_an_axis_of_several_tensors_joins_them_and_is_open_where_it_stays() -> None:
+    cp, batched = (
+        tn.draw(tn.layer(text, inputs="x")).diagrams[0]
+        for text in ("y[o,p] = x[o,r] * B[p,r] * C[r]", "y[b,o] = x[b,i] * W[b,o,i]")
+    )
+    assert [edge.start for edge in cp.edges if edge.end == "[r]"] == ["x", "B", "C"]
+    assert [(edge.start, edge.end) for edge in batched.edges if "[b]" in (edge.start, edge.end)] == [
+        ("x", "[b]"),
+        ("W", "[b]"),
+        ("[b]", "[b] open"),
     ]
-    assert "W" not in shown
+    with pytest.raises(tn.EquationError, match="the graph is no tensor network"):
+        tn.draw(attention(), style="network")
+    with pytest.raises(tn.EquationError, match=r"style='nets'\nfix: "):
+        tn.draw(attention(), style="nets")
+
+
+# ---------------------------------------------------------------------------- layout
+
+PRESETS = [name for name in tn.models.names() if not hasattr(tn.models, name)]
+BY_DAY = ("bert_base", "perceiver_imagenet", "swin_t", "transformer_base", "vit_b_16", "xlnet_base")
+
+
+def apart(picture: object) -> bool:
+    """Whether no line of text in a picture lies on another, by the widths of a monospaced font."""
+    found = [
+        (float(each.get("x", 0)), float(each.get("y", 0)), 7.2 * len(each.text or ""))
+        for each in ElementTree.fromstring(str(picture)).iter(f"{SVG}text")
+    ]
+    return not any(
+        abs(x - u) < (width + other) / 2 and abs(y - v) < 12
+        for (x, y, width), (u, v, other) in itertools.combinations(found, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "gallery").glob("plot_*.py")), ids=lambda page: page.stem
+)
+def test_no_label_of_a_layer_of_the_gallery_lies_on_anything(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(page.parent)
+    layers = list[tn.Graph]()
+    monkeypatch.setattr("against.check", lambda layer, *_, **__: layers.append(layer))
+    runpy.run_path(str(page))
+    assert layers
+    for layer in layers:
+        for style in ("auto", "layers"):
+            picture = tn.draw(layer, style=style)
+            assert not collisions(picture.scene)
+            assert apart(picture)
+
+
+@pytest.mark.parametrize("name", sampled(PRESETS, BY_DAY))
+def test_no_label_of_a_model_lies_on_anything(name: str) -> None:
+    picture = tn.draw(tn.models.create(name), unfold=True)
+    assert not collisions(picture.scene)
+    assert apart(picture)
+
+
+def test_collisions_are_found() -> None:
+    scene = tn.draw(attention()).scene
+    labels = [box for box in scene.boxes if box.kind == "label"]
+    moved = replace(labels[0], x=labels[1].x + 3)
+    assert collisions(replace(scene, boxes=tuple(moved if box is labels[0] else box for box in scene.boxes)))
+    (x, y), box = scene.curves[0].points[0], next(box for box in scene.boxes if box.lines[0] == "V")
+    across = replace(scene.curves[0], points=((x, y), (x, y), (box.x, box.y), (box.x, box.y + 90)))
+    assert "an edge crosses ('V'" in " ".join(collisions(replace(scene, curves=(across,))))
+
+
+def test_text_fits_its_box_in_the_font_of_matplotlib() -> None:
+    from matplotlib.textpath import TextPath
+
+    for box in tn.draw(tower(2), unfold=True).scene.boxes:
+        for line in filter(None, box.lines):
+            path = TextPath((0, 0), line, size=12, prop={"family": "DejaVu Sans Mono", "weight": "bold"})
+            assert path.get_extents().width <= box.width
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_boxes_lie_apart_and_below_what_they_read(seed: int) -> None:
     random.seed(seed)
-    nodes = [f"n{n}" for n in range(40)]
-    edges = [(nodes[random.randrange(n)], nodes[n]) for n in range(1, 40) for _ in range(2)]
-    widths = {node: random.uniform(20, 120) for node in nodes}
-    found = layered(nodes, edges, widths)
-    for start, end in edges:
-        assert found.centres[start][1] < found.centres[end][1]
-        route = found.routes[start, end]
-        assert (route[0], route[-1]) == (found.centres[start], found.centres[end])
-        assert all(b[1] - a[1] == 1 for a, b in itertools.pairwise(route))
-    for one, other in itertools.combinations(nodes, 2):
-        (x, y), (u, v) = found.centres[one], found.centres[other]
-        assert y != v or abs(x - u) >= (widths[one] + widths[other]) / 2
-    assert all(0 <= x <= found.width for route in found.routes.values() for x, _ in route)
+    nodes = {f"n{n}": (random.uniform(20, 120), random.uniform(20, 60)) for n in range(40)}
+    ends = [(f"n{random.randrange(n)}", f"n{n}") for n in range(1, 40) for _ in range(2)]
+    links = [Link(*each, (random.uniform(0, 60), 16.0)) for each in ends]
+    found = layered(nodes, links, {"n3": 30.0})
+    boxes = [(*found.centres[name], *extent) for name, extent in nodes.items()]
+    boxes += [(*centre, *link.label) for centre, link in zip(found.labels, links, strict=True)]
+    for (x, y, w, h), (u, v, width, height) in itertools.combinations(boxes, 2):
+        assert abs(x - u) >= (w + width) / 2 - 1e-6 or abs(y - v) >= (h + height) / 2 - 1e-6
+    assert all(x - w / 2 + 1e-6 >= 0 and x + w / 2 <= found.width + 1e-6 for x, _, w, _ in boxes)
+    for link, centre, route in zip(links, found.labels, found.routes, strict=True):
+        heights = [y for _, y in route]
+        assert all(above <= below + 1e-6 for above, below in itertools.pairwise(heights))
+        assert found.centres[link.start][1] < centre[1] < found.centres[link.end][1]
+        (x, y), (u, v) = route[0], route[-1]
+        start, end = found.centres[link.start], found.centres[link.end]
+        assert y == start[1] + nodes[link.start][1] / 2
+        assert v == end[1] - nodes[link.end][1] / 2
+        assert abs(x - start[0]) <= nodes[link.start][0] / 2
+        assert abs(u - end[0]) <= nodes[link.end][0] / 2
+
+
+def test_few_edges_cross_where_none_need_to() -> None:
+    links = [Link(f"a{n}", f"b{(n * 7) % 10}", (20.0, 16.0)) for n in range(10)]
+    names = dict.fromkeys([f"{side}{n}" for side in "ab" for n in range(10)], (30.0, 20.0))
+    found = layered(names, links, {})
+    across = sorted((found.centres[link.start][0], found.centres[link.end][0]) for link in links)
+    assert [end for _, end in across] == sorted(end for _, end in across)
+    assert all(abs(start - end) < 1e-6 for start, end in across)
 
 
 # ---------------------------------------------------------------------------- LaTeX and notebooks
