@@ -48,7 +48,7 @@ templates: Mapping[str, str] = {
     "vecdot": "({0} * {1}).sum(-1)",
     "broadcast": "{0}.expand({shape})",
     "take": "take({0}, {1}, {axis})",
-    "gather": "torch.gather({0}, {axis}, {1}.long())",
+    "gather": "gather({0}, {1}, {axis})",
     "scatter_count": "scatter_count({0}, {size}).to({dtype})",
     "concat": "torch.cat([{0}], dim={axis})",
     "stack": "torch.cat([{0}], dim={axis})",

@@ -20,6 +20,7 @@ from ..associative_scan import recurrence
 from ..scatter import rows_told
 from ..slicing import in_pieces as assembled
 from ..windows import reach
+from .products import changing
 
 __all__ = [
     "binary",
@@ -29,6 +30,7 @@ __all__ = [
     "finite",
     "floating",
     "floor_divide",
+    "gather",
     "in_pieces",
     "number",
     "recur",
@@ -121,7 +123,28 @@ def take(x: Any, index: Any, axis: int) -> Any:
     """The elements at positions along an axis: by rows, or one by one if the axis is the last of several."""
     if axis + 1 < x.ndim or x.ndim == 1:
         return torch.index_select(x, axis, index)
-    return torch.gather(x, axis, index.expand(*x.shape[:-1], index.shape[0]))
+    return gather(x, index.expand(*x.shape[:-1], index.shape[0]), axis)
+
+
+def gather(x: Any, index: Any, axis: int) -> Any:
+    """y[…,j,…] = x[…,index[…,j,…],…]. For the backward pass, only the positions are saved."""
+    index = index.long()
+    return _Gather.apply(x, index, axis) if changing((x,)) else torch.gather(x, axis, index)  # type: ignore[no-untyped-call]
+
+
+class _Gather(torch.autograd.Function):
+    """A gather that does not save what it reads, as `torch.gather` does for the sake of its shape."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor, axis: int) -> torch.Tensor:
+        ctx.save_for_backward(index)
+        ctx.axis, ctx.shape = axis, x.shape
+        return torch.gather(x, axis, index)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        return gradient.new_zeros(ctx.shape).scatter_add(ctx.axis, index, gradient), None, None
 
 
 def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
