@@ -1,7 +1,7 @@
-"""Signed attention, y = (sign(s) · softmax(|s|)) · v, in cache-sized tiles.
+"""Signed attention, y = (sign(s) · softmax(|s|)) · v, in cache-sized tiles on a CPU.
 
-The forward pass saves the operands, the result and one number for each query. The backward pass computes the scores
-again.
+In tiles, the forward pass saves the operands, the result and one number for each query. The backward pass computes
+the scores again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ Tensor: TypeAlias = torch.Tensor
 TILE = 2**17
 """The number of scores in a tile on a CPU: two such tiles of float32 stay in the cache of a core."""
 
-LARGER = 2**24
-"""The same on other devices, where tiles only bound the memory in use."""
+LARGER = 2**26
+"""The same on other devices, where tiles only bound the memory in use: they take 2 to 3 times as long there."""
+
+WHOLE = 2**30
+"""Up to so many scores other devices compute them whole, in ordinary operations."""
 
 LOG2E = 1 / math.log(2)
 """Weights are powers of 2 of the scores times this, because `exp` is slow where its result underflows."""
@@ -54,11 +57,16 @@ def signed_attention(
     """
     sees = len(more) > biased
     assert not (causal and sees), "what a query sees is told twice"
-    in_parts = not (is_traced() or torch.is_autocast_enabled(q.device.type))
+    in_parts = not (_are_whole(q, k) or is_traced() or torch.is_autocast_enabled(q.device.type))
     if in_parts and all(each.numel() for each in (q, k, v)):
         result: Tensor = _in_parts(float(scale), biased, sees, causal)(q, k, v, *more)
         return result
     return _Signed(scale, biased, sees, causal).plain(q, k, v, *more)
+
+
+def _are_whole(q: Tensor, k: Tensor) -> bool:
+    """Whether another device than a CPU can hold a few tensors of the size of the scores."""
+    return q.device.type != "cpu" and q.shape[:-1].numel() * k.shape[-2] <= WHOLE
 
 
 @functools.lru_cache(maxsize=64)
@@ -98,8 +106,8 @@ class _Signed:
     # ---- on whole tensors
 
     def plain(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:
-        """The result by operations on whole tensors."""
-        scores = self.scale * q @ k.mT
+        """The result by operations on whole tensors. The weights are NaN where a score is, whatever its sign."""
+        scores = (self.scale * q) @ k.mT
         scores = scores + more[0] if self.biased else scores
         shown = scores.abs()
         if self.causal:

@@ -247,6 +247,9 @@ CALLS = 30
 PASSES = 8.0
 """Passes through the scores to compute weights, the mean of forward and backward; a mask adds 2."""
 
+PASSES_ON_A_GPU = 4.0
+"""The same where they are computed whole, forward: sign, |s|, softmax and the product. H200, PyTorch 2.11."""
+
 NEAR, WHOLE = 0.4, 0.9
 """Time of the passes in tiles relative to passes through whole tensors, if the cache does not hold these, or does."""
 
@@ -271,7 +274,12 @@ def _signed_seconds(
     seen = _seen(queries, keys, max(1, SCORES // keys)) if causal else keys
     scores = shared * queries * seen
     seconds = AGAIN * sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
-    passes = PASSES + 2 * (len(call.arguments) - 3 + causal)
+    beside = 2 * (len(call.arguments) - 3 + causal)
+    if profile.scored:
+        products = sum(profile.matmul(shared, queries, depth, keys, size) for depth in (inner, channels))
+        passes = PASSES_ON_A_GPU + beside
+        return products + passes * profile.pointwise(2.0 * size * shared * queries * keys, 0.0)
+    passes = PASSES + beside
     rate = NEAR if size * shared * queries * keys > profile.cached else WHOLE
     seconds += rate * passes * profile.pointwise(2.0 * size * scores, 0.0)
     seconds += profile.pointwise(2.0 * size * shared * (queries + keys) * (inner + channels), 0.0)
