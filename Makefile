@@ -42,9 +42,11 @@ lint: $(VENV)/ready
 page: $(VENV)/ready  # docs/language.md, of the records of the functions
 	TENSORNET_CALIBRATE=0 $(BIN)/tensornet functions --page > docs/language.md
 
-docs: $(VENV)/ready  # the site, in docs/_build: the guides, the gallery of layers, which it runs, and the reference
+docs: $(VENV)/ready  # the site, in docs/_build: guides and gallery, all of which run, results and reference
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[docs]"
+	$(BIN)/pytest -q tests/test_readme.py -k "page_prints or every_backend"
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	$(BIN)/python docs/links.py docs/_build
 
 bench-model: $(VENV)/ready  # expected against measured time
 	$(BIN)/python -m benchmarks.model $(ARGS)

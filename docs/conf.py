@@ -1,27 +1,37 @@
 """How Sphinx builds the site: `make docs`."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # pages print the times of the built-in constants
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "gallery"))
+sys.path[:0] = [str(HERE), str(HERE / "gallery")]
+
+import made  # noqa: E402
+from sphinx.util.docutils import SphinxDirective  # noqa: E402
 
 import tensornet  # noqa: E402
 
 project = "tensornet"
 author = copyright = "the tensornet authors"
 version = release = tensornet.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
-exclude_patterns = ["_build", "results", "gallery"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery"]
 html_theme = "furo"
 html_title = "tensornet"
+html_show_search_summary = False  # pages opened as files cannot fetch one another
 html_static_path = ["_static"]
 html_css_files = ["layers.css"]
 default_role = "code"
 myst_heading_anchors = 3
-nitpicky = False
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
@@ -41,19 +51,52 @@ sphinx_gallery_conf = {
 }
 
 
+NAMES = re.compile(r"(?<![`\w])`(tensornet\.(?:models\.|study\.)?\w+)`(?!`)")
+
+MARKS = re.compile(r"(?<![`\w*])(\*{1,2}(?=\w)|\|)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)")
+
+
+class Commands(SphinxDirective):
+    """The options of the command line."""
+
+    def run(self):
+        return self.parse_text_to_nodes(made.commands(), allow_section_headings=True)
+
+
+class Speed(SphinxDirective):
+    """What was measured of a suite."""
+
+    required_arguments = 1
+
+    def run(self):
+        return self.parse_text_to_nodes(made.measured(self.arguments[0]))
+
+
 def as_rest(app, what, name, obj, options, lines):
-    """Docstrings have tables and arguments as Markdown does; Sphinx reads reStructuredText."""
-    found = []
-    for line in lines:
+    """Docstrings have tables, arguments and code as Markdown does; Sphinx reads reStructuredText."""
+    found, in_example = [], False
+    for at, line in enumerate(lines):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not line.lstrip().startswith("|"):
-            found.append(line.replace(", **sizes", r", \*\*sizes"))
+        in_example = line.lstrip().startswith(">>>") or (in_example and bool(line.strip()))
+        if in_example:
+            found.append(line)
+        elif not line.lstrip().startswith("|"):
+            found.append(NAMES.sub(r":py:obj:`\1`", MARKS.sub(r"\\\g<0>", line)))
+            found[-1] += ":" if line.endswith(":") and _is_code(line, lines[at + 1 : at + 3]) else ""
         elif not found[-1].startswith("   "):
             found += [".. list-table::", "   :header-rows: 1", ""]
         if line.lstrip().startswith("|") and set(cells) != {"---"}:
-            found += [f"   {'*' if at == 0 else ' '} - {cell}" for at, cell in enumerate(cells)]
+            found += [f"   {'*' if number == 0 else ' '} - {cell}" for number, cell in enumerate(cells)]
     lines[:] = found
+
+
+def _is_code(line, below):
+    """Whether an indented block follows a line, behind an empty one."""
+    deeper = " " * (len(line) - len(line.lstrip()) + 4)
+    return len(below) == 2 and not below[0].strip() and below[1].startswith(deeper)
 
 
 def setup(app):
     app.connect("autodoc-process-docstring", as_rest, priority=400)  # before napoleon
+    app.add_directive("commands", Commands)
+    app.add_directive("speed", Speed)

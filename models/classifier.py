@@ -54,8 +54,8 @@ def transformer_classifier(
     Args:
         vocabulary: the number of tokens.
         classes: K.
-        dim, depth, heads, hidden, pre, positions, length, scale, activation, bias, out_bias, eps,
-            dropout: as in `transformer`.
+        dim, depth, heads, hidden, pre, positions, length, scale: as in `transformer`.
+        activation, bias, out_bias, eps, dropout: as in `transformer`.
         embedding_norm: whether a norm follows the embedding and its positions.
         pool: how positions are reduced to one vector: their "max", their "mean", or the "first".
         padding: whether `keep` is an input.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+import tensornet as tn
+
+torch = pytest.importorskip("torch")
 
 SCRIPT = """
 import sys
@@ -56,15 +59,34 @@ distributed.destroy_process_group()
 """
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "guides" / "distributed.md"
+GUIDE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["copied", "divided"])
 def test_two_processes_train_as_one(how: str, tmp_path: Path) -> None:
     """`DistributedDataParallel`, and `fully_shard` block by block, with gloo on the CPU."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT, encoding="utf-8")
+    run_on_two(SCRIPT, tmp_path, how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", GUIDE, ids=["copied", "divided"])
+def test_what_the_scripts_of_the_guide_train_is_a_module_of_one_process(script: str, tmp_path: Path) -> None:
+    run_on_two(script, tmp_path)
+    module = tn.module(tn.models.vit(16, 4, 32, 2, 2, 64, 10))
+    before = module.state_dict()["head.W"].clone()
+    module.load_state_dict(torch.load(tmp_path / "trained.pt"))
+    assert not torch.equal(module.state_dict()["head.W"], before)
+
+
+def run_on_two(script: str, folder: Path, *arguments: str) -> None:
+    """Runs a script on two processes."""
+    (folder / "script.py").write_text(script, encoding="utf-8")
     root = str(Path(__file__).parents[1])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), how],
+        [*command, "script.py", *arguments], cwd=folder,
         capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TENSORNET_CALIBRATE": "0", "PYTHONPATH": root},
     )  # fmt: skip

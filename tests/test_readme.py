@@ -25,7 +25,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDES = {
     each.name: each.read_text(encoding="utf-8") for each in sorted((ROOT / "docs" / "guides").iterdir())
 }
-PAGES = {"README.md": README, **{name: text for name, text in GUIDES.items() if "```python" in text}}
+APART = ("distributed.md",)  # tests/test_distributed.py runs its scripts on several processes
+PAGES = {"README.md": README} | {
+    name: text for name, text in GUIDES.items() if "```python" in text and name not in APART
+}
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensornet.__path__, "tensornet.")
@@ -52,7 +55,7 @@ def test_python_blocks_print_what_a_page_prints(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where a picture is written
-    assert run_blocks(PAGES[page], page)[1] >= (5 if page == "README.md" else 3)
+    assert run_blocks(PAGES[page], page)[1] >= (5 if page == "README.md" else 1)
 
 
 def test_the_readme_is_short() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,27 @@ def test_attention_compiles_whole_and_exports() -> None:
     program = torch.export.export(module, (x,), dynamic_shapes={"x": {0: batch}})
     other = torch.randn(11, 7, 4, 3, 8)
     torch.testing.assert_close(program.module()(other), module(other), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("graph", "shape"),
+    [
+        (tn.layer("h[b,t,d] = tanh(h[b,t-1,k] * W[d,k] + x[b,t,d])", inputs="x", d=4), (2, 5, 4)),
+        (tn.models.vit(16, 4, 32, 2, 2, 64, 10), (2, 3, 16, 16)),
+        (tn.models.lstm(6, 5), (2, 7, 6)),
+        (tn.models.gpt2(50, 16, 2, 2, length=16), (2, 8)),
+        (tn.models.convolution(3, 8, (3, 3), padding=1), (2, 3, 8, 8)),
+    ],
+)
+def test_onnx_computes_the_same(graph: tn.Graph, shape: tuple[int, ...], tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    module = tn.module(graph, seed=0).eval()
+    x = torch.randint(0, 50, shape) if graph.inputs[0].name == "t" else torch.randn(shape)
+    torch.onnx.export(module, (x,), dynamo=True, verbose=False).save(tmp_path / "it.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "it.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.tensor(found), module(x).detach(), atol=1e-5, rtol=1e-5)
 
 
 def test_reset_dtype_device_and_seed() -> None:

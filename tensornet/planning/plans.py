@@ -311,7 +311,7 @@ class Plan:
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The leaves that the steps may read: inputs, parameters, constants that they read, and tables."""
+        """The leaves that the steps may read (inputs, parameters, constants that they read, and tables)."""
         tables = (table.leaf for table in self.tables)
         return (*self.graph.inputs, *self.graph.parameters, *self.constants, *tables)
 
@@ -327,7 +327,7 @@ class Plan:
 
     @property
     def flops(self) -> int:
-        """FLOPs of the contractions: 2 × the product of the sizes of all axes of each pairwise step."""
+        """FLOPs of the contractions, which are 2 × the product of the sizes of all axes of each pairwise step."""
         return sum(step.flops for step in self.steps)
 
     @property

@@ -46,7 +46,7 @@ class ValueAndGrad:
 
     @property
     def graph(self) -> Graph:
-        """The graph that ran last: the loss, then the gradients."""
+        """The graph that ran last, of the loss and then the gradients."""
         return self._executable.graph
 
     @property

@@ -1,0 +1,83 @@
+"""What the site shows of data: the speeds of `benchmarks/results` and the options of the command line, as Markdown."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+OURS = "tensornet"
+WAYS = {"forward": "forward", "backward": "both ways"}
+MODULES = {"tcl": "contractions --only TCL"}  # where a suite is no module of its own
+
+
+def commands() -> str:
+    """The commands and their options, as typer documents them."""
+    command = [sys.executable, "-m", "typer", "tensornet.cli", "utils", "docs", "--name", "tensornet"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return found.split("\n", 1)[1]
+
+
+def measured(suite: str) -> str:
+    """A table of the means of a suite, device by device, and one of its cases for each."""
+    documents = [
+        json.loads(each.read_text(encoding="utf-8")) for each in sorted(RESULTS.glob(f"{suite}-*.json"))
+    ]
+    heads = list(dict.fromkeys(head for each in documents for head in ratios(each)))
+    lines = [_line(["", *(f"{other}, {WAYS[way]}" for other, way in heads)]), _rule(heads)]
+    for each in documents:
+        found = ratios(each)
+        means = (_mean(list(found[head].values())) if head in found else "" for head in heads)
+        lines.append(_line([_place(each), *means]))
+    return "\n\n".join(["\n".join(lines), *(_cases(each) for each in documents)])
+
+
+def ratios(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
+    """The time of others divided by ours: (another, forward or backward) to case to ratio."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in document["rows"]:
+        for other, each in row["seconds"].items():
+            if other != OURS:
+                ratio = each["median"] / row["seconds"][OURS]["median"]
+                found.setdefault((other, row["measure"]), {})[row["case"]] = ratio
+    return found
+
+
+def _cases(document: dict[str, Any]) -> str:
+    found = ratios(document)
+    lines = [_line(["case", *(f"{other}, {WAYS[way]}" for other, way in found)]), _rule(found)]
+    for case in dict.fromkeys(row["case"] for row in document["rows"]):
+        lines.append(_line([case, *(f"{each[case]:.2f}" if case in each else "" for each in found.values())]))
+    versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
+    told = f"`{_command(document)}`, with {versions}."
+    summary = f"<details><summary>Case by case: {_place(document)}</summary>"
+    return "\n\n".join([summary, told, "\n".join(lines), "</details>"])
+
+
+def _place(document: dict[str, Any]) -> str:
+    threads = f", {document['threads']} threads" if document["size"] == "usual" else ""
+    return f"{document['device']}{threads}, {document['dtype']}".replace(" 1 threads", " 1 thread")
+
+
+def _command(document: dict[str, Any]) -> str:
+    module = MODULES.get(document["suite"], document["suite"])
+    if document["size"] == "usual":
+        return f"python -m benchmarks.{module} --threads {document['threads']}"
+    return f"python -m benchmarks.{module} --device cuda:0 --size large --dtype {document['dtype']}"
+
+
+def _mean(found: list[float]) -> str:
+    return f"{statistics.geometric_mean(found):.2f} ({min(found):.2f})"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rule(heads: Iterable[object]) -> str:
+    return "|---|" + "".join("--:|" for _ in heads)
