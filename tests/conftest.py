@@ -172,10 +172,10 @@ def parameters_of(graph: Any) -> dict[str, Any]:
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies draw nothing: each picture is an empty file."""
     from tensornet.study import report
-    from tensornet.study.pictures import COMPRESSION, FORMATS, PICTURES
+    from tensornet.study.pictures import FORMATS, PICTURES
 
-    blank = {f"{name}.{kind}": b"" for name in (*PICTURES, COMPRESSION) for kind in FORMATS}
-    monkeypatch.setattr(report, "draw", lambda task, results, costs: blank)
+    blank = {f"{name}.{kind}": b"" for name in PICTURES for kind in FORMATS}
+    monkeypatch.setattr(report, "draw", lambda task, runs, tested: blank)
 
 
 def forked() -> Any:

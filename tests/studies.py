@@ -98,7 +98,7 @@ def kept(folder: Path, name: str) -> Path:
 def stopped_after(steps: int, name: str = "*") -> Iterator[None]:
     """Every step is kept, and the study that runs here is interrupted after so many checkpoints of that name."""
     from tensornet.study import jobs, training
-    from tensornet.study.checkpoint import Checkpoint, Checkpoints
+    from tensornet.study.store import Checkpoint, Checkpoints
 
     save, left = Checkpoints.save, [steps]
 
@@ -137,7 +137,7 @@ class Unsteady:
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self.asked.append(arguments[0])
+        self.asked.append(arguments[-1])
         if self.lose(self.asked):
             future.set_exception(BrokenProcessPool("gone"))
         else:
@@ -155,4 +155,4 @@ def wrong_study(text: str = "", old: str = "", new: str = "", **settings: Any) -
         try:
             study(folder, **task, **settings)
         finally:
-            assert not list(folder.glob("runs/*.json"))
+            assert not list(folder.glob("runs/*.safetensors"))

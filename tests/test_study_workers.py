@@ -33,8 +33,7 @@ import torch
 from tensornet.study import Dask, Processes, Submitit
 from tensornet.study import workers as study_workers
 from tensornet.study.files import read_tensors
-from tensornet.study.progress import Noted, Watch
-from tensornet.study.results import Epoch
+from tensornet.study.progress import Shown, noted
 from tensornet.study.workers import TRIES, on_workers
 
 from .studies import Unsteady, study
@@ -72,31 +71,35 @@ def test_who_is_lost_again_and_again_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_error_of_a_worker_is_that_of_the_study() -> None:
-    def wrong(item: int) -> TensornetError:
-        return TensornetError("the loss is nan", fix="lower the learning rate")
+    def wrong(item: int) -> None:
+        raise TensornetError("the loss is nan", fix="lower the learning rate")
 
     with pytest.raises(TensornetError, match=r"the loss is nan\nfix: lower"):
         on_workers(Unsteady(lambda asked: False), wrong, [1, 2], lambda item, result: None)
 
 
 def test_progress_goes_by_files(tmp_path: Path) -> None:
-    path = tmp_path / "one.progress"
-    console = Console(file=io.StringIO(), width=100)
-    shown = Watch(console, None, {"one": path, "two": tmp_path / "two.progress"})
+    path, console = tmp_path / "one.progress", Console(file=io.StringIO(), width=100)
+    shown = Shown(console, None, 2)
     shown._spoke -= 60.0
-    noted = Noted(path)
-    noted.begin("one", 5, 100)
-    shown.look()
+    noted(path)(5, 100, None)
+    shown.read("one", path)
+    shown.read("two", tmp_path / "two.progress")
+    noted(path)(60, 100, 62.5)
+    shown.read("one", path)
     assert console.file.getvalue() == "0 of 2 runs; one: step 5 of 100\n"  # type: ignore[attr-defined]
-    noted._written -= 60.0
-    noted.epoch("one", 1, Epoch(0.1, 50.0, 100.0, 62.5, 100.0))
-    assert json.loads(path.read_text()) == {"done": 5, "steps": 100, "top1": 62.5}
+    shown._spoke -= 60.0
+    shown.read("one", path)
     path.write_bytes(b"half")
-    shown._spoke, shown._looked = shown._spoke - 60.0, 0.0
-    shown.look()
-    assert console.file.getvalue().endswith("\n0 of 2 runs\n")  # type: ignore[attr-defined]
+    shown.read("one", path)
     shown.end("one")
-    assert not path.exists()
+    shown._spoke -= 60.0
+    shown.show("two", 1, 100)
+    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert told[1:] == [
+        "0 of 2 runs; one: step 60 of 100, test top-1 62.5 %",
+        "1 of 2 runs; two: step 1 of 100",
+    ]
 
 
 # ---- here
@@ -142,7 +145,7 @@ def test_killed_processes_are_replaced(tmp_path: Path) -> None:
         killer.join()
     assert killed
     assert results(tmp_path / "two") == results(tmp_path / "one")
-    assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".json", ".safetensors"}
+    assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".safetensors"}
 
 
 # ---- elsewhere
@@ -209,7 +212,7 @@ def test_dask_workers_killed_at_random_give_the_numbers_of_one_process(tmp_path:
             assert run.wait() == 0, (tmp_path / "log").read_text()
     assert killed
     assert results(tmp_path / "two") == results(tmp_path / "one")
-    assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".json", ".safetensors"}
+    assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".safetensors"}
 
 
 def _computes(process: Any) -> bool:
@@ -265,7 +268,7 @@ def test_other_data_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(jobs, "versions", lambda: {**versions, "torch": os.urandom(4).hex()})
     with pytest.raises(TensornetError, match=r"a worker would train dense-6 with other versions"):
         study(tmp_path, rows="dense-6", epochs=1, workers=Unsteady(lambda asked: False))
-    assert not list((tmp_path / "runs").glob("*.json"))
+    assert not list((tmp_path / "runs").glob("*.safetensors"))
     monkeypatch.setattr(jobs, "versions", lambda: versions)
     study(tmp_path, rows="dense-6", epochs=1, workers=Unsteady(lambda asked: len(asked) <= 2))
     assert [each["name"] for each in results(tmp_path)] == ["dense-6"]

@@ -23,13 +23,14 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-from tensornet.study import RunResult, results_folder
+from tensornet.study import RunResult, pictures, results_folder
+from tensornet.study import report as study_report
 from tensornet.study.digits import DIGITS
-from tensornet.study.page import SCRIPT
+from tensornet.study.frames import runs_of, told
 from tensornet.study.pictures import FORMATS, PICTURES, draw
 from tensornet.study.recipe import Recipe
-from tensornet.study.results import Epoch, summaries
-from tensornet.study.run import TASKS
+from tensornet.study.results import Appraisal, Epoch
+from tensornet.study.subject import TASKS
 from tensornet.study.thesis import thesis
 from tensornet.study.written import StudyFile, read_study
 from tensornet.study.written_rows import BuiltRow, RowEntry
@@ -159,14 +160,12 @@ def test_the_page_needs_nothing_beside_it(finished: Finished) -> None:
     page = Page((finished[0] / "report.html").read_text(encoding="utf-8"))
     assert page.open == []
     assert page.elsewhere == []
-    assert len(page.images) == len(PICTURES)
+    assert len(page.images) == len(PICTURES) - 1
     for image in page.images:
         kind, _, content = image.partition(",")
         assert kind == "data:image/svg+xml;base64"
         assert ElementTree.fromstring(base64.b64decode(content)).tag.endswith("svg")
-    assert (
-        page.count["details"] == len(NAMES) * 4 + 1
-    )  # parameters, equations, a plan of each; the environment
+    assert page.count["details"] == len(NAMES) * 3 + 1  # equations and a plan of each; the environment
     assert page.count["script"] == 1
     assert page.count["tr"] == 1 + len(NAMES)
 
@@ -191,7 +190,9 @@ def test_a_click_on_a_heading_sorts(tmp_path: Path) -> None:
     clicks = "const seen = () => console.log(body.rows.map(row => row.cells[0].innerText).join(''));"
     for column in (0, 1, 1, 2):
         clicks += f"heads[{column}].onclick(); seen();"
-    script = f"const LINES = {json.dumps(lines)};\n{DOM}\n{SCRIPT}\n{clicks}"
+    page = (Path(study_report.__file__).parent / "report.html.jinja").read_text(encoding="utf-8")
+    own = page.partition("<script>")[2].partition("</script>")[0]
+    script = f"const LINES = {json.dumps(lines)};\n{DOM}\n{own}\n{clicks}"
     done = subprocess.run(["node", "-e", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["abc", "abc", "cba", "cba"]
 
@@ -207,8 +208,6 @@ def test_markup_in_a_name_is_text(tmp_path: Path) -> None:
 
 def test_pictures_have_names_and_no_axis_beyond_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accuracies near 100 % with deviations that would reach beyond; the same picture is the same bytes."""
-    from tensornet.study import pictures
-
     figures: list[Any] = []
     saved = pictures._saved
     monkeypatch.setattr(pictures, "_saved", lambda figure: figures.append(figure) or saved(figure))
@@ -221,10 +220,11 @@ def test_pictures_have_names_and_no_axis_beyond_all(monkeypatch: pytest.MonkeyPa
         one, seed=1, test_top1=100.0, history=(*history[:2], Epoch(0.1, 100.0, 100.0, 100.0, 100.0))
     )
     dense = replace(one, name="dense-12-adamw", row="dense-12", parameters=2000, flops=4000)
-    drawn = draw(DIGITS, [one, other, dense, replace(dense, seed=1)], {})
-    assert set(drawn) == {f"{name}.{kind}" for name in PICTURES for kind in FORMATS}
-    assert drawn == draw(DIGITS, [one, other, dense, replace(dense, seed=1)], {})
-    for figure in figures[: len(PICTURES)]:
+    runs = runs_of([one, other, dense, replace(dense, seed=1)], {})
+    drawn, whole = draw(DIGITS, runs, 450), [name for name in PICTURES if name != "compression"]
+    assert set(drawn) == {f"{name}.{kind}" for name in whole for kind in FORMATS}
+    assert drawn == draw(DIGITS, runs, 450)
+    for figure in figures[: len(whole)]:
         panels = [axes for axes in figure.axes if axes.axison]
         assert {axes.get_ylim() for axes in panels} == {panels[0].get_ylim()}
         for axes in panels:
@@ -242,12 +242,25 @@ def test_names_in_pictures() -> None:
     assert DIGITS.controls == {"dense", "dense-12", "dense-6"}
 
 
-def test_summaries_keep_the_order() -> None:
-    history = (Epoch(0.1, 50.0, 100.0, 50.0, 100.0),)
-    recipe = Recipe(epochs=1)
-    one = RunResult("b", "b", 0, "", recipe, "n", "", 1, 1, 1, history, 1.0, 2.0, 3.0, 4.0)
-    found = summaries([one, replace(one, name="a"), replace(one, seed=1, test_top1=4.0)])
-    assert [(row.name, row.told("test_top1")) for row in found] == [("b", "3.50 ± 0.71 (2)"), ("a", "3.00")]
+def test_figures_tell_mean_deviation_and_how_many() -> None:
+    """In the order of the rows; each epoch and each kind of row is in a picture, and nothing that is zero is 1 B."""
+    history = (Epoch(0.1, 50.0, 100.0, 50.0, 100.0), Epoch(0.1, 99.0, 100.0, 100.0, 100.0))
+    one = RunResult("b", "b", 0, "", Recipe(epochs=2), "n", "", 1, 1, 1, history, 1.0, 2.0, 3.0, 4.0)
+    found = runs_of([one, replace(one, name="a"), replace(one, seed=1, test_top1=4.0)], {})
+    groups = {name: told(group.test_top1) for name, group in found.groupby("name", sort=False)}
+    assert list(groups.items()) == [("b", "3.50 ± 0.71 (2)"), ("a", "3.00")]
+    costs = {name: Appraisal(name, "", "", 1000 * (name == "b"), 1.0, 1.0) for name in "ab"}
+    shown = pictures._Shown(DIGITS, runs_of([one, replace(one, name="a")], costs), 100)
+    assert shown.points.spread["b"] == pytest.approx((3.0 * 97.0 / 100) ** 0.5)  # of one seed: √(p(1 - p)/n)
+    costs_of_rows = pictures.PICTURES["costs"](shown).axes[3]
+    assert costs_of_rows.get_xlim()[0] < 0.0 < costs_of_rows.get_xlim()[1]
+    assert (
+        next(costs_of_rows.xaxis.get_major_formatter()(tick) for tick in costs_of_rows.get_xticks()) == "0 B"
+    )
+    (axes,) = pictures.PICTURES["curves"](shown).axes
+    low, high = axes.get_ylim()
+    assert low < 0.5 <= 50.0 < high  # no error at all is half an example; the first epoch is inside
+    assert [line.get_ydata().tolist() for line in axes.lines] == [[50.0, 0.5]] * 2
 
 
 # ---- what can be wrong

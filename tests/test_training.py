@@ -30,12 +30,12 @@ import torch
 
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
-from tensornet.study import training
-from tensornet.study.checkpoint import Checkpoint, Checkpoints
+from tensornet.study import subject, training
 from tensornet.study.files import read_tensors
 from tensornet.study.hardware import Hardware
 from tensornet.study.recipe import OPTIMIZERS, Recipe
-from tensornet.study.results import Epoch, Trained
+from tensornet.study.results import Trained
+from tensornet.study.store import Checkpoint, Checkpoints
 from tensornet.study.task import Examples, Task
 from tensornet.study.training import train
 
@@ -96,15 +96,12 @@ class StopAfter:
     def __init__(self, steps: int) -> None:
         self.left, self.began_at = steps, -1
 
-    def begin(self, name: str, done: int, steps: int) -> None:
-        self.began_at = done
-
-    def step(self) -> None:
+    def __call__(self, step: int, steps: int, top1: float | None) -> None:
+        if self.began_at < 0:
+            self.began_at = step
         self.left -= 1
         if self.left < 0:
             raise Stopped
-
-    def epoch(self, name: str, number: int, epoch: Epoch) -> None: ...
 
 
 def went_on(whole: Trained, *recipe: Recipe, **changes: Any) -> int:
@@ -283,7 +280,10 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path: Path,
     assert newest["step"] > before["step"]
     damage(kept.path)
     assert went_on(whole, checkpoints=kept) == before["step"]
-    assert said == [f"{kept.path} is damaged, set aside and not used: its content is not what was written"]
+    assert said == [
+        f"{kept.path} is damaged, set aside and not used: its content is not what was written",
+        f"rows: goes on after step {before['step']} of 9",
+    ]
     assert kept.path.with_name("rows.checkpoint.damaged").exists()
     damage(kept.previous)
     assert not kept.path.exists()  # the damaged one is gone
@@ -337,7 +337,7 @@ def test_a_kill_between_two_renames_leaves_the_one_before(tmp_path: Path) -> Non
     for step in (1, 2):
         kept.save(Checkpoint({"w": torch.full((2,), float(step))}, {"step": step}))
     os.replace(kept.path, kept.previous)
-    (tmp_path / f".{kept.path.name}.77").write_bytes(b"half")
+    (tmp_path / f".77.{kept.path.name}").write_bytes(b"half")
     found = kept.load()
     assert found is not None
     assert found.state == {"step": 2}
@@ -360,7 +360,7 @@ TASK = Task(
 def study_of_rows(folder: Path, every: float = training.CHECKPOINT_SECONDS) -> str:
     """A run of 400 steps, and what it says."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(study_run.TASKS, "rows", lambda data: TASK)
+        patched.setitem(subject.TASKS, "rows", lambda data: TASK)
         patched.setattr(training, "SHARE_OF_WRITING", 1e9)
         patched.setattr(study_jobs, "train", functools.partial(train, every=every))
         patched.setattr(study_run, "write_outputs", lambda *arguments: None)
@@ -368,8 +368,8 @@ def study_of_rows(folder: Path, every: float = training.CHECKPOINT_SECONDS) -> s
 
 
 def result_of(folder: Path) -> Any:
-    (path,) = (folder / "runs").glob("*.json")
-    return json.loads(path.read_text())["result"]
+    (path,) = (folder / "runs").glob("*.safetensors")
+    return read_tensors(path)[1]["result"]
 
 
 def newest(folder: Path) -> int:
@@ -403,7 +403,7 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
     weights = [read_tensors(path)[0] for path in tmp_path.glob("*/runs/*.safetensors")]
     assert len(weights) == 2
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert sorted(path.suffix for path in (folder / "runs").iterdir()) == [".json", ".safetensors"]
+    assert sorted(path.suffix for path in (folder / "runs").iterdir()) == [".safetensors"]
 
 
 # parts of 17 and 16, and at the end of an epoch 14 and 13

@@ -15,15 +15,7 @@ from ..errors import EquationError, ShapeError
 if TYPE_CHECKING:
     from ..graph.graph import Graph
 
-__all__ = [
-    "choices",
-    "equations_of",
-    "graph_of",
-    "pairs",
-    "says_equations",
-    "settings_of",
-    "sizes_of",
-]
+__all__ = ["choices", "equations_of", "graph_of", "pairs", "says_equations", "settings_of", "sizes_of"]
 
 
 def graph_of(

@@ -51,8 +51,7 @@ def sweep(
     ] = "wall",
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of the processor.")] = None,
     picture: Annotated[
-        Path | None,
-        typer.Option(help="Draw time against parameters: a PNG, SVG or PDF, as the name ends."),
+        Path | None, typer.Option(help="Draw time against parameters: a PNG, SVG or PDF, as the name ends.")
     ] = None,
     as_json: Json = False,
 ) -> None:

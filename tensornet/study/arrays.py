@@ -1,4 +1,4 @@
-"""The user's own examples as arrays: a NumPy file, or a function that returns them.
+"""The user's own examples: a NumPy file, a data set of `datasets`, or a function that returns arrays.
 
 `numpy.savez("wine.npz", x_train=…, y_train=…, x_test=…, y_test=…)` writes such a file.
 """
@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ from tensornet.errors import TensornetError, near
 from .libraries import library
 from .task import Examples
 
-__all__ = ["NAMES", "Data", "are_arrays", "as_images", "image_sizes", "load_arrays", "name_of"]
+__all__ = ["NAMES", "Data", "are_arrays", "columns_of", "examples_of", "hub", "load_arrays", "name_of"]
 
 Data = str | Callable[[], Any] | None
-"""Where examples come from: a name, a folder, a file, or a function that returns arrays."""
+"""Where examples come from: a name, a folder, a file, or a function that returns arrays or a data set."""
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 """The arrays of a file, in the order in which a function returns them."""
@@ -34,17 +33,29 @@ EXPECTED = (
     "expected are x_train and x_test, examples along the first axis, y_train and y_test, a class for each"
 )
 
-END = ".npz"
-
-DAMAGED = (zipfile.BadZipFile, zlib.error)
-
 CHANNELS = (1, 3, 4)
 """Numbers of channels: an image whose last axis has such a size, and whose first has not, has its channels last."""
 
+TESTS = ("test", "valid", "validation")
+"""Names of the test part of a data set, the first of which counts."""
+
+LABELS = ("label", "labels", "y", "target", "class")
+"""Names of the column of classes."""
+
 
 def are_arrays(data: Data) -> bool:
-    """Whether the examples are the user's own arrays."""
-    return callable(data) or (data is not None and data.endswith(END))
+    """Whether the examples are the user's own: a function, a file `.npz`, or a data set of `datasets`."""
+    return callable(data) or (data is not None and (data.endswith(".npz") or _is_dataset(data)))
+
+
+def _is_dataset(data: str) -> bool:
+    """Whether a text names a data set of the hub, `owner/name`, a folder of a kept one, or one of image folders."""
+    folder = Path(data)
+    if not folder.exists():
+        return re.fullmatch(r"[\w.-]+/[\w.-]+", data) is not None
+    return (folder / "dataset_dict.json").is_file() or all(
+        (folder / part).is_dir() for part in ("train", "test")
+    )
 
 
 def name_of(data: Data) -> str:
@@ -54,71 +65,119 @@ def name_of(data: Data) -> str:
     return Path(data or "").name
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Examples along the first axis, as finite numbers, and the class of each, from 0."""
-
-    inputs: Any
-    labels: Any
-
-
-def load_arrays(data: Data, as_seen: Callable[[str, Any], Any] = lambda name, inputs: inputs) -> Examples:
-    """The arrays of a file or of a function, standardised by the training examples.
-
-    Images with channels are standardised channel by channel, vectors element by element, all others by one
-    mean and one deviation. Classes are the sorted distinct values of `y_train`.
+def load_arrays(data: Data, images: bool = False) -> Examples:
+    """The examples of a file, a data set or a function, standardised by the training examples.
 
     Args:
-        data: a file, or a function.
-        as_seen: converts an array, given its name, to the form that a classifier takes, e.g. with channels first.
+        data: a file, the name or the folder of a data set, or a function.
+        images: whether they must be images: (n, H, W), (n, C, H, W) or (n, H, W, C).
 
     Raises:
         TensornetError: an array is missing, has a wrong shape or type, or holds a number that is not finite.
     """
     name = name_of(data)
-    arrays = _read_file(str(data)) if not callable(data) else _returned(data, name)
-    train, test = (_inputs(name, each, arrays[each], as_seen) for each in ("x_train", "x_test"))
+    if callable(data):
+        arrays = _returned(data(), name)
+    else:
+        arrays = columns_of(hub(str(data)), name) if _is_dataset(str(data)) else _read_file(str(data))
+    return examples_of(name, arrays, images=images)
+
+
+def examples_of(
+    name: str, arrays: Mapping[str, Any], *, images: bool = False, called: str = "", known: bool = False
+) -> Examples:
+    """Four arrays as examples, checked. Channels come first, and classes are the distinct values of `y_train`.
+
+    Images with channels are standardised channel by channel, vectors element by element, all others by one
+    mean and one deviation.
+
+    Args:
+        name: where they come from, for errors and the report.
+        arrays: the arrays, by `NAMES`.
+        images: whether they must be images.
+        called: their name in a heading, if it is another.
+        known: whether the study's recipe was tried on them, and its published figures are for them.
+    """
+    train, test = (_inputs(f"{name}: {each}", arrays[each], images) for each in ("x_train", "x_test"))
     if train.shape[1:] != test.shape[1:]:
         raise TensornetError(
-            f"{name}: an example of x_train is {_shape(train)}, one of x_test {_shape(test)}",
+            f"{name}: an example of x_train is {_times(train.shape[1:])}, one of x_test {_times(test.shape[1:])}",
             fix="give both of one shape",
         )
-    classes, labels, test_labels = _labels(name, arrays, (len(train), len(test)))
+    classes, labels, test_labels = _labels(name, arrays, {"y_train": len(train), "y_test": len(test)})
     digest = hashlib.sha256()
     for each in (train, labels, test, test_labels):
         digest.update(np.ascontiguousarray(each).data)
+    *_, height, width = train.shape
+    one = (
+        f"images of {width}×{height} pixels"
+        if train.ndim == 4
+        else f"examples of {_times(train.shape[1:])} numbers"
+    )
     about = (
-        f"{name}: {len(train):,} examples of {_shape(train)} numbers for training and {len(test):,} for the test,"
-        f" in {classes} classes (sha256 {digest.hexdigest()[:12]})"
+        f"{name}: {len(train):,} {one} for training and {len(test):,} for the test, in {classes} classes"
+        f" (sha256 {digest.hexdigest()[:12]})"
     )
-    torch = library("torch")
-    return Examples(
-        (torch.tensor(train),),
-        torch.tensor(labels),
-        (torch.tensor(test),),
-        torch.tensor(test_labels),
-        about,
-        {"classes": classes, **image_sizes(train)},
-        _standardised(train),
-        name,
-    )
+    sizes: dict[str, Any] = {"classes": classes}
+    if train.ndim == 4:
+        sizes |= {"channels": train.shape[1], "image": height if height == width else (height, width)}
+    inputs, tests, labels, test_labels = map(library("torch").tensor, (train, test, labels, test_labels))
+    standard = _standardised(train)
+    return Examples((inputs,), labels, (tests,), test_labels, about, sizes, standard, called or name, known)
 
 
-def as_images(name: str, inputs: Any) -> Any:
-    """Images (n, H, W), (n, C, H, W) or (n, H, W, C) as (n, C, H, W).
+# ---------------------------------------------------------------------------- sources
+
+
+def hub(name: str) -> Any:
+    """A data set of the Hugging Face hub, or of a folder of images or of `save_to_disk`.
 
     Raises:
-        TensornetError: they have none of these shapes.
+        TensornetError: it cannot be loaded.
     """
-    if inputs.ndim == 3:
-        return inputs[:, None]
-    if inputs.ndim == 4:
-        last = inputs.shape[1] not in CHANNELS and inputs.shape[3] in CHANNELS
-        return inputs.transpose(0, 3, 1, 2) if last else inputs
-    raise TensornetError(
-        f"{name} holds {'×'.join(map(str, inputs.shape))} numbers, which are no images",
-        fix="give images (n, H, W), (n, C, H, W) or (n, H, W, C); the study `digits` takes vectors too",
-    )
+    datasets = library("datasets")
+    try:
+        kept = (Path(name) / "dataset_dict.json").is_file()
+        return datasets.load_from_disk(name) if kept else datasets.load_dataset(name)
+    except Exception as error:  # whatever the hub, the network or the files raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TensornetError(
+            f"the data set '{name}' cannot be loaded: {reason}",
+            fix="without a network give --data FOLDER, with the files in it, as docs/studies.md says",
+        ) from None
+
+
+def columns_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The four arrays of a data set: its images or numbers, and its classes, of the parts `train` and `test`."""
+    tested = next((each for each in TESTS if each in found), None)
+    if tested is None or "train" not in found:
+        raise TensornetError(f"{name} has the parts {', '.join(found)}", fix="give the parts train and test")
+    arrays = {}
+    for which, part in (("train", found["train"]), ("test", found[tested])):
+        label = next((each for each in LABELS if each in part.column_names), None)
+        others = [each for each in part.column_names if each != label]
+        if label is None or not others:
+            fix = f"call the column of classes {' or '.join(LABELS)}"
+            raise TensornetError(f"{name} has the columns {', '.join(part.column_names)}", fix=fix)
+        kinds = {each: type(part.features[each]).__name__ for each in others}
+        photos = next((each for each in others if kinds[each] == "Image"), None)
+        numbers = part.with_format("numpy")
+        columns = [np.asarray(numbers[each][:]) for each in others if photos is None]
+        arrays[f"x_{which}"] = _pixels(part[photos][:], name) if photos else np.stack(columns, -1)
+        if len(columns) == 1:
+            arrays[f"x_{which}"] = columns[0]
+        arrays[f"y_{which}"] = np.asarray(part[label][:])
+    return arrays
+
+
+def _pixels(images: list[Any], name: str) -> Any:
+    """Images of Pillow as one array (n, H, W), or in colour where one of them is."""
+    sizes = sorted({image.size for image in images})
+    if len(sizes) > 1:
+        told = f"{name} holds images of {_times(sizes[0])} and of {_times(sizes[-1])} pixels"
+        raise TensornetError(told, fix="give images of one size")
+    mode = "L" if {image.mode for image in images} <= {"L", "1"} else "RGB"
+    return np.stack([np.asarray(image.convert(mode)) for image in images])
 
 
 def _read_file(path: str) -> Mapping[str, Any]:
@@ -129,55 +188,63 @@ def _read_file(path: str) -> Mapping[str, Any]:
         if not zipfile.is_zipfile(path):
             raise TensornetError(f"{path} is no file of arrays", fix=f"write it by numpy.savez; {EXPECTED}")
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as held:
-            _check_names(path, list(held))
+            _check_names(path, held)
             return {name: held[name] for name in NAMES}
-    except (OSError, ValueError, EOFError, MemoryError, NotImplementedError, *DAMAGED) as error:
-        told = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        MemoryError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise TensornetError(
-            f"{path} cannot be read: {told}", fix=f"write it by numpy.savez; {EXPECTED}"
+            f"{path} cannot be read: {reason}", fix=f"write it by numpy.savez; {EXPECTED}"
         ) from None
 
 
-def _returned(function: Callable[[], Any], name: str) -> Mapping[str, Any]:
-    """The four arrays that a function returns."""
-    found = function()
+def _returned(found: Any, name: str) -> Mapping[str, Any]:
+    """The four arrays of what a function returned: a tuple, a dict, or a data set."""
+    if isinstance(found, Mapping) and "train" in found and hasattr(found["train"], "column_names"):
+        return columns_of(found, name)
     if isinstance(found, Mapping):
-        _check_names(name, [str(each) for each in found])
+        _check_names(name, found)
         found = [found[each] for each in NAMES]
     if not isinstance(found, tuple | list) or len(found) != len(NAMES):
         told = f"{len(found)} values" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
         raise TensornetError(
             f"{name} returns {told}", fix=f"let it return {', '.join(NAMES)}, or a dict of these names"
         )
-    return {each: _array(f"{name}: {each}", value) for each, value in zip(NAMES, found, strict=True)}
+    arrays = {}
+    for each, value in zip(NAMES, found, strict=True):
+        try:
+            arrays[each] = np.asarray(value)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise TensornetError(
+                f"{name}: {each} is no array: {error}", fix="give an array of NumPy's"
+            ) from None
+    return arrays
 
 
-def _array(place: str, value: Any) -> Any:
-    """A value that a function returned, as an array."""
-    try:
-        return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise TensornetError(f"{place} is no array: {error}", fix="give an array of NumPy's") from None
+# ---------------------------------------------------------------------------- checks
 
 
-def _check_names(name: str, there: Sequence[str]) -> None:
+def _check_names(name: str, there: Mapping[str, Any]) -> None:
     missing = [each for each in NAMES if each not in there]
     if missing:
-        slip = next(
-            (near(other, missing) for other in there if other not in NAMES and near(other, missing)), ""
-        )
-        told = f"it has {', '.join(there)}" if there else "it has nothing"
-        raise TensornetError(f"{name} has no {', '.join(missing)}; {told}", fix=f"{slip}{EXPECTED}")
+        slip = next((found for other in there if other not in NAMES and (found := near(other, missing))), "")
+        told = ", ".join(there) or "nothing"
+        raise TensornetError(f"{name} has no {', '.join(missing)}; it has {told}", fix=f"{slip}{EXPECTED}")
 
 
-def _inputs(name: str, which: str, array: Any, as_seen: Callable[[str, Any], Any]) -> Any:
-    """The examples as uint8 or float32, checked."""
-    place = f"{name}: {which}"
+def _inputs(place: str, array: Any, images: bool) -> Any:
+    """The examples as uint8 or float32, checked, with channels first."""
     if array.dtype.kind not in "buif":
         raise TensornetError(f"{place} holds {array.dtype}", fix="give numbers")
     if array.ndim < 2 or not array.size:
-        told = "×".join(map(str, array.shape)) or "one"
-        raise TensornetError(f"{place} holds {told} numbers", fix=EXPECTED)
+        raise TensornetError(f"{place} holds {_times(array.shape)} numbers", fix=EXPECTED)
     with np.errstate(over="ignore"):
         found = array if array.dtype == np.uint8 else array.astype(np.float32)
     if not np.isfinite(found).all():
@@ -185,18 +252,26 @@ def _inputs(name: str, which: str, array: Any, as_seen: Callable[[str, Any], Any
         raise TensornetError(
             f"{place}[{wrong}] holds a number that is not finite in float32", fix="leave it out, or scale it"
         )
-    return as_seen(place, found)
+    if images and found.ndim not in (3, 4):
+        raise TensornetError(
+            f"{place} holds {_times(found.shape)} numbers, which are no images",
+            fix="give images (n, H, W), (n, C, H, W) or (n, H, W, C); the study `digits` takes vectors too",
+        )
+    if found.ndim == 4 and found.shape[1] not in CHANNELS and found.shape[3] in CHANNELS:
+        return found.transpose(0, 3, 1, 2)
+    return found[:, None] if images and found.ndim == 3 else found
 
 
-def _labels(name: str, arrays: Mapping[str, Any], counts: Sequence[int]) -> tuple[int, Any, Any]:
+def _labels(name: str, arrays: Mapping[str, Any], counts: Mapping[str, int]) -> tuple[int, Any, Any]:
     """The number of classes, and the class number of each training and each test example."""
-    for which, count in zip(("y_train", "y_test"), counts, strict=True):
+    for which, count in counts.items():
         array, place = arrays[which], f"{name}: {which}"
         if array.ndim != 1 or len(array) != count:
-            told = "×".join(map(str, array.shape)) or "one"
-            raise TensornetError(f"{place} holds {told} values for {count:,} examples", fix=EXPECTED)
-        numbers = array.dtype.kind == "f"
-        if array.dtype.kind not in "buifUS" or (numbers and not (array == np.floor(array)).all()):
+            raise TensornetError(
+                f"{place} holds {_times(array.shape)} values for {count:,} examples", fix=EXPECTED
+            )
+        whole = array.dtype.kind != "f" or (array == np.floor(array)).all()
+        if array.dtype.kind not in "buifUS" or not whole:
             raise TensornetError(
                 f"{place} holds {array.dtype}, no classes", fix="give whole numbers, or names as text"
             )
@@ -212,37 +287,25 @@ def _labels(name: str, arrays: Mapping[str, Any], counts: Sequence[int]) -> tupl
     return len(classes), labels.astype(np.int64), np.searchsorted(classes, arrays["y_test"]).astype(np.int64)
 
 
-def _shape(inputs: Any) -> str:
-    return "×".join(map(str, inputs.shape[1:]))
-
-
-def image_sizes(train: Any) -> dict[str, Any]:
-    """The sizes that image models take by name; empty if the examples have no channels."""
-    if train.ndim != 4:
-        return {}
-    _, channels, height, width = train.shape
-    return {"channels": channels, "image": height if height == width else (height, width)}
+def _times(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "one"
 
 
 def _standardised(train: Any) -> tn.Graph:
     """A layer that subtracts the mean of the training examples and divides by their deviation."""
-    over, axes = {2: ((0,), "i"), 4: ((0, 2, 3), "c")}.get(train.ndim, (None, ""))
-    mean = np.mean(train, axis=over, dtype=np.float64)
-    deviation = np.std(train, axis=over, dtype=np.float64)
+    over, axes = {2: ((0,), "i"), 4: ((0, 2, 3), "c")}.get(train.ndim, (tuple(range(train.ndim)), ""))
+    parts = np.array_split(train, -(-train.size // 2**24))  # in float64, and never all of it at once
+    number = train.size / np.prod([train.shape[axis] for axis in range(train.ndim) if axis not in over])
+    mean = sum(part.sum(over, np.float64, keepdims=True) for part in parts) / number
+    squares = sum(((part - mean) ** 2).sum(over, keepdims=True) for part in parts)
+    deviation = np.sqrt(squares / number)
     deviation = np.where(
         deviation > 1e-6 * np.maximum(1.0, abs(mean)), deviation, 1.0
-    )  # constant values are not scaled
+    )  # constants stay unscaled
     if not axes:
-        return tn.layer(f"y[...] = (x[...] - {_plain(mean)}) / {_plain(deviation)}", inputs="x")
-    constants = {"mu": np.array(mean, np.float32), "sigma": np.array(deviation, np.float32)}
+        return tn.layer(f"y[...] = (x[...] - ({mean.item()!r})) / ({deviation.item()!r})", inputs="x")
+    constants = {"mu": mean.reshape(-1).astype(np.float32), "sigma": deviation.reshape(-1).astype(np.float32)}
     where = {"i": "b,i", "c": "b,c,h,w"}[axes]
     return tn.layer(
         f"y[{where}] = (x[{where}] - mu[{axes}]) / sigma[{axes}]", inputs="x", constants=constants
     )
-
-
-def _plain(value: Any) -> str:
-    """A number in the syntax of the language, in parentheses, as it may be negative."""
-    number = float(value)
-    assert math.isfinite(number)
-    return f"({number!r})"

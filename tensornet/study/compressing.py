@@ -102,7 +102,6 @@ def compressed_start(
     examples: Examples,
     origin: RunResult,
     trained: tuple[tn.Graph, dict[str, Any]],
-    *,
     recipe: Recipe,
     seed: int,
     hardware: Hardware,

@@ -13,7 +13,7 @@ from typing import Any
 import tensornet as tn
 from tensornet.errors import TensornetError
 
-from .arrays import Data, are_arrays, load_arrays, name_of
+from .arrays import NAMES, Data, are_arrays, examples_of, load_arrays, name_of
 from .libraries import library
 from .recipe import Recipe
 from .task import Examples, Task
@@ -160,52 +160,34 @@ TEST_IMAGES = 450
 """The number of test images; the other 1,347 are for training."""
 
 
-ABOUT = "the 1,797 digits of scikit-learn (8×8 pixels), 450 of them, every class in proportion, held out"
-
-
 def load_digits(seed: int, data: Data = None) -> Examples:
     """The digits, split by `seed` with every class in proportion.
 
     Pixels go from 0 to 16. They are standardised by the mean and standard deviation of all training
     pixels together: some pixels are never inked, so their own deviation is 0.
 
-    Args:
-        seed: determines the split.
-        data: None, as the digits come with scikit-learn.
-
     Raises:
         BackendError: scikit-learn or PyTorch is missing.
-        TensornetError: `data` is given.
+        TensornetError: `data` is given, as the digits come with scikit-learn.
     """
     if data is not None:
         fix = (
             "leave --data out, or give your own arrays: a file .npz with x_train, y_train, x_test and y_test"
         )
         raise TensornetError(f"the digits come with scikit-learn, not from {data}", fix=fix)
-    torch = library("torch")
-    train, train_labels, test, test_labels = split_digits(seed)
-    mean, deviation = float(train.mean()), float(train.std())
-    return Examples(
-        (torch.tensor(train, dtype=torch.float32),),
-        torch.tensor(train_labels, dtype=torch.int64),
-        (torch.tensor(test, dtype=torch.float32),),
-        torch.tensor(test_labels, dtype=torch.int64),
-        ABOUT,
-        {"classes": CLASSES},
-        tn.layer(f"y[...] = (x[...] - {mean}) / {deviation}", inputs="x"),
-        "Handwritten digits",
-        known=True,
+    return examples_of(
+        "the digits of scikit-learn", split_digits(seed), called="Handwritten digits", known=True
     )
 
 
-def split_digits(seed: int) -> tuple[Any, Any, Any, Any]:
-    """Images (n, 8, 8) from 0 to 16 and labels for training, then both for the test."""
+def split_digits(seed: int) -> dict[str, Any]:
+    """Images (n, 8, 8) from 0 to 16 and labels, for training and for the test, by `NAMES`."""
     bunch = library("sklearn.datasets").load_digits()
     split = library("sklearn.model_selection").train_test_split
     train, test, train_labels, test_labels = split(
         bunch.images, bunch.target, test_size=TEST_IMAGES, stratify=bunch.target, random_state=seed
     )
-    return train, train_labels, test, test_labels
+    return dict(zip(NAMES, (train, train_labels, test, test_labels), strict=True))
 
 
 def _label(name: str) -> str:

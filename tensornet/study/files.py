@@ -7,35 +7,35 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tensornet.errors import TensornetError
+from tensornet.files import whole
 
 from .libraries import library
 
 __all__ = [
-    "BLANK",
-    "SEAL",
-    "is_sealed",
-    "read_tensors",
-    "remove",
-    "seal",
-    "sealed_tensors",
-    "set_aside",
-    "set_aside_in",
-    "write_whole",
+    *(
+        "BLANK",
+        "is_sealed",
+        "read_or_set_aside",
+        "read_tensors",
+        "remove",
+        "seal",
+        "sealed_tensors",
+        "set_aside",
+    ),
+    *("set_aside_in", "write_whole"),
 ]
 
-SEAL = "seal"
-"""The JSON key of the digest of the file that contains it."""
+Value = TypeVar("Value")
 
 BLANK = 64 * "0"
 """The placeholder of the digest while it is computed."""
 
-ASIDE = ".damaged"
-"""Part of the name of a file that was set aside."""
+SEAL = re.compile(rb'"seal": ?"([0-9a-f]{64})"')
+"""The digest of the file that contains it; its quotes are not escaped, so it is not inside another text."""
 
 
 def seal(content: bytes) -> bytes:
@@ -47,38 +47,25 @@ def seal(content: bytes) -> bytes:
         >>> is_sealed(seal(f'{{"seal": "{BLANK}", "loss": 0.5}}'.encode()).replace(b"0.5", b"0.1"))
         False
     """
-    start, end = _place(content)
-    assert content[start:end] == BLANK.encode()
-    return content[:start] + _digest(content, start, end) + content[end:]
+    found = SEAL.search(content)
+    assert found is not None
+    return content[: found.start(1)] + _digest(content, found) + content[found.end(1) :]
 
 
 def is_sealed(content: bytes) -> bool:
     """Whether the content is complete and as `seal` returned it."""
-    try:
-        start, end = _place(content)
-    except ValueError:
-        return False
-    return content[start:end] == _digest(content, start, end)
+    found = SEAL.search(content)
+    return found is not None and found[1] == _digest(content, found)
 
 
-def _place(content: bytes) -> tuple[int, int]:
-    """The start and end of the digest; its quotes are not escaped, so it is not inside another text."""
-    found = re.search(rb'"%s": ?"([0-9a-f]{64})"' % SEAL.encode(), content)
-    if found is None:
-        raise ValueError("there is no seal")
-    return found.span(1)
-
-
-def _digest(content: bytes, start: int, end: int) -> bytes:
-    total = hashlib.sha256(content[:start])
-    total.update(BLANK.encode())
-    total.update(content[end:])
-    return total.hexdigest().encode()
+def _digest(content: bytes, found: re.Match[bytes]) -> bytes:
+    parts = (content[: found.start(1)], BLANK.encode(), content[found.end(1) :])
+    return hashlib.sha256(b"".join(parts)).hexdigest().encode()
 
 
 def sealed_tensors(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
     """Tensors and texts by name, as the content of a safetensors file, sealed."""
-    return seal(library("safetensors.torch").save(dict(tensors), {SEAL: BLANK, **metadata}))
+    return seal(library("safetensors.torch").save(dict(tensors), {"seal": BLANK, **metadata}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -90,11 +77,24 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """
     if not is_sealed(path.read_bytes()):
         raise ValueError("its content is not what was written")
+    safetensors = library("safetensors")
     try:
-        with library("safetensors").safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except library("safetensors").SafetensorError as error:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    except safetensors.SafetensorError as error:
         raise ValueError(str(error)) from None
+
+
+def read_or_set_aside(path: Path, read: Callable[[Path], Value], say: Callable[[str], None]) -> Value | None:
+    """What is in a file; None if there is none, or if it is damaged and therefore set aside."""
+    if not path.exists():
+        return None
+    try:
+        return read(path)
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
+        say(f"{path} is damaged, set aside and not used: {error}")
+        set_aside(path)
+        return None
 
 
 def write_whole(path: Path, content: bytes, previous: Path | None = None) -> None:
@@ -110,32 +110,26 @@ def write_whole(path: Path, content: bytes, previous: Path | None = None) -> Non
     Raises:
         TensornetError: the folder cannot be created or written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
+    with whole(path) as half:
+        half.write_bytes(content)
         for each in (path, previous):
             if each is not None and each.is_dir():
                 set_aside(each)
         if previous is not None and path.exists():
             os.replace(path, previous)
-        os.replace(temporary, path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise TensornetError(
-            f"cannot write {path}: {reason}", fix="give a folder that can be written"
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def set_aside(path: Path) -> None:
     """Renames a damaged file to `<name>.damaged`, so that it is not used and nothing is lost."""
-    names = (f"{path.name}{ASIDE}{'' if number == 1 else number}" for number in itertools.count(1))
+    names = (f"{path.name}.damaged{'' if number == 1 else number}" for number in itertools.count(1))
     free = next(name for name in names if not os.path.lexists(path.with_name(name)))
     with contextlib.suppress(FileNotFoundError):  # another process was faster
         os.replace(path, path.with_name(free))
+
+
+def set_aside_in(folder: Path) -> list[Path]:
+    """The files that were set aside in a folder, sorted by name."""
+    return sorted(folder.glob("*.damaged*"))
 
 
 def remove(path: Path) -> None:
@@ -144,8 +138,3 @@ def remove(path: Path) -> None:
         set_aside(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def set_aside_in(folder: Path) -> list[Path]:
-    """The files that were set aside in a folder, sorted by name."""
-    return sorted(folder.glob(f"*{ASIDE}*"))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tensornet.errors import BackendError, TensornetError
 
 from .libraries import library
 
-__all__ = ["PRECISIONS", "Hardware", "Place", "processes"]
+__all__ = ["PRECISIONS", "Hardware", "processes"]
 
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 """The precisions for the contractions of a step; parameters stay in float32."""
@@ -35,6 +34,7 @@ class Hardware:
         precision: "float32", or the type in which autocast computes contractions.
         processes: the number of processes that share each mini-batch.
         rank: the number of this process, from 0; only the first one writes files and messages.
+        machine: a description of the machine for readers.
     """
 
     device: str = "cpu"
@@ -42,6 +42,7 @@ class Hardware:
     precision: str = "float32"
     processes: int = 1
     rank: int = 0
+    machine: str = field(default="", compare=False)
 
     @classmethod
     def chosen(
@@ -67,7 +68,11 @@ class Hardware:
             raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
         if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS):
             raise TensornetError(f"threads is {threads}", fix=f"give a whole number, 1 to {MOST_THREADS}")
-        return cls(device, threads or torch.get_num_threads(), _precision(precision, device), world, rank)
+        machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+        if device.startswith("cuda"):
+            machine = f"{torch.cuda.get_device_name(device)}, {machine}"
+        threads = threads or torch.get_num_threads()
+        return cls(device, threads, _precision(precision, device), world, rank, machine)
 
     @property
     def kind(self) -> str:
@@ -76,19 +81,9 @@ class Hardware:
 
     def described(self) -> dict[str, Any]:
         """The properties that numbers depend on."""
-        return {
-            "device": self.kind,
-            "threads": self.threads,
-            "precision": self.precision,
-            "processes": self.processes,
+        return {"device": self.kind} | {
+            name: getattr(self, name) for name in ("threads", "precision", "processes")
         }
-
-    def machine(self) -> str:
-        """A description of the machine for readers."""
-        cores = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-        if self.kind != "cuda":
-            return cores
-        return f"{library('torch').cuda.get_device_name(self.device)}, {cores}"
 
     def autocast(self) -> Any:
         """The context in which the forward pass runs."""
@@ -106,18 +101,14 @@ class Hardware:
             return module
         return library("torch").nn.parallel.DistributedDataParallel(module)
 
-    def memory(self) -> int:
-        """The bytes of memory that the device has."""
-        if self.kind == "cuda":
-            return int(library("torch").cuda.mem_get_info(self.device)[1])
-        names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
-        known = set(names) <= getattr(os, "sysconf_names", {}).keys()
-        return math.prod(map(os.sysconf, names)) if known else sys.maxsize
-
     def check_room(self, parameters: int) -> None:
         """Raises an error if a classifier with this many parameters cannot be trained here."""
         # parameters and gradients, all in float32; the optimizer and the examples need more
-        needed, there = 8 * parameters, self.memory()
+        needed, there = 8 * parameters, sys.maxsize
+        if self.kind == "cuda":
+            there = int(library("torch").cuda.mem_get_info(self.device)[1])
+        elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+            there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if needed > there:
             raise TensornetError(
                 f"its {parameters:,} parameters and their gradients take {needed / 1e9:,.1f} GB, and {self.device} has"
@@ -167,28 +158,6 @@ class Hardware:
                 os.environ.pop(name)
                 if value is not None:
                     os.environ[name] = value
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place where runs are computed: the hardware, and a description of the machine."""
-
-    hardware: Hardware
-    machine: str
-
-    @classmethod
-    def chosen(cls, device: str | None, threads: int | None, precision: str) -> Place:
-        """Like `Hardware.chosen`, for this machine."""
-        hardware = Hardware.chosen(device, threads, precision)
-        return cls(hardware, hardware.machine())
-
-    @classmethod
-    def on_worker(cls, asked: tuple[str | None, int | None, str]) -> Place | TensornetError:
-        """`chosen` on a worker, for a tuple of device, threads and precision; errors are returned as values."""
-        try:
-            return cls.chosen(*asked)
-        except TensornetError as error:
-            return error
 
 
 def _precision(wanted: str, device: str) -> str:

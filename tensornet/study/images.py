@@ -1,33 +1,33 @@
-"""Images by name or from a folder: MNIST, CIFAR-10, Tiny ImageNet and the digits, ready for a classifier."""
+"""Images by name or from a folder: MNIST, CIFAR-10, Tiny ImageNet and the digits, ready for a classifier.
+
+Of a folder the well-known files are read: MNIST's idx, CIFAR-10's binary batches, the tree of Tiny ImageNet.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import math
+import struct
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import tensornet as tn
 from tensornet.errors import TensornetError
 
-from .arrays import image_sizes
+from .arrays import NAMES, columns_of, examples_of, hub
 from .digits import split_digits
-from .image_files import FORMATS, Part, are_published, recognised
 from .libraries import library
 from .task import Examples
 
-__all__ = ["HUB", "Source", "load_images", "source_of"]
+__all__ = ["HUB", "Source", "load_images", "read_cifar10", "read_mnist", "read_tiny_imagenet", "source_of"]
 
-HUB = {
-    "mnist": ("ylecun/mnist", "image", "test"),
-    "cifar10": ("uoft-cs/cifar10", "img", "test"),
-    "tiny-imagenet": ("zh-plus/tiny-imagenet", "image", "valid"),
-}
-"""Name → data set of the Hugging Face hub, its column of images, and its test part."""
-
-DIGITS = "digits"
+HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "tiny-imagenet": "zh-plus/tiny-imagenet"}
+"""Name → data set of the Hugging Face hub."""
 
 TITLES = {
     "digits": "Digits of 8×8 pixels",
@@ -36,6 +36,9 @@ TITLES = {
     "tiny-imagenet": "Tiny ImageNet",
 }
 """Name of the images → their name in a heading."""
+
+Arrays = tuple[Any, Any, Any, Any]
+"""The arrays of `NAMES`."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,24 @@ def source_of(data: str | None) -> Source:
     Raises:
         TensornetError: it is neither.
     """
-    if data is None or data == DIGITS or data in HUB:
-        return Source(data or DIGITS)
-    if not Path(data).is_dir():
+    if data is None or data in TITLES:
+        return Source(data or "digits")
+    folder = Path(data)
+    if not folder.is_dir():
         raise TensornetError(
             f"there are no images '{data}'",
-            fix=f"give {', '.join((DIGITS, *HUB))}, a folder with the files of one of the last three, or your own"
+            fix=f"give {', '.join(TITLES)}, a folder with the files of one of the last three, or your own"
             " arrays: a file .npz with x_train, y_train, x_test and y_test",
         )
-    return Source(*recognised(Path(data)), called=Path(data).resolve().name)
+    for name, (pattern, places, _) in FORMATS.items():
+        for place in places:
+            if any((folder / place).glob(pattern)):
+                return Source(name, folder / place, folder.resolve().name)
+    raise TensornetError(
+        f"no files of a known data set are in {data}",
+        fix="expected are MNIST's train-images-idx3-ubyte and so on, CIFAR-10's data_batch_1.bin and so on,"
+        " Tiny ImageNet's wnids.txt, train/ and val/, or train/<class>/ and test/<class>/ with images of your own",
+    )
 
 
 def load_images(source: Source, seed: int) -> Examples:
@@ -78,78 +90,164 @@ def load_images(source: Source, seed: int) -> Examples:
         BackendError: a library is missing.
         TensornetError: a file is missing or damaged, or the hub cannot be reached. The error says what was expected.
     """
-    known, called = True, TITLES[source.name]
-    if source.name == DIGITS:
-        (train, labels), (test, test_labels) = _digits(seed)
-        place = "the digits of scikit-learn"
-    elif source.folder is not None:
-        (train, labels), (test, test_labels) = FORMATS[source.name][2](source.folder)
-        known = are_published(source.name, source.folder)
-        called = called if known else source.called or source.folder.name
-        place = source.name if known else f"a folder, in the format of {TITLES[source.name]}"
-    else:
-        (train, labels), (test, test_labels) = _from_hub(source.name)
-        place = HUB[source.name][0]
-    digest = hashlib.sha256()
-    for each in (train, labels, test, test_labels):
-        digest.update(np.ascontiguousarray(each).data)
-    classes = int(max(labels.max(), test_labels.max())) + 1
-    about = (
-        f"{place}: {len(labels):,} images of {train.shape[3]}×{train.shape[2]} pixels for training and"
-        f" {len(test_labels):,} for the test, in {classes} classes (sha256 {digest.hexdigest()[:12]})"
-    )
-    torch = library("torch")
-    return Examples(
-        (torch.tensor(train),),
-        torch.tensor(labels, dtype=torch.int64),
-        (torch.tensor(test),),
-        torch.tensor(test_labels, dtype=torch.int64),
-        about,
-        {"classes": classes, **image_sizes(train)},
-        standardised(train),
-        called,
-        known,
-    )
+    title = TITLES[source.name]
+    if source.name == "digits":
+        digits = {name: each.astype(np.uint8) for name, each in split_digits(seed).items()}
+        return examples_of("the digits of scikit-learn", digits, images=True, called=title, known=True)
+    if source.folder is None:
+        where = HUB[source.name]
+        return examples_of(where, columns_of(hub(where), where), images=True, called=title, known=True)
+    arrays = FORMATS[source.name][2](source.folder)
+    known = _is_published(source, arrays)
+    place = source.name if known else f"a folder, in the format of {title}"
+    called = title if known else source.called or source.folder.name
+    return examples_of(place, dict(zip(NAMES, arrays, strict=True)), images=True, called=called, known=known)
 
 
-def standardised(train: Any) -> tn.Graph:
-    """A layer for images (n, C, H, W): subtracts the training mean of each channel and divides by its deviation."""
-    levels = np.arange(256.0)
-    counts = [np.bincount(train[:, channel].reshape(-1), minlength=256) for channel in range(train.shape[1])]
-    means = [float(each @ levels / each.sum()) for each in counts]
-    deviations = [
-        max(1e-6, float(each @ (levels - mean) ** 2 / each.sum()) ** 0.5)
-        for each, mean in zip(counts, means, strict=True)
-    ]
-    constants = {"mu": np.array(means, np.float32), "sigma": np.array(deviations, np.float32)}
-    return tn.layer("y[b,c,h,w] = (x[b,c,h,w] - mu[c]) / sigma[c]", inputs="x", constants=constants)
+# ---------------------------------------------------------------------------- files
 
 
-def _digits(seed: int) -> tuple[Part, Part]:
-    """The digits; they have 17 levels of ink, 0 to 16."""
-    train, labels, test, test_labels = split_digits(seed)
-    return tuple(  # type: ignore[return-value]
-        (each[:, None].astype(np.uint8), np.asarray(known))
-        for each, known in ((train, labels), (test, test_labels))
-    )
+def read_mnist(folder: Path) -> Arrays:
+    """The arrays of `train-images-idx3-ubyte` and the three other files, plain or compressed by gzip."""
+    found: list[Any] = []
+    for part in ("train", "t10k"):
+        images, labels = _idx(folder, f"{part}-images-idx3"), _idx(folder, f"{part}-labels-idx1")
+        if images.shape[1:] != (28, 28) or labels.shape != (len(images),):
+            told = f"{folder}: {part} holds images {images.shape} and labels {labels.shape}"
+            raise TensornetError(told, fix="expected are images of 28×28 pixels, and as many labels")
+        found += [images, labels]
+    return tuple(found)
 
 
-def _from_hub(name: str) -> tuple[Part, Part]:
-    datasets = library("datasets")
-    where, column, tested = HUB[name]
-    try:
-        found = datasets.load_dataset(where)
-        return tuple(_pixels(found[part], column, grey=name == "mnist") for part in ("train", tested))  # type: ignore[return-value]
-    except Exception as error:  # whatever the hub, the network or the columns raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+def _idx(folder: Path, stem: str) -> Any:
+    """An idx file as an array: 0, 0, 8 for bytes, the number of sizes, the sizes, then one byte for each element."""
+    path = next(folder.glob(f"{stem.replace('-idx', '[-.]idx')}-ubyte*"), None)
+    if path is None:
         raise TensornetError(
-            f"the images '{where}' cannot be loaded: {reason}",
-            fix=f"without a network give --data FOLDER, with the files of {name} in it",
+            f"there is no {stem}-ubyte in {folder}", fix="expected is it, plain or compressed: .gz"
+        )
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            zero, kind, order = struct.unpack(">HBB", file.read(4))
+            sizes = struct.unpack(f">{order}I", file.read(4 * order))
+            content = file.read(math.prod(sizes) + 1 if (zero, kind) == (0, 8) else 0)
+        if len(content) != math.prod(sizes):
+            raise ValueError(f"{'×'.join(map(str, sizes))} bytes are announced, and others are there")
+        return np.frombuffer(content, np.uint8).reshape(sizes)
+    except (OSError, EOFError, ValueError, OverflowError, MemoryError, struct.error, zlib.error) as error:
+        fix = "expected is an idx file of bytes; fetch it again"
+        raise TensornetError(f"{path} cannot be read: {error}", fix=fix) from None
+
+
+def read_cifar10(folder: Path) -> Arrays:
+    """The arrays of `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`: a label and 3072 pixels each."""
+    parts = (
+        [_batch(folder / f"data_batch_{number}.bin") for number in range(1, 6)],
+        [_batch(folder / "test_batch.bin")],
+    )
+    train, test = map(np.concatenate, parts)
+    return train[:, 1:].reshape(-1, 3, 32, 32), train[:, 0], test[:, 1:].reshape(-1, 3, 32, 32), test[:, 0]
+
+
+def _batch(path: Path) -> Any:
+    try:
+        content = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise TensornetError(
+            f"{path} cannot be read: {error}", fix="fetch the binary version of CIFAR-10"
         ) from None
+    if not len(content) or len(content) % 3073 or content[::3073].max() > 9:
+        fix = "expected are 3073 for each image, a label from 0 to 9 and its pixels: fetch the binary version"
+        raise TensornetError(f"{path} holds {len(content):,} bytes", fix=fix)
+    return content.reshape(-1, 3073)
 
 
-def _pixels(part: Any, column: str, grey: bool) -> Part:
-    """The images and labels of one part of a data set of the hub."""
-    images = [np.asarray(image.convert("L" if grey else "RGB")) for image in part[column]]
-    stacked = np.stack(images)
-    return stacked[:, None] if grey else stacked.transpose(0, 3, 1, 2), np.asarray(part["label"])
+def read_tiny_imagenet(folder: Path) -> Arrays:
+    """The arrays of `train/<wnid>/images/*.JPEG`, and of `val/images/*` by `val/val_annotations.txt`."""
+    wnids = _lines(folder / "wnids.txt")
+    train = [(path, label) for label, wnid in enumerate(wnids) for path in _photos(folder / "train" / wnid)]
+    rows = [line.split("\t") for line in _lines(folder / "val" / "val_annotations.txt")]
+    tested = {path.name: path for path in _photos(folder / "val")}
+    wrong = [row[0] for row in rows if len(row) < 2 or row[1] not in wnids or row[0] not in tested]
+    if wrong or sorted(row[0] for row in rows) != sorted(tested) or len(set(wnids)) != len(wnids):
+        about = f" about {wrong[0]}" if wrong else ""
+        raise TensornetError(
+            f"{folder}: val_annotations.txt, wnids.txt and val/images disagree{about}",
+            fix="each image of val/images has a line with its name and a class of wnids.txt; fetch them again",
+        )
+    test = [(tested[row[0]], wnids.index(row[1])) for row in rows]
+    parts = [
+        (np.stack([_photo(path) for path, _ in part]), np.array([label for _, label in part]))
+        for part in (train, test)
+    ]
+    return (*parts[0], *parts[1])
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TensornetError(f"{path} cannot be read: {error}", fix="expected is a text file") from None
+    if not lines:
+        raise TensornetError(f"{path} is empty", fix="fetch it again")
+    return lines
+
+
+def _photos(folder: Path) -> list[Path]:
+    found = sorted((folder / "images").glob("*.JPEG"))
+    if not found:
+        raise TensornetError(
+            f"there are no images in {folder / 'images'}", fix="expected are *.JPEG of 64×64"
+        )
+    return found
+
+
+def _photo(path: Path) -> Any:
+    """A photograph as an array (3, 64, 64); its size is checked before it is unpacked."""
+    image = library("PIL.Image")
+    try:
+        with image.open(path, formats=["JPEG"]) as photo:
+            if photo.size != (64, 64):
+                raise ValueError(f"it is {photo.size[0]}×{photo.size[1]} pixels, not 64×64")
+            return np.asarray(photo.convert("RGB")).transpose(2, 0, 1)
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        image.DecompressionBombError,
+        image.DecompressionBombWarning,
+    ) as error:
+        raise TensornetError(f"{path} cannot be read: {error}", fix="fetch it again") from None
+
+
+FORMATS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], Arrays]]] = {
+    "mnist": ("*-images[-.]idx3-ubyte*", (".", "raw", "MNIST/raw"), read_mnist),
+    "cifar10": ("*_batch*", (".", "cifar-10-batches-bin"), read_cifar10),
+    "tiny-imagenet": ("wnids.txt", (".", "tiny-imagenet-200"), read_tiny_imagenet),
+}
+"""Name → the pattern of a file that identifies it, the subfolders that are searched, its reader."""
+
+
+FIRST_CLASSES = (
+    "n02124075 n04067472 n04540053 n04099969 n07749582 n01641577 n02802426 n09246464 n07920052 n03970156"
+)
+"""The first ten of the 200 classes of Tiny ImageNet, in the order of its list."""
+
+FIRST_LABELS, FIRST_PIXEL = [6, 9, 9, 4, 1, 1, 2, 7, 8, 3], [59, 62, 63]
+"""The labels of the first ten training images of CIFAR-10, and the first pixel of the first of them."""
+
+MNIST = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
+"""The SHA-256 of the arrays of MNIST, one after the other."""
+
+
+def _is_published(source: Source, arrays: Arrays) -> bool:
+    """Whether these are the images of the publication, and not the user's own in its format."""
+    train, labels, test, _ = arrays
+    counts = (len(train), len(test))
+    if source.name == "mnist":
+        return hashlib.sha256(b"".join(each.tobytes() for each in arrays)).hexdigest() == MNIST
+    if source.name == "cifar10":
+        first = (labels[:10].tolist(), train[0, :, 0, 0].tolist())
+        return counts == (50_000, 10_000) and first == (FIRST_LABELS, FIRST_PIXEL)
+    assert source.folder is not None
+    return counts == (100_000, 10_000) and _lines(source.folder / "wnids.txt")[:10] == FIRST_CLASSES.split()

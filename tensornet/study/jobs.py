@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import tensornet as tn
+from tensornet.codec import Part, read, write
+from tensornet.device.timing import Clock, timings
 from tensornet.errors import TensornetError
 
-from .checkpoint import Checkpoint
 from .compressing import Start, classifier, compressed_start
+from .files import BLANK, is_sealed, read_or_set_aside, remove, seal, write_whole
 from .hardware import Hardware
 from .libraries import versions
-from .progress import Noted
+from .progress import noted
 from .recipe import Recipe
-from .results import Compression, RunResult
-from .schema import read
-from .store import SECONDS_OF_WAITING, RunStore, check_parameters, load_trained
-from .subjects import Subject
-from .task import Examples, Task
-from .training import Progress, train
+from .results import Appraisal, Compression, RunResult
+from .store import Checkpoint, RunStore, load_trained
+from .subject import Subject
+from .task import Examples
+from .training import Progress, TrainingRun, sizes_of_batch, train
 
-__all__ = ["Job", "Run", "counts", "settings_of", "train_job", "train_on_worker"]
+__all__ = ["Job", "Run", "Timed", "counts", "measured", "settings_of", "train_job", "train_on_worker"]
+
+SECONDS_OF_WAITING = 30.0
+"""The seconds to wait until a stopped process releases a run that another process resumes."""
+
+ROUNDS, WARM = 9, 3
+"""Measured turns of each classifier, and warm-up turns before them: the first one plans and allocates."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +76,15 @@ class Job:
     @property
     def progress(self) -> Path:
         """The file in which another process reports its progress."""
-        return RunStore(self.folder).progress(self.run.name, self.settings)
+        return RunStore(self.folder).path(self.run.name, self.settings, "progress")
 
 
-def settings_of(
-    subject: Subject, task: Task, run: Run, seed: int, examples: Examples, hardware: Hardware
-) -> dict[str, Any]:
+def settings_of(subject: Subject, run: Run, seed: int, hardware: Hardware) -> dict[str, Any]:
     """Everything that the numbers of a run depend on."""
+    examples = subject.examples(seed)
     found = {
         "name": run.name,
-        "row": asdict(task.rows[run.of]),
+        "row": asdict(subject.task.rows[run.of]),
         "trained": asdict(run.recipe),
         "task": subject.name,
         "seed": seed,
@@ -85,9 +92,7 @@ def settings_of(
         "hardware": hardware.described(),
         "versions": versions(),
     }
-    if run.origin is not None:
-        found["from"] = settings_of(subject, task, run.origin, seed, examples, hardware)
-    return found
+    return found | ({"from": settings_of(subject, run.origin, seed, hardware)} if run.origin else {})
 
 
 def counts(examples: Examples) -> dict[str, int]:
@@ -95,50 +100,48 @@ def counts(examples: Examples) -> dict[str, int]:
     return {"train": len(examples.train_labels), "test": len(examples.test_labels)}
 
 
-def train_job(job: Job, store: RunStore, progress: Progress, wait: float = 0.0) -> RunResult:
+def train_job(job: Job, store: RunStore, progress: Progress | None, wait: float = 0.0) -> RunResult:
     """Trains a run, or resumes it from its checkpoint, and keeps the result in the folder.
 
     Args:
         job: the run.
         store: its folder.
-        progress: receives the progress after every step.
+        progress: receives the progress before every step.
         wait: the most seconds to wait for another process that trains it.
 
     Raises:
         TensornetError: the run fails, or another process trains it.
     """
     run, settings, first = job.run, job.settings, not job.hardware.rank
-    task, examples = job.subject.task(), job.subject.examples(job.seed)
-    row = task.rows[run.of]
-    checkpoints = store.checkpoints(run.name, settings)
+    task, examples = job.subject.task, job.subject.examples(job.seed)
     with store.training(run.name, settings, wait) if first else nullcontext():
         found = store.load(run.name, settings) if wait else None
         if found is not None:  # trained by the other process
             return found
-        start = None if run.origin is None else _start(job, run.origin, task, examples, store)
+        start = None if run.origin is None else _start(job, run.origin, store)
         trained = train(
             run.name,
             run.of,
-            row.about,
-            task.build(row, examples) if start is None else start.classifier,
+            task.rows[run.of].about,
+            task.build(task.rows[run.of], examples) if start is None else start.classifier,
             examples,
             recipe=run.recipe,
             seed=job.seed,
             hardware=job.hardware,
             parameters=None if start is None else start.parameters,
-            checkpoints=checkpoints,
+            checkpoints=store.checkpoints(run.name, settings),
             progress=progress,
         )
         if start is not None:
             trained = replace(trained, result=replace(trained.result, compression=start.compression))
         if first:
             store.save(trained, settings)
-            checkpoints.remove()
-            store.start(run.name, settings).remove()
+            for end in ("checkpoint", "start"):
+                store.checkpoints(run.name, settings, end).remove()
     return trained.result
 
 
-def _start(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
+def _start(job: Job, origin: Run, store: RunStore) -> Start:
     """The compressed classifier of another run; the first process computes it for all processes.
 
     Raises:
@@ -147,7 +150,7 @@ def _start(job: Job, origin: Run, task: Task, examples: Examples, store: RunStor
     found: Start | TensornetError | None = None
     if not job.hardware.rank:
         try:
-            found = _kept_or_made(job, origin, task, examples, store)
+            found = _kept_or_made(job, origin, store)
         except TensornetError as error:  # the others wait for an answer
             found = error
     found = job.hardware.agreed(found)
@@ -157,76 +160,129 @@ def _start(job: Job, origin: Run, task: Task, examples: Examples, store: RunStor
     return found
 
 
-def _kept_or_made(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
+def _kept_or_made(job: Job, origin: Run, store: RunStore) -> Start:
     """The compressed classifier: loaded if it was kept before, else computed, and kept if it will be trained."""
-    kept, row = store.start(job.run.name, job.settings), task.rows[job.run.of]
-    before = kept.load(functools.partial(_check_start, task, row, examples))
+    task, examples = job.subject.task, job.subject.examples(job.seed)
+    kept, row = store.checkpoints(job.run.name, job.settings, "start"), task.rows[job.run.of]
+    before = kept.load()
     if before is not None:
-        return _started(task, row, examples, before)
-    start = _made(job, origin, task, examples, store)
-    if job.run.recipe.epochs:
-        tensors = {name: each.contiguous() for name, each in start.parameters.items()}
-        kept.save(Checkpoint(tensors, asdict(start.compression)))
-    return start
-
-
-def _started(task: Task, row: Any, examples: Examples, found: Checkpoint) -> Start:
-    """The compressed classifier of a checkpoint."""
-    compression = read(Compression, found.state)
-    return Start(classifier(task, row, examples, compression), dict(found.tensors), compression)
-
-
-def _check_start(task: Task, row: Any, examples: Examples, found: Checkpoint) -> None:
-    """Raises ValueError unless the checkpoint holds the compressed classifier of this row."""
-    start = _started(task, row, examples, found)
-    check_parameters(start.classifier, start.parameters)
-
-
-def _made(job: Job, origin: Run, task: Task, examples: Examples, store: RunStore) -> Start:
-    """Compresses the classifier of another run."""
-    settings = job.settings["from"]
-    found = store.load(origin.name, settings)
+        compression = read(Compression, Part(before.state, "compression"))
+        return Start(classifier(task, row, examples, compression), dict(before.tensors), compression)
+    found = store.load(origin.name, job.settings["from"])
     if found is None:
         raise TensornetError(
             f"{job.run.name} is made of {origin.name}, which is not finished", fix="give the command again"
         )
-    trained = load_trained(store.path(origin.name, settings).with_suffix(".safetensors"))
-    return compressed_start(
-        task,
-        task.rows[job.run.of],
-        examples,
-        found,
-        trained,
-        recipe=job.run.recipe,
-        seed=job.seed,
-        hardware=job.hardware,
-    )
+    trained = load_trained(store.path(origin.name, job.settings["from"]))
+    start = compressed_start(task, row, examples, found, trained, job.run.recipe, job.seed, job.hardware)
+    if job.run.recipe.epochs:
+        tensors = {name: each.contiguous() for name, each in start.parameters.items()}
+        kept.save(Checkpoint(tensors, write(start.compression)))
+    return start
 
 
-_ALONE = threading.Lock()
-"""Thread counts and seeds are global to a process: a worker with several threads trains one run at a time."""
+def train_on_worker(job: Job) -> RunResult:
+    """`train_job` in another process, which writes its progress to a file.
 
-
-def train_on_worker(job: Job) -> RunResult | TensornetError:
-    """`train_job` in another process, which writes its progress to a file; errors are returned as values."""
-    with _ALONE:
-        try:
-            _check_settings(job)
-            noted = Noted(job.progress)
-            result = train_job(job, RunStore(job.folder), noted, SECONDS_OF_WAITING)
-            noted.end()
-            return result
-        except TensornetError as error:
-            return error
-
-
-def _check_settings(job: Job) -> None:
-    """Raises an error unless this process finds the same data and versions as the process that submitted the job."""
-    examples = job.subject.examples(job.seed)
-    found = settings_of(job.subject, job.subject.task(), job.run, job.seed, examples, job.hardware)
+    Raises:
+        TensornetError: this process finds other data or versions than the process that submitted the job.
+    """
+    found = settings_of(job.subject, job.run, job.seed, job.hardware)
     for name, value in job.settings.items():
         if found[name] != value:
             raise TensornetError(
                 f"a worker would train {job.run.name} with other {name}: {found[name]}, not {value}",
                 fix="install the same versions on every machine, and let them see the same data",
             )
+    result = train_job(job, RunStore(job.folder), noted(job.progress), SECONDS_OF_WAITING)
+    remove(job.progress)
+    return result
+
+
+# ---------------------------------------------------------------------------- costs
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The classifiers that are to be measured in turns: a job for each, and how it was compressed, if it was."""
+
+    jobs: tuple[Job, ...]
+    compressions: tuple[Compression | None, ...]
+
+    def appraisals(self) -> tuple[Appraisal, ...]:
+        """Their costs: times, measured round after round, and the bytes that the plan of a step keeps.
+
+        So a temporary slowdown of the machine affects all classifiers alike, and the median over the rounds
+        excludes it.
+        """
+        hardware = self.jobs[0].hardware
+        clock = Clock(wait=lambda *made: hardware.wait())
+        with hardware.reproducible():
+            all_of_them = list(map(_Measured, self.jobs, self.compressions))
+            steps = timings({each.name: each.step for each in all_of_them}, ROUNDS, WARM, clock)
+            for each in all_of_them:
+                each.run.module.eval()
+            predictions = timings({each.name: each.predict for each in all_of_them}, ROUNDS, WARM, clock)
+            return tuple(
+                each.appraisal(steps[each.name].median, predictions[each.name].median) for each in all_of_them
+            )
+
+
+class _Measured:
+    """The classifier of a run, with a prepared mini-batch and a prepared example."""
+
+    def __init__(self, job: Job, compression: Compression | None) -> None:
+        task, examples = job.subject.task, job.subject.examples(job.seed)
+        graph = classifier(task, task.rows[job.run.of], examples, compression)
+        self.name = job.run.name
+        self.run = TrainingRun(job.run.name, graph, examples, job.run.recipe, job.seed, job.hardware)
+        self.batch = self.run.mini_batch(0)
+        self.example = examples.batch(tuple(each[:1] for each in self.run.test[:-1]))
+        self.run.train = self.run.test = ()  # else each would keep all examples on the device
+
+    def step(self) -> None:
+        """Computes a training step."""
+        self.run.update(*self.batch)
+
+    def predict(self) -> None:
+        """Computes a prediction for one example."""
+        with self.run.torch.no_grad(), self.run.hardware.autocast():
+            self.run.module(*self.example)
+
+    def appraisal(self, step: float, prediction: float) -> Appraisal:
+        """The appraisal with these seconds, and the plan by which the module trains on a mini-batch."""
+        graph, device = self.run.classifier, self.run.hardware.device
+        sizes: dict[str, Any] = sizes_of_batch(graph, self.run.examples, self.run.recipe.batch)
+        plan = tn.plan(graph, backend="torch", device=device, training=True, compare=False, **sizes)
+        kept = sum(size for _, size in plan.kept)
+        return Appraisal(self.name, str(graph), str(plan), kept, 1e3 * step, 1e3 * prediction)
+
+
+def measured(
+    folder: Path,
+    settings: Mapping[str, Any],
+    measure: Callable[[], tuple[Appraisal, ...]],
+    say: Callable[[str], None],
+) -> dict[str, Appraisal]:
+    """The costs by name of a run: those in `measured.json`, if they are of these settings; else measured and kept.
+
+    Raises:
+        TensornetError: the folder cannot be written.
+    """
+    path = folder / "measured.json"
+    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    def kept(path: Path) -> tuple[Appraisal, ...]:
+        content = path.read_bytes()
+        if not is_sealed(content):
+            raise ValueError("its content is not what was written")
+        document = Part.of(content.decode(), "measurement")
+        same = document["settings"].value == key
+        return tuple(read(Appraisal, each) for each in document["appraisals"]) if same else ()
+
+    found = read_or_set_aside(path, kept, say)
+    if not found:
+        found = measure()
+        document = {"seal": BLANK, "settings": key, "appraisals": [write(each) for each in found]}
+        write_whole(path, seal((json.dumps(document, indent=1) + "\n").encode()))
+    return {each.name: each for each in found}

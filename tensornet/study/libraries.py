@@ -18,6 +18,9 @@ NEEDED = {
     "sklearn": "scikit-learn",
     "matplotlib": "matplotlib",
     "safetensors": "safetensors",
+    "pandas": "pandas",
+    "markdown_it": "markdown-it-py",
+    "jinja2": "jinja2",
     "filelock": "filelock",
 }
 """Name to import → name to install; all are needed for every study."""
@@ -60,11 +63,8 @@ def check_libraries() -> None:
 
 def versions() -> dict[str, str]:
     """Library → version, for the libraries that numbers depend on."""
-    found = {"tensornet-einsum": tn.__version__}
-    for name in ("numpy", *NEEDED.values()):
-        if name not in ("matplotlib", "safetensors", "filelock"):
-            found[name] = _version(name)
-    return found
+    names = ("numpy", "torch", "scikit-learn")
+    return {"tensornet-einsum": tn.__version__} | {name: _version(name) for name in names}
 
 
 @functools.cache

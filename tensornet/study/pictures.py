@@ -1,25 +1,24 @@
 """The pictures of a study, in the format of a printed paper: PNG, SVG and PDF, a column or a page wide.
 
 They are drawn without a screen and without matplotlib's global state. The colours are those of Okabe and Ito ("Color
-Universal Design", 2008), which colour-blind readers can distinguish; marks and line styles differ too. Bars and bands
-are a standard deviation over the seeds.
+Universal Design", 2008), which colour-blind readers can distinguish; marks and line styles differ too.
 """
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
+from .frames import epochs_of, pareto_front
 from .libraries import library
-from .results import Appraisal, RunResult, Summary, summaries
-from .smaller import compressed
 from .task import Task
 
-__all__ = ["COMPRESSION", "FORMATS", "PICTURES", "draw", "pareto_front", "pictures_of"]
+__all__ = ["FORMATS", "PICTURES", "draw"]
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -29,6 +28,8 @@ COLUMN, PAGE = 3.4, 7.0
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
 COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 LINES = ("-", "--", ":", "-.")
+MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"))
+"""Colour and mark of controls, of other rows, and of compressed ones."""
 
 FONT = 7.0
 """Points."""
@@ -36,93 +37,76 @@ FONT = 7.0
 DPI = 300
 
 
-class _Point(Protocol):
-    @property
-    def parameters(self) -> int: ...
+@dataclass(frozen=True)
+class _Shown:
+    """The contents of a picture.
 
-    @property
-    def test_top1(self) -> float: ...
+    Attributes:
+        task: the task of the study.
+        runs: a line for each run.
+        tested: the number of test examples.
+    """
+
+    task: Task
+    runs: Any
+    tested: int
+
+    @functools.cached_property
+    def points(self) -> Any:
+        """A line for each row: means over the seeds, `spread`, `label`, and the number of its kind.
+
+        The spread is the standard deviation over the seeds; of one seed the standard error of the accuracy.
+        """
+        groups = self.runs.groupby("name", sort=False)
+        figures = ["parameters", "flops", "latency_ms", "kept", "test_top1", "compressed_top1"]
+        points = groups[figures].mean()
+        share = points.test_top1 / 100.0
+        error = 100.0 * (share * (1.0 - share) / self.tested) ** 0.5
+        points["spread"] = groups.test_top1.std().fillna(error)
+        firsts = groups.first()
+        several = firsts.optimizer.nunique() > 1
+        points["label"] = [
+            self.task.label(row) + (f" ({by})" if several else "")
+            for row, by in zip(firsts.row, firsts.optimizer, strict=True)
+        ]
+        compressed = firsts.origin.notna()
+        points["kind"] = [
+            2 if made else int(row not in self.task.controls)
+            for row, made in zip(firsts.row, compressed, strict=True)
+        ]
+        return points
+
+    @functools.cached_property
+    def epochs(self) -> Any:
+        """Mean and deviation over the seeds of the error by epoch, by name, part and epoch."""
+        epochs = epochs_of(self.runs)
+        errors = {part: 100.0 - epochs[f"{part}_top1"] for part in ("train", "test")}
+        return (
+            epochs.assign(**errors)
+            .groupby(["name", "epoch"], sort=False)[["train", "test"]]
+            .agg(["mean", "std"])
+        )
 
 
-Point = TypeVar("Point", bound=_Point)
+def draw(task: Task, runs: Any, tested: int) -> dict[str, bytes]:
+    """Draws every picture in every format: name of the file → its bytes.
 
-
-def pareto_front(
-    results: Sequence[Point], cost: Callable[[Point], float] = lambda each: each.parameters
-) -> list[Point]:
-    """The Pareto front: the results that are more accurate than all others that cost no more."""
-    front: list[Point] = []
-    for result in sorted(results, key=lambda each: (cost(each), -each.test_top1)):
-        if not front or result.test_top1 > front[-1].test_top1:
-            front.append(result)
-    return front
-
-
-def draw(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal]) -> dict[str, bytes]:
-    """Draws every picture in every format: name of the file → its bytes."""
-    rows = summaries(results)
+    Args:
+        task: the task of the study.
+        runs: a line for each run, of `runs_of`.
+        tested: the number of test examples.
+    """
     # rows that were not trained at all may be far below; they have a picture of their own
-    trained = [row for row in rows if row.first.history] or rows
-    shown = {name: _Shown(task, trained if name in PICTURES else rows, costs) for name in pictures_of(rows)}
+    trained = runs[[bool(each.history) for each in runs.result]]
+    usual, whole = _Shown(task, trained if len(trained) else runs, tested), _Shown(task, runs, tested)
     rc = {"font.size": FONT, "svg.hashsalt": "tensornet", "pdf.fonttype": 42, "axes.linewidth": 0.6}
     with library("matplotlib").rc_context(rc):
         return {
             f"{name}.{kind}": content
-            for name, picture in pictures_of(rows).items()
-            for kind, content in _saved(picture(shown[name])).items()
+            for name, picture in PICTURES.items()
+            if name != "compression" or runs.origin.notna().any()
+            for kind, content in _saved(picture(whole if name == "compression" else usual)).items()
         }
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """The contents of a picture: the rows of a task, and their costs if these were measured."""
-
-    task: Task
-    rows: Sequence[Summary]
-    costs: Mapping[str, Appraisal]
-
-    def name(self, row: Summary) -> str:
-        """The name of a row in a picture: its label, and the optimizer if there are several."""
-        label, optimizer = self.task.label(row.first.row), row.first.recipe.optimizer
-        several = len({each.first.recipe.optimizer for each in self.rows}) > 1
-        return f"{label} ({optimizer})" if several else label
-
-    def kinds(self) -> list[tuple[str, list[Summary], str, str]]:
-        """The kinds of rows (controls, others, compressed) with their name, colour and mark."""
-        made = compressed(self.rows)
-        controls = [each for each in self.rows if each.first.row in self.task.controls and each not in made]
-        others = [each for each in self.rows if each not in controls and each not in made]
-        control, other = self.task.kinds
-        kinds = [
-            (control, controls, BLUE, "o"),
-            (other, others, ORANGE, "s"),
-            ("compressed", made, GREEN, "^"),
-        ]
-        return [kind for kind in kinds if kind[1]]
-
-
-@dataclass(frozen=True)
-class _Cost:
-    """A cost (less is better): the title of its axis, its unit, and its value for a row."""
-
-    title: str
-    unit: str
-    of: Callable[[Summary], float]
-
-
-def _costs(shown: _Shown) -> list[_Cost]:
-    costs = shown.costs
-    found = [
-        _Cost("parameters", "", lambda row: row.parameters),
-        _Cost(f"FLOPs for one {shown.task.example}", "", lambda row: row.flops),
-    ]
-    if costs:
-        latency = _Cost(
-            f"latency for one {shown.task.example}", "s", lambda row: costs[row.name].latency_ms / 1e3
-        )
-        kept = _Cost("kept for gradients, a mini-batch", "B", lambda row: max(1, costs[row.name].kept))
-        found += [latency, kept]
-    return found
 
 
 # ---------------------------------------------------------------------------- each picture
@@ -130,294 +114,219 @@ def _costs(shown: _Shown) -> list[_Cost]:
 
 def _pareto(shown: _Shown) -> Any:
     """Test top-1 against parameters, with the Pareto front: a column wide."""
-    figure = _figure(COLUMN, 2.6)
-    axes = figure.add_subplot()
-    _against(axes, shown, _costs(shown)[0])
-    axes.set_ylabel("test top-1 (%)")
+    figure, ((axes,),) = _figure(COLUMN, 2.6)
+    _against(axes, shown, "parameters", "parameters")
     axes.legend(loc="lower right", frameon=False)
-    _label(axes, _points(shown, _costs(shown)[0]))
+    _label(axes, shown.points, "parameters")
     return figure
 
 
-def _all_costs(shown: _Shown) -> Any:
+def _costs(shown: _Shown) -> Any:
     """Test top-1 against each cost: a page wide, two panels in a row, with a shared accuracy axis."""
-    costs = _costs(shown)
-    lines = len(costs) // 2
-    figure = _figure(PAGE, 2.4 * lines)
-    panels = figure.subplots(lines, 2, sharey=True, squeeze=False)
-    for axes, cost in zip(panels.flat, costs, strict=True):
-        _against(axes, shown, cost)
-    for line in panels:
-        line[0].set_ylabel("test top-1 (%)")
+    costs = {
+        "parameters": ("parameters", ""),
+        "flops": (f"FLOPs for one {shown.task.example}", ""),
+        "latency_ms": (f"latency for one {shown.task.example}", "s"),
+        "kept": ("kept for gradients, a mini-batch", "B"),
+    }
+    known = [each for each in costs if shown.points[each].notna().all()]
+    figure, panels = _figure(PAGE, 1.2 * len(known), len(known) // 2, 2, sharey=True)
+    for axes, cost in zip(panels.flat, known, strict=True):
+        _against(axes, shown, cost, *costs[cost])
+    for axes in panels[:, 1]:
+        axes.set_ylabel("")
     panels[0][0].legend(loc="lower right", frameon=False)
-    for axes, cost in zip(panels.flat, costs, strict=True):
-        _label(axes, _points(shown, cost))
+    for axes, cost in zip(panels.flat, known, strict=True):
+        _label(axes, shown.points, cost)
     return figure
 
 
 def _compression(shown: _Shown) -> Any:
     """Test top-1 of all rows, for compressed ones before and after fine-tuning: a column wide."""
-    figure = _figure(COLUMN, 2.6)
-    axes = figure.add_subplot()
-    _against(axes, shown, _costs(shown)[0])
-    rows = compressed(shown.rows)
-    means = [statistics.fmean(each.test_top1 for each in row.compressions) for row in rows]
-    for row, mean in zip(rows, means, strict=True):
-        axes.plot([row.parameters] * 2, [mean, row.test_top1], ":", color=GREEN, linewidth=0.8, zorder=1)
+    figure, ((axes,),) = _figure(COLUMN, 2.6)
+    _against(axes, shown, "parameters", "parameters")
+    made = shown.points[shown.points.kind == 2]
+    axes.vlines(made.parameters, made.compressed_top1, made.test_top1, GREEN, ":", linewidth=0.8, zorder=1)
     style = {"color": GREEN, "markerfacecolor": "white", "markersize": 3.5, "clip_on": False}
-    axes.plot([row.parameters for row in rows], means, "^", **style, label="not fine-tuned", zorder=3)
-    _limit(axes, [(mean, 0.0) for mean in (*means, *(row.test_top1 for row in shown.rows))], 0.15)
-    axes.set_ylabel("test top-1 (%)")
+    axes.plot(made.parameters, made.compressed_top1, "^", **style, label="not fine-tuned", zorder=3)
+    low = min(made.compressed_top1.min(), axes.get_ylim()[0] + 1.0)
+    axes.set_ylim(max(0.0, low - 1.0))
     axes.legend(loc="best", frameon=False)
     return figure
 
 
 def _curves(shown: _Shown) -> Any:
-    """Test top-1 by epoch, a line for each row: a page wide, with the legend at the right."""
-    figure = _figure(PAGE, max(2.6, 0.16 * len(shown.rows)))
-    axes = figure.add_subplot()
-    for number, row in enumerate(shown.rows):
-        style = LINES[number // len(COLOURS) % len(LINES)]
-        _line(axes, row, "test_top1", shown.name(row), COLOURS[number % len(COLOURS)], style)
-    _limit(axes, [each for row in shown.rows for each in _settled(row, "test_top1")])
-    _by_epoch(axes)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("test top-1 (%)")
+    """Test error by epoch, a line for each row: a page wide, with the legend at the right."""
+    figure, ((axes,),) = _figure(PAGE, max(2.6, 0.16 * len(shown.points)))
+    styles = itertools.product(LINES, COLOURS)
+    for (name, label), (line, colour) in zip(
+        shown.points.label.items(), itertools.cycle(styles), strict=False
+    ):
+        _line(axes, shown, name, "test", label, colour, line)
+    _by_epoch(axes, "test error (%)")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
 
 
 def _training(shown: _Shown) -> Any:
-    """A panel for each row, all with the same axes: top-1 on train and test by epoch."""
-    columns = min(3, len(shown.rows))
-    lines = -(-len(shown.rows) // columns)
-    figure = _figure(COLUMN if columns == 1 else PAGE, 1.0 + 1.5 * lines)
-    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for axes, row in zip(panels.flat, shown.rows, strict=False):
-        _line(axes, row, "train_top1", "train", BLUE, "--")
-        _line(axes, row, "test_top1", "test", ORANGE, "-")
-        axes.set_title(f"{shown.name(row)}: {row.parameters:,}", fontsize=FONT)
-        _by_epoch(axes)
-    _limit(panels[0][0], [each for row in shown.rows for part in PARTS for each in _settled(row, part)])
-    for axes in panels.flat[len(shown.rows) :]:
+    """A panel for each row, all with the same axes: error on train and test by epoch."""
+    count = len(shown.points)
+    columns = min(3, count)
+    lines = -(-count // columns)
+    width = COLUMN if columns == 1 else PAGE
+    figure, panels = _figure(width, 1.0 + 1.5 * lines, lines, columns, sharex=True, sharey=True)
+    for axes, (name, point) in zip(panels.flat, shown.points.iterrows(), strict=False):
+        _line(axes, shown, name, "train", "train", BLUE, "--")
+        _line(axes, shown, name, "test", "test", ORANGE, "-")
+        axes.set_title(f"{point.label}: {round(point.parameters):,}", fontsize=FONT)
+    for axes in panels.flat[:count]:
+        _by_epoch(axes, "error (%)")
+        axes.label_outer()
+    for axes in panels.flat[count:]:
         axes.set_axis_off()
-    for axes in panels.flat[max(0, len(shown.rows) - columns) : len(shown.rows)]:  # the last of each column
+    for axes in panels.flat[count - columns : count]:  # the last of each column
         axes.tick_params(labelbottom=True)
         axes.set_xlabel("epoch")
-    for line in panels:
-        line[0].set_ylabel("top-1 (%)")
-    panels[0][0].legend(loc="lower right", frameon=False)
+    panels[0][0].legend(loc="upper right", frameon=False)
     return figure
 
 
 PICTURES: dict[str, Callable[[_Shown], Any]] = {
     "pareto": _pareto,
-    "costs": _all_costs,
+    "costs": _costs,
     "curves": _curves,
     "training": _training,
+    "compression": _compression,
 }
-"""Name of the file → the function that draws it."""
-
-COMPRESSION = "compression"
-"""The name of the picture that exists only if a row is compressed."""
-
-
-def pictures_of(rows: Sequence[Summary]) -> dict[str, Callable[[_Shown], Any]]:
-    """The pictures of these rows: name of the file → the function that draws it."""
-    return {**PICTURES, COMPRESSION: _compression} if compressed(rows) else PICTURES
-
-
-PARTS = ("train_top1", "test_top1")
+"""Name of the file → the function that draws it; the last is drawn only if a row is compressed."""
 
 
 # ---------------------------------------------------------------------------- their parts
 
 
-def _against(axes: Any, shown: _Shown, cost: _Cost) -> None:
-    """Draws test top-1 against a cost on a logarithmic axis, and the Pareto front."""
-    front = pareto_front(shown.rows, cost.of)
-    axes.step(
-        [cost.of(each) for each in front],
-        [each.test_top1 for each in front],
-        where="post",
-        color=GREY,
-        linewidth=0.8,
-        zorder=1,
-        label="Pareto front",
-    )
-    for kind, rows, colour, mark in shown.kinds():
-        axes.errorbar(
-            [cost.of(each) for each in rows],
-            [each.test_top1 for each in rows],
-            _beside([(each.test_top1, each.deviation("test_top1")) for each in rows]),
-            fmt=mark,
-            color=colour,
-            markersize=3.5,
-            elinewidth=0.8,
-            capsize=1.5,
-            zorder=2,
-            label=kind,
-            clip_on=False,
-        )
-    _log_axis(axes, [cost.of(each) for each in shown.rows], cost.unit)
-    _limit(axes, [(each.test_top1, each.deviation("test_top1")) for each in shown.rows], 0.15)
-    axes.set_xlabel(cost.title)
+def _against(axes: Any, shown: _Shown, cost: str, title: str, unit: str = "") -> None:
+    """Draws test top-1 against a cost on a logarithmic axis, with its spread, and the Pareto front."""
+    points, scale = shown.points, 1e-3 if cost == "latency_ms" else 1.0
+    front = pareto_front(points, cost)
+    style = {"color": GREY, "linewidth": 0.8, "zorder": 1, "label": "Pareto front"}
+    axes.step(front[cost] * scale, front.test_top1, where="post", **style)
+    for number, kind in enumerate((*shown.task.kinds, "compressed")):
+        rows, (colour, mark) = points[points.kind == number], MARKS[number]
+        spread = [rows.spread.clip(upper=rows.test_top1), rows.spread.clip(upper=100.0 - rows.test_top1)]
+        style = {
+            "fmt": mark,
+            "color": colour,
+            "markersize": 3.5,
+            "elinewidth": 0.8,
+            "capsize": 1.5,
+            "zorder": 2,
+        }
+        if len(rows):
+            axes.errorbar(rows[cost] * scale, rows.test_top1, spread, **style, label=kind, clip_on=False)
+    _log_axis(axes, points[cost] * scale, unit)
+    low, high = (points.test_top1 - points.spread).min(), (points.test_top1 + points.spread).max()
+    margin = max(1.0, 0.15 * (high - low))
+    axes.set_ylim(max(0.0, low - margin), min(100.0, high + margin))
+    axes.set_xlabel(title)
+    axes.set_ylabel("test top-1 (%)")
     axes.grid(visible=True, alpha=0.25, linewidth=0.4)
 
 
-def _points(shown: _Shown, cost: _Cost) -> list[tuple[float, float, str]]:
-    """The coordinates of each row, and its name."""
-    return [(cost.of(each), each.test_top1, shown.name(each)) for each in shown.rows]
-
-
-def _line(axes: Any, row: Summary, figure: str, label: str, colour: str, style: str) -> None:
-    """Draws the mean by epoch, in a band of one deviation on each side."""
-    curve = row.curve(figure)
-    epochs = range(1, len(curve) + 1)
-    means = [mean for mean, _ in curve]
-    mark = "o" if len(curve) == 1 else None
-    axes.plot(
-        epochs,
-        means,
-        style,
-        color=colour,
-        marker=mark,
-        markersize=3,
-        linewidth=1.0,
-        label=label,
-    )
-    if len(row.runs) > 1:
-        below, above = _beside(curve)
-        low = [mean - each for mean, each in zip(means, below, strict=True)]
-        high = [mean + each for mean, each in zip(means, above, strict=True)]
-        axes.fill_between(epochs, low, high, color=colour, alpha=0.2, linewidth=0)
-
-
-def _beside(shares: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """The lengths of the error bars below and above the means, clipped to 0 and 100 %."""
-    below = [min(mean, deviation) for mean, deviation in shares]
-    return below, [min(100.0 - mean, deviation) for mean, deviation in shares]
-
-
-def _settled(row: Summary, figure: str) -> Sequence[tuple[float, float]]:
-    """The epochs after the first fifth; the earlier ones, near chance, would squeeze the others to the top."""
-    curve = row.curve(figure)
-    return curve[len(curve) // 5 :]
-
-
-def _limit(axes: Any, shares: Sequence[tuple[float, float]], room: float = 0.08) -> None:
-    """Sets the y limits around means and deviations in percent, within 0 and 100."""
-    least = min(mean - deviation for mean, deviation in shares)
-    most = max(mean + deviation for mean, deviation in shares)
-    margin = max(1.0, room * (most - least))
-    axes.set_ylim(max(0.0, least - margin), min(100.0, most + margin))
-
-
-def _by_epoch(axes: Any) -> None:
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(visible=True, alpha=0.25, linewidth=0.4)
-
-
-def _log_axis(axes: Any, values: Sequence[float], unit: str) -> None:
-    """Sets a logarithmic x axis around these values, with few tick labels: 500, 1 k, 20 M."""
-    ticker = library("matplotlib.ticker")
-    least, most = min(values) / 1.7, max(values) * 2.2
-    axes.set_xscale("log")
-    axes.set_xlim(least, most)
-    axes.xaxis.set_major_locator(ticker.FixedLocator(_ticks(least, most)))
+def _log_axis(axes: Any, values: Any, unit: str) -> None:
+    """Sets a logarithmic x axis around these values, with few tick labels: 500, 1 k, 20 M; and a place for 0."""
+    ticker, positive = library("matplotlib.ticker"), values[values > 0]
+    least, most = (positive.min() / 1.7, positive.max() * 2.2) if len(positive) else (0.5, 2.0)
+    zero = len(positive) < len(values)
+    axes.set_xscale("symlog", linthresh=least, linscale=0.2) if zero else axes.set_xscale("log")
+    axes.set_xlim(-0.3 * least if zero else least, most)
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    fine = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    inside = [tick for tick in fine if least <= tick <= most]
+    ticks = inside if len(inside) <= 6 else [tick for tick in inside if f"{tick:e}".startswith("1")]
+    axes.xaxis.set_major_locator(ticker.FixedLocator([0.0] * zero + ticks))
     axes.xaxis.set_major_formatter(ticker.EngFormatter(unit))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
-def _ticks(least: float, most: float) -> list[float]:
-    """The ticks in between: 1, 2 and 5 times powers of ten; only the powers if that gives more than six."""
-    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-    fine = [
-        step * 10.0**power for power in powers for step in (1, 2, 5) if least <= step * 10.0**power <= most
-    ]
-    return fine if len(fine) <= 6 else [10.0**power for power in powers if least <= 10.0**power <= most]
+def _line(axes: Any, shown: _Shown, name: Any, part: str, label: str, colour: str, style: str) -> None:
+    """Draws the mean error by epoch, in a band of one deviation on each side; 0 as half an example."""
+    if name not in shown.epochs.index.get_level_values("name"):
+        return
+    errors, least = shown.epochs.loc[name][part], 50.0 / shown.tested
+    mark = "o" if len(errors) == 1 else None
+    mean = errors["mean"].clip(lower=least)
+    axes.plot(errors.index, mean, style, color=colour, marker=mark, markersize=3, linewidth=1.0, label=label)
+    if errors["std"].notna().all():
+        low, high = (mean - errors["std"]).clip(lower=least), (mean + errors["std"]).clip(upper=100.0)
+        axes.fill_between(errors.index, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _label(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
-    """Labels the points: each label in the nearest of the places with least overlap of marks, labels and legend."""
-    figure = axes.figure
-    renderer = figure.canvas.get_renderer()
-    figure.draw_without_rendering()
-    inside = axes.get_window_extent(renderer)
-    taken = [_around(axes.transData.transform((x, y)), figure.dpi) for x, y, _ in points]
-    legend = axes.get_legend()
-    taken += [] if legend is None else [legend.get_window_extent(renderer)]
-    for x, y, name in points:
-        text = axes.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=FONT - 1)
-        text.set_in_layout(False)  # labels do not shrink the axes
-        boxes = {place: _box(text, place, renderer) for place in _PLACES}
-        best = min(_PLACES, key=lambda place: _overlap(boxes[place], taken, inside))
-        taken.append(_box(text, best, renderer))
-        if best.distance > NEAR:
-            line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
-            place = {"xytext": best.offset, "textcoords": "offset points", "ha": best.side, "va": "center"}
-            axes.annotate("", (x, y), **place, arrowprops=line).set_in_layout(False)
+def _by_epoch(axes: Any, title: str) -> None:
+    """Sets a logarithmic axis of errors, and one of whole epochs."""
+    ticker = library("matplotlib.ticker")
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, min(100.0, high))
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_locator(ticker.NullLocator())
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(title)
+    axes.grid(visible=True, alpha=0.25, linewidth=0.4)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A candidate place for a label: its distance from the point, in points, and its angle in degrees."""
-
-    distance: float
-    angle: float
-
-    @property
-    def offset(self) -> tuple[float, float]:
-        """The offset to the right and up, in points."""
-        turn = math.radians(self.angle)
-        return self.distance * math.cos(turn), self.distance * math.sin(turn)
-
-    @property
-    def side(self) -> str:
-        """The horizontal alignment, by which the label extends away from the point."""
-        right = self.offset[0]
-        return "center" if abs(right) < 1e-6 else "left" if right > 0 else "right"
-
-
-NEAR = 8.0
-"""Points; a label farther away has a line to its mark."""
-
-_PLACES = tuple(
-    _Place(distance, angle)
+PLACES = tuple(
+    (distance * math.cos(math.radians(angle)), distance * math.sin(math.radians(angle)))
     for distance in (5.0, 7.0, 12.0, 18.0, 25.0, 33.0)
     for angle in (-45, 45, -135, 135, 0, 180, -90, 90, -20, 20, -160, 160, -70, 70, -110, 110)
 )
-"""The nearest places first; at equal distance, those below the front first, where there is no line."""
+"""Offsets of a label in points: the nearest first, at equal distance those below the front, where there is no line."""
 
 
-def _box(text: Any, place: _Place, renderer: Any) -> Any:
-    """Moves a label to a place; its bounding box there."""
-    text.set_position(place.offset)
-    text.set_horizontalalignment(place.side)
-    text.set_verticalalignment("center")
-    return text.get_window_extent(renderer)
+def _label(axes: Any, points: Any, cost: str) -> None:
+    """Labels the points, each in the nearest of the places with least overlap of marks, labels and legend."""
+    figure, bbox = axes.figure, library("matplotlib.transforms").Bbox
+    figure.draw_without_rendering()
+    renderer, half = figure.canvas.get_renderer(), 2.5 * DPI / 72.0
+    places = list(zip(points[cost] * (1e-3 if cost == "latency_ms" else 1.0), points.test_top1, strict=True))
+    taken = [
+        bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in axes.transData.transform(places)
+    ]
+    taken += [axes.get_legend().get_window_extent(renderer)] if axes.get_legend() else []
+    inside = axes.get_window_extent(renderer)
+    for place, label in zip(places, points.label, strict=True):
+        line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
+        text = axes.annotate(
+            label, place, (0, 0), textcoords="offset points", fontsize=FONT - 1, va="center", arrowprops=line
+        )
+        text.set_in_layout(False)  # labels do not shrink the axes
+        text.arrow_patch.set_visible(False)
+        boxes = {offset: _moved(text, offset, renderer) for offset in PLACES}
+        best = min(PLACES, key=lambda offset: _overlap(boxes[offset], taken, inside))
+        taken.append(_moved(text, best, renderer))
+        text.arrow_patch.set_visible(math.hypot(*best) > 8.0)
+
+
+def _moved(text: Any, offset: tuple[float, float], renderer: Any) -> Any:
+    """Moves a label to a place, from which it extends away from the point; its bounding box there."""
+    text.set_position(offset)
+    text.set_horizontalalignment("center" if abs(offset[0]) < 1e-6 else "left" if offset[0] > 0 else "right")
+    return library("matplotlib.text").Text.get_window_extent(text, renderer)
 
 
 def _overlap(box: Any, taken: Sequence[Any], inside: Any) -> float:
     """The area of a label that overlaps other boxes or is outside the axes."""
-    bbox = library("matplotlib.transforms").Bbox
-    within = bbox.intersection(box, inside)
-    area = box.width * box.height - (0.0 if within is None else within.width * within.height)
-    covered = (bbox.intersection(box, other) for other in taken)
-    return float(round(area + sum(each.width * each.height for each in covered if each is not None), 6))
+    parts = [type(box).intersection(box, each) for each in (inside, *taken)]
+    within, *covered = [0.0 if each is None else each.width * each.height for each in parts]
+    return float(round(box.width * box.height - within + sum(covered), 6))
 
 
-def _around(centre: Any, dpi: float) -> Any:
-    """The bounding box of the mark of a point, in pixels."""
-    (x, y), half = centre, 2.5 * dpi / 72.0
-    return library("matplotlib.transforms").Bbox.from_extents(x - half, y - half, x + half, y + half)
-
-
-def _figure(width: float, height: float) -> Any:
-    """A figure of this size, in inches, on an Agg canvas."""
+def _figure(width: float, height: float, lines: int = 1, columns: int = 1, **shared: bool) -> tuple[Any, Any]:
+    """A figure of this size in inches, on an Agg canvas, and its panels by line and column."""
     figure = library("matplotlib.figure").Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     library("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    return figure
+    return figure, figure.subplots(lines, columns, squeeze=False, **shared)
 
 
 _METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}

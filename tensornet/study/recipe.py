@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from tensornet.codec import Text, document
 from tensornet.errors import TensornetError, near
 
 from .libraries import library
 
-__all__ = ["OPTIMIZERS", "Recipe"]
+__all__ = ["OPTIMIZERS", "Recipe", "checked_seeds"]
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {},
@@ -29,6 +30,7 @@ MOMENTUM = 0.9
 """The momentum of SGD."""
 
 
+@document()
 @dataclass(frozen=True)
 class Recipe:
     """A linear warm-up and a cosine decay to zero, on the cross-entropy.
@@ -50,7 +52,7 @@ class Recipe:
 
     epochs: int = 60
     batch: int = 32
-    optimizer: str = "adamw"
+    optimizer: Text = "adamw"
     learning_rate: float = 0.01
     weight_decay: float = 0.1
     warmup: float = 0.05
@@ -128,3 +130,36 @@ def _checked(name: str, value: Any, kind: type, least: int) -> Any:
     if name in _BELOW_ONE and value >= 1:
         raise TensornetError(f"{name} is {value}", fix="give a share below 1")
     return kind(value)
+
+
+MOST_SEEDS = 1000
+"""The most seeds; a larger number was meant as a seed itself."""
+
+
+def checked_seeds(seeds: Any) -> tuple[int, ...]:
+    """The seeds that are given, each once; a number n means 0 to n - 1.
+
+    Raises:
+        TensornetError: there is no seed, or one is not a whole number from 0 to 2³² - 1.
+
+    Example:
+        >>> checked_seeds(3), checked_seeds([7, 8])
+        ((0, 1, 2), (7, 8))
+    """
+    if _is_whole(seeds):
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise TensornetError(
+                f"there are {seeds} seeds", fix=f"give how many, 1 to {MOST_SEEDS}, or a list of them"
+            )
+        return tuple(range(int(seeds)))
+    given = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else [seeds]
+    for seed in given:
+        if not _is_whole(seed) or not 0 <= seed < 2**32:
+            raise TensornetError(f"seed is {seed}", fix="give a whole number, 0 to 4294967295")
+    if not given:
+        raise TensornetError("no seed is given", fix="give a list of whole numbers, as [0, 1, 2]")
+    return tuple(dict.fromkeys(map(int, given)))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -1,11 +1,14 @@
-"""The outputs of a study: results.json, results.csv, report.md and report.html with pictures, and a table."""
+"""The outputs of a study: results.json, results.csv, a report as Markdown and as an HTML page, and a table.
+
+What a report says is written in `report.md.jinja`, and what is around it on the page in `report.html.jinja`.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
+import base64
 import json
 import platform
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,37 +17,32 @@ from typing import TYPE_CHECKING, Any
 from tensornet.display import printable
 
 from .files import set_aside, set_aside_in, write_whole
-from .pictures import COMPRESSION, FORMATS, PICTURES, draw
-from .results import Appraisal, Compression, RunResult, Summary, summaries, told
-from .smaller import compressed
+from .frames import COLUMNS, SHARES, pareto_front, runs_of, told
+from .jobs import ROUNDS
+from .libraries import library
+from .pictures import FORMATS, PICTURES, draw
+from .recipe import Recipe
+from .results import Appraisal, CompressedWeight, RunResult
 from .task import Task
-from .telling import SHARES, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["table", "write_outputs"]
+__all__ = ["OUTPUTS", "report", "table", "write_outputs"]
 
-_MODEL = (
-    "name",
-    "seed",
-    "about",
-    "optimizer",
-    "learning_rate",
-    "weight_decay",
-    "formula",
-    "sizes",
-    "parameters",
-)
-_FIGURES = ("counted", "flops", "train_top1", "train_top5", "test_top1", "test_top5")
-_COSTS = ("step_ms", "latency_ms", "kept")
-_COMPRESSION = ("origin", "before_top1", "compressed_top1", "error", "weight_error")
-COLUMNS = _MODEL + _FIGURES + _COSTS + _COMPRESSION
-"""The columns of results.csv: those of a result, its recipe, its measured costs, and its compression."""
+OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "–": "–"}
+TEXTS = ("name", "classifier", "trained by", "model", "optimizer", "made of", "weight", "shape")
+"""The columns that hold texts, not numbers."""
 
-_DRAWN = tuple(f"{name}.{kind}" for name in (*PICTURES, COMPRESSION) for kind in FORMATS)
+_DRAWN = tuple(f"{name}.{kind}" for name in PICTURES for kind in FORMATS)
 OUTPUTS = ("results.json", "results.csv", *_DRAWN, "report.md", "report.html")
-"""The files of results, in the order they are written; not every study has all pictures."""
+"""The files of results; not every study has all pictures."""
+
+NARROW = 100
+"""A terminal with fewer columns has no room for formulas."""
+
+Line = dict[str, str]
+"""A line of a table: heading → cell."""
 
 
 def write_outputs(
@@ -66,31 +64,59 @@ def write_outputs(
     Raises:
         TensornetError: the folder cannot be written.
     """
+    costs, runs = costs or {}, runs_of(results, costs or {})
     for name in OUTPUTS:
         if (folder / name).is_dir():
             set_aside(folder / name)
-    aside = [*set_aside_in(folder), *set_aside_in(folder / "runs")]
-    environment = {**environment, "set_aside": [str(path.relative_to(folder)) for path in aside]}
-    report = Report(task, summaries(results), environment, costs or {})
-    pictures = draw(task, results, report.costs)
-    contents = {
-        "results.json": _json(results, environment, report.costs).encode(),
-        "results.csv": printable(_csv(results, report.costs)).encode(),
-        **pictures,
-        "report.md": printable(report.markdown()).encode(),
-        "report.html": printable(report.html(pictures)).encode(),
+    aside = [
+        str(path.relative_to(folder)) for path in (*set_aside_in(folder), *set_aside_in(folder / "runs"))
+    ]
+    environment = {"python": platform.python_version(), **environment, "set_aside": aside}
+    pictures = draw(task, runs, environment["data"]["test"])
+    markdown = report(task, runs, environment, costs)
+    body = (
+        library("markdown_it")
+        .MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
+        .enable("table")
+        .render(markdown)
+    )
+    for name in PICTURES:
+        source = base64.b64encode(pictures.get(f"{name}.svg", b"")).decode()
+        body = body.replace(f'src="{name}.png"', f'src="data:image/svg+xml;base64,{source}"')
+    told_of = json.dumps(environment, indent=1)
+    page = _filled(
+        "report.html.jinja", title=task.title, body=body, models=costs.values(), environment=told_of
+    )
+    document = {
+        "format": "tensornet.study.results",
+        "environment": environment,
+        "results": [asdict(each) for each in results],
+        "summary": [_summary(*group) for group in runs.groupby("name", sort=False)],
+        "measured": [asdict(each) for each in costs.values()],
     }
-    for name in OUTPUTS:
-        if name in contents:
-            write_whole(folder / name, contents[name])
+    contents = {
+        "results.json": json.dumps(document, indent=1) + "\n",
+        "results.csv": printable(runs[list(COLUMNS)].to_csv(index=False)),
+        "report.md": printable(markdown),
+        "report.html": printable(page),
+    }
+    for name, content in {**pictures, **{name: text.encode() for name, text in contents.items()}}.items():
+        write_whole(folder / name, content)
 
 
-LONGEST = 60
-"""If all formulas have more characters, they are in the report, but not in the table."""
+def _filled(template: str, **values: Any) -> str:
+    """A template of this folder with these values."""
+    jinja2 = library("jinja2")
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    strict = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    return str(jinja2.Environment(loader=loader, **strict).get_template(template).render(**values)) + "\n"
 
 
-NARROW = 100
-"""A terminal with fewer columns has no room for formulas."""
+def _summary(name: str, group: Any) -> dict[str, Any]:
+    """The means and standard deviations over the seeds."""
+    spread = group[list(SHARES)].agg(["mean", "std"]).fillna(0.0)
+    shares = {share: {"mean": spread[share]["mean"], "deviation": spread[share]["std"]} for share in SHARES}
+    return {"name": name, "seeds": group.seed.tolist(), **shares}
 
 
 def table(
@@ -106,72 +132,216 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
+    runs = runs_of(results, costs or {})
+    groups = dict(list(runs.groupby("name", sort=False)))
+    made, timed = bool(runs.origin.notna().any()), bool(costs)
+    formulas = len(groups) == len(runs) and width >= NARROW  # with several seeds the figures need the room
     shown = Table(title=task.title, title_justify="left")
-    shown.add_column("name", no_wrap=True)
-    rows = summaries(results)
-    one_seed = all(len(row.runs) == 1 for row in rows)  # with several seeds the figures need the room
-    with_formulas = one_seed and width >= NARROW and any(len(each.formula) <= LONGEST for each in results)
-    if with_formulas:
-        shown.add_column("parameters\nby formula")
-    shown.add_column("\nby count" if with_formulas else "para-\nmeters", justify="right", no_wrap=True)
-    made = compressed(rows)
+    shown.add_column("\nname", no_wrap=True)
+    shown.add_column("\nparameters", justify="left" if formulas else "right", no_wrap=not formulas)
     headings = ["\nFLOPs", *(["com-\npressed", "top-1\n(%)"] if made else ["top-1\n(%)", "top-5\n(%)"])]
-    for heading in (*headings, *(["ms a\nstep"] if costs else [])):
+    for heading in (*headings, *(["ms a\nstep"] if timed else [])):
         shown.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        each = row.first
-        formula = Text(printable(f"{each.parameters:,} = {each.formula}"), no_wrap=True, overflow="ellipsis")
-        shown.add_row(
-            printable(each.name),
-            *([formula] if with_formulas else []),
-            f"{round(row.mean('counted')):,}",
-            f"{row.flops:,}",
-            *([_compressed(row)] if made else []),
-            row.told("test_top1"),
-            *([] if made else [row.told("test_top5")]),
-            *([f"{costs[row.name].step_ms:.2f}"] if costs else []),
-        )
+    for name, group in groups.items():
+        first, counted = group.iloc[0], f"{round(group.parameters.mean()):,}"
+        cells = [f"{round(group.flops.mean()):,}", told(group.test_top1)]
+        cells.insert(1 if made else 2, told((group.compressed_top1 if made else group.test_top5).dropna()))
+        cells += [f"{first.step_ms:.2f}"] if timed else []
+        formula = printable(f"{counted} = {first.formula}" if formulas else counted)
+        shown.add_row(printable(str(name)), Text(formula, no_wrap=True, overflow="ellipsis"), *cells)
     return shown
 
 
-def _compressed(row: Summary) -> str:
-    """The accuracy of a compressed row before fine-tuning; empty for other rows."""
-    return told([each.test_top1 for each in row.compressions]) if row.compressions else ""
-
-
-def _json(
-    results: Sequence[RunResult], environment: Mapping[str, Any], costs: Mapping[str, Appraisal]
+def report(
+    task: Task, runs: Any, environment: Mapping[str, Any], costs: Mapping[str, Appraisal] | None = None
 ) -> str:
-    described = {"python": platform.python_version(), **environment}
-    document = {
-        "format": "tensornet.study.results",
-        "environment": described,
-        "results": [asdict(each) for each in results],
-        "summary": [_summary(row) for row in summaries(results)],
-        "measured": [asdict(each) for each in costs.values()],
+    """`report.md`: the tables of these runs, their pictures, how to read them and how to reproduce them."""
+    groups = dict(list(runs.groupby("name", sort=False)))
+    firsts: dict[str, RunResult] = {name: group.result.iloc[0] for name, group in groups.items()}
+    made = [name for name, each in firsts.items() if each.compression]
+    tested, best = (
+        environment["data"]["test"],
+        max(group.test_top1.mean() for group in groups.values()) / 100.0,
+    )
+    best = min(best, 1.0 - 1.0 / tested)  # if no example is wrong, the error of one wrong example
+    return _filled(
+        "report.md.jinja",
+        **environment,
+        **{name: getattr(task, name) for name in ("title", "example", "caution", "source", "reference")},
+        rounds=ROUNDS,
+        texts=TEXTS,
+        measured=bool(costs),
+        spread=len(runs) > len(groups),
+        augmented=_augmented(environment["recipe"]),
+        optimizers=list(dict.fromkeys(OPTIMIZERS[each.recipe.optimizer] for each in firsts.values())),
+        results=_results(task, groups, firsts, environment["recipe"], costs or {}),
+        compressed=[_compressed(name, groups[name], firsts[name]) for name in made],
+        weights=_weights({name: firsts[name] for name in made}),
+        published=_published(task, groups, firsts),
+        error=100.0 * (best * (1.0 - best) / tested) ** 0.5,
+        tried=_tried(task, firsts),
+        formulas={
+            name: f"{each.parameters:,} = `{each.formula}`, {each.sizes}"
+            for name, each in firsts.items()
+            if name not in made
+        },
+        command=_command(task, list(firsts.values()), environment),
+    )
+
+
+# ---------------------------------------------------------------------------- tables
+
+
+def _results(
+    task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunResult], recipe: Mapping[str, Any],
+    costs: Mapping[str, Appraisal],
+) -> list[Line]:  # fmt: skip
+    """The table of results; names on the Pareto front are bold."""
+    means = (
+        library("pandas")
+        .DataFrame(
+            {name: group[["parameters", "flops", "test_top1"]].mean() for name, group in groups.items()}
+        )
+        .T
+    )
+    front, lines = set(pareto_front(means).index), []
+    most = next((means.parameters[name] for name, each in firsts.items() if each.row == task.reference), 0)
+    for name, group in groups.items():
+        line = {"name": f"**{name}**" if name in front else name, "classifier": firsts[name].about}
+        line |= {"trained by": _training(firsts[name].recipe, recipe)}
+        line |= {"parameters": f"{round(means.parameters[name]):,}"}
+        line |= {"× fewer": f"{most / means.parameters[name]:.1f}" if most else "–"}
+        line |= {"FLOPs": f"{round(means.flops[name]):,}"}
+        line |= {"top-1 (%)": told(group.test_top1), "top-5 (%)": told(group.test_top5)}
+        if cost := costs.get(name):
+            line |= {"ms a step": f"{cost.step_ms:.2f}", "ms a prediction": f"{cost.latency_ms:.2f}"}
+            line |= {"kept (MB)": f"{cost.kept / 1e6:.3f}"}
+        lines.append(line)
+    return lines
+
+
+def _training(recipe: Recipe, shared: Mapping[str, Any]) -> str:
+    """The optimizer, its learning rate and weight decay, and what else differs from the study's recipe."""
+    if not recipe.epochs:
+        return "–"
+    own = ("optimizer", "learning_rate", "weight_decay")
+    others = {name: each for name, each in asdict(recipe).items() if each != shared[name] and name not in own}
+    first = f"{OPTIMIZERS[recipe.optimizer]}, {recipe.learning_rate:g}, {recipe.weight_decay:g}"
+    rest = [f"{each} epochs" if name == "epochs" else f"{name} {each:g}" for name, each in others.items()]
+    return ", ".join([first, *rest])
+
+
+def _compressed(name: str, group: Any, first: RunResult) -> Line:
+    """Accuracy before and after compression and after fine-tuning, and the errors."""
+    before = sum(each.compression.parameters for each in group.result)
+    return {
+        "name": name,
+        "made of": group.origin.iloc[0],
+        "parameters": f"{round(group.parameters.mean()):,}",
+        "of before (%)": f"{100.0 * group.parameters.sum() / before:.1f}",
+        "logits' error (%)": told(100.0 * group.error),
+        "weights' error (%)": told(100.0 * group.weight_error),
+        "before (%)": told(group.before_top1),
+        "compressed (%)": told(group.compressed_top1),
+        "fine-tuned (%)": told(group.test_top1) if first.recipe.epochs else "–",
     }
-    return json.dumps(document, indent=1) + "\n"
 
 
-def _summary(row: Summary) -> dict[str, Any]:
-    """The means and standard deviations over the seeds."""
-    shares = {name: {"mean": row.mean(name), "deviation": row.deviation(name)} for name in SHARES}
-    return {"name": row.name, "seeds": [each.seed for each in row.runs], **shares}
+def _weights(made: Mapping[str, RunResult]) -> list[Line]:
+    """The form and the errors of each weight in each compressed row, with the first seed."""
+    lines: dict[str, Line] = {}
+    for name, each in made.items():
+        for weight in each.compression.weights if each.compression else ():
+            start = {"weight": f"`{weight.path}`", "shape": _times(weight.shape), **dict.fromkeys(made, "–")}
+            lines.setdefault(weight.path, start)[name] = _cell(weight)
+    return list(lines.values())
 
 
-def _csv(results: Sequence[RunResult], costs: Mapping[str, Appraisal]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for each in results:
-        measured = asdict(costs[each.name]) if each.name in costs else {}
-        row = {**measured, **asdict(each.recipe), **asdict(each), **_compression(each.compression)}
-        writer.writerow([row.get(name, "") for name in COLUMNS])
-    return buffer.getvalue()
+def _cell(weight: CompressedWeight) -> str:
+    """The form and ranks of a weight, with its errors in percent."""
+    if weight.form == "dense":
+        return "–"
+    form = f"{weight.form} {_times(weight.ranks)}".strip()
+    output = "" if weight.output_error is None else f" / {100.0 * weight.output_error:.1f}"
+    return f"{form}: {100.0 * weight.error:.1f}{output}"
 
 
-def _compression(made: Compression | None) -> dict[str, Any]:
-    if made is None:
-        return {}
-    figures = {"compressed_top1": made.test_top1, "weight_error": made.weight_error}
-    return {"origin": made.origin, "before_top1": made.before_top1, "error": made.error, **figures}
+def _times(sizes: tuple[int, ...]) -> str:
+    return "×".join(map(str, sizes))
+
+
+def _published(task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunResult]) -> list[Line]:
+    """The published table, and the rows trained by the study's own recipe; empty if there are none on these data."""
+    ours = []
+    for name, each in firsts.items():
+        own = task.own_recipe(each.row)
+        if task.published and own is not None and each.recipe == own.optimized_by(each.recipe.optimizer):
+            shares = [told(groups[name][share]) for share in SHARES]
+            ours.append((name, each.recipe.optimizer, groups[name].parameters.mean(), shares))
+    theirs = [
+        (
+            f"{row.name} (published)",
+            row.optimizer,
+            row.parameters,
+            [f"{getattr(row, each):.2f}" for each in SHARES],
+        )
+        for row in task.published
+    ]
+    headings = [share.replace("_", " ").replace("top", "top-") for share in SHARES]
+    return [
+        {"model": name, "optimizer": OPTIMIZERS.get(by, by), "parameters": f"{round(count):,}"}
+        | dict(zip(headings, shares, strict=True))
+        for name, by, count, shares in (theirs + ours if ours else [])
+    ]
+
+
+# ---------------------------------------------------------------------------- texts
+
+
+def _augmented(recipe: Mapping[str, Any]) -> str:
+    """How training images are augmented; empty if they are not."""
+    texts = {
+        "shift": f"shifted by up to {recipe['shift']:g} pixels",
+        "rotate": f"turned by up to {recipe['rotate']:g}°",
+        "zoom": f"zoomed by up to {100 * recipe['zoom']:g} %",
+        "flip": "mirrored",
+    }
+    return ", ".join(text for name, text in texts.items() if recipe[name])
+
+
+def _tried(task: Task, firsts: Mapping[str, RunResult]) -> dict[str, str]:
+    """Rows → the numbers of their recipe that were tuned on these examples and have not been changed."""
+    rows: dict[str, list[str]] = {}
+    for name, each in firsts.items():
+        own = task.own_recipe(each.row) if task.caution else None
+        values = {} if own is None else {setting: getattr(own, setting) for setting in task.tried}
+        kept = [
+            setting for setting, value in values.items() if value and getattr(each.recipe, setting) == value
+        ]
+        rows.setdefault(_listed([setting.replace("_", " ") for setting in kept]), []).append(name)
+    return {
+        "" if len(names) == len(firsts) else f"Of {_listed(names)}: ": settings
+        for settings, names in rows.items()
+        if settings
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a list: `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _command(task: Task, firsts: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
+    """The command that reproduces these numbers."""
+    hardware, seeds, place = environment["hardware"], environment["seeds"], environment["data"]["place"]
+    command = [f"torchrun --nproc-per-node {hardware['processes']} -m"] if hardware["processes"] > 1 else []
+    command += ["tensornet study", shlex.quote(environment["task"])]
+    command += [f"--data {shlex.quote(place)}"] if isinstance(place, str) else []
+    command += [f"--seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}"]
+    command += [f"--{name} {hardware[name]}" for name in ("threads", "device", "precision")]
+    shown = {each.row for each in firsts}
+    rows = [name for name in task.rows if name in shown]
+    command += [f"--row {name}" for name in rows] if rows != list(task.rows) else []
+    used = list(dict.fromkeys(each.recipe.optimizer for each in firsts))
+    command += [f"--optimizer {name}" for name in used] if used != list(task.optimizers) else []
+    return " ".join([*command, *(f"--set {name}={value}" for name, value in environment["changes"].items())])

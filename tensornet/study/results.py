@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from tensornet.codec import Text, document
 
 from .recipe import Recipe
 
 if TYPE_CHECKING:
     import tensornet as tn
 
-__all__ = [
-    "Appraisal",
-    "CompressedWeight",
-    "Compression",
-    "Epoch",
-    "RunResult",
-    "Summary",
-    "Trained",
-    "summaries",
-    "told",
-]
+__all__ = ["Appraisal", "CompressedWeight", "Compression", "Epoch", "RunResult", "Trained"]
 
 
+@document()
 @dataclass(frozen=True)
 class Epoch:
-    """The figures of a run after an epoch: loss in nats, accuracies in percent; checked on creation.
+    """The figures of a run after an epoch: loss in nats, accuracies in percent.
 
     The training figures are those of the mini-batches during training: augmented, with dropout, and
     while the parameters changed.
@@ -40,21 +32,11 @@ class Epoch:
     test_top1: float
     test_top5: float
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.train_loss < math.inf:
-            raise ValueError(f"the loss is {self.train_loss}")
-        _check_shares(self.train_top1, self.train_top5)
-        _check_shares(self.test_top1, self.test_top5)
 
-
-def _check_shares(top1: float, top5: float) -> None:
-    if not 0.0 <= top1 <= top5 <= 100.0:
-        raise ValueError(f"of 100 examples {top1} have their class first, and {top5} among the first five")
-
-
+@document()
 @dataclass(frozen=True)
 class CompressedWeight:
-    """The form and ranks that a weight was given, and its errors; its numbers are checked on creation.
+    """The form and ranks that a weight was given, and its errors.
 
     Attributes:
         path, shape: the name and the shape of the weight.
@@ -65,29 +47,19 @@ class CompressedWeight:
         output_error: ‖(W − Ŵ)·x‖ / ‖W·x‖ over the calibration examples, if there were any.
     """
 
-    path: str
+    path: Text
     shape: tuple[int, ...]
-    form: str
+    form: Text
     ranks: tuple[int, ...]
     parameters: int
     error: float
     output_error: float | None
 
-    def __post_init__(self) -> None:
-        if self.parameters < 0:
-            raise ValueError(f"parameters is {self.parameters}")
-        _check_losses(self.error, self.output_error or 0.0)
 
-
-def _check_losses(*errors: float) -> None:
-    for error in errors:
-        if not 0.0 <= error < math.inf:
-            raise ValueError(f"an error is {error}")
-
-
+@document()
 @dataclass(frozen=True)
 class Compression:
-    """How a trained classifier was compressed, before fine-tuning; its numbers are checked on creation.
+    """How a trained classifier was compressed, before fine-tuning.
 
     Attributes:
         origin: the name of the run that trained it.
@@ -98,7 +70,7 @@ class Compression:
         weights: one entry for each weight.
     """
 
-    origin: str
+    origin: Text
     parameters: int
     before_top1: float
     before_top5: float
@@ -107,21 +79,17 @@ class Compression:
     error: float
     weights: tuple[CompressedWeight, ...]
 
-    def __post_init__(self) -> None:
-        _check_shares(self.before_top1, self.before_top5)
-        _check_shares(self.test_top1, self.test_top5)
-        _check_losses(self.error)
-
     @property
     def weight_error(self) -> float:
         """The error of all weights together: (Σ e² / count)^½."""
         squares = [each.error**2 for each in self.weights]
-        return math.sqrt(statistics.fmean(squares)) if squares else 0.0
+        return math.sqrt(sum(squares) / max(1, len(squares)))
 
 
+@document()
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run; its numbers are checked on creation.
+    """A finished run.
 
     Attributes:
         name: the name of the run: the row, and the optimizer if there are several.
@@ -138,18 +106,17 @@ class RunResult:
         train_top1: percent of training examples whose most likely class is right, after the last epoch,
             evaluated as the test examples are.
         train_top5: percent whose five most likely classes contain the right one.
-        test_top1: the same for the test examples.
-        test_top5: the same for the test examples.
+        test_top1, test_top5: the same for the test examples.
         compression: how the classifier that it starts from was compressed, if it was.
     """
 
-    name: str
-    row: str
+    name: Text
+    row: Text
     seed: int
-    about: str
+    about: Text
     recipe: Recipe
-    formula: str
-    sizes: str
+    formula: Text
+    sizes: Text
     parameters: int
     counted: int
     flops: int
@@ -160,97 +127,11 @@ class RunResult:
     test_top5: float
     compression: Compression | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("seed", "parameters", "counted", "flops"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}")
-        if len(self.history) != self.recipe.epochs:
-            raise ValueError(f"there are {len(self.history)} epochs of {self.recipe.epochs}")
-        _check_shares(self.train_top1, self.train_top5)
-        _check_shares(self.test_top1, self.test_top5)
 
-
-@dataclass(frozen=True)
-class Summary:
-    """The runs of one row with one optimizer, one for each seed; figures are means and deviations over the seeds."""
-
-    runs: tuple[RunResult, ...]
-
-    @property
-    def first(self) -> RunResult:
-        """The first run, for values that are the same in all runs."""
-        return self.runs[0]
-
-    @property
-    def name(self) -> str:
-        """The name of the runs."""
-        return self.first.name
-
-    @property
-    def parameters(self) -> int:
-        """The number of parameters; the mean over the seeds, as ranks may depend on the trained weights."""
-        return round(self.mean("parameters"))
-
-    @property
-    def flops(self) -> int:
-        """FLOPs of the contractions for one example, forward; likewise the mean over the seeds."""
-        return round(self.mean("flops"))
-
-    @property
-    def compressions(self) -> tuple[Compression, ...]:
-        """The compressions of the runs that start from a compressed classifier."""
-        return tuple(each.compression for each in self.runs if each.compression is not None)
-
-    @property
-    def test_top1(self) -> float:
-        """The mean over the seeds of the top-1 test accuracy."""
-        return self.mean("test_top1")
-
-    def mean(self, figure: str) -> float:
-        """The mean over the seeds of a field of `RunResult`."""
-        return statistics.fmean(getattr(each, figure) for each in self.runs)
-
-    def deviation(self, figure: str) -> float:
-        """The standard deviation over the seeds of a field of `RunResult` (divided by n - 1); 0 for one run."""
-        return _deviation([getattr(each, figure) for each in self.runs])
-
-    def told(self, figure: str) -> str:
-        """A field of `RunResult` as text: `97.20`, or over several seeds `97.20 ± 0.31 (3)`."""
-        return told([getattr(each, figure) for each in self.runs])
-
-    def curve(self, figure: str) -> tuple[tuple[float, float], ...]:
-        """Mean and deviation over the seeds of a field of `Epoch`, by epoch."""
-        epochs = zip(*(each.history for each in self.runs), strict=True)
-        values = ([getattr(each, figure) for each in epoch] for epoch in epochs)
-        return tuple((statistics.fmean(each), _deviation(each)) for each in values)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-def told(values: Sequence[float]) -> str:
-    """The text of a figure, which has a value for each seed: `97.20`, or for several `97.20 ± 0.31 (3)`.
-
-    Example:
-        >>> told([97.2]), told([97.0, 98.0])
-        ('97.20', '97.50 ± 0.71 (2)')
-    """
-    mean = f"{statistics.fmean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {_deviation(values):.2f} ({len(values)})"
-
-
-def summaries(results: Iterable[RunResult]) -> list[Summary]:
-    """The results grouped by name, in the order in which the names first occur."""
-    grouped: dict[str, list[RunResult]] = {}
-    for each in results:
-        grouped.setdefault(each.name, []).append(each)
-    return [Summary(tuple(runs)) for runs in grouped.values()]
-
-
+@document()
 @dataclass(frozen=True)
 class Appraisal:
-    """The measured costs of the classifier of a run; its numbers are checked on creation.
+    """The measured costs of the classifier of a run.
 
     Attributes:
         name: the name of the run.
@@ -262,19 +143,12 @@ class Appraisal:
         latency_ms: milliseconds of a prediction for one example, measured in the same way.
     """
 
-    name: str
-    equations: str
-    plan: str
+    name: Text
+    equations: Text
+    plan: Text
     kept: int
     step_ms: float
     latency_ms: float
-
-    def __post_init__(self) -> None:
-        if self.kept < 0:
-            raise ValueError(f"{self.kept} bytes are kept")
-        for name in ("step_ms", "latency_ms"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

@@ -14,27 +14,24 @@ import tensornet as tn
 from tensornet.display import printable
 from tensornet.errors import TensornetError
 
-from .appraising import Wanted, appraise, appraise_on_worker, keep_appraisals, kept_appraisals
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
-from .hardware import Hardware, Place, processes
-from .jobs import Job, Run, counts, settings_of, train_job, train_on_worker
+from .hardware import Hardware, processes
+from .jobs import Job, Run, Timed, counts, measured, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
-from .progress import bars, watch
-from .recipe import OPTIMIZERS, Recipe
+from .progress import shown
+from .recipe import OPTIMIZERS, checked_seeds
 from .report import table, write_outputs
 from .results import Appraisal, RunResult
-from .seeds import checked_seeds
 from .store import RunStore
-from .subjects import TASKS, Subject, forget_examples
-from .task import Examples, Task
+from .subject import Subject, forget_examples
+from .task import check_classifier
 from .workers import Workers, on_workers
-from .written import check_classifier, read_study
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["TASKS", "results_folder", "run_study"]
+__all__ = ["results_folder", "run_study"]
 
 
 def run_study(
@@ -100,32 +97,23 @@ def run_study(
     """
     from rich.console import Console
 
-    subject = subject_of(task, data)
-    studied = subject.task()
+    subject = Subject.of(task, data)
     changes = dict(recipe or {}) | ({} if epochs is None else {"epochs": epochs})
-    runs = _runs(studied, rows, optimizers, changes)
-    chosen = _seeds(subject, seed, seeds)
+    runs = _runs(subject, rows, optimizers, changes)
+    if seed is not None and seeds is not None:
+        raise TensornetError("seed and seeds are both given", fix="give one of them")
+    given = seeds if seed is None else [seed]
+    chosen = (subject.written.seeds if subject.written else (0,)) if given is None else checked_seeds(given)
     check_libraries()
     forget_examples()
-    if workers is not None:
-        _check_sent(subject)
+    threads = subject.task.threads if threads is None else threads
     with processes():
-        place = _place(workers, device, studied.threads if threads is None else threads, precision)
-        hardware = place.hardware
-        if hardware.rank:
-            console = Console(file=io.StringIO())
-        else:
-            RunStore(Path(folder)).prepare()
-        study = _Study(
-            Path(folder).absolute() if workers else Path(folder),
-            subject,
-            studied,
-            changes,
-            chosen,
-            place,
-            console or Console(),
-            workers,
-        )
+        hardware = _hardware(subject, workers, device, threads, precision)
+        console = Console(file=io.StringIO()) if hardware.rank else console or Console()
+        here = Path(folder).absolute() if workers else Path(folder)
+        study = _Study(here, subject, changes, chosen, hardware, console, workers)
+        if not hardware.rank:
+            study.store.prepare()
         study.check(runs)
         results = study.run(runs, fresh)
         if not hardware.rank:
@@ -135,30 +123,20 @@ def run_study(
 
 def results_folder(task: str | Path, data: Data | Path = None) -> Path:
     """The default folder for results: one for each task and data set, or one for each study file."""
-    subject = subject_of(task, data)
-    return Path(f"study-{Path(task).stem if subject.written else subject.task().name}")
+    subject = Subject.of(task, data)
+    return Path(f"study-{Path(task).stem if subject.written else subject.task.name}")
 
 
-def subject_of(task: str | Path, data: Data | Path = None) -> Subject:
-    """The subject of a study, which is given by its name or by its file.
+def _hardware(
+    subject: Subject, workers: Workers | None, device: str | None, threads: int | None, precision: str
+) -> Hardware:
+    """The hardware that computes the runs: of this machine, or of the workers.
 
     Raises:
-        TensornetError: the file does not describe a study.
+        TensornetError: workers cannot be used, or cannot call the function that the data come from.
     """
-    data = data if data is None or callable(data) else str(data)
-    if not str(task).endswith(".toml"):
-        return Subject(str(task), data)
-    written = read_study(task)
-    return Subject(written.study, data or written.data, written)
-
-
-def _a(noun: str) -> str:
-    """A noun with its article: `a text`, `an example`."""
-    return f"{'an' if noun[0] in 'aei' else 'a'} {noun}"
-
-
-def _check_sent(subject: Subject) -> None:
-    """Raises an error if the data come from a function that another process cannot call."""
+    if workers is None:
+        return Hardware.chosen(device, threads, precision)
     try:
         pickle.dumps(subject)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -166,62 +144,41 @@ def _check_sent(subject: Subject) -> None:
             f"workers cannot call {name_of(subject.data)}: {error}",
             fix="define it in a module of its own, or leave the workers out",
         ) from None
-
-
-def _seeds(subject: Subject, seed: int | None, seeds: int | Sequence[int] | None) -> tuple[int, ...]:
-    """The seeds that are given, else those of the file, else 0."""
-    if seed is not None and seeds is not None:
-        raise TensornetError("seed and seeds are both given", fix="give one of them")
-    if seeds is not None:
-        return checked_seeds(seeds)
-    if seed is not None:
-        return checked_seeds([seed])
-    return subject.written.seeds if subject.written else (0,)
-
-
-def _place(workers: Workers | None, device: str | None, threads: int | None, precision: str) -> Place:
-    """The place where runs are computed: this machine, or that of the workers."""
-    if workers is None:
-        return Place.chosen(device, threads, precision)
-    here = Place.chosen(device if workers.are_here else "cpu", threads, "auto")
-    if here.hardware.processes > 1:
+    here = Hardware.chosen(device if workers.are_here else "cpu", threads, "auto")
+    if here.processes > 1:
         raise TensornetError("torchrun and workers do not go together", fix="leave one of them out")
-    threads = threads or workers.threads(here.hardware.threads)
+    threads = threads or workers.threads(here.threads)
     if workers.are_here:
-        return Place.chosen(device, threads, precision)
-    found: list[Place] = []
-    on_workers(workers, Place.on_worker, [(device, threads, precision)], lambda _, place: found.append(place))
+        return Hardware.chosen(device, threads, precision)
+    found: list[Hardware] = []
+    on_workers(workers, _chosen, [(device, threads, precision)], lambda _, there: found.append(there))
     return found[0]
 
 
+def _chosen(asked: tuple[str | None, int | None, str]) -> Hardware:
+    return Hardware.chosen(*asked)
+
+
 def _runs(
-    task: Task,
-    rows: Sequence[str] | None,
-    optimizers: Sequence[str] | None,
-    changes: Mapping[str, Any],
+    subject: Subject, rows: Sequence[str] | None, optimizers: Sequence[str] | None, changes: Mapping[str, Any]
 ) -> list[Run]:
-    """The runs of these rows with these optimizers, in the order of the task."""
-    names = _with_origins(task, _among(task.rows, rows, "row"))
+    """The runs of these rows, and of those that they compress, with these optimizers, in the order of the task."""
+    if "optimizer" in changes:
+        raise TensornetError("the optimizer is not a number of the recipe", fix="choose it by --optimizer")
+    task = subject.task
+
+    def run(name: str, optimizer: str) -> Run:
+        row, own = task.rows[name], task.overrides.get(name, {})
+        made = isinstance(row, CompressedRow)
+        recipe = task.recipe.changed(task.changes(row)).optimized_by(optimizer)
+        recipe = recipe.changed({**own, **changes}, 0 if made else 1)
+        origin = run(row.origin, optimizer) if made else None
+        return Run(name if task.optimizers == (optimizer,) else f"{name}-{optimizer}", name, recipe, origin)
+
+    names = _among(task.rows, rows, "row")
+    names += [each.origin for name in names if isinstance(each := task.rows[name], CompressedRow)]
     chosen = _among(OPTIMIZERS, task.optimizers if optimizers is None else optimizers, "optimizer")
-    return [_run(task, name, optimizer, changes) for name in names for optimizer in chosen]
-
-
-def _run(task: Task, name: str, optimizer: str, changes: Mapping[str, Any]) -> Run:
-    """The run of a row with an optimizer; a compressed row also has the run that it compresses."""
-    row = task.rows[name]
-    recipe = _recipe(
-        task.recipe.changed(task.changes(row)).optimized_by(optimizer),
-        {**task.overrides.get(name, {}), **changes},
-        0 if isinstance(row, CompressedRow) else 1,
-    )
-    origin = _run(task, row.origin, optimizer, changes) if isinstance(row, CompressedRow) else None
-    return Run(name if task.optimizers == (optimizer,) else f"{name}-{optimizer}", name, recipe, origin)
-
-
-def _with_origins(task: Task, names: Sequence[str]) -> list[str]:
-    """These rows, and the rows that some of them compress, in the order of the task."""
-    origins = [row.origin for row in map(task.rows.__getitem__, names) if isinstance(row, CompressedRow)]
-    return [name for name in task.rows if name in names or name in origins]
+    return [run(name, optimizer) for name in _among(task.rows, names, "row") for optimizer in chosen]
 
 
 def _among(known: Mapping[str, Any], wanted: Sequence[str] | None, what: str) -> list[str]:
@@ -235,23 +192,15 @@ def _among(known: Mapping[str, Any], wanted: Sequence[str] | None, what: str) ->
     return [name for name in known if name in names]
 
 
-def _recipe(recipe: Recipe, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
-    """A recipe with other numbers; `epochs` is the least number of epochs allowed."""
-    if "optimizer" in changes:
-        raise TensornetError("the optimizer is not a number of the recipe", fix="choose it by --optimizer")
-    return recipe.changed(changes, epochs)
-
-
 @dataclass(frozen=True)
 class _Study:
-    """The settings that all runs share: folder, subject, task, changes of the recipe, seeds, place, workers."""
+    """The settings that all runs share: folder, subject, changes of the recipe, seeds, hardware, workers."""
 
     folder: Path
     subject: Subject
-    task: Task
     changes: Mapping[str, Any]
     seeds: tuple[int, ...]
-    place: Place
+    hardware: Hardware
     console: Console
     workers: Workers | None
 
@@ -260,40 +209,32 @@ class _Study:
         """The runs in the folder."""
         return RunStore(self.folder, self._say)
 
-    @property
-    def hardware(self) -> Hardware:
-        """The hardware that computes the runs."""
-        return self.place.hardware
-
     def check(self, runs: Sequence[Run]) -> None:
         """Raises now the errors that would otherwise appear only after other runs were trained."""
-        examples = self.subject.examples(self.seeds[0])
+        examples, task = self.subject.examples(self.seeds[0]), self.subject.task
         flat = examples.standard is None or examples.train_inputs[0].ndim < 3
         if flat and any(run.recipe.augments for run in runs):
+            article = "an" if task.example[0] in "aei" else "a"
             raise TensornetError(
-                f"{_a(self.task.example)} is not shifted, turned, zoomed or mirrored",
+                f"{article} {task.example} is not shifted, turned, zoomed or mirrored",
                 fix="leave these settings out",
             )
         for name in dict.fromkeys(run.of for run in runs):
+            row = task.rows[name]
             with self._located(name):
-                self._check_row(self.task.rows[name], examples)
-
-    def _check_row(self, row: Any, examples: Examples) -> None:
-        """Raises an error unless a row can be trained on these examples."""
-        if isinstance(row, CompressedRow):
-            check_row(row, self.task.build(self.task.rows[row.origin], examples))
-            return
-        graph = self.task.build(row, examples)
-        check_classifier(graph, examples)
-        if self.workers is None or self.workers.are_here:
-            self.hardware.check_room(int(tn.parameter_count(graph)))
+                if isinstance(row, CompressedRow):
+                    check_row(row, task.build(task.rows[row.origin], examples))
+                    continue
+                graph = task.build(row, examples)
+                check_classifier(graph, examples)
+                if self.workers is None or self.workers.are_here:
+                    self.hardware.check_room(int(tn.parameter_count(graph)))
 
     @contextmanager
     def _located(self, row: str) -> Iterator[None]:
         """Puts the row in front of an error, or the file and the key if the study comes from a file."""
-        written, place = self.subject.written, f"row {row}"
-        if written is not None:
-            place = f"{written.path}: {written.key_of(self.task.rows[row], row)}"
+        written = self.subject.written
+        place = f"row {row}" if written is None else f"{written.path}: {written.key_of(row)}"
         try:
             yield
         except TensornetError as error:
@@ -301,18 +242,21 @@ class _Study:
 
     def environment(self) -> dict[str, Any]:
         """The values that numbers depend on besides the run: seeds, recipe, data, hardware, versions."""
-        examples, written = self.subject.examples(self.seeds[0]), self.subject.written
-        data = self.subject.data
+        examples, written, data = (
+            self.subject.examples(self.seeds[0]),
+            self.subject.written,
+            self.subject.data,
+        )
         place = {"returned by": name_of(data)} if callable(data) else data
         return {
             "task": self.subject.name if written is None else written.path,
             **({"seed": self.seeds[0]} if len(self.seeds) == 1 else {}),
             "seeds": list(self.seeds),
-            "recipe": asdict(_recipe(self.task.recipe, self.changes)),
+            "recipe": asdict(self.subject.task.recipe.changed(self.changes)),
             "changes": dict(self.changes),
             "data": {"place": place, "about": examples.about, **counts(examples)},
             "hardware": self.hardware.described(),
-            "machine": self.place.machine,
+            "machine": self.hardware.machine,
             "versions": versions(),
         }
 
@@ -322,9 +266,8 @@ class _Study:
         A compressed run comes after the run that it compresses.
         """
         for seed in self.seeds:
-            examples = self.subject.examples(seed)
             for run in sorted(runs, key=lambda run: run.origin is not None):
-                settings = settings_of(self.subject, self.task, run, seed, examples, self.hardware)
+                settings = settings_of(self.subject, run, seed, self.hardware)
                 yield Job(self.folder, self.subject, run, seed, self.hardware, settings)
 
     def run(self, runs: Sequence[Run], fresh: bool) -> list[RunResult]:
@@ -334,8 +277,7 @@ class _Study:
             for job in jobs:
                 self.store.remove(job.run.name, job.settings)
         found = {} if self.hardware.rank else {self._name(job): self._finished(job) for job in jobs}
-        done = {name: result for name, result in found.items() if result is not None}
-        done = self.hardware.agreed(done)
+        done = self.hardware.agreed({name: each for name, each in found.items() if each is not None})
         if done:
             self._say(f"kept, finished before: {', '.join(done)}")
         try:
@@ -351,13 +293,13 @@ class _Study:
     def write(self, results: Sequence[RunResult], measure: bool) -> None:
         """Writes these results, and those of other runs that the folder holds, and shows them."""
         known = {(result.name, result.seed): result for result in results}
-        others = _runs(self.task, None, tuple(OPTIMIZERS), self.changes)
+        others = _runs(self.subject, None, tuple(OPTIMIZERS), self.changes)
         found = [known.get((job.run.name, job.seed)) or self._finished(job) for job in self.jobs(others)]
-        shown = self._in_order(others, [result for result in found if result is not None])
-        costs = self._costs(others, shown) if measure else {}
-        task = self.task.of(self.subject.examples(self.seeds[0]))
-        write_outputs(self.folder, task, shown, self.environment(), costs)
-        self.console.print(table(task, shown, costs, self.console.width))
+        results = self._in_order(others, [result for result in found if result is not None])
+        costs = self._costs(others, results) if measure else {}
+        task = self.subject.task.of(self.subject.examples(self.seeds[0]))
+        write_outputs(self.folder, task, results, self.environment(), costs)
+        self.console.print(table(task, results, costs, self.console.width))
         self._say(f"results in {self.folder}")
 
     def _in_order(self, runs: Sequence[Run], results: Iterable[RunResult]) -> list[RunResult]:
@@ -367,74 +309,77 @@ class _Study:
 
     def _costs(self, runs: Sequence[Run], results: Sequence[RunResult]) -> dict[str, Appraisal]:
         """The costs of the classifiers of these results, by the name of the run; measured before, or now."""
-        seed = self.seeds[0]
-        compressions = {each.name: each.compression for each in reversed(results)}
-        runs = [run for run in runs if run.name in compressions]
-        examples = self.subject.examples(seed)
-        settings = {
-            "machine": self.place.machine,
-            "runs": [
-                settings_of(self.subject, self.task, run, seed, examples, self.hardware) for run in runs
-            ],
-        }
-        found = list(kept_appraisals(self.folder, settings, self._say))
-        if not found:
-            self._say(f"{len(runs)} classifiers are timed, in turns")
-            wanted = Wanted(self.subject, tuple(runs), compressions, seed, self.hardware)
+        made = {each.name: each.compression for each in reversed(results)}
+        order = {run.name: number for number, run in enumerate(runs)}
+        jobs = [job for job in self.jobs(runs) if job.run.name in made and job.seed == self.seeds[0]]
+        jobs.sort(key=lambda job: order[job.run.name])
+        timed = Timed(tuple(jobs), tuple(made[job.run.name] for job in jobs))
+
+        def measure() -> tuple[Appraisal, ...]:
+            self._say(f"{len(jobs)} classifiers are timed, in turns")
             if self.workers is None or self.workers.are_here:
-                found.extend(appraise(wanted))
-            else:
-                on_workers(self.workers, appraise_on_worker, [wanted], lambda _, costs: found.extend(costs))
-            keep_appraisals(self.folder, found, settings)
-        return {each.name: each for each in found}
+                return timed.appraisals()
+            found: list[Appraisal] = []
+            on_workers(self.workers, Timed.appraisals, [timed], lambda _, costs: found.extend(costs))
+            return tuple(found)
 
-    def _name(self, job: Job) -> str:
-        """The name of a run, with its seed if there are several seeds."""
-        return self._named(job.run, job.seed)
+        settings = {"machine": self.hardware.machine, "runs": [job.settings for job in jobs]}
+        return measured(self.folder, settings, measure, self._say)
 
-    def _named(self, run: Run, seed: int) -> str:
-        return run.name if len(self.seeds) == 1 else f"{run.name} (seed {seed})"
+    def _name(self, job: Job, run: Run | None = None) -> str:
+        """The name of the run of a job, or of the run it is made of; with its seed if there are several seeds."""
+        name = (run or job.run).name
+        return name if len(self.seeds) == 1 else f"{name} (seed {job.seed})"
 
     def _finished(self, job: Job) -> RunResult | None:
         return self.store.load(job.run.name, job.settings)
 
     def _train(self, jobs: Sequence[Job], done: dict[str, RunResult]) -> None:
-        """Trains these runs; each is kept, on disk and in `done`, as soon as it is finished."""
+        """Trains these runs here or on workers; each is kept, on disk and in `done`, as soon as it is finished."""
         if not jobs:
             return
-        if self.workers is not None:
-            self._train_elsewhere(self.workers, jobs, done)
-            return
-        with bars(self.console, len(jobs)) as progress:
-            for job in jobs:
-                done[self._name(job)] = result = train_job(job, self.store, progress)
-                progress.end()
-                self._tell(job, result)
-
-    def _train_elsewhere(self, workers: Workers, jobs: Sequence[Job], done: dict[str, RunResult]) -> None:
-        with watch(self.console, {self._name(job): job.progress for job in jobs}) as shown:
+        with shown(self.console, len(jobs)) as bars:
 
             def finished(job: Job, result: RunResult) -> None:
-                if self._finished(job) != result:
-                    raise TensornetError(
-                        f"a worker finished {self._name(job)}, and {self.folder} does not hold it",
-                        fix="give an --out that every worker sees",
-                    )
                 done[self._name(job)] = result
-                shown.end(self._name(job))
-                self._tell(job, result)
+                bars.end(self._name(job))
+                if not self.console.is_terminal:
+                    self._say(
+                        f"{self._name(job)}: {result.parameters:,} parameters, test top-1 {result.test_top1:.2f} %,"
+                        f" top-5 {result.test_top5:.2f} %"
+                    )
 
-            def ready(job: Job) -> bool:
-                return job.run.origin is None or self._named(job.run.origin, job.seed) in done
+            if self.workers is not None:
+                self._train_elsewhere(self.workers, jobs, done, finished, bars)
+                return
+            for job in jobs:
+                name = self._name(job)
+                finished(job, train_job(job, self.store, lambda *made, name=name: bars.show(name, *made)))
 
-            on_workers(workers, train_on_worker, jobs, finished, shown.look, ready, self._say)
+    def _train_elsewhere(
+        self, workers: Workers, jobs: Sequence[Job], done: Mapping[str, RunResult], finished: Any, bars: Any
+    ) -> None:
+        def kept(job: Job, result: RunResult) -> None:
+            if self._finished(job) != result:
+                raise TensornetError(
+                    f"a worker finished {self._name(job)}, and {self.folder} does not hold it",
+                    fix="give an --out that every worker sees",
+                )
+            finished(job, result)
 
-    def _tell(self, job: Job, result: RunResult) -> None:
-        if not self.console.is_terminal:
-            self._say(
-                f"{self._name(job)}: {result.parameters:,} parameters, test top-1 {result.test_top1:.2f} %,"
-                f" top-5 {result.test_top5:.2f} %"
-            )
+        def look() -> None:
+            for job in jobs:
+                if self._name(job) not in done:
+                    bars.read(self._name(job), job.progress)
+
+        def ready(job: Job) -> bool:
+            return job.run.origin is None or self._name(job, job.run.origin) in done
+
+        try:
+            on_workers(workers, train_on_worker, jobs, kept, look, ready, self._say)
+        finally:
+            for job in jobs:
+                job.progress.unlink(missing_ok=True)
 
     def _say(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

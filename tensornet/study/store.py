@@ -1,4 +1,7 @@
-"""Runs on disk: a finished run is a JSON file and its weights, written atomically, identified by its settings."""
+"""Runs on disk: a finished run is one safetensors file, an unfinished one its two newest checkpoints.
+
+Each is written atomically, sealed by a digest, and identified by the settings of the run.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,24 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensornet as tn
+from tensornet.codec import Part, read, write
 from tensornet.errors import TensornetError
-from tensornet.sizes import evaluate
 
-from .checkpoint import Checkpoints
-from .files import BLANK, SEAL, is_sealed, read_tensors, remove, seal, sealed_tensors, set_aside, write_whole
+from .files import read_or_set_aside, read_tensors, remove, sealed_tensors, set_aside, write_whole
 from .libraries import library
 from .results import RunResult, Trained
-from .schema import read
 
-__all__ = ["RunStore", "fingerprint", "load_trained"]
+__all__ = ["Checkpoint", "Checkpoints", "RunStore", "fingerprint", "load_trained"]
 
-FORMAT = "tensornet.study.run.3"
-"""The format of a result. The third has the seed, and no times, which are measured apart."""
+FORMAT = "tensornet.study.run.4"
+"""The format of a finished run. The fourth is one file, with the result beside the weights."""
 
-WEIGHTS = "tensornet.study.run.2"
-"""The format of its weights: sealed, and with the scaling of the inputs in the graph."""
-
-SECONDS_OF_WAITING = 30.0
-"""The seconds to wait until a stopped process releases a run that another process resumes."""
+CHECKPOINT = "tensornet.study.checkpoint"
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -38,13 +35,72 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def _read(path: Path, kind: str, of: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tensors and texts of a file of this kind and of the run with this fingerprint."""
+    tensors, texts = read_tensors(path)
+    if (texts["format"], texts["fingerprint"]) != (kind, of):
+        raise ValueError("it is not one of this run")
+    return tensors, texts
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run: its tensors by name, and the rest as JSON."""
+
+    tensors: Mapping[str, Any]
+    state: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The newest checkpoint of a run and the one before it.
+
+    Attributes:
+        path: the file of the newest; the one before has `.previous` in its name.
+        fingerprint: the fingerprint of the settings of the run.
+        say: receives a message if a file is refused, and if the run goes on.
+    """
+
+    path: Path
+    fingerprint: str
+    say: Callable[[str], None] = lambda text: None
+
+    @property
+    def previous(self) -> Path:
+        """The file of the checkpoint before the newest."""
+        return self.path.with_suffix(f".previous{self.path.suffix}")
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Keeps a checkpoint; the newest so far becomes the previous one.
+
+        Raises:
+            TensornetError: the folder cannot be written.
+        """
+        texts = {"format": CHECKPOINT, "fingerprint": self.fingerprint, "state": json.dumps(checkpoint.state)}
+        write_whole(self.path, sealed_tensors(checkpoint.tensors, texts), self.previous)
+
+    def load(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or None; a damaged one is set aside, and does not replace a good one."""
+        return read_or_set_aside(self.path, self._read, self.say) or read_or_set_aside(
+            self.previous, self._read, self.say
+        )
+
+    def _read(self, path: Path) -> Checkpoint:
+        tensors, texts = _read(path, CHECKPOINT, self.fingerprint)
+        return Checkpoint(tensors, json.loads(texts["state"]))
+
+    def remove(self) -> None:
+        """Removes both files, and those that a killed process left half-written."""
+        for path in (self.path, self.previous, *self.path.parent.glob(f".*.{self.path.name}")):
+            remove(path)
+
+
 @dataclass(frozen=True)
 class RunStore:
     """The runs in a folder, each identified by its name and a fingerprint of everything its numbers depend on.
 
-    A finished run is `runs/<name>.seed<n>.<fingerprint>.json` and its weights, `….safetensors`; an unfinished
-    run has checkpoints. Runs with other settings have other files, so no run overwrites another. Each file
-    is sealed. A file that has changed since it was written is set aside, and its run counts as unfinished.
+    Runs with other settings have other files, so no run overwrites another. A file that has changed since it
+    was written is set aside, and its run counts as unfinished.
 
     Attributes:
         folder: the folder of the study.
@@ -54,13 +110,9 @@ class RunStore:
     folder: Path
     say: Callable[[str], None] = lambda text: None
 
-    def path(self, name: str, settings: Mapping[str, Any]) -> Path:
-        """The file of the result of a run."""
-        return self.folder / "runs" / f"{name}.seed{settings['seed']}.{fingerprint(settings)[:8]}.json"
-
-    def progress(self, name: str, settings: Mapping[str, Any]) -> Path:
-        """The file in which a run that is trained by another process reports its progress."""
-        return self.path(name, settings).with_suffix(".progress")
+    def path(self, name: str, settings: Mapping[str, Any], end: str = "safetensors") -> Path:
+        """The file of a run with this suffix; without one that of the finished run."""
+        return self.folder / "runs" / f"{name}.seed{settings['seed']}.{fingerprint(settings)[:8]}.{end}"
 
     def prepare(self) -> None:
         """Creates the folder, and checks that it can be written before any run is trained.
@@ -72,15 +124,9 @@ class RunStore:
         write_whole(probe, b"")
         probe.unlink(missing_ok=True)
 
-    def checkpoints(self, name: str, settings: Mapping[str, Any]) -> Checkpoints:
-        """The checkpoints of an unfinished run."""
-        path = self.path(name, settings).with_suffix(".checkpoint")
-        return Checkpoints(path, fingerprint(settings), self.say)
-
-    def start(self, name: str, settings: Mapping[str, Any]) -> Checkpoints:
-        """The starting point of an unfinished run, kept because it was costly to compute."""
-        path = self.path(name, settings).with_suffix(".start")
-        return Checkpoints(path, fingerprint(settings), self.say)
+    def checkpoints(self, name: str, settings: Mapping[str, Any], end: str = "checkpoint") -> Checkpoints:
+        """The checkpoints of an unfinished run, or, by the suffix "start", its starting point if that was costly."""
+        return Checkpoints(self.path(name, settings, end), fingerprint(settings), self.say)
 
     @contextmanager
     def training(self, name: str, settings: Mapping[str, Any], wait: float = 0.0) -> Iterator[None]:
@@ -89,7 +135,7 @@ class RunStore:
         Raises:
             TensornetError: another process still trains it.
         """
-        locks, path = library("filelock"), self.path(name, settings).with_suffix(".lock")
+        locks, path = library("filelock"), self.path(name, settings, "lock")
         if path.is_dir():
             set_aside(path)
         try:
@@ -102,77 +148,32 @@ class RunStore:
             ) from None
 
     def save(self, trained: Trained, settings: Mapping[str, Any]) -> None:
-        """Keeps a finished run: its result as JSON, its classifier and parameters as safetensors.
+        """Keeps a finished run: its result, its classifier and its parameters.
 
         Raises:
             TensornetError: the folder cannot be written.
         """
+        texts = {"result": json.dumps(write(trained.result)), "settings": json.dumps(settings)}
+        texts |= {"format": FORMAT, "fingerprint": fingerprint(settings), "graph": trained.graph.to_json()}
         path = self.path(trained.result.name, settings)
-        metadata = {"format": WEIGHTS, "graph": trained.graph.to_json()}
-        weights = sealed_tensors(trained.parameters, metadata)
-        document = {
-            "format": FORMAT,
-            SEAL: BLANK,
-            "fingerprint": fingerprint(settings),
-            "weights": hashlib.sha256(weights).hexdigest(),
-            "settings": settings,
-            "result": asdict(trained.result),
-        }
-        write_whole(path.with_suffix(".safetensors"), weights)
-        # the JSON marks the run as finished, so it is written last
-        write_whole(path, seal((json.dumps(document, indent=1) + "\n").encode()))
-        for half_written in path.parent.glob(f".{path.stem}.*"):  # left by a process that was killed
+        write_whole(path, sealed_tensors(trained.parameters, texts))
+        for half_written in path.parent.glob(f".*.{path.stem}.*"):  # left by a process that was killed
             remove(half_written)
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
         """The finished run with these settings; None if it is absent, or damaged and therefore set aside."""
-        path = self.path(name, settings)
-        if not path.exists():
-            return None
-        try:
-            return self._read(path, name, settings)
-        except (OSError, ValueError, RecursionError) as error:
-            self.say(f"{path} is damaged, set aside and not used: {error}")
-            for each in (path, path.with_suffix(".safetensors")):
-                set_aside(each)
-            return None
 
-    def _read(self, path: Path, name: str, settings: Mapping[str, Any]) -> RunResult:
-        """The result in a file; raises an error with the reason if `save` did not write the file."""
-        content = path.read_bytes()
-        if not is_sealed(content):
-            raise ValueError("its content is not what was written")
-        document = read(_Kept, json.loads(content))
-        if (document.format, document.fingerprint) != (FORMAT, fingerprint(settings)):
-            raise ValueError("it is not one of this run")
-        weights = path.with_suffix(".safetensors").read_bytes()
-        if hashlib.sha256(weights).hexdigest() != document.weights:
-            raise ValueError("the weights beside it are not those that were written")
-        result = document.result
-        found = (result.name, result.seed, asdict(result.recipe))
-        if found != (name, settings["seed"], settings["trained"]):
-            raise ValueError("its result is of another run")
-        return result
+        def result(path: Path) -> RunResult:
+            _, texts = _read(path, FORMAT, fingerprint(settings))
+            return read(RunResult, Part.of(texts["result"], "result"))
+
+        return read_or_set_aside(self.path(name, settings), result, self.say)
 
     def remove(self, name: str, settings: Mapping[str, Any]) -> None:
         """Removes the files of a run, finished or not."""
-        path = self.path(name, settings)
-        for each in (path, path.with_suffix(".safetensors")):
-            remove(each)
-        self.checkpoints(name, settings).remove()
-        self.start(name, settings).remove()
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """The content of the JSON file of a finished run."""
-
-    format: str
-    seal: str
-    fingerprint: str
-    weights: str
-    settings: dict[str, Any]
-    result: RunResult
+        remove(self.path(name, settings))
+        for end in ("checkpoint", "start"):
+            self.checkpoints(name, settings, end).remove()
 
 
 def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
@@ -190,34 +191,16 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
         The graph, inputs → y[b,o], a logit for each class, and its parameters.
 
     Raises:
-        TensornetError: the file does not exist, it is damaged, no study wrote it, or an earlier version
-            wrote it, which did not keep the scaling of inputs.
+        TensornetError: the file does not exist, it is damaged, or no study wrote it.
     """
     try:
-        parameters, metadata = read_tensors(Path(path))
-        if metadata.get("format") != WEIGHTS:
-            raise ValueError("no study wrote it")
-        graph = tn.Graph.from_json(metadata.get("graph", ""))
-        check_parameters(graph, parameters)
+        parameters, texts = read_tensors(Path(path))
+        if texts.get("format") != FORMAT:
+            raise ValueError("no study of this version wrote it")
+        return tn.Graph.from_json(texts["graph"]), parameters
     except (OSError, ValueError) as reason:
         raise TensornetError(
             f"{path} is not a trained classifier: {reason}",
-            fix="give one of runs/*.safetensors of a study, whole; for one of an earlier version, which did not"
-            " keep how inputs are scaled, give its `tensornet study` command again",
+            fix="give one of runs/*.safetensors of a study, whole; for one of an earlier version give its"
+            " `tensornet study` command again",
         ) from None
-    return graph, parameters
-
-
-def check_parameters(graph: tn.Graph, parameters: Mapping[str, Any]) -> None:
-    """Raises ValueError unless these are the parameters of the graph, each with its shape."""
-    shapes = {
-        leaf.name: tuple(evaluate(size, graph.bound) for size in leaf.shape) for leaf in graph.parameters
-    }
-    if parameters.keys() != shapes.keys():
-        names = ", ".join(sorted(parameters.keys() ^ shapes.keys()))
-        raise ValueError(f"its graph and its parameters disagree about {names}")
-    for name, shape in shapes.items():
-        if tuple(parameters[name].shape) != shape:
-            raise ValueError(f"'{name}' has the shape {tuple(parameters[name].shape)}, not {shape}")
-        if not parameters[name].is_floating_point():
-            raise ValueError(f"'{name}' holds {parameters[name].dtype}")

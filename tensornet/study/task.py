@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import tensornet as tn
+from tensornet.errors import TensornetError
+from tensornet.graph.argument_shapes import sizes_from_shapes
 from tensornet.language.expression import fresh
+from tensornet.sizes import evaluate
 
 from .recipe import Recipe
 
-__all__ = ["Examples", "Published", "Task"]
+__all__ = ["Examples", "Published", "Task", "check_classifier"]
 
 
 @dataclass(frozen=True)
@@ -134,3 +138,29 @@ class Task:
         if settings is None or settings is not self.rows.get(row):
             return None
         return own.recipe.changed(own.changes(settings))
+
+
+def check_classifier(graph: tn.Graph, examples: Examples) -> None:
+    """Raises an error unless the graph takes these inputs and returns a logit for each class."""
+    shapes = [tuple(each.shape) for each in examples.train_inputs]
+    if len(graph.inputs) != len(shapes) or len(graph.outputs) != 1:
+        raise TensornetError(
+            f"the model takes {len(graph.inputs)} inputs and gives {len(graph.outputs)} results,"
+            f" and an example has {len(shapes)}, of one class",
+            fix="choose a model that takes and gives as many",
+        )
+    one = ", ".join("×".join(map(str, shape[1:])) or "one" for shape in shapes)
+    try:
+        sizes = {**graph.bound, **sizes_from_shapes(graph, graph.inputs, shapes)}
+    except TensornetError as error:
+        message = f"{error.message}; an example is {one} numbers"
+        raise type(error)(message, error.place, f"let the model take {one} numbers") from None
+    dims = graph.dims[graph.outputs[0]]
+    shape = tuple(prod(evaluate(axis.size, sizes) for axis in dim) for dim in dims)
+    classes = int(max(examples.train_labels.max(), examples.test_labels.max())) + 1
+    if len(shape) != 2 or shape[1] != classes:
+        told = "×".join(map(str, shape))
+        raise TensornetError(
+            f"of {shapes[0][0]:,} examples the model makes {told} numbers",
+            fix=f"let it give a logit for each of the {classes} classes of an example",
+        )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensornet as tn
 from tensornet.errors import TensornetError
 
-from .arrays import Data, are_arrays, name_of
+from .arrays import Data, columns_of, hub, name_of
 from .libraries import library
 from .recipe import Recipe
 from .task import Examples, Task
@@ -61,7 +61,7 @@ def text(data: Data) -> Task:
     Raises:
         TensornetError: the data are arrays.
     """
-    if are_arrays(data):
+    if callable(data) or str(data).endswith(".npz"):
         fix = "give a folder of texts, or arrays to the study `digits`, or images to `thesis`"
         raise TensornetError(f"the study `text` reads texts, and {name_of(data)} holds arrays", fix=fix)
     return TEXT
@@ -81,59 +81,55 @@ def load_texts(seed: int, data: str | None) -> Examples:
         TensornetError: the data cannot be read; the error says what was expected where.
     """
     name = data or DEFAULT
-    train, test = _from_folder(Path(name)) if Path(name).is_dir() else _from_hub(name)
+    is_folder = Path(name).is_dir()
+    texts = _of_folder(Path(name)) if is_folder else columns_of(hub(name), name)
+    parts = {which: [str(each) for each in texts[f"x_{which}"]] for which in ("train", "test")}
     reader = library("sklearn.feature_extraction.text").CountVectorizer(max_features=WORDS)
     try:
-        reader.fit(train[0])
+        reader.fit(parts["train"])
     except ValueError:
         raise TensornetError(f"the training texts of {name} hold no words", fix="give texts") from None
     known = {word: number for number, word in enumerate(sorted(reader.vocabulary_), UNKNOWN + 1)}
-    read = reader.build_analyzer()
-    torch, parts = library("torch"), []
-    longest = min(LENGTH, max((len(read(text)) for text in train[0]), default=1))
-    digest = hashlib.sha256()
-    for texts, labels in (train, test):
-        tokens = torch.full((len(texts), max(1, longest)), PADDING)
-        for number, text in enumerate(texts):
-            found = [known.get(word, UNKNOWN) for word in read(text)[:longest]] or [UNKNOWN]
-            tokens[number, : len(found)] = torch.tensor(found)
-        digest.update(tokens.numpy().tobytes() + bytes(str(labels), "ascii"))
-        parts.append(((tokens, tokens != PADDING), torch.tensor(labels, dtype=torch.int64)))
-    classes = len({*train[1], *test[1]})
-    place = "a folder" if Path(name).is_dir() else name
+    read, torch = reader.build_analyzer(), library("torch")
+    longest = min(LENGTH, max(1, *(len(read(text)) for text in parts["train"])))
+    digest, found = hashlib.sha256(), {}
+    for which, part in parts.items():
+        tokens = torch.full((len(part), longest), PADDING)
+        for number, text in enumerate(part):
+            words = [known.get(word, UNKNOWN) for word in read(text)[:longest]] or [UNKNOWN]
+            tokens[number, : len(words)] = torch.tensor(words)
+        labels = torch.tensor(texts[f"y_{which}"], dtype=torch.int64)
+        digest.update(tokens.numpy().tobytes() + labels.numpy().tobytes())
+        found[which] = (tokens, tokens != PADDING), labels
+    sizes = {"vocabulary": len(known) + UNKNOWN + 1, "classes": len({*texts["y_train"], *texts["y_test"]})}
     about = (
-        f"{len(train[0]):,} texts of {place} for training and {len(test[0]):,} for the test, in {classes} classes,"
-        f" {len(known):,} words, {longest} of a text at most (sha256 {digest.hexdigest()[:12]})"
+        f"{len(parts['train']):,} texts of {'a folder' if is_folder else name} for training and"
+        f" {len(parts['test']):,} for the test, in {sizes['classes']} classes, {len(known):,} words,"
+        f" {longest} of a text at most (sha256 {digest.hexdigest()[:12]})"
     )
-    sizes = {"vocabulary": len(known) + UNKNOWN + 1, "classes": classes}
     called = "Sentiment of movie reviews" if name == DEFAULT else Path(name).resolve().name
-    return Examples(parts[0][0], parts[0][1], parts[1][0], parts[1][1], about, sizes, name=called)
+    return Examples(*found["train"], *found["test"], about, sizes, name=called)
 
 
-Part = tuple[Sequence[str], Sequence[int]]
-
-
-def _from_folder(folder: Path) -> tuple[Part, Part]:
-    """Reads `train/<class>/*.txt` and `test/<class>/*.txt`; classes without a test folder are left out."""
+def _of_folder(folder: Path) -> dict[str, Any]:
+    """The texts of `train/<class>/*.txt` and `test/<class>/*.txt`; classes without a test folder are left out."""
     expected = "expected are train/<class>/*.txt and test/<class>/*.txt, in UTF-8"
     classes: list[str] = []
-    parts: list[Part] = []
-    for name in ("test", "train"):
-        inner = folder / name
+    found: dict[str, Any] = {}
+    for which in ("test", "train"):
+        inner = folder / which
         if not inner.is_dir():
             raise TensornetError(f"there is no folder {inner}", fix=expected)
         classes = classes or sorted(path.name for path in inner.iterdir() if path.is_dir())
-        texts, labels = [], []
-        for label, each in enumerate(classes):
-            files = sorted((inner / each).glob("*.txt")) if (inner / each).is_dir() else []
-            if not files:
-                raise TensornetError(f"there are no texts in {inner / each}", fix=expected)
-            texts += [_text(file) for file in files]
-            labels += [label] * len(files)
+        files = {name: sorted((inner / name).glob("*.txt")) for name in classes}
+        empty = next((name for name in classes if not files[name]), None)
+        if empty is not None:
+            raise TensornetError(f"there are no texts in {inner / empty}", fix=expected)
         if len(classes) < 2:
             raise TensornetError(f"{inner} has {len(classes)} class folder(s)", fix=expected)
-        parts.append((texts, labels))
-    return parts[1], parts[0]
+        found[f"x_{which}"] = [_text(file) for name in classes for file in files[name]]
+        found[f"y_{which}"] = [label for label, name in enumerate(classes) for _ in files[name]]
+    return found
 
 
 def _text(file: Path) -> str:
@@ -141,20 +137,6 @@ def _text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TensornetError(f"cannot read {file}: {error}", fix="save it as text in UTF-8") from None
-
-
-def _from_hub(name: str) -> tuple[Part, Part]:
-    """The parts `train` and `test` of a data set of the hub."""
-    datasets = library("datasets")
-    try:
-        found = datasets.load_dataset(name)
-        return tuple((list(found[part]["text"]), list(found[part]["label"])) for part in ("train", "test"))  # type: ignore[return-value]
-    except Exception as error:  # whatever the hub, the network or the columns raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TensornetError(
-            f"the data set '{name}' cannot be loaded: {reason}",
-            fix="without a network give --data FOLDER, with train/<class>/*.txt and test/<class>/*.txt in it",
-        ) from None
 
 
 def _build(row: TextRow, examples: Examples) -> tn.Graph:

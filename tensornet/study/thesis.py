@@ -14,7 +14,7 @@ from typing import Any
 
 import tensornet as tn
 
-from .arrays import Data, are_arrays, as_images, load_arrays, name_of
+from .arrays import Data, are_arrays, load_arrays, name_of
 from .images import load_images, source_of
 from .recipe import Recipe
 from .task import Examples, Published, Task
@@ -129,14 +129,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "tensor-32x2x2": _tensor(((32, 2, 1), (32, 2, 2)), ((4, 1, 1), (4, 1, 2)), 8e-3),
         },
         recipe=Recipe(
-            epochs=15,
-            batch=64,
-            weight_decay=0.02,
-            smoothing=0.05,
-            clip=1.0,
-            shift=1.5,
-            rotate=5.0,
-            zoom=0.05,
+            epochs=15, batch=64, weight_decay=0.02, smoothing=0.05, clip=1.0, shift=1.5, rotate=5.0, zoom=0.05
         ),
         published=_published(
             ("Swin-T", "–", 95.8, 99.9, 97.0, 99.9), ("tensorized", "–", 97.3, 99.9, 98.9, 100.0)
@@ -218,7 +211,7 @@ def thesis(data: Data) -> Task:
 
 
 def _load_arrays(seed: int, data: Data) -> Examples:
-    return load_arrays(data, as_images)
+    return load_arrays(data, images=True)
 
 
 MOST_PATCHES = 8

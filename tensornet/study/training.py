@@ -9,21 +9,20 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import tensornet as tn
 from tensornet.errors import TensornetError
 from tensornet.graph.argument_shapes import sizes_from_shapes
 
 from .augment import augmented
-from .checkpoint import Checkpoint, Checkpoints
 from .hardware import Hardware
 from .libraries import library
 from .recipe import Recipe
 from .results import Epoch, RunResult, Trained
-from .schema import read
+from .store import Checkpoint, Checkpoints
 
 if TYPE_CHECKING:
     from .task import Examples
@@ -37,44 +36,8 @@ SHARE_OF_WRITING = 0.05
 """The largest share of the time that is spent on writing checkpoints."""
 
 
-class Progress(Protocol):
-    """Receives the progress of a run."""
-
-    def begin(self, name: str, done: int, steps: int) -> None:
-        """A run starts, or resumes after `done` of its steps."""
-
-    def step(self) -> None:
-        """A step is finished."""
-
-    def epoch(self, name: str, number: int, epoch: Epoch) -> None:
-        """An epoch is finished."""
-
-
-class _Silent:
-    def begin(self, name: str, done: int, steps: int) -> None: ...
-
-    def step(self) -> None: ...
-
-    def epoch(self, name: str, number: int, epoch: Epoch) -> None: ...
-
-
-@dataclass(frozen=True)
-class _State:
-    """The progress of a run: the number of updates, and the epochs so far."""
-
-    step: int = 0
-    history: tuple[Epoch, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Kept(_State):
-    """The state that a checkpoint keeps besides tensors.
-
-    Attributes:
-        scaler: the state of the gradient scaler.
-    """
-
-    scaler: dict[str, Any] = field(default_factory=dict)
+Progress = Callable[[int, int, "float | None"], None]
+"""Receives the steps done, all steps, and the newest test accuracy in percent."""
 
 
 def train(
@@ -115,25 +78,22 @@ def train(
     Raises:
         TensornetError: the loss is not finite, or a checkpoint cannot be written.
     """
-    hardware, progress = hardware or Hardware(), progress or _Silent()
+    hardware = hardware or Hardware()
     with hardware.reproducible():
         run = TrainingRun(name, graph, examples, recipe, seed, hardware, parameters)
-        state = run.resumed(checkpoints)
-        progress.begin(name, state.step, run.steps)
+        run.resume(checkpoints)
         saved, cost = time.monotonic(), 0.0
-        while state.step < run.steps:
-            run.advance(state.step)
-            progress.step()
-            state = run.counted(state)
-            if len(state.history) * run.steps_of_epoch == state.step:
-                progress.epoch(name, len(state.history), state.history[-1])
+        while run.step < run.steps:
+            if progress is not None:
+                progress(run.step, run.steps, run.history[-1].test_top1 if run.history else None)
+            run.advance()
             due = time.monotonic() - saved >= max(every, cost / SHARE_OF_WRITING)
             if due and checkpoints is not None and hardware.rank == 0:
                 begun = time.monotonic()
-                checkpoints.save(run.checkpoint(state))
+                checkpoints.save(run.checkpoint())
                 saved = time.monotonic()
                 cost = saved - begun
-        return Trained(run.result(row, about, state), run.graph, run.parameters())
+        return Trained(run.result(row, about), run.graph, run.parameters())
 
 
 class TrainingRun:
@@ -167,16 +127,20 @@ class TrainingRun:
         self.scaler = hardware.scaler()
         self.order: tuple[int, Any] = (-1, None)
         self.sums = self.torch.zeros(3, dtype=self.torch.float64, device=hardware.device)
+        self.step, self.history = 0, list[Epoch]()
 
-    def advance(self, step: int) -> None:
-        """Makes one update, on this process's share of the mini-batch."""
-        self.torch.manual_seed(self._seed("step", step, self.hardware.rank))  # dropout draws from it
-        taken, labels, count = self.mini_batch(step)
+    def advance(self) -> None:
+        """Makes one update, on this process's share of the mini-batch; after an epoch, takes the accuracies."""
+        self.torch.manual_seed(self._seed("step", self.step, self.hardware.rank))  # dropout draws from it
+        taken, labels, count = self.mini_batch(self.step)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate(step, self.steps)
+            group["lr"] = self.recipe.rate(self.step, self.steps)
         loss, logits = self.update(taken, labels, count)
         right = right_ones(logits.detach(), labels)
         self.sums += self.hardware.total(self.torch.stack([loss.detach().double(), *right]))
+        self.step += 1
+        if self.step % self.steps_of_epoch == 0:
+            self._end_epoch()
 
     def mini_batch(self, step: int) -> tuple[tuple[Any, ...], Any, int]:
         """Augmented inputs and labels of this process's share of a step, and the number of examples of the step."""
@@ -206,21 +170,16 @@ class TrainingRun:
         self.scaler.update()
         return loss, logits
 
-    def counted(self, state: _State) -> _State:
-        """The state after one more update; at the end of an epoch, with the accuracies."""
-        state = replace(state, step=state.step + 1)
-        if state.step % self.steps_of_epoch:
-            return state
+    def _end_epoch(self) -> None:
         loss, *right = (self.sums / len(self.examples.train_labels)).tolist()
         self.sums.zero_()
         if not math.isfinite(loss):
             raise TensornetError(
-                f"the loss of {self.name} is {loss} in epoch {len(state.history) + 1}",
+                f"the loss of {self.name} is {loss} in epoch {len(self.history) + 1}",
                 fix="lower the learning rate, or limit the gradients: clip=1",
             )
         top1, top5 = (100.0 * share for share in right)
-        epoch = Epoch(loss, top1, top5, *self.accuracies(self.test))
-        return replace(state, history=(*state.history, epoch))
+        self.history.append(Epoch(loss, top1, top5, *self.accuracies(self.test)))
 
     def accuracies(self, part: tuple[Any, ...]) -> tuple[float, float]:
         """Top-1 and top-5 accuracy in percent: the likeliest class, or one of the likeliest five, is right."""
@@ -237,32 +196,28 @@ class TrainingRun:
         top1, top5 = (100.0 * self.hardware.total(right) / len(part[-1])).tolist()
         return top1, top5
 
-    def result(self, row: str, about: str, state: _State) -> RunResult:
+    def result(self, row: str, about: str) -> RunResult:
         """The result of the finished run."""
         graph, formula = self.classifier, tn.parameter_formula(self.classifier)
         names = sorted(str(size) for size in formula.free_symbols)
         sizes = sizes_of_batch(graph, self.examples, self.recipe.batch)
-        train_top1, train_top5 = self.accuracies(self.train)
-        if state.history:
-            test_top1, test_top5 = state.history[-1].test_top1, state.history[-1].test_top5
-        else:
-            test_top1, test_top5 = self.accuracies(self.test)
+        last = self.history[-1:]
+        trained = self.accuracies(self.train)
+        tested = (last[0].test_top1, last[0].test_top5) if last else self.accuracies(self.test)
         return RunResult(
-            name=self.name,
-            row=row,
-            seed=self.seed,
-            about=about,
-            recipe=self.recipe,
-            formula=str(formula),
-            sizes=", ".join(f"{size}={graph.bound[size]}" for size in names if size in graph.bound),
-            parameters=int(tn.parameter_count(graph)),
-            counted=sum(parameter.numel() for parameter in self.module.parameters()),
-            flops=round(tn.flop_count(graph, naive=False, **sizes) / self.recipe.batch),
-            history=state.history,
-            train_top1=train_top1,
-            train_top5=train_top5,
-            test_top1=test_top1,
-            test_top5=test_top5,
+            self.name,
+            row,
+            self.seed,
+            about,
+            self.recipe,
+            str(formula),
+            ", ".join(f"{size}={graph.bound[size]}" for size in names if size in graph.bound),
+            int(tn.parameter_count(graph)),
+            sum(parameter.numel() for parameter in self.module.parameters()),
+            round(tn.flop_count(graph, naive=False, **sizes) / self.recipe.batch),
+            tuple(self.history),
+            *trained,
+            *tested,
         )
 
     # ------------------------------------------------------------------------ interruption
@@ -271,68 +226,40 @@ class TrainingRun:
         """The parameters, by name, on the CPU."""
         return {name: each.detach().cpu().clone() for name, each in self.module.state_dict().items()}
 
-    def checkpoint(self, state: _State) -> Checkpoint:
-        """The checkpoint: all state that the rest of the run depends on."""
-        kept = _Kept(state.step, state.history, self.scaler.state_dict())
-        return Checkpoint(self._tensors(self.optimizer), asdict(kept))
-
-    def _tensors(self, optimizer: Any) -> dict[str, Any]:
-        """The parameters, the optimizer's state of each, and the sums of the epoch, by name."""
+    def checkpoint(self) -> Checkpoint:
+        """All state that the rest of the run depends on."""
         tensors = {f"parameters.{name}": each for name, each in self.parameters().items()}
         tensors["sums"] = self.sums.cpu().clone()
-        for number, slots in optimizer.state_dict()["state"].items():
+        for number, slots in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{slot}": each.cpu() for slot, each in slots.items()}
-        return tensors
+        history = [asdict(epoch) for epoch in self.history]
+        return Checkpoint(
+            tensors, {"step": self.step, "history": history, "scaler": self.scaler.state_dict()}
+        )
 
-    def resumed(self, checkpoints: Checkpoints | None) -> _State:
-        """Restores the checkpoint in all processes; its state, or the initial one if there is none."""
-        here = checkpoints is not None and self.hardware.rank == 0
-        found = self.hardware.agreed(checkpoints.load(self._check) if checkpoints and here else None)
+    def resume(self, checkpoints: Checkpoints | None) -> None:
+        """Restores the newest checkpoint, if there is one, in all processes."""
+        found = checkpoints.load() if checkpoints is not None and self.hardware.rank == 0 else None
+        found = self.hardware.agreed(found)
         if found is None:
-            return _State()
-        kept = read(_Kept, found.state)
+            return
+        parameters: dict[str, Any] = {}
         slots: dict[int, dict[str, Any]] = {}
         for name, tensor in found.tensors.items():
-            if name.startswith("optimizer."):
-                _, number, slot = name.split(".", 2)
+            kind, _, rest = name.partition(".")
+            if kind == "parameters":
+                parameters[rest] = tensor
+            elif kind == "optimizer":
+                number, slot = rest.split(".", 1)
                 slots.setdefault(int(number), {})[slot] = tensor
-        self.module.load_state_dict(
-            {
-                name.removeprefix("parameters."): tensor
-                for name, tensor in found.tensors.items()
-                if name.startswith("parameters.")
-            }
-        )
+        self.module.load_state_dict(parameters)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        self.scaler.load_state_dict(kept.scaler)
+        self.scaler.load_state_dict(found.state["scaler"])
         self.sums.copy_(found.tensors["sums"])
-        return kept
-
-    def _check(self, found: Checkpoint) -> None:
-        """Raises ValueError unless this run could have written the checkpoint."""
-        kept = read(_Kept, found.state)
-        epochs = kept.step // self.steps_of_epoch
-        if not 0 < kept.step <= self.steps or epochs != len(kept.history):
-            raise ValueError(f"it is of step {kept.step}, after {len(kept.history)} epochs")
-        if _types(kept.scaler) != _types(self.scaler.state_dict()):
-            raise ValueError(f"its scaler is {kept.scaler}")
-        there = _shapes(found.tensors)
-        expected = _shapes(self._tensors(self._updated()))
-        if self.scaler.is_enabled() and not any(name.startswith("optimizer.") for name in there):
-            expected = _shapes(self._tensors(self.optimizer))  # the scaler has skipped every update so far
-        wrong = sorted({name for name, _ in expected.items() ^ there.items()})
-        if wrong:
-            raise ValueError(f"of its tensors some are wrong or missing: {', '.join(wrong)}")
-
-    def _updated(self) -> Any:
-        """An optimizer like that of the run after one update, with its full state of each parameter."""
-        copies = [each.detach().clone() for each in self.module.parameters()]
-        for each in copies:
-            each.grad = self.torch.zeros_like(each)
-        optimizer = self.recipe.update_rule(copies)
-        optimizer.step()
-        return optimizer
+        self.step, self.history = found.state["step"], [Epoch(**each) for each in found.state["history"]]
+        if checkpoints is not None and self.hardware.rank == 0:
+            checkpoints.say(f"{self.name}: goes on after step {self.step:,} of {self.steps:,}")
 
     def _shuffled(self, epoch: int) -> Any:
         """The order of the examples in an epoch, the same on every device and in every process."""
@@ -356,14 +283,6 @@ def sizes_of_batch(graph: tn.Graph, examples: Examples, batch: int) -> dict[str,
 
 def _on(device: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(each.to(device) for each in tensors)
-
-
-def _types(document: dict[str, Any]) -> dict[str, type]:
-    return {name: type(value) for name, value in document.items()}
-
-
-def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    return {name: (each.dtype, *each.shape) for name, each in tensors.items()}
 
 
 def right_ones(logits: Any, labels: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from tensornet.errors import TensornetError
 
@@ -33,26 +34,6 @@ TRIES = 8
 """A run is not submitted again after this many lost workers."""
 
 
-class Future(Protocol):
-    """The future result of a call."""
-
-    def done(self) -> bool:
-        """Whether the call has ended, by a result or an error."""
-
-    def result(self) -> Any:
-        """The result of the call; raises its error if it failed."""
-
-    def cancel(self) -> Any:
-        """Cancels the call."""
-
-
-class Executor(Protocol):
-    """Calls functions in other processes."""
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future:
-        """Submits a call."""
-
-
 class Workers(Protocol):
     """The workers that train runs instead of this process."""
 
@@ -67,7 +48,7 @@ class Workers(Protocol):
         """The errors that mean that a worker is gone, not that the call failed."""
 
     def open(self) -> Any:
-        """A context with an executor."""
+        """A context with an executor like those of `concurrent.futures`."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +65,7 @@ class Processes:
         if not isinstance(self.number, int) or isinstance(self.number, bool) or self.number < 1:
             raise TensornetError(f"jobs is {self.number}", fix="give a whole number, 1 or more")
 
-    @property
-    def are_here(self) -> bool:
-        """Always true."""
-        return True
+    are_here: ClassVar[bool] = True
 
     def threads(self, cores: int) -> int:
         """An equal share of the cores for each process."""
@@ -98,7 +76,7 @@ class Processes:
         return (BrokenProcessPool,)
 
     @contextmanager
-    def open(self) -> Iterator[Executor]:
+    def open(self) -> Iterator[Any]:
         """A pool; its processes are terminated if the block raises an error."""
         others = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
@@ -128,10 +106,7 @@ class Dask:
 
     address: str
 
-    @property
-    def are_here(self) -> bool:
-        """Always false; they may be anywhere."""
-        return False
+    are_here: ClassVar[bool] = False
 
     def threads(self, cores: int) -> None:
         """None: each worker uses the threads that torch has there; a nanny leaves it one."""
@@ -143,7 +118,7 @@ class Dask:
         return (scheduler.KilledWorker, client.FutureCancelledError)
 
     @contextmanager
-    def open(self) -> Iterator[Executor]:
+    def open(self) -> Iterator[Any]:
         """An executor of a client of the cluster.
 
         Raises:
@@ -190,7 +165,7 @@ class Submitit:
         return (library("submitit").core.utils.UncompletedJobError,)
 
     @contextmanager
-    def open(self) -> Iterator[Executor]:
+    def open(self) -> Iterator[Any]:
         """An executor of `submitit`.
 
         Raises:
@@ -209,7 +184,7 @@ class Submitit:
 
 def on_workers(
     workers: Workers,
-    function: Callable[[Item], Result | TensornetError],
+    function: Callable[[Item], Result],
     items: Sequence[Item],
     done: Callable[[Item, Result], None],
     look: Callable[[], None] = lambda: None,
@@ -220,7 +195,7 @@ def on_workers(
 
     Args:
         workers: the workers that call it.
-        function: importable by name; it returns its errors instead of raising them.
+        function: importable by name.
         items: the arguments of the calls.
         done: receives each item and its result, in this process, as soon as it is available.
         look: called regularly while calls are running.
@@ -228,32 +203,27 @@ def on_workers(
         say: receives a message if a worker was lost.
 
     Raises:
-        TensornetError: a call returned one, or the workers of an item were lost `TRIES` times.
+        TensornetError: a call raised one, or the workers of an item were lost `TRIES` times.
     """
     left = dict.fromkeys(range(len(items)), TRIES)
     while left:
-        lost: BaseException | None = None
+        waiting, lost = list(left), None
         with workers.open() as executor:
-            pending: dict[int, Future] = {}
-            waiting = list(left)
+            pending: dict[int, Any] = {}
             try:
                 while pending or (waiting and lost is None):
                     try:
                         for number in [number for number in waiting if lost is None and ready(items[number])]:
-                            pending[number] = executor.submit(function, items[number])
+                            pending[number] = executor.submit(_answer, function, items[number])
                             waiting.remove(number)
+                        for number in [number for number, future in pending.items() if future.done()]:
+                            result = pending.pop(number).result()
+                            if isinstance(result, TensornetError):
+                                raise result
+                            del left[number]
+                            done(items[number], result)
                     except workers.lost() as error:
                         lost = error
-                    for number in [number for number, future in pending.items() if future.done()]:
-                        try:
-                            result = pending.pop(number).result()
-                        except workers.lost() as error:
-                            lost = error
-                            continue
-                        if isinstance(result, TensornetError):
-                            raise result
-                        del left[number]
-                        done(items[number], result)
                     look()
                     time.sleep(SECONDS_BETWEEN_LOOKS)
             except BaseException:
@@ -269,3 +239,16 @@ def on_workers(
                 f"workers end again and again before they are done: {lost}",
                 fix="look at what ends them: a lack of memory (then fewer at once), or a limit of time",
             )
+
+
+_ALONE = threading.Lock()
+"""Thread counts and seeds are global to a process: a worker with several threads computes one thing at a time."""
+
+
+def _answer(function: Callable[[Item], Result], item: Item) -> Result | TensornetError:
+    """The result of a call on a worker; an error of the user is returned as a value."""
+    with _ALONE:
+        try:
+            return function(item)
+        except TensornetError as error:
+            return error

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import tensornet as tn
 from tensornet.errors import TensornetError, near
-from tensornet.graph.argument_shapes import sizes_from_shapes
-from tensornet.sizes import evaluate
 
 from .compressing import CompressedRow
 from .libraries import toml
-from .recipe import OPTIMIZERS, Recipe
-from .seeds import checked_seeds
+from .recipe import OPTIMIZERS, Recipe, checked_seeds
 from .task import Examples, Task
 from .written_rows import BuiltRow, RowEntry, check_keys, entries, located, wrong
 
-__all__ = ["StudyFile", "check_classifier", "read_study"]
+__all__ = ["StudyFile", "read_study"]
 
 
 @dataclass(frozen=True)
@@ -127,36 +123,10 @@ class StudyFile:
         known = {name: size for name, size in examples.sizes.items() if name in taken}
         return tn.models.create(row.model, **{**known, **row.settings})
 
-    def key_of(self, row: Any, name: str) -> str:
+    def key_of(self, name: str) -> str:
         """The key that an error about a row names: its settings if it has a model, else the row itself."""
         entry = self.rows.get(name, RowEntry(f"rows.{name}"))
-        return f"{entry.place}.settings" if isinstance(row, BuiltRow) else entry.place
-
-
-def check_classifier(graph: tn.Graph, examples: Examples) -> None:
-    """Raises an error unless the graph takes these inputs and returns a logit for each class."""
-    shapes = [tuple(each.shape) for each in examples.train_inputs]
-    if len(graph.inputs) != len(shapes) or len(graph.outputs) != 1:
-        raise TensornetError(
-            f"the model takes {len(graph.inputs)} inputs and gives {len(graph.outputs)} results,"
-            f" and an example has {len(shapes)}, of one class",
-            fix="choose a model that takes and gives as many",
-        )
-    one = ", ".join("×".join(map(str, shape[1:])) or "one" for shape in shapes)
-    try:
-        sizes = {**graph.bound, **sizes_from_shapes(graph, graph.inputs, shapes)}
-    except TensornetError as error:
-        message = f"{error.message}; an example is {one} numbers"
-        raise type(error)(message, error.place, f"let the model take {one} numbers") from None
-    dims = graph.dims[graph.outputs[0]]
-    shape = tuple(prod(evaluate(axis.size, sizes) for axis in dim) for dim in dims)
-    classes = int(max(examples.train_labels.max(), examples.test_labels.max())) + 1
-    if len(shape) != 2 or shape[1] != classes:
-        told = "×".join(map(str, shape))
-        raise TensornetError(
-            f"of {shapes[0][0]:,} examples the model makes {told} numbers",
-            fix=f"let it give a logit for each of the {classes} classes of an example",
-        )
+        return f"{entry.place}.settings" if isinstance(entry.built, BuiltRow) else entry.place
 
 
 # ---------------------------------------------------------------------------- reading

@@ -19,8 +19,7 @@ import tensornet as tn
 from tensornet import models
 from tensornet.device.model import DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
-from tensornet.study import report
-from tensornet.study import run as study_run
+from tensornet.study import report, subject
 
 from ..damage import BYTES, DOCUMENTS, damaged
 from ..test_study_files import TINY, study
@@ -76,7 +75,7 @@ def constants(trial: Trial) -> None:
 def _tiny() -> Iterator[None]:
     """A study small enough to be run hundreds of times, without pictures."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(study_run.TASKS, "tiny", lambda data: TINY)
+        patched.setitem(subject.TASKS, "tiny", lambda data: TINY)
         pictures = {name: b"<svg></svg>" for name in report.OUTPUTS if name.endswith(("png", "svg", "pdf"))}
         patched.setattr(report, "draw", lambda *given: pictures)
         yield
