@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from .pairs import Layout, Order, Pair, Problem, Strategy, flatten
+from .pairs import Layout, Order, Pair, Problem, Strategy
 
 __all__ = ["Search", "Tree", "left_to_right", "path_of", "searched_once", "tree_of"]
 
@@ -67,8 +67,8 @@ class Search:
             for axis in layout:
                 self.holders[axis] |= 1 << number
         self.invariant = sum(1 << number for number in problem.invariant)
-        self.axes_of = functools.cache(self._axes_of)
-        self.floor = functools.cache(self._floor)
+        self._axes_of = {1 << number: axes for number, axes in enumerate(self.axes)}
+        self._floors = dict[tuple[int, int], float]()
 
     def _operands(self) -> dict[int, _Layouts]:
         return {1 << number: {layout: (0.0, number)} for number, layout in enumerate(self.problem.layouts)}
@@ -101,10 +101,12 @@ class Search:
             if lowest > bound:
                 break
             changed = False
-            for way in self.pricing.ways(a, b, kept, wanted, readers, bound - before):
-                form, seconds = flatten(way.result), before + way.seconds
+            for form, (own, fields) in self.pricing.priced(
+                a, b, kept, wanted, readers, bound - before
+            ).items():
+                seconds = before + own
                 if seconds < found[form][0] if form in found else seconds <= bound:
-                    found[form] = (seconds, _made(made_a, made_b, way, subset))
+                    found[form] = (seconds, _made(made_a, made_b, Strategy(*fields, own), subset))
                     changed = True
             if changed:
                 times = sorted(seconds for seconds, _ in found.values())
@@ -122,18 +124,21 @@ class Search:
         ]
         return sorted(pairs, key=operator.itemgetter(0))
 
-    def _floor(self, one: int, other: int) -> float:
+    def floor(self, one: int, other: int) -> float:
         """A lower bound of the seconds to contract two intermediates, in any layouts."""
-        return self.pricing.least(self.axes_of(one), self.axes_of(other), self.axes_of(one | other))
+        if (one, other) not in self._floors:
+            axes = map(self.axes_of, (one, other, one | other))
+            self._floors[one, other] = self.pricing.least(*axes)
+        return self._floors[one, other]
 
-    def _axes_of(self, subset: int) -> frozenset[str]:
+    def axes_of(self, subset: int) -> frozenset[str]:
         """The axes of the intermediate of some operands. A single operand has all of its own axes."""
-        if subset & (subset - 1) == 0:
-            return self.axes[subset.bit_length() - 1]
-        kept, outside = self.problem.kept, ~subset
-        return frozenset(
-            axis for axis, bits in self.holders.items() if bits & subset and (axis in kept or bits & outside)
-        )
+        if subset not in self._axes_of:
+            kept, outside = self.problem.kept, ~subset
+            self._axes_of[subset] = frozenset(
+                [x for x, bits in self.holders.items() if bits & subset and (x in kept or bits & outside)]
+            )
+        return self._axes_of[subset]
 
     def _readers(self, subset: int, kept: frozenset[str]) -> tuple[frozenset[str], ...]:
         """For each of a few other operands, the axes that it shares with an intermediate, unless these are all."""
@@ -372,7 +377,7 @@ def searched_once(choose: Callable[..., Order], most: int = 4096) -> Callable[..
         return choose(replace(problem), *more)  # a copy, so that the cache keeps no prices
 
     def choice(problem: Problem, *more: Hashable) -> Order:
-        own = {f"{number:05}": run for number, run in enumerate(sorted(_together(problem)))}
+        own = {f"{number:05}": run for number, run in enumerate(_together(problem))}
         order = chosen(_renamed(problem, own), *more)
         return tuple(replace(pair, way=_expanded(pair.way, own)) for pair in order)
 
@@ -397,8 +402,8 @@ def _together(problem: Problem) -> list[Layout]:
 
 
 def _renamed(problem: Problem, own: Mapping[str, Layout]) -> Problem:
-    """A problem with a stand-in name for each run of axes. The stand-ins sort like the axes they replace, so nothing
-    that is decided by their order changes."""
+    """A problem with a stand-in name for each run of axes. The stand-ins sort by where the axes first occur, so that
+    their own names decide nothing."""
     stand_in = {run[0]: name for name, run in own.items()}
 
     def moved(layout: Iterable[str]) -> Layout:

@@ -316,6 +316,7 @@ def _from_cotengra(problem: Problem) -> Tree | None:
 def _programmed(search: Search, least: float = math.inf) -> Tree | None:
     """The fastest tree, by dynamic programming. None if it takes longer than `least` or the search is cut off."""
     left, numbers = itertools.count(PATIENCE, -1), _numbers(search.problem)
+    held = [search]  # opt_einsum keeps the last functions that compare, and what they hold
 
     def compare(
         cost1: float,
@@ -336,9 +337,9 @@ def _programmed(search: Search, least: float = math.inf) -> Tree | None:
     ) -> None:
         if not next(left):
             raise _OutOfPatienceError
-        both, cost = s1 | s2, cost1 + cost2 + search.estimate(s1, s2)
+        both, cost = s1 | s2, cost1 + cost2 + held[0].estimate(s1, s2)
         if cost <= cost_cap and (both not in xn or cost < xn[both][1]):
-            xn[both] = (frozenset(map(numbers.get, search.axes_of(both))), cost, (contract1, contract2))
+            xn[both] = (frozenset(map(numbers.get, held[0].axes_of(both))), cost, (contract1, contract2))
 
     outer = len(search.axes) <= OUTER
     optimizer = opt_einsum.DynamicProgramming(compare, cost_cap=least * (1 + 1e-9), search_outer=outer)
@@ -346,6 +347,8 @@ def _programmed(search: Search, least: float = math.inf) -> Tree | None:
         return _tree(search.problem, optimizer)
     except _OutOfPatienceError:
         return None
+    finally:
+        held.clear()
 
 
 class _OutOfPatienceError(Exception):

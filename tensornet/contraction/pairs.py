@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -42,10 +43,9 @@ EXPANDED_SHARE = 4
 
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
-_Counts = tuple[float, float, float, float]
 _Fields = tuple[str, bool, Layout, Layout, Layout, Layout, Groups]
-_Way = tuple[Layout, float, _Fields]
-"""The layout of the result, the seconds, and the other fields of a strategy. Few priced ways become a `Strategy`."""
+Way: TypeAlias = "tuple[float, _Fields]"
+"""The seconds of a strategy, and its other fields. Few priced ways become a `Strategy`."""
 
 
 @document()
@@ -110,7 +110,6 @@ class Strategy:
         return replace(self, batch=batch, rows=rows, columns=columns, summed=summed, result=tuple(result))
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def flatten(groups: Groups) -> Layout:
     """The axes of the groups, concatenated."""
     return tuple(itertools.chain.from_iterable(groups))
@@ -122,7 +121,6 @@ def ordered(axes: Collection[str], *orders: Sequence[str]) -> Layout:
     return tuple(found) if len(found) == len(axes) else (*found, *sorted(set(axes).difference(found)))
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
     """The order of the groups in a layout. None if only a copy makes the axes of each group adjacent and in order."""
     starts = {group[0]: number for number, group in enumerate(groups) if group}
@@ -213,14 +211,19 @@ class Pricing:
     """The ways to contract pairs of tensors of a problem, and their seconds on its device."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem, self.profile, self.itemsize = problem, problem.profile, problem.itemsize
-        self.extent = functools.cache(lambda axes: extent(axes, problem.sizes))
-        self.transpose_seconds = functools.cache(self._transpose_seconds)
-        self.matrix = functools.cache(self._matrix)
-        self.access_seconds = functools.cache(self._access_seconds)
-        self.matmul = functools.cache(self._matmul)
-        self.least_of_product = functools.cache(self._least_of_product)
-        self.brought = functools.cache(self._brought)
+        self.profile, self.itemsize, self.sizes = problem.profile, problem.itemsize, problem.sizes
+        self.expanded, self.asked, self.composite = problem.expanded, problem.asked, problem.composite
+        self._extents = dict[Collection[str], float]()
+        self._walks = dict[tuple[Layout, tuple[Layout, ...]], float]()
+        self._matrices = dict[tuple[Layout, ...], _Matrix]()
+        self._products = dict[tuple[float, ...], float]()
+
+    def extent(self, axes: Collection[str]) -> float:
+        """The number of positions along some axes, a layout or a frozen set."""
+        found = self._extents.get(axes)
+        if found is None:
+            found = self._extents[axes] = extent(axes, self.sizes)
+        return found
 
     def ways(
         self,
@@ -231,6 +234,19 @@ class Pricing:
         readers: Sequence[frozenset[str]],
         bound: float = math.inf,
     ) -> list[Strategy]:
+        """The strategies of `priced`."""
+        priced = self.priced(a, b, kept, wanted, readers, bound)
+        return [Strategy(*fields, seconds) for seconds, fields in priced.values()]
+
+    def priced(
+        self,
+        a: Layout,
+        b: Layout,
+        kept: frozenset[str],
+        wanted: Layout | None,
+        readers: Sequence[frozenset[str]],
+        bound: float,
+    ) -> Mapping[Layout, Way]:
         """For each layout that the result may have, the fastest way to contract two tensors, if one takes at most
         `bound` seconds.
 
@@ -242,17 +258,16 @@ class Pricing:
             readers: the axes of the tensors that the result will be contracted with.
             bound: the limit in seconds. Matrix products that take longer are left out.
         """
-        both = set(a) & set(b)
-        summed, apart = both - kept, both ^ {*a, *b}
-        if summed and apart:
-            best = self._matrix_products(a, b, both & kept, summed, wanted, bound)
-        else:
-            best = {}
-            dots, products = self._dots(a, b, both, summed, wanted), self._products(a, b, wanted, readers)
-            for layout, seconds, fields in dots if summed else products:
-                if layout not in best or seconds < best[layout][0]:
-                    best[layout] = (seconds, fields)
-        return [Strategy(*fields, seconds) for seconds, fields in best.values()]
+        both = {axis for axis in a if axis in b}
+        summed = both - kept
+        if summed and not len(a) == len(b) == len(both):
+            return self._matrix_products(a, b, both & kept, summed, wanted, bound)
+        best = dict[Layout, Way]()
+        dots, products = self._dots(a, b, both, summed, wanted), self._elementwise(a, b, wanted, readers)
+        for layout, seconds, fields in dots if summed else products:
+            if layout not in best or seconds < best[layout][0]:
+                best[layout] = (seconds, fields)
+        return best
 
     def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
         """A lower bound of the seconds to contract two tensors, in any layouts."""
@@ -267,15 +282,11 @@ class Pricing:
         worst = MemoryAccess(2 * size, size, elements, elements, elements, 2 * size, elements, elements)
         return self.profile.access_seconds(worst) + self.profile.view
 
-    def added_up(self, axes: frozenset[str]) -> float:
-        """Seconds to add tensors up along leading axes: reading each and the sum so far, and writing the sum."""
-        return self.profile.pointwise(3 * self.itemsize * self.extent(axes), 0.0)
-
     # ---- products of elements
 
-    def _products(
+    def _elementwise(
         self, a: Layout, b: Layout, wanted: Layout | None, readers: Sequence[frozenset[str]]
-    ) -> Iterator[_Way]:
+    ) -> Iterator[tuple[Layout, float, _Fields]]:
         """Elementwise products. The result has the layout of the tensors; the one written first takes precedence.
 
         There is a choice only between axes of one tensor and axes of the other."""
@@ -285,7 +296,7 @@ class Pricing:
             if swapped and _agree(a, b):
                 return
             for result in _results(one, other, choices):
-                seconds = self.access_seconds(result, (one, other)) + self.brought(result, wanted)
+                seconds = self.walk(result, (one, other)) + self.brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
                 yield result, seconds, ("multiply", bool(swapped), result, (), (), (), groups)
@@ -301,7 +312,7 @@ class Pricing:
 
     def _dots(
         self, a: Layout, b: Layout, both: set[str], summed: set[str], wanted: Layout | None
-    ) -> Iterator[_Way]:
+    ) -> Iterator[tuple[Layout, float, _Fields]]:
         """Dot products: elementwise products that are summed, for each order of axes of either tensor."""
         orders = [order for order in (a, b, wanted) if order]
         leads = dict.fromkeys(ordered(both - summed, order, a) for order in orders)
@@ -314,7 +325,7 @@ class Pricing:
                 seconds += self.profile.view * ((order is None or bool(lead and tail)) + (order == (1, 0)))
                 seconds += self.transpose_seconds(layout, lead + tail) if order is None else 0.0
             moved = self.itemsize * (self.extent(lying[0]) + self.extent(lead))
-            seconds += self.access_seconds(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
+            seconds += self.walk(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
             seconds += self.profile.run * self.extent(lead) + self.brought(lead, wanted)
             yield lead, seconds, ("dot", False, lead, (), (), tail, (lead,) if lead else ())
 
@@ -322,38 +333,39 @@ class Pricing:
 
     def _matrix_products(
         self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
-    ) -> dict[Layout, tuple[float, _Fields]]:
+    ) -> dict[Layout, Way]:
         """Matrix products with the tensors in the given order, and with the second on the left."""
-        best: dict[Layout, tuple[float, _Fields]] = {}
+        best = dict[Layout, Way]()
         own_a, own_b = _without(a, b), _without(b, a)
-        inners = dict.fromkeys(ordered(summed, layout) for layout in (a, b))
+        inners = dict.fromkeys((_within(a, summed), _within(b, summed)))
         outers = {(own_a, own_b): None}
         if wanted is not None:
             outers[ordered(own_a, wanted), ordered(own_b, wanted)] = None
         for together in self._batches(a, b, batch, own_a, own_b, tuple(inners), wanted):
-            orders = dict.fromkeys(
-                tuple([_without(each, together) for each in (rows, columns, inner)])
-                for inner in inners
-                for rows, columns in outers
-            )
-            many, m, n, k = (self.extent(each) for each in (together, *next(iter(orders))))
-            floor = self.least_of_product(many, m, n, k)
-            is_added = not summed.isdisjoint(together)
-            beside = self.added_up(frozenset((*together, *own_a, *own_b))) if is_added else 0.0
-            for (rows, columns, inner), swapped in itertools.product(orders, (False, True)):
-                one, two, left, right = (b, a, columns, rows) if swapped else (a, b, rows, columns)
-                counts = (many, n, m, k) if swapped else (many, m, n, k)
-                result = (() if is_added else together, left, right)
-                lying = flatten(result)
-                after = beside + (0.0 if wanted is None else self.brought(lying, wanted))
-                limit = (best[lying][0] if lying in best else bound) - after
-                if floor > limit:
-                    continue
-                seconds = self._product(one, two, (together, left, right, inner), counts, limit - floor)
-                if seconds <= limit and (lying not in best or seconds + after < best[lying][0]):
-                    kept = tuple([group for group in result if group])
-                    fields = ("matmul", swapped, together, rows, columns, inner, kept)
-                    best[lying] = (seconds + after, fields)
+            orders = dict.fromkeys((rows, columns, inner) for inner in inners for rows, columns in outers)
+            if together and not batch:
+                orders = dict.fromkeys(
+                    (_without(rows, together), _without(columns, together), _without(inner, together))
+                    for rows, columns, inner in orders
+                )
+            many, m, n, k = map(self.extent, (together, *next(iter(orders))))
+            floor, is_added = self._floor(many, m, n, k), bool(together) and together[0] in summed
+            beside = self._added_up((*together, *own_a, *own_b)) if is_added else 0.0
+            for rows, columns, inner in orders:
+                for swapped in (False, True):
+                    groups = (columns, rows) if swapped else (rows, columns)
+                    lying = groups[0] + groups[1] if is_added else together + groups[0] + groups[1]
+                    after = beside if wanted is None else beside + self.brought(lying, wanted)
+                    limit = (best[lying][0] if lying in best else bound) - after
+                    if floor > limit:
+                        continue
+                    counts = (many, n, m, k) if swapped else (many, m, n, k)
+                    one, two = (b, a) if swapped else (a, b)
+                    seconds = self._product(one, two, (together, *groups, inner), counts, limit - floor)
+                    if seconds <= limit and (lying not in best or seconds + after < best[lying][0]):
+                        result = tuple([each for each in (() if is_added else together, *groups) if each])
+                        fields = ("matmul", swapped, together, rows, columns, inner, result)
+                        best[lying] = (seconds + after, fields)
         return best
 
     def _batches(
@@ -373,22 +385,22 @@ class Pricing:
         are summed by adding up products.
         """
         if batch:
-            return dict.fromkeys(ordered(batch, order, a) for order in (a, b, wanted) if order is not None)
+            return dict.fromkeys(_within(order, batch) for order in (a, b, wanted) if order is not None)
         leads: list[Layout] = [()]
         for layout, own, other in ((a, own_a, b), (b, own_b, a)):
-            most = sum(axis == same for axis, same in zip(layout, own, strict=False))
+            most = sum(map(operator.eq, layout, own))
             for count in range(1, min(most, len(own_a) + len(own_b) - 1) + 1):
                 lead = layout[:count]
                 repeated = self.itemsize * self.extent(lead) * self.extent(other)
-                if repeated > max(
-                    self.problem.expanded, self.itemsize * self.extent(layout) / EXPANDED_SHARE
-                ):
+                if repeated > max(self.expanded, self.itemsize * self.extent(layout) / EXPANDED_SHARE):
                     break
                 if count == 1 or any(view_order(layout[count:], (own[count:], inner)) for inner in inners):
                     leads.append(lead)
-        return leads + _added(a, b, own_a, own_b, inners[0])
+        return leads + _added(a, b, own_a, own_b, inners[0]) if a[0] == b[0] and own_a and own_b else leads
 
-    def _product(self, one: Layout, two: Layout, groups: Groups, counts: _Counts, spare: float) -> float:
+    def _product(
+        self, one: Layout, two: Layout, groups: Groups, counts: tuple[float, ...], spare: float
+    ) -> float:
         """Seconds of a matrix product. Infinite if bringing the left operand into form alone takes more than `spare`.
 
         Args:
@@ -403,7 +415,12 @@ class Pricing:
         if left.seconds > spare:
             return math.inf
         right = self.matrix(two, batch, summed, columns)
-        seconds = left.seconds + right.seconds + self.matmul(many, m, n, k, right.turned, left.turned)
+        product = (*counts, right.turned, left.turned)
+        seconds = self._products.get(product)
+        if seconds is None:
+            seconds = self.profile.matmul(many, m, n, k, self.itemsize, right.turned, left.turned)
+            self._products[product] = seconds
+        seconds = left.seconds + right.seconds + seconds
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
         if not (rows or right.turned):  # a vector times a matrix reads it row by row
@@ -412,47 +429,58 @@ class Pricing:
             seconds += self.profile.run * k * m / left.inner
         return seconds
 
+    def matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
+        """A tensor as a matrix operand whose axes are in these groups; `batch` may have axes that it lacks."""
+        key = (layout, batch, outer, inner)
+        if key not in self._matrices:
+            self._matrices[key] = self._matrix(*key)
+        return self._matrices[key]
+
     def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
-        own = tuple([axis for axis in batch if axis in layout])
+        own = _within(batch, layout) if batch else ()
         groups = (own, outer, inner)
         order, view = view_order(layout, groups), self.profile.view
-        seconds = view * ((bool(batch) and not (outer and inner)) + (bool(batch) and not own))
-        grouped = any(len(group) > 1 or not self.problem.composite.isdisjoint(group) for group in groups)
+        seconds = view * ((not (outer and inner)) + (not own)) if batch else 0.0
+        grouped = len(own) > 1 or len(outer) > 1 or len(inner) > 1 or not self.composite.isdisjoint(layout)
         if order is None or (order and order[-1] == 0 and (outer or inner)):
-            last = next((group for group in (inner, outer, own) if group), ())
-            copied = self.transpose_seconds(layout, flatten(groups)) + view * grouped
-            return _Matrix(seconds + copied, False, max(1.0, self.extent(last)))
-        seconds += view * (grouped + (list(order) != sorted(order)))
-        if own:
-            lying = flatten(tuple([groups[number] for number in (0, *(each for each in order if each))]))
-            if lying != layout:  # it is read in an order that differs from its layout
-                access = memory_access(lying, (layout,), self.problem.sizes, self.itemsize)
-                seconds += self.profile.reached(access)
+            seconds += self.transpose_seconds(layout, own + outer + inner) + view * grouped
+            return _Matrix(seconds, False, max(1.0, self.extent(inner or outer or own)))
         turned = bool(outer and inner) and order.index(1) > order.index(2)
+        seconds += view * (grouped + (list(order) != sorted(order)))
+        if own and order[0] != 0:  # it is read in an order that differs from its layout
+            lying = own + (inner + outer if turned else outer + inner)
+            seconds += self.profile.reached(memory_access(lying, (layout,), self.sizes, self.itemsize))
         return _Matrix(seconds, turned, max(1.0, self.extent(groups[order[-1]]) if order else 1.0))
 
-    def _matmul(self, many: float, m: float, n: float, k: float, turned: bool, crossed: bool) -> float:
-        return self.profile.matmul(many, m, n, k, self.itemsize, turned, crossed)
-
-    def _least_of_product(self, many: float, m: float, n: float, k: float) -> float:
+    def _floor(self, many: float, m: float, n: float, k: float) -> float:
         """A lower bound of the seconds of a product of a batch of matrices, in any layouts."""
         if many > 1 and m * n * k < self.profile.small:
             return self.profile.launch
         return self.profile.at_least(many * m * n * k, self.itemsize * many * (m * k + k * n + m * n))
 
+    def _added_up(self, axes: Layout) -> float:
+        """Seconds to add tensors up along leading axes: reading each and the sum so far, and writing the sum."""
+        return self.profile.pointwise(3 * self.itemsize * self.extent(axes), 0.0)
+
     # ---- memory
 
-    def _access_seconds(self, result: Layout, operands: tuple[Layout, ...]) -> float:
-        return self.profile.walk_seconds(result, operands, self.problem.sizes, self.itemsize)
+    def walk(self, result: Layout, operands: tuple[Layout, ...]) -> float:
+        """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
+        found = self._walks.get((result, operands))
+        if found is None:
+            found = self.profile.walk_seconds(result, operands, self.sizes, self.itemsize)
+            self._walks[result, operands] = found
+        return found
 
-    def _transpose_seconds(self, layout: Layout, order: Layout) -> float:
-        return self.profile.transpose_seconds(layout, order, self.problem.sizes, self.itemsize)
+    def transpose_seconds(self, layout: Layout, order: Layout) -> float:
+        """Seconds to copy a tensor from one layout into another, and to create the view that is copied."""
+        return self.walk(order, (layout,)) + self.profile.view
 
-    def _brought(self, result: Layout, wanted: Layout | None) -> float:
+    def brought(self, result: Layout, wanted: Layout | None) -> float:
         """The mean seconds that readers of the last result take to bring it into the wanted layout."""
         if wanted is None or wanted == result:
             return 0.0
-        return self.profile.view + self.problem.asked * self.access_seconds(wanted, (result,))
+        return self.profile.view + self.asked * self.walk(wanted, (result,))
 
 
 def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -> list[Layout]:
@@ -463,17 +491,21 @@ def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -
         pairs = ((a, own_a), (b, own_b))
         return all(view_order(layout[len(lead) :], (own, inner)) is not None for layout, own in pairs)
 
-    if not (own_a and own_b) or a[0] != b[0] or is_offered(()):
+    if is_offered(()):
         return []
     leading = itertools.takewhile(lambda both: both[0] == both[1] in summed, zip(a, b, strict=False))
     most = min(sum(1 for _ in leading), len(summed) - 1)
     return [a[:count] for count in range(1, most + 1) if is_offered(a[:count])]
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def _without(layout: Layout, axes: Layout) -> Layout:
     """A layout without some axes."""
     return tuple([axis for axis in layout if axis not in axes])
+
+
+def _within(layout: Layout, axes: Collection[str]) -> Layout:
+    """The axes of a layout that are among some."""
+    return tuple([axis for axis in layout if axis in axes])
 
 
 def _agree(a: Layout, b: Layout) -> bool:

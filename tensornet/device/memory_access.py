@@ -8,6 +8,7 @@ its other elements are read.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -72,15 +73,13 @@ def memory_access(
         sizes: axis to number of positions.
         itemsize: bytes of one element.
     """
-    strides = [_strides(operand, sizes) for operand in operands]
-    loops, steps = _loops(order, strides, sizes)
+    loops, steps, parts = _loops(order, operands, sizes)
     elements = float(min(math.prod(loops), MOST))
     if not elements:
         return MemoryAccess(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     inner, second, *_ = (*loops, 1, 1)
     moved, scattered, jumped, lost, fetched = elements, 0.0, 0.0, 0.0, 0.0
-    for operand, path in zip(operands, steps, strict=True):
-        part = float(min(math.prod([sizes[axis] for axis in operand]), MOST))
+    for part, path in zip(parts, steps, strict=True):
         moved += part
         scattered += elements if path and path[0] > 1 else 0.0
         if (between := _between(loops, path, itemsize)) is not None:
@@ -93,33 +92,31 @@ def memory_access(
 
 
 def _loops(
-    order: Sequence[str], strides: Sequence[Mapping[str, int]], sizes: Mapping[str, int]
-) -> tuple[list[int], list[tuple[int, ...]]]:
-    """The loops of a walk, innermost first: the size of each, and the stride of each operand in elements."""
-    loops: list[int] = []
-    steps: list[tuple[int, ...]] = []
-    following: tuple[int, ...] = ()  # the strides of a loop that would continue where the last one ends
+    order: Sequence[str], operands: Sequence[Sequence[str]], sizes: Mapping[str, int]
+) -> tuple[list[int], Sequence[Sequence[int]], list[float]]:
+    """The loops of a walk, innermost first: their sizes, the strides of each operand, and its count of elements."""
+    strides, parts = list[dict[str, int]](), list[float]()
+    for operand in operands:
+        step, found = 1, dict[str, int]()
+        for axis in reversed(operand):
+            found[axis] = step
+            step *= sizes[axis]
+        strides.append(found)
+        parts.append(float(min(step, MOST)))
+    loops, steps = list[int](), list[list[int]]()
+    following: list[int] = []  # the strides of a loop that would continue where the last one ends
     for axis in reversed(order):
         size = sizes[axis]
         if size == 1:
             continue
-        here = tuple([each.get(axis, 0) for each in strides])
+        here = [each.get(axis, 0) for each in strides]
         if loops and here == following:
             loops[-1] *= size
         else:
             loops.append(size)
             steps.append(here)
-        following = tuple([step * size for step in here])
-    return loops, list(zip(*steps, strict=True)) or [()] * len(strides)
-
-
-def _strides(layout: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
-    """The stride of each axis, in elements."""
-    found, step = dict[str, int](), 1
-    for axis in reversed(layout):
-        found[axis] = step
-        step *= sizes[axis]
-    return found
+        following = [step * size for step in here]
+    return loops, [*zip(*steps, strict=True)] or [()] * len(parts), parts
 
 
 class _Between(NamedTuple):
@@ -174,6 +171,7 @@ def _lost(between: _Between, itemsize: int) -> tuple[float, float]:
     return lost / between.repeated * min(1.0, step / LINE), gone / between.repeated
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def _places(step: int) -> int:
     """The number of cache sets that lines at this stride fall into."""
     return PAGE // max(math.gcd(step, PAGE), LINE)

@@ -407,7 +407,8 @@ class DeviceProfile:
             beyond += self.blocked * max(access.runs, access.scattered / access.runs)
         else:
             loops = CHUNK * access.chunks + (0.0 if access.scattered else access.runs)
-            beyond += self.reached(access) + self.run * loops
+            is_direct = not (access.lost or access.fetched or access.jumped)
+            beyond += (0.0 if is_direct else self.reached(access)) + self.run * loops
         return self.pointwise(access.moved, access.written, beyond)
 
     def walk_seconds(
@@ -423,12 +424,6 @@ class DeviceProfile:
             return self.pointwise(itemsize * elements, 0.0)
         return self.access_seconds(memory_access(result, operands, sizes, itemsize))
 
-    def transpose_seconds(
-        self, layout: Sequence[str], order: Sequence[str], sizes: Mapping[str, int], itemsize: int
-    ) -> float:
-        """Seconds to copy a tensor from one layout into another, and to create the view that is copied."""
-        return self.walk_seconds(order, (layout,), sizes, itemsize) + self.view
-
     def reached(self, access: MemoryAccess) -> float:
         """Seconds of a walk through memory beyond those of its bytes in order, if lines are lost or far."""
         lines = self.near_line * access.lost + self.line * access.fetched
@@ -440,8 +435,12 @@ class DeviceProfile:
     def pointwise(self, moved: float, written: float, beyond: float = 0.0) -> float:
         """Seconds of an elementwise step whose tensors all have the layout of the result; `beyond`: those that all
         cores take beside it."""
-        streamed = self.stream(moved) + beyond
-        return self._alone(moved, written) * streamed + self.fresh(written) + self.launch
+        seconds = self.stream(moved) + beyond
+        if self.cores != 1.0:
+            seconds *= self._alone(moved, written)
+        if written >= self.fresh_bytes:
+            seconds += written / self.fresh_bandwidth
+        return seconds + self.launch
 
     def fresh(self, written: float) -> float:
         """Seconds that first touch adds to a result of this many bytes."""
