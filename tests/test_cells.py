@@ -59,6 +59,7 @@ FACTORED = "a[b,t,g,o] = x[b,t,i] * A[g,r,i] * B[g,o,r]\n" + STACKED.replace(
 TWO_AXES = (
     LSTM.replace("b,t", "a,b,t").replace("o]", "(o,m)]").replace("[o,", "[(o,m),").replace("p]", "(p,q)]")
 )
+GATES = "s[b,t,g,o] = sigmoid(x[b,t,i] * W[g,o,i] + h[b,t-1,p] * U[g,o,p] + v[g,o])\n"
 INNER = GRU.replace(" + br[o]", "").replace(" + bz[o]", "").replace(" + bn[o]", "")
 
 CELLS: dict[str, tuple[str, str, str, dict[str, int]]] = {
@@ -72,9 +73,15 @@ CELLS: dict[str, tuple[str, str, str, dict[str, int]]] = {
     "channels of two axes, two batches": ("lstm_along", TWO_AXES, "x[a,b,t,i]", {"m": 2, **SIZES}),
     "a GRU": ("gru_along", GRU, "x", SIZES),
     "a GRU whose gate takes": ("gru_along", GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "z * n + h[b,t-1,o] * (1 - z)"), "x", SIZES),
+    "a GRU between two values": ("gru_along", GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "n + z * (h[b,t-1,o] - n)"), "x", SIZES),
+    "a GRU of its gate's products": ("gru_along", GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "h[b,t-1,o] - z * h[b,t-1,o] + n * z"), "x", SIZES),
+    "a GRU of gates in one tensor": ("gru_along", GATES + GRU.split("\n", 3)[3].replace("r *", "s[b,t,0,o] *").replace("z", "s[b,t,1,o]"), "x", {"g": 2, **SIZES}),
     "a GRU without biases": ("gru_along", INNER.replace(" + un[o]", ""), "x", SIZES),
     "a GRU of inner biases": ("gru_along", INNER, "x", SIZES),
     "a plain layer": ("tanh_along", PLAIN, "x", SIZES),
+    "a plain layer of a sum": ("tanh_along", "h[b,t,o] = tanh(W[o,p] * (x[b,t,p] + h[b,t-1,p] + v[p]))", "x", {"o": 4}),
+    "a plain layer of two inputs": ("tanh_along", PLAIN.replace("+ v[o]", "+ y[b,t,i] * V[o,i]"), "x y", SIZES),
+    "a plain layer through a narrow product": ("tanh_along", "a[b,t,m] = h[b,t-1,p] * V[m,p]\n" + PLAIN.replace("h[b,t-1,p] * U[o,p]", "a[b,t,m] * U[o,m]"), "x", {"m": 2, **SIZES}),
     "a plain layer of relu": ("relu_along", PLAIN.replace("tanh", "relu"), "x", SIZES),
     "a plain layer of what is looked up": ("tanh_along", "E[u,i]: parameter\n" + PLAIN.replace("x[b,t,i]", "E[x[b,t],i]"), "x", {"u": 5, **SIZES}),
     "a plain layer of what another computes": ("tanh_along", "g[s,o] = tanh(z[s,i] * V[o,i] + g[s-1,p] * Q[o,p])\nW[o,i] = g[-1,o] * w[i]\n" + PLAIN, "x z", {"s": 6, **SIZES}),

@@ -10,15 +10,15 @@ initial states.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
 from ..nodes import Call, Ref
 from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
-from .record import Element, Function, placed_kernel
+from .record import Element, Function, KernelEquation, placed_kernel
 
-__all__ = ["GRU_ALONG", "LSTM_ALONG", "RELU_ALONG", "ROWS", "TANH_ALONG"]
+__all__ = ["CELLS", "ROWS", "Cell"]
 
 Axes = tuple[str, ...]
 
@@ -117,5 +117,51 @@ GRU_ALONG = _cell(
 )
 TANH_ALONG = _cell("tanh_along", "h = tanh(x·W + h·U + b)", 1, 1)
 RELU_ALONG = _cell("relu_along", "h = relu(x·W + h·U + b)", 1, 1)
+
+
+class Cell(NamedTuple):
+    """A recurrent cell as a kernel computes it.
+
+    Attributes:
+        kernel: the kernel.
+        gates: the number of gates, whose weights are stacked.
+        equations: the next value of each state at one position, the result last. A previous value is written `h_1`.
+            All other operands are linear in the input or in the result before, in the order of the stacked weights.
+    """
+
+    kernel: Function
+    gates: int
+    equations: tuple[KernelEquation, ...]
+
+
+def _grus() -> Iterator[Cell]:
+    """The GRU: between the state and a new value, in each order and in each way to write what lies between."""
+    new, kept = "tanh(x[n] + sigmoid(r[n]) * u[n])", "h_1[n]"
+    for one, other, update in ((new, kept, "z[n]"), (kept, new, "-1 * z[n]")):
+        for way in (
+            "(1 - sigmoid(z[n])) * {0} + sigmoid(z[n]) * {1}",
+            "{0} + sigmoid(z[n]) * ({1} - {0})",
+            "{0} - sigmoid(z[n]) * {0} + sigmoid(z[n]) * {1}",
+        ):
+            text = f"h[n] = {way.format(one, other)}"
+            yield Cell(GRU_ALONG, 3, (KernelEquation(text, (kept, "r[n]", update, "x[n]", "u[n]")),))
+
+
+CELLS = (
+    Cell(
+        LSTM_ALONG,
+        4,
+        (
+            KernelEquation(
+                "c[n] = sigmoid(f[n]) * c_1[n] + sigmoid(i[n]) * tanh(g[n])",
+                ("c_1[n]", "i[n]", "f[n]", "g[n]"),
+            ),
+            KernelEquation("h[n] = sigmoid(o[n]) * tanh(c[n])", ("c[n]", "o[n]")),
+        ),
+    ),
+    *_grus(),
+    Cell(TANH_ALONG, 1, (KernelEquation("h[n] = tanh(x[n])"),)),
+    Cell(RELU_ALONG, 1, (KernelEquation("h[n] = relu(x[n])"),)),
+)
 
 ROWS = (LSTM_ALONG, GRU_ALONG, TANH_ALONG, RELU_ALONG)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import cmath
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..frontend.elaborate_ir import Expressions
 from ..graph.element_types import of_expression
 from ..graph.shape_inference import Scope, size_expression
-from ..ir.node import Axis, Node, Operand, along, axes_of, row_major, substitute
+from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, row_major, substitute
 from ..ir.rewriting import Change, Cost, Program, improved
 from ..language.canonical import CanonicalForms, canonical_functions, flattened, value_of
 from ..language.expression import (
@@ -49,7 +49,7 @@ from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, product
 
-__all__ = ["select_kernels"]
+__all__ = ["operands_matched", "select_kernels"]
 
 TRIED = ((10007, 10009, 10037, 10039, 10061, 10067), (20011, 20021, 20023, 20029, 20047, 20051))
 """Values of open sizes at which numbers that contain these sizes are compared."""
@@ -99,6 +99,27 @@ def select_kernels(
             yield from (each for each in covers if each is not None)
 
     return improved(program, [*_outermost_first(program)], changes, cost, first=True)
+
+
+def operands_matched(
+    program: Program, head: Node, meaning: KernelEquation, inside: Container[Node]
+) -> Iterator[tuple[Node, ...]]:
+    """The operands of a kernel in each match of its equation with all of a node, each in the shape of the node.
+
+    Args:
+        program: the program.
+        head: the node.
+        meaning: the equation.
+        inside: the nodes that the match may cover, however often they are read.
+    """
+    if not _is_open(head):
+        return
+    pattern, search = replace(pattern_of(meaning), repeats=True), _Search(program, head, {})
+    search.serving.update((each, each in inside) for each in program.nodes)
+    for found in search.whole(pattern, search.form):
+        if not any(found.beside):
+            operands = (_bound(each, found.bound, found.groups) for each in pattern.operands)
+            yield tuple(search.elaborated(each)[0] for each in operands)
 
 
 def _may_be(pattern: Pattern, head: Node) -> bool:
@@ -238,34 +259,33 @@ class _Search:
             and self.is_sized(found)
         )
         found = min(ways, key=self.elements, default=None)
-        return None if found is None else self._elaborated(self.call(kernel, meaning, pattern, found))
+        return None if found is None else self._change(self.call(kernel, meaning, pattern, found))
 
     # ---- nodes as expressions, and back
 
-    def _named(self, each: Node, known: Mapping[Axis, str]) -> dict[Axis, str]:
-        """A name for each axis of a node."""
+    def _named(self, each: Node, known: Mapping[Axis, Affine]) -> dict[Axis, Affine]:
+        """A name for each axis of a node, or the position at which it is read."""
         labels = dict(known)
         called = self.program.names.axes.get(each, ())
         for axis, size in enumerate(each.sizes):
             if axis not in labels:
-                labels[axis] = f"@{len(self.sizes)}"
-                self.sizes[labels[axis]] = size
-                self.called[labels[axis]] = called[axis] if axis < len(called) else ""
+                name = f"@{len(self.sizes)}"
+                labels[axis], self.sizes[name] = along(name), size
+                self.called[name] = called[axis] if axis < len(called) else ""
         return labels
 
-    def _written(self, each: Node, labels: Mapping[Axis, str], deep: int = DEEP) -> Expression:
+    def _written(self, each: Node, labels: Mapping[Axis, Affine], deep: int = DEEP) -> Expression:
         """The expression that a node computes, in terms of tensors and of nodes inside of its equation."""
-        table = {axis: along(name) for axis, name in labels.items()}
-        reads = (Operand(other.node, substitute(other.reads, table)) for other in each.operands)
+        reads = (Operand(other.node, substitute(other.reads, labels)) for other in each.operands)
         parts = tuple(self._part(other, deep) for other in reads)
         if each.op == "copy":
             return parts[0]
-        over = tuple(labels[axis] for axis in each.over)
+        over = tuple(axes_of(tuple(labels[axis] for axis in each.over)))
         if each.op == "contract":
             kept = {axis for axes in each.dims for axis in axes or ()}
-            summed = tuple(name for axis, name in labels.items() if axis not in {*kept, *each.over})
+            summed = axes_of(tuple(at for axis, at in labels.items() if axis not in {*kept, *each.over}))
             counts = tuple(size_expression(self._known(each.sizes[axis])) for axis in each.over)
-            return flat(contraction((*parts, *counts), summed, None))
+            return flat(contraction((*parts, *counts), tuple(summed), None))
         options = tuple((name, (self._number(value),)) for name, value in each.options if name != "draw")
         return flat(Call(each.op, parts, tuple(dict.fromkeys(over)), options))
 
@@ -318,17 +338,21 @@ class _Search:
         table = {n: along(axis) for n, axis in enumerate(ref.index)}
         return Operand(node, substitute(reads, table))
 
-    def _elaborated(self, right: Expression) -> Change | None:
-        """Puts the node of an expression in place of the head, written as the head is; None if the shape differs."""
+    def elaborated(self, right: Expression) -> tuple[Node, Mapping[Node, tuple[str, ...]]]:
+        """The node of an expression, written as the head is, and the names of the axes of new nodes."""
         expressions = Expressions(None, 1 + self.program.draws)
         expressions.reads.update((ref, self._read(ref)) for ref in references(right))
-        names = [tuple(self.labels[axis] for axis in axes or ()) for axes in self.head.dims]
+        names = [tuple(axes_of(tuple(self.labels[axis] for axis in axes or ()))) for axes in self.head.dims]
         made = expressions.value(right, left_of(names), Scope(self.sizes))
-        if made.shape != self.head.shape:
-            return None
         pairs = expressions.axes.items()
         named = {each: tuple(self.called.get(axis, "") for axis in axes) for each, axes in pairs}
-        known = {each: called for each, called in named.items() if all(called)}
+        return made, {each: called for each, called in named.items() if all(called)}
+
+    def _change(self, right: Expression) -> Change | None:
+        """Puts the node of an expression in place of the head; None if the shape differs."""
+        made, known = self.elaborated(right)
+        if made.shape != self.head.shape:
+            return None
         added = [each.op for each in self.program.reading[self.head]] == [
             "add"
         ]  # the kernel may form one step with it
@@ -543,12 +567,15 @@ class _Search:
             return None
         return self.forms.of(self._written(operand.node, self._named(operand.node, labels)))
 
-    def _opened(self, operand: Operand) -> dict[Axis, str] | None:
-        """The names of a node's axes where it is read; None if it is read in another way than it is written."""
+    def _opened(self, operand: Operand) -> dict[Axis, Affine] | None:
+        """The names of a node's axes where it is read, or its positions; None if it is read as it is not written."""
         node, reads = operand
-        known = dict[Axis, str]()
+        known = dict[Axis, Affine]()
         for axes, entry, length in zip(node.dims, reads, node.shape, strict=True):
             names = [str(axis) for axis in axes_of((entry,))]
+            if axes is not None and len(axes) == 1 and isinstance(entry, Affine) and not names:
+                known[axes[0]] = entry
+                continue
             if axes is None or len(names) != len(axes) or entry != row_major(tuple(names), self.sizes):
                 return None
             sizes = [length] if len(axes) == 1 else [node.sizes[axis] for axis in axes]
@@ -556,8 +583,10 @@ class _Search:
                 self.program.same(self.sizes[name], size) for name, size in zip(names, sizes, strict=True)
             ):
                 return None
-            known |= dict(zip(axes, names, strict=True))
-        return None if len({*known.values()}) < len(known) else known
+            known |= dict(zip(axes, map(along, names), strict=True))
+        moving = [at for at in known.values() if at.terms]
+        is_over = any(not known[axis].terms for axis in node.over if axis in known)
+        return None if is_over or len({*moving}) < len(moving) else known
 
     # ---- the whole match
 

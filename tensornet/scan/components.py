@@ -43,7 +43,7 @@ class Components:
         states: the states of recurrences, by their nodes.
         outputs: the required nodes, by name.
         names, axes: the names of nodes and of their axes.
-        inputs: the inputs of the program at first: leaves, results of calls, and states.
+        program: the program at first, whose inputs are leaves, results of calls, and states.
         leaves, calls: the present inputs, and the calls that compute some of them.
         new: the node that replaces each old one, rebuilt nodes included.
         rule: a rewrite of each node that is rebuilt.
@@ -56,8 +56,8 @@ class Components:
 
     def __init__(self, found: Cut) -> None:
         self.graph, self.sizes = found.graph, found.program.function.sizes
-        self.inputs = found.program.leaves
-        self.leaves = dict(self.inputs)
+        self.program = found.program
+        self.leaves = dict(self.program.leaves)
         self.named = {**self.graph.named, **{each.name: each.dims for each in found.states.values()}}
         self.names = found.program.names.tensors | {each: known.name for each, known in self.leaves.items()}
         self.states, self.axes, self.calls = found.states, dict(found.program.names.axes), list[Apply]()
@@ -150,10 +150,14 @@ class Components:
     def part(self, name: str, each: Node, given: Iterable[Node], states: Iterable[Node] = ()) -> Graph:
         """The graph of one node, with some nodes as inputs, and some states left as they are."""
         other = copy.copy(self)
-        other.names, other.leaves, other.taken = dict(self.names), dict(self.inputs), Taken(self.taken)
+        other.names, other.leaves, other.taken = (
+            dict(self.names),
+            dict(self.program.leaves),
+            Taken(self.taken),
+        )
         other.outputs, other.new = {name: each}, {}
         for one in given:
-            if one not in self.inputs:
+            if one not in self.program.leaves:
                 other.new[one] = made = leaf("input", one.shape, one.element, n=next(self.numbers))
                 other.given(made, other.taken.fresh(f"{name}.given"), self.dims(one))
         found, steps = other._equations(states)
