@@ -9,10 +9,20 @@ from ..graph.graph import Apply, Graph
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import dim_size, index_of
 from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Ref, is_scalar, parts_of, show_index
+from ..language.expression import (
+    Call,
+    Contraction,
+    Expression,
+    Ref,
+    is_scalar,
+    parts_of,
+    show_entry,
+    show_index,
+)
 from ..ops.along_axes import STEPS
+from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
-from ..sizes import evaluate
+from ..sizes import evaluate, name_of
 
 __all__ = ["Diagram", "Edge", "Node", "diagram_of", "shown_sizes"]
 
@@ -179,14 +189,14 @@ def _done(right: Expression) -> str:
     products = False
     while waiting:
         part = waiting.pop(0)
-        if is_scalar(part):
+        if is_scalar(part) or isinstance(part, Ref):
             continue
         if isinstance(part, Contraction):
             summed.update(dict.fromkeys(part.summed))
             products |= sum(not is_scalar(each) for each in part.factors) > 1
         elif isinstance(part, Call):
             row = FUNCTIONS[part.function]
-            if is_step(part):
+            if is_step(part) or part.function == INDEX.name:
                 waiting += part.arguments
                 continue
             over = f"[{','.join(part.axes)}]" if part.axes else ""
@@ -197,9 +207,14 @@ def _done(right: Expression) -> str:
 
 
 def shown_sizes(graph: Graph, name: str) -> str:
-    """The sizes of a tensor, `b×4×8`; empty if none is known."""
-    sizes = [evaluate(dim_size(dim), graph.bound) for dim in graph.named[name]]
-    return "×".join(map(str, sizes)) if any(isinstance(size, int) for size in sizes) else ""
+    """The sizes of a tensor, `b×4×8`, with an axis where the size is a formula; empty if none is known."""
+    dims = graph.named[name]
+    sizes = [evaluate(dim_size(dim), graph.bound) for dim in dims]
+    shown = (
+        str(size) if isinstance(size, int) or name_of(size) else entry
+        for size, entry in zip(sizes, map(show_entry, index_of(dims)), strict=True)
+    )
+    return "×".join(shown) if any(isinstance(size, int) for size in sizes) else ""
 
 
 def _edges(graph: Graph, runs: Iterable[_Run]) -> Iterator[Edge]:
