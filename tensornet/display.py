@@ -7,40 +7,90 @@ import math
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from .errors import BackendError
 
-__all__ = ["Memory", "amount", "folded", "in_bytes", "printable", "table"]
+__all__ = ["Filled", "Memory", "amount", "folded", "in_bytes", "preformatted", "printable", "table"]
 
 
-def folded(title: str, parts: Mapping[str, str], text: str) -> str:
-    """HTML of a title, folded parts, and a text that is not folded.
+@dataclass(frozen=True)
+class Filled:
+    """A cell of a table with a bar behind its text, as long as a share from 0 to 1 tells."""
+
+    text: str
+    share: float
+
+
+def folded(title: str, shown: str, parts: Mapping[str, str]) -> str:
+    """HTML of a title, of a part that is shown, and of parts that are folded, each of them HTML. It has no scripts.
 
     Example:
-        >>> print(folded("a graph", {"2 leaves": "x: input"}, "y = x"))
+        >>> print(folded("a graph", preformatted("y = x"), {"2 leaves": preformatted("x: input")}))
         <div><b>a graph</b>
+        <pre>y = x</pre>
         <details><summary><code>2 leaves</code></summary><pre>x: input</pre></details>
-        <pre>y = x</pre></div>
+        </div>
     """
-    lines = [f"<div><b>{html.escape(title)}</b>"]
+    lines = [f"<div><b>{html.escape(title)}</b>", shown]
     lines += [
-        f"<details><summary><code>{html.escape(name)}</code></summary><pre>{html.escape(part)}</pre></details>"
+        f"<details><summary><code>{html.escape(name)}</code></summary>{part}</details>"
         for name, part in parts.items()
         if part
     ]
-    return "\n".join([*lines, f"<pre>{html.escape(text)}</pre></div>"])
+    return "\n".join([*lines, "</div>"])
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """An HTML table. The notebook renders formulas between `$`.
+def preformatted(text: str) -> str:
+    """HTML of lines as they are; empty for none.
 
     Example:
-        >>> table(["part"], [["a < b"]])
-        '<table><tr><th>part</th></tr><tr><td>a &lt; b</td></tr></table>'
+        >>> preformatted("a < b")
+        '<pre>a &lt; b</pre>'
     """
-    lines = ["".join(f"<th>{html.escape(head)}</th>" for head in heads)]
-    lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    return f"<pre>{html.escape(text)}</pre>" if text else ""
+
+
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str | Filled]],
+    sides: str = "",
+    title: str = "",
+    notes: Iterable[str] = (),
+) -> str:
+    """An HTML table, in the colours of the page that it is on. The notebook renders formulas between `$`.
+
+    Args:
+        heads: the headings.
+        rows: the cells, row by row.
+        sides: for each column "l" for text, "c" for code or "r" for numbers; columns beyond hold text.
+        title: the caption, if any.
+        notes: lines below the table.
+
+    Example:
+        >>> print(table(["n"], [["< 2"]], "r"))  # doctest: +ELLIPSIS
+        <table><tr><th style="padding:2px 8px;text-align:right;white-space:nowrap">n</th>...
+    """
+
+    def line(cells: Sequence[str | Filled], tag: str) -> str:
+        styled = zip(cells, sides.ljust(len(cells), "l"), strict=False)
+        return "<tr>" + "".join(_cell(cell, tag, side) for cell, side in styled) + "</tr>"
+
+    caption = f"<caption>{html.escape(title)}</caption>" if title else ""
+    lines = "".join(line(row, "td") for row in rows)
+    below = "<br/>".join(map(html.escape, notes))
+    return f"<table>{caption}{line(heads, 'th')}{lines}</table>" + (f"<p>{below}</p>" if below else "")
+
+
+def _cell(cell: str | Filled, tag: str, side: str) -> str:
+    """A cell; the bar is half transparent, so that it can be seen on light and on dark pages."""
+    style = "padding:2px 8px;" + ("text-align:right;white-space:nowrap" if side == "r" else "text-align:left")
+    text = html.escape(cell.text if isinstance(cell, Filled) else cell)
+    if isinstance(cell, Filled):
+        end = f"{cell.share:.1%}"
+        style += f";background:linear-gradient(90deg,rgba(14,165,233,.35) {end},transparent {end})"
+    shown = f"<code>{text}</code>" if side == "c" and tag == "td" else text
+    return f'<{tag} style="{style}">{shown}</{tag}>'
 
 
 def printable(text: str) -> str:

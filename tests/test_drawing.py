@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sympy
 
@@ -307,6 +308,30 @@ def test_a_notebook_folds_leaves_blocks_and_steps() -> None:
     assert shown.findall("pre")[-1].text == "\n".join(graph.lines())
     plan = ElementTree.fromstring(tn.plan(graph, b=1, compare=False)._repr_html_())
     assert any((each.text or "").endswith("called 3×") for each in plan.iter("code"))
+
+
+def test_tables_of_a_notebook_have_the_colours_of_the_page() -> None:
+    graph = tn.layer("y[b,o] = x[b,i] * U[r,i] * V[o,r]", inputs="x", i=64, o=64, r=4)
+    plan = tn.plan(graph, b=512)
+    small = tn.compress(
+        tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=64), {"W": np.ones((64, 64))}, parameters=0.1
+    )
+    sweep = tn.sweep({"factors": graph, "same": graph}, measure=False, b=512)
+    steps, costs = ElementTree.fromstring(plan._repr_html_()).findall("table")
+    assert [row[1][0].text for row in steps.findall("tr")[1:]] == [
+        step.shown(plan.functions) for step in plan.steps
+    ]
+    assert [row[0].text for row in costs.findall("tr")[1:]] == [
+        "this plan",
+        *(row.name for row in plan.alternatives),
+    ]
+    (weight,) = ElementTree.fromstring(small._repr_html_()).findall("tr")[1:]
+    assert [cell.text for cell in weight][:4] == ["W", "64×64", "low_rank", "1"]
+    assert "factors" in sweep._repr_html_()
+    for shown in (plan, small, sweep, graph, tn.flop_table(graph), tn.parameter_table(graph)):
+        text = shown._repr_html_()
+        assert "<script" not in text
+        assert not re.search(r"color: ?(?!transparent)|#[0-9a-f]{3}", text)
 
 
 # ---------------------------------------------------------------------------- FLOPs by block

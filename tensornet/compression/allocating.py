@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from ..codec import Part
-from ..display import printable
+from ..display import Filled, printable, table
 from ..errors import ShapeError
 from ..weights.equations import Modes
 from ..weights.factorizations import FACTORIZATIONS, SHARING
@@ -165,6 +165,14 @@ class Allocation:
             lines.append(_line(cells, widths))
             lines += textwrap.wrap(row.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        heads = ["weight", *(heading for heading, _ in _COLUMNS), "why"]
+        rows = list[list[str | Filled]]()
+        for row in self.rows:
+            *cells, error = _cells(row)
+            rows.append([*cells, Filled(error, min(row.level.error, 1.0)), row.reason])
+        return table(heads, rows, "llllrrrl", self._title)
 
     @property
     def _title(self) -> str:

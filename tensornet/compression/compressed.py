@@ -80,6 +80,9 @@ class Compressed:
     def __rich__(self) -> Any:
         return self.allocation.__rich__()
 
+    def _repr_html_(self) -> str:
+        return self.allocation._repr_html_()
+
     def save(self, path: str | Path) -> Path:
         """Writes the network to a safetensors file, atomically, with the equations in its header.
 

@@ -56,7 +56,7 @@ class ParameterTable(tuple[ParameterPart, ...]):
         return "\n".join(f"{name:<{first}}  {formula:<{second}}  {n:>{third}}" for name, formula, n in rows)
 
     def _repr_html_(self) -> str:
-        return table(("part", "formula", "parameters"), self._rows())
+        return table(("part", "formula", "parameters"), self._rows(), "llr")
 
 
 def _grouped(number: Any) -> str:

@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..codec import Scope as Prefix
 from ..codec import document, state_of
-from ..display import folded
+from ..display import folded, preformatted
 from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
@@ -378,11 +378,14 @@ class Graph:
 
     def _repr_html_(self) -> str:
         """The graph in a notebook: its lines, the leaves and the blocks folded."""
-        blocks = {f"def {name}(…):": str(block) for block, name in self.names_of_blocks().items()}
+        blocks = {
+            f"def {name}(…):": preformatted(str(block)) for block, name in self.names_of_blocks().items()
+        }
         declared = [f"{name}: {size!s}" for name, size in self._size_lines().items()]
         declared += map(str, self._declared())
         lines = "\n".join(self.lines() + self._output_lines())
-        return folded(repr(self), {"sizes and leaves": "\n".join(declared), **blocks}, lines)
+        leaves = preformatted("\n".join(declared))
+        return folded(repr(self), preformatted(lines), {"sizes and leaves": leaves, **blocks})
 
     def _repr_latex_(self) -> str:
         """The equations and the calls, one row each, below those of the blocks."""

@@ -121,7 +121,7 @@ class FlopTable:
         import sympy
 
         rows = self._rows("", lambda formula: f"${sympy.latex(formula)}$")
-        return table(("block", "calls", "FLOPs of one", "of all"), rows)
+        return table(("block", "calls", "FLOPs of one", "of all"), rows, "lrlr")
 
     def _repr_latex_(self) -> str:
         import sympy

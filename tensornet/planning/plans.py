@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ..codec import Part, Scope, Text, document, read, state_of, write
 from ..device.model import Certainty
-from ..display import amount, folded
+from ..display import Filled, amount, folded, preformatted, table
 from ..dtypes import Element, itemsize
 from ..errors import EquationError
 from ..graph.call import names_of_blocks, scoped, shown_call
@@ -348,37 +348,73 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"plan for {self.backend} on {self.device}, {self.dtype}{self._shown_sizes()}"]
         lines += self._shown_body()
-        rows = [Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory)]
+        for row, ratio in self._costs():
+            lines.append(
+                f"     {row.name + ':':<15} {amount(row.flops, 'FLOP')}, {amount(row.bytes, 'B')} moved,"
+                f" peak {amount(row.peak_memory, 'B')}, expected {amount(row.seconds, 's')}"
+                f"{f'  ({ratio} the time)' if ratio else ''}"
+            )
+        if self.certainty is not None:
+            lines.append(f"     {'expected times:':<15} {self.certainty}")
+        return "\n".join(lines)
+
+    def _costs(self) -> Iterator[tuple[Alternative, str]]:
+        """The costs of the plan, of its backward pass if it has one, and of other orders with their share of time."""
+        yield Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory), ""
         back = [(plan.backward, times) for plan, times in self._calls.items() if plan.backward is not None]
         if back:
             flops, moved, seconds = (
                 sum(times * getattr(plan, cost) for plan, times in back)
                 for cost in ("flops", "bytes", "seconds")
             )
-            rows.append(Alternative("back", flops, moved, seconds, max(plan.peak_memory for plan, _ in back)))
-        for number, row in enumerate([*rows, *self.alternatives]):
-            is_other = number >= len(rows) and self.seconds
-            ratio = f"  ({row.seconds / self.seconds:.2f}× the time)" if is_other else ""
-            lines.append(
-                f"     {row.name + ':':<15} {amount(row.flops, 'FLOP')}, {amount(row.bytes, 'B')} moved,"
-                f" peak {amount(row.peak_memory, 'B')}, expected {amount(row.seconds, 's')}{ratio}"
-            )
-        if self.certainty is not None:
-            lines.append(f"     {'expected times:':<15} {self.certainty}")
-        return "\n".join(lines)
+            yield Alternative("back", flops, moved, seconds, max(plan.peak_memory for plan, _ in back)), ""
+        for row in self.alternatives:
+            yield row, f"{row.seconds / self.seconds:.2f}×" if self.seconds else ""
 
     def _repr_html_(self) -> str:
         """The plan in a notebook: its steps, with those of the called functions folded."""
+        title, *rest = str(self).splitlines()
         calls = self._calls
         parts = {
-            f"{name}, called {calls[block]}×": "\n".join(block._shown_steps(block.steps))
+            f"{name}, called {calls[block]}×": block._table(block.steps)
             for block, name in self.functions.items()
         }
         if self.once:
-            parts["done once"] = "\n".join(self._shown_steps(self.once))
-        title, *rest = str(self).splitlines()
-        steps = list(self._shown_steps(self.steps))
-        return folded(title, {**parts, "costs, and all of it": "\n".join(rest)}, "\n".join(steps))
+            parts["done once"] = self._table(self.once)
+        parts["all of it as text"] = preformatted("\n".join(rest))
+        return folded(title, self._table(self.steps) + self._table_of_costs(), parts)
+
+    def _table(self, steps: Sequence[AnyStep]) -> str:
+        """The steps with their costs, and a bar for the time of each beside that of the longest."""
+        longest = max((step.seconds for step in steps), default=0) or 1.0
+        rows = (
+            (
+                str(number),
+                step.shown(self.functions),
+                amount(step.flops, "FLOP"),
+                amount(step.bytes, "B"),
+                Filled(amount(step.seconds, "s"), step.seconds / longest),
+            )
+            for number, step in enumerate(steps, 1)
+        )
+        return table(("", "step", "FLOPs", "moved", "expected time"), rows, "rcrrr")
+
+    def _table_of_costs(self) -> str:
+        """The costs of the plan, of its backward pass and of other orders."""
+        rows = [
+            (
+                row.name,
+                *(
+                    amount(cost, unit)
+                    for cost, unit in ((row.flops, "FLOP"), (row.bytes, "B"), (row.peak_memory, "B"))
+                ),
+                amount(row.seconds, "s"),
+                ratio,
+            )
+            for row, ratio in self._costs()
+        ]
+        notes = [] if self.certainty is None else [f"expected times: {self.certainty}"]
+        return table(("", "FLOPs", "moved", "peak memory", "expected time", "×"), rows, "lrrrrr", notes=notes)
 
     @property
     def kept(self) -> tuple[tuple[str, int], ...]:

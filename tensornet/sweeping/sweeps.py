@@ -8,12 +8,11 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from html import escape
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from ..codec import Part
-from ..display import printable
+from ..display import printable, table
 from ..errors import BackendError, TensornetError
 from .columns import COLUMNS, Column, column_named
 
@@ -230,14 +229,8 @@ class Sweep:
             ["", *(row.name for row in self.rows)],
             *(each for group in self._shown() for each in group),
         ]
-        head, *body = ([escape(cell) for cell in line] for line in zip(*columns, strict=True))
-        lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in body)
-        heads = "".join(f"<th>{cell}</th>" for cell in head)
-        remarks = "<br>".join(map(escape, self.remarks))
-        caption = f"<caption>{escape(self.title)}</caption>"
-        return (
-            f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table><p>{remarks}</p>"
-        )
+        head, *body = zip(*columns, strict=True)
+        return table(head, body, "l" + "r" * len(head), self.title, self.remarks)
 
     def csv(self) -> str:
         """The rows as comma-separated values in seconds, bytes and FLOPs. Each setting has its own column."""
