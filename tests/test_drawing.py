@@ -163,8 +163,9 @@ def test_an_axis_of_several_tensors_joins_them_and_is_open_where_it_stays() -> N
 
 # ---------------------------------------------------------------------------- layout
 
+PAGES = sorted((ROOT / "docs" / "gallery").glob("plot_*.py"))
 PRESETS = [name for name in tn.models.names() if not hasattr(tn.models, name)]
-BY_DAY = ("bert_base", "perceiver_imagenet", "swin_t", "transformer_base", "vit_b_16", "xlnet_base")
+BY_DAY = ("bert_base", "perceiver_imagenet", "transformer_base", "vit_b_16", "xlnet_base")
 
 
 def apart(picture: object) -> bool:
@@ -179,18 +180,21 @@ def apart(picture: object) -> bool:
     )
 
 
-@pytest.mark.parametrize(
-    "page", sorted((ROOT / "docs" / "gallery").glob("plot_*.py")), ids=lambda page: page.stem
-)
+def layers_of(page: Path, patch: pytest.MonkeyPatch) -> list[tn.Graph]:
+    """The layers of a page of the gallery, which are not checked here."""
+    patch.syspath_prepend(page.parent)
+    layers = list[tn.Graph]()
+    patch.setattr("against.check", lambda layer, *_, **__: layers.append(layer))
+    runpy.run_path(str(page))
+    assert layers
+    return layers
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_no_label_of_a_layer_of_the_gallery_lies_on_anything(
     page: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(page.parent)
-    layers = list[tn.Graph]()
-    monkeypatch.setattr("against.check", lambda layer, *_, **__: layers.append(layer))
-    runpy.run_path(str(page))
-    assert layers
-    for layer in layers:
+    for layer in layers_of(page, monkeypatch):
         for style in ("auto", "layers"):
             picture = tn.draw(layer, style=style)
             assert not collisions(picture.scene)
@@ -272,11 +276,61 @@ def test_few_edges_cross_where_none_need_to() -> None:
         ("y[(h,d)] = x[h,d] * (index(h) >= index(d))",
          r"y_{(h,d)} &= x_{h d} \, \left(\operatorname{index}\left(h\right) \geq \operatorname{index}\left(d\right)\right)"),
         ("out[b] = sum[i](x[b,i])", r"\mathrm{out}_{b} &= \sum_{i} x_{b i}"),
+        ("y[b] = -x[b,i] * w[i,j] * v[j]", r"y_{b} &= -\sum_{i, j} x_{b i} \, w_{i j} \, v_{j}"),
+        ("y[p] = x[p+2*u] * w[u]", r"y_{p} &= \sum_{u} x_{p + 2 \, u} \, w_{u}"),
+        ("y[b,o] = x[b,(h,k1)] * W[o,h,k1]", r"y_{b o} &= \sum_{h, \mathit{k1}} x_{b, (h,\mathit{k1})} \, W_{o, h, \mathit{k1}}"),
+        ("h[b,t] = tanh(x[b,t] + h[b,t-1])", r"h_{b t} &= \operatorname{tanh}\left(x_{b t} + h_{b, t - 1}\right)"),
+        ("y[t,o] = E[x[t],o] / 1e-5", r"y_{t o} &= \frac{E_{x_{t}, o}}{10^{-5}}"),
+        ("y[i] = floor(x[i]) + x[i] // 2 + rsqrt(x[i])",
+         r"y_{i} &= \left\lfloor x_{i} \right\rfloor + \left\lfloor \frac{x_{i}}{2} \right\rfloor + \frac{1}{\sqrt{x_{i}}}"),
     ],
 )  # fmt: skip
 def test_equations_as_latex(text: str, expected: str) -> None:
     found = tn.layer(text, inputs="x")._repr_latex_()
     assert found == f"$\\displaystyle \\begin{{aligned}}\n{expected}\n\\end{{aligned}}$"
+
+
+COMMANDS = {
+    *(
+        "sum",
+        "frac",
+        "sqrt",
+        "left",
+        "right",
+        "lfloor",
+        "rfloor",
+        "lceil",
+        "rceil",
+        "operatorname",
+        "mathrm",
+        "mathit",
+    ),
+    *("pi", "infty", "cdot", "neq", "leq", "geq", "wedge", "vee", "neg", "ldots", "colon"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_formulas_of_the_gallery_are_balanced_and_of_known_commands(
+    page: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for layer in layers_of(page, monkeypatch):
+        for row in layer._repr_latex_().splitlines()[1:-1]:
+            assert set(re.findall(r"\\([a-z]+)", row)) <= COMMANDS
+            assert row.count("{") == row.count("}")
+            assert row.count(r"\left") == row.count(r"\right")
+            assert row.count("&") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_matplotlib_reads_the_formulas_of_the_gallery(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.mathtext import MathTextParser
+
+    parser = MathTextParser("path")
+    for layer in layers_of(page, monkeypatch):
+        for line in layer._repr_latex_().splitlines()[1:-1]:
+            row = line.removesuffix(" \\\\").replace("&", "", 1)
+            assert parser.parse(f"${row}$")
 
 
 def test_a_model_as_latex_has_a_row_for_each_line_of_its_blocks() -> None:

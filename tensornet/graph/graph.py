@@ -396,7 +396,7 @@ class Graph:
         for block, name in names.items():
             yield heading(name, (leaf.name for leaf in block.inputs))
             yield from block._latex_rows()
-        for item in self.body:
+        for item in as_printed(self.body):
             if isinstance(item, Apply):
                 yield row_of_call(item.results, names[item.graph], item.operands)
             else:

@@ -29,6 +29,7 @@ __all__ = [
     "axes_of_index",
     "axes_through",
     "bound_axes",
+    "by_names",
     "check_numbers",
     "contraction",
     "depth",
@@ -527,16 +528,16 @@ def show_entry(entry: Index) -> str:
         case tuple():
             return "(" + ",".join(entry) + ("," if len(entry) < 2 else "") + ")"
         case Ref() | Contraction() | Call():
-            return show(_by_names(entry)).replace(" ", "")
+            return show(by_names(entry)).replace(" ", "")
         case _:
             return str(entry)
 
 
-def _by_names(expression: Expression) -> Expression:
+def by_names(expression: Expression) -> Expression:
     """An expression of positions as it is written in brackets, where `index(p)` is written `p`."""
     if isinstance(expression, Call) and expression.function == INDEX.name:
         return Size(expression.axes[0])
-    return expression if isinstance(expression, Ref) else transform(expression, _by_names)
+    return expression if isinstance(expression, Ref) else transform(expression, by_names)
 
 
 def show(expression: Expression) -> str:

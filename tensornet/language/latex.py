@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
 from ..ops.table import FUNCTIONS
 from .equation import Equation
-from .expression import Call, Contraction, Expression, Literal, Ref, Size, divisor_of, show, show_index
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Index,
+    Literal,
+    Parts,
+    Ref,
+    Size,
+    by_names,
+    divisor_of,
+    show,
+)
 
 __all__ = ["aligned", "heading", "row", "row_of_call"]
 
@@ -18,8 +31,7 @@ SIGNS = {
     ">=": r"\geq",
     "&": r"\wedge",
     "|": r"\vee",
-    "//": r"\mathbin{/\!\!/}",
-    "%": r"\bmod",
+    "%": r"\operatorname{mod}",
 }
 """Operators that LaTeX writes differently."""
 
@@ -43,7 +55,7 @@ def row(equation: Equation) -> str:
         >>> print(row(einstein(line)))
         y_{b o} &= \\sum_{i} \\frac{x_{b i} \\, W1_{o i}}{\\sqrt{2}}
     """
-    return f"{_tensor(equation.name, show_index(equation.left))} &= {_written(equation.right)[0]}"
+    return f"{_tensor(equation.name, equation.left)} &= {_written(equation.right)[0]}"
 
 
 def row_of_call(results: Iterable[str], function: str, operands: Iterable[str]) -> str:
@@ -61,17 +73,29 @@ def _function(name: str, operands: Iterable[str]) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(_tensor(name, "") for name in names)
+    return ", ".join(_tensor(name) for name in names)
 
 
-def _tensor(name: str, index: str) -> str:
-    """`x_{b i}`. A name of several letters is upright; commas inside composites are kept."""
+def _tensor(name: str, index: Sequence[Index] = ()) -> str:
+    """`x_{b i}`. A name of several letters is upright; entries that are not letters stand between commas."""
     letters = re.sub(r"([_%#&$])", r"\\\1", name)
     shown = letters if re.fullmatch(r"[^\W\d_]\d*", name) else rf"\mathrm{{{letters}}}"
-    if not index:
-        return shown
-    entries = re.sub(r",(?![^(\[]*[)\]])", " ", index)  # the commas between entries
-    return f"{shown}_{{{_plain(entries)}}}"
+    entries = [*map(_entry, index)]
+    between = " " if all(len(entry) == 1 for entry in entries) else ", "
+    return f"{shown}_{{{between.join(entries)}}}" if entries else shown
+
+
+def _entry(entry: Index | Parts) -> str:
+    """An entry of brackets: an axis, a composite, a position that is computed or read."""
+    match entry:
+        case str():
+            return _name(entry)
+        case tuple() | Parts():
+            parts = entry if isinstance(entry, tuple) else entry.entries
+            return f"({','.join(map(_entry, parts))})"
+        case Ref() | Contraction() | Call():
+            return _written(by_names(entry))[0]
+    return _plain(str(entry))
 
 
 def _plain(text: str) -> str:
@@ -86,20 +110,23 @@ def _written(expression: Expression) -> tuple[str, int]:
     """The LaTeX text and its precedence level."""
     match expression:
         case Ref(name, index):
-            return _tensor(name, show_index(index)), ATOM
-        case Literal():
-            return show(expression).replace("inf", r"\infty"), ATOM
+            return _tensor(name, index), ATOM
+        case Literal(value):
+            return _number(value, show(expression)), ATOM
         case Size(axis):
             return _name(axis), ATOM
         case Contraction(factors, summed):
-            over = rf"\sum_{{{' '.join(map(_name, summed))}}} " if summed else ""
-            return over + _product(factors), SUM if summed else PRODUCT
+            over = rf"\sum_{{{_axes(summed)}}} " if summed else ""
+            product = _product(factors)
+            if over and product.startswith("-"):
+                return f"-{over}{product[1:]}", SUM
+            return over + product, SUM if summed else PRODUCT
         case Call("add", terms):
             return _sum(terms), SUM
         case Call("reciprocal"):
             return _product((expression,)), ATOM
-        case Call(function, (inner,)) if FUNCTIONS[function].latex:
-            return FUNCTIONS[function].latex.format(_written(inner)[0]), ATOM
+        case Call(function, arguments) if FUNCTIONS[function].latex:
+            return FUNCTIONS[function].latex.format(*(_written(each)[0] for each in arguments)), ATOM
         case Call("power", (base, exponent)):
             return f"{_bound(base, ATOM)}^{{{_written(exponent)[0]}}}", PRODUCT
         case Call(function, arguments) if FUNCTIONS[function].infix:
@@ -113,12 +140,26 @@ def _written(expression: Expression) -> tuple[str, int]:
 def _call(call: Call) -> str:
     name = rf"\operatorname{{{_plain(call.function)}}}"
     alone = FUNCTIONS[call.function].of_axis_alone
-    over = rf"_{{{' '.join(map(_name, call.axes))}}}" if call.axes and not alone else ""
+    over = rf"_{{{_axes(call.axes)}}}" if call.axes and not alone else ""
     inside = [*(_written(each)[0] for each in call.arguments), *(map(_name, call.axes) if alone else ())]
     for option, values in call.options:
         shown = ", ".join(_written(value)[0] for value in values)
         inside.append(f"{_name(option)}={shown if len(values) == 1 else f'({shown})'}")
     return rf"{name}{over}\left({', '.join(inside)}\right)"
+
+
+def _axes(axes: Iterable[str]) -> str:
+    return ", ".join(map(_name, axes))
+
+
+def _number(value: complex, text: str) -> str:
+    """A number: a power of ten, or π, where it is one."""
+    if isinstance(value, complex) or "e" not in text:
+        return text.replace("inf", r"\infty").replace(str(math.pi), r"\pi")
+    digits, _, power = text.partition("e")
+    sign, digits = ("-", digits[1:]) if digits.startswith("-") else ("", digits)
+    times = "" if float(digits) == 1 else rf"{digits} \cdot "
+    return f"{sign}{times}10^{{{int(power)}}}"
 
 
 def _bound(expression: Expression, level: int) -> str:
