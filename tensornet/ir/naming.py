@@ -324,8 +324,21 @@ class _SizeNames:
         spoken = _spoken_by(each)  # inside these, the name of the axis has another size
         unused = (name for name in names if name not in self.used and name not in spoken)
         name = next(each for each in unused if self.naming.sizes.fits(each, size, self.naming.same))
+        if name not in self.naming.sizes.known and self._reaches_window(each, axis):
+            self.naming.sizes.made[name] = size  # the window may be read before what else determines it
         self.naming.sizes.axes[name] = size
         return self._taken(name)
+
+    def _reaches_window(self, each: Node, axis: int) -> bool:
+        """Whether an axis occurs in a window of a node, or of the nodes that are written inside it."""
+        inner = (
+            (child, axes[0])
+            for child, reads in each.operands
+            if child in self.naming.lone
+            for axes, entry in zip(child.dims, reads, strict=True)
+            if entry.axis == axis and axes and len(axes) == 1
+        )
+        return is_in_window(each, axis) or any(self._reaches_window(*pair) for pair in inner)
 
     def spoken(self, size: Size, alike: Iterable[str] = ()) -> Expression:
         """A size as the size of an axis, or as a formula; a name that is also a tensor's is replaced by its value."""
