@@ -9,6 +9,7 @@ from typing import Any
 from tensornet.protocol import Backend, offer, offer_any
 
 
+@functools.cache
 def _load(name: str) -> Backend:
     backend: Backend = importlib.import_module(f"{__name__}.{name}").backend
     return backend

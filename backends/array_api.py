@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensornet.protocol import Argument, signature_of
+from tensornet.protocol import Argument, CallCache
 
 from .array_functions import Functions, namespace_of
 from .templates import standard
@@ -29,8 +29,8 @@ class Plain:
     def dtype(self, array: Any) -> str:
         return str(array.dtype)
 
-    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        return signature_of
+    def call_cache(self, most: int) -> CallCache:
+        return CallCache(most)
 
     def autocasts(self, array: Any) -> bool:
         return False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
+from tensornet.protocol import CallCache
 
 from .array_api import Plain
 from .array_functions import Functions, namespace_of
@@ -46,6 +47,11 @@ def _counted(rows: Any, count: int) -> Any:
     return cupy.bincount(rows, minlength=count)
 
 
+def _signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The signature of a call; a device is not hashable."""
+    return tuple([(type(x), x.shape, x.dtype, x.device.id) for x in arrays])
+
+
 class CupyBackend(Plain):
     """Arrays of CuPy; the generated code is the generic code for all array libraries."""
 
@@ -64,9 +70,8 @@ class CupyBackend(Plain):
         }
         return {**namespace_of(Functions(xp, special.erf, special.expit)), **own}
 
-    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        # a device is not hashable
-        return lambda arrays: tuple([(type(x), x.shape, x.dtype, x.device.id) for x in arrays])
+    def call_cache(self, most: int) -> CallCache:
+        return CallCache(most, _signature)
 
     def device(self, array: Any = None) -> str:
         return f"cuda:{array.device.id if array is not None else 0}"

@@ -12,6 +12,7 @@ from .errors import BackendError, near
 __all__ = [
     "Argument",
     "Backend",
+    "CallCache",
     "Kept",
     "backend_of",
     "is_offered",
@@ -52,6 +53,33 @@ def signature_of(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
     return tuple([(type(array), array.shape, array.dtype, array.device) for array in arrays])
 
 
+class CallCache:
+    """Call cache: what was prepared for the arrays of a call, by their signature. Copies are empty.
+
+    Args:
+        most: the number of signatures that are remembered before all are forgotten.
+        signature: gives the signature of a call, with everything that a backend's choices depend on. It raises an
+            AttributeError if one is no array.
+    """
+
+    def __init__(self, most: int, signature: Callable[[Sequence[Any]], Hashable] = signature_of) -> None:
+        self.signature, self._most = signature, most
+        self._known: dict[Hashable, Any] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._most, self.signature)
+
+    def get(self, arrays: Sequence[Any]) -> Any:
+        """What was prepared for arrays of this signature, or None."""
+        return self._known.get(self.signature(arrays))
+
+    def put(self, arrays: Sequence[Any], found: Any) -> None:
+        """Remembers what was prepared for arrays of this signature."""
+        if len(self._known) >= self._most:
+            self._known.clear()
+        self._known[self.signature(arrays)] = found
+
+
 @runtime_checkable
 class Backend(Protocol):
     """An array library: how its operations are spelled in generated code, and a few services.
@@ -69,9 +97,9 @@ class Backend(Protocol):
     def templates(self) -> Mapping[str, str]:
         """The source text of each operation."""
 
-    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        """A function that gives the signature of a call: class, shape, element type and device of each array, and
-        the state that `autocasts` and `changing` depend on. It raises an AttributeError if one is no array."""
+    def call_cache(self, most: int) -> CallCache:
+        """A new cache by class, shape, element type and device of each array, and by the state that `autocasts` and
+        `changing` depend on."""
 
     def __hash__(self) -> int: ...
 

@@ -256,7 +256,7 @@ def test_blocks_that_run_by_themselves_share_tables() -> None:
         id(tables)
         for block in module.modules()
         for arranged in getattr(block, "_arranged", {}).values()
-        for tables in arranged.executable._tables.values()
+        for tables in arranged._tables.values()
         if tables.arrays
     }
     assert 0 < len(made) <= 4

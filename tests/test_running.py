@@ -96,7 +96,7 @@ def test_devices_of_cupy_need_no_hash() -> None:
     class Array:
         shape, dtype, device = (2, 3), np.dtype("float32"), Device()
 
-    assert hash(cupy.backend.signing()([Array()])) == hash(cupy.backend.signing()([Array()]))
+    assert len({cupy.backend.call_cache(8).signature([Array()]) for _ in range(2)}) == 1
 
 
 def test_a_function_that_ran_is_compiled_whole() -> None:
@@ -410,7 +410,7 @@ def test_a_function_remembers_so_many_shapes(monkeypatch: pytest.MonkeyPatch) ->
     f = tn.compile(DENSE)
     for b in [*range(1, 40), 3, 1000, 1, 10**5, 7]:
         np.testing.assert_array_equal(f({"W": W, "u": U}, np.ones((b, 3))), np.tile(W.sum(1) + U, (b, 1)))
-        assert len(f._by_kind) <= 8
+        assert len(f.calls._known) <= 8
         assert len(f._by_size) <= 3
         assert abs(math.log2(dict(f.plan.sizes)["b"]) - math.log2(b)) < 20
 

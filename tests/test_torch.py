@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, reject
+from torch.autograd import forward_ad
 
 import tensornet as tn
 from tensornet.backends.torch.products import with_vjp
@@ -217,7 +220,7 @@ def test_a_call_under_autocast_is_another_on_every_device() -> None:
         device, shape, dtype = torch.device("mps"), (2,), torch.float32
         is_cpu = is_cuda = requires_grad = False
 
-    sign = load_backend("torch").signing()
+    sign = load_backend("torch").call_cache(8).signature
     before = sign([OnMetal()])
     torch.set_autocast_enabled("mps", True)
     try:
@@ -228,3 +231,73 @@ def test_a_call_under_autocast_is_another_on_every_device() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         cast = sign([x])
     assert len({cast, sign([x]), sign([x.clone().requires_grad_()]), sign([x.double()])}) == 4
+
+
+def _within(context: Any, module: Any, x: torch.Tensor) -> torch.Tensor:
+    with context:
+        return module(x)
+
+
+def _tangent(module: Any, x: torch.Tensor) -> torch.Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(module(forward_ad.make_dual(x, x))).tangent
+
+
+UNUSUAL: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "double": lambda module, x: copy.deepcopy(module).double()(x.double()),
+    "fewer rows": lambda module, x: module(x[:3]),
+    "transposed": lambda module, x: module(x.T.contiguous().T),
+    "gradient": lambda module, x: torch.autograd.grad(module(x.clone().requires_grad_()).sum(), module.W)[0],
+    "no gradients": lambda module, x: _within(torch.no_grad(), module, x),
+    "inference": lambda module, x: _within(torch.inference_mode(), module, x),
+    "autocast": lambda module, x: _within(torch.autocast("cpu", dtype=torch.bfloat16), module, x),
+    "frozen": lambda module, x: module.requires_grad_(False)(x),
+    "trained again": lambda module, x: torch.autograd.grad(module.requires_grad_(True)(x).sum(), module.V)[0],
+    "mapped": lambda module, x: torch.func.vmap(module)(x[:, None]),
+    "slope": lambda module, x: torch.func.grad(lambda x: module(x).sum())(x),
+    "jvp": lambda module, x: torch.func.jvp(module, (x,), (x,))[1],
+    "tangent": _tangent,
+    "other parameters": lambda module, x: torch.func.functional_call(
+        module, {name: 2 * each for name, each in module.named_parameters()}, (x,)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of forward mode, PyTorch's own
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_call_unlike_the_last_is_seen(compiled: bool) -> None:
+    """A call like the last is found by a guard, without a signature; any other is not taken for it."""
+
+    class ByHand(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_parameter("W", torch.nn.Parameter(torch.randn(4, 6)))
+            self.register_parameter("V", torch.nn.Parameter(torch.randn(5, 4)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.linear(torch.nn.functional.linear(x, self.W).relu(), self.V)
+
+    class Compiled(ByHand):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function({"W": self.W, "V": self.V}, x)
+
+    graph = tn.layer("y[...,o] = relu(x[...,i] * W[h,i]) * V[o,h]", inputs="x[...,i]", i=6, h=4, o=5)
+    function, hand, x = tn.compile(graph, backend="torch"), ByHand(), torch.randn(7, 6)
+    module: Any = Compiled() if compiled else tn.module(graph)
+    module.load_state_dict(hand.state_dict())
+    for name, call in UNUSUAL.items():
+        for _ in range(3):
+            module(x)
+        calls = function.calls if compiled else next(iter(module._arranged.values())).calls
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(calls, "signature", None)
+            torch.testing.assert_close(module(x), hand(x), msg=name)
+        found, expected = call(module, x), call(hand, x)
+        assert found.dtype == expected.dtype, name
+        rough = (
+            {"rtol": 0.05, "atol": 0.05} if found.dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+        )
+        torch.testing.assert_close(found, expected, **rough, msg=name)
+    module.W.data = module.W.data[:, :1]
+    with pytest.raises(tn.ShapeError, match="'W'"):
+        module(x)

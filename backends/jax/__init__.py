@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
-from tensornet.protocol import backend_of
+from tensornet.protocol import CallCache, backend_of
 
 from ..array_api import Plain
 from ..templates import KERNELS, standard
@@ -83,9 +83,8 @@ class JaxBackend(Plain):
     name = "jax"
     templates = templates
 
-    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
-        # a traced array has no device yet
-        return lambda arrays: tuple([(type(x), x.shape, x.dtype, getattr(x, "device", None)) for x in arrays])
+    def call_cache(self, most: int) -> CallCache:
+        return CallCache(most, _signature)
 
     def namespace(self) -> Mapping[str, Any]:
         namespace: Mapping[str, Any] = _functions().NAMESPACE
@@ -137,6 +136,11 @@ class JaxBackend(Plain):
 
     def synchronize(self, device: str, *made: Any) -> None:
         _library().block_until_ready(made)
+
+
+def _signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """The signature of a call; a traced array has no device yet."""
+    return tuple([(type(x), x.shape, x.dtype, getattr(x, "device", None)) for x in arrays])
 
 
 def _asked(dtype: str) -> Any:

@@ -6,12 +6,12 @@ import functools
 import importlib
 import importlib.util
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.device.model import packed_with
 from tensornet.errors import BackendError
-from tensornet.protocol import Argument, Kept, backend_of
+from tensornet.protocol import Argument, CallCache, Kept, backend_of
 
 from ..templates import COMMON, KERNELS, PLAIN
 
@@ -189,9 +189,9 @@ class TorchBackend:
     def dtype(self, array: Any) -> str:
         return str(array.dtype).removeprefix("torch.")
 
-    def signing(self) -> Callable[[Sequence[Any]], Hashable]:
+    def call_cache(self, most: int) -> CallCache:
         _library()
-        found: Callable[[Sequence[Any]], Hashable] = _beside("products").signature
+        found: CallCache = _beside("call_cache").GuardedCache(most, _beside("call_cache").signature)
         return found
 
     def autocasts(self, array: Any) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from tensornet.codegen.loading import LoadedProgram, Place, constant_array, define
 from tensornet.codegen.names import identifier
@@ -19,9 +20,10 @@ from tensornet.planning.planner import whole_sizes
 from tensornet.protocol import load_backend
 from tensornet.runtime.arguments import check_backward
 from tensornet.runtime.compiling import fitting
-from tensornet.runtime.executable import Executable
+from tensornet.runtime.executable import Executable, Ready
 from tensornet.runtime.initial_values import init
 
+from .call_cache import GuardedCache
 from .products import is_recorded
 
 __all__ = ["TensorModule", "make"]
@@ -103,8 +105,6 @@ class TensorModule(torch.nn.Module):
     def _asked(self, standing: Sequence[torch.nn.Module | None]) -> frozenset[str]:
         """The scopes of the blocks that must be computed by their modules."""
         blocks = self._places.blocks
-        if not blocks:
-            return _NONE
         return frozenset([scope for at, scope, block in blocks if _runs_itself(standing[at], block)])
 
     def reset_parameters(
@@ -161,15 +161,32 @@ class TensorModule(torch.nn.Module):
 
     def run(self, *inputs: torch.Tensor) -> Any:
         """Runs the graph on its inputs, in order. `forward` takes them by name and calls this."""
-        standing = self._standing()
-        if is_recorded():
-            given = [(x.device, x.dtype, _known_shape(x)) for x in inputs]
-            self._get_ready(*(each for told in given for each in told))
-            assert self._traced is not None
-            return self._traced(self, standing, inputs, self._traced.traced)
-        asked = self._asked(standing)
-        found = self._arranged.get(asked) or self._arrange(asked)
-        return found(self, standing, inputs, None)
+        places, is_traced = self._places, is_dynamo_compiling()
+        standing: Sequence[Any] = self._standing() if places.below else (self,)
+        if is_traced:
+            found = self._recorded(inputs)
+        else:
+            asked = self._asked(standing) if places.blocks else _NONE
+            found = self._arranged.get(asked) or self._arrange(asked)
+        if found.needed and any(standing[at] is None for at in found.needed):
+            raise found.gone(self, standing)
+        try:
+            arrays = [*inputs, *[standing[at]._parameters[name] for at, name in found.parameters]]
+        except KeyError:  # in a replica, or where one is computed from others
+            arrays = [*inputs, *[getattr(standing[at], name) for at, name in found.parameters]]
+        ready = found.traced if is_traced else found.calls.last(arrays) or found.find(self, inputs, arrays)
+        if ready.more:
+            arrays += found.more(ready, standing)
+        if found.takes_training:
+            return ready.function(*arrays, training=self.training)
+        return ready.function(*arrays)
+
+    def _recorded(self, inputs: Sequence[torch.Tensor]) -> _Arranged:
+        """Prepares the plan that a compiler or `torch.jit.trace` is about to record."""
+        given = [(x.device, x.dtype, _known_shape(x)) for x in inputs]
+        self._get_ready(*(each for told in given for each in told))
+        assert self._traced is not None
+        return self._traced
 
     def _arrange(self, asked: frozenset[str]) -> _Arranged:
         self._arranged[asked] = found = _Arranged(self, asked)
@@ -214,7 +231,7 @@ class TensorModule(torch.nn.Module):
     def plan(self) -> Any:
         """The last plan."""
         asked = self._asked(self._standing())
-        return (self._arranged.get(asked) or self._arrange(asked)).executable.plan
+        return (self._arranged.get(asked) or self._arrange(asked)).plan
 
     def extra_repr(self) -> str:
         """The equations, and the calls of blocks."""
@@ -237,88 +254,50 @@ _REBUILT = ("_arranged", "_traced", "_places")
 """Attributes that are rebuilt from the graph and the parameters, and therefore neither copied nor stored."""
 
 
-class _Way(NamedTuple):
-    """The parts of a call: the function, module number and name of each constant that it reads, and the tables."""
+class _Arranged(Executable):
+    """One way to run a module: an executable whose constants and blocks are taken from the module at each call.
 
-    function: Callable[..., Any]
-    constants: list[tuple[int, str]]
-    tables: tuple[torch.Tensor, ...]
+    Attributes:
+        parameters: module number and name of each parameter that the function takes.
+        needed: the numbers of the modules that must be there.
+        traced: what a compiler traces.
+    """
 
-
-class _Arranged:
-    """One way to run a module: which tensors and blocks its function reads, and the function for given inputs."""
-
-    traced: _Way
+    calls: GuardedCache
+    traced: Ready
 
     def __init__(self, module: TensorModule, asked: frozenset[str]) -> None:
         within = module._options["memory_limit"] is not None and not asked  # one plan, to keep the limit
-        self.executable = Executable(
-            module.graph, backend, around=None if within else asked, **module._options
-        )
-        self.places = {leaf.name: module._places.of(leaf.name) for leaf in self.executable.leaves}
-        self.parameters = [
-            self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind == "parameter"
-        ]
-        self.blocks = [module._places.at[scope] for scope in self.executable.scopes]
-        self.takes_training = self.executable.takes_training
-        held = (self.places[leaf.name] for leaf in self.executable.leaves if leaf.kind != "input")
-        self.needed = sorted({*self.blocks, *(at for at, _ in held if at)})
-        self.constants: dict[LoadedProgram, list[tuple[int, str]]] = {}
-        # the result of `ready` at the last call, and its way
-        self.last: tuple[Any, _Way] = None, _Way(self._gone, [], ())
+        super().__init__(module.graph, backend, around=None if within else asked, **module._options)
+        self._places = {leaf.name: module._places.of(leaf.name) for leaf in self.leaves}
+        self._blocks = [module._places.at[scope] for scope in self.scopes]
+        self.parameters = [self._places[leaf.name] for leaf in self.leaves if leaf.kind == "parameter"]
+        held = {self._places[leaf.name][0] for leaf in self.leaves if leaf.kind != "input"}
+        self.needed = sorted({*self._blocks, *held} - {0})
 
-    def __call__(
-        self,
-        module: TensorModule,
-        standing: Sequence[Any],
-        inputs: tuple[torch.Tensor, ...],
-        way: _Way | None,
-    ) -> Any:
-        """Runs the module, by the given way or, without one, by the way for inputs of this kind."""
-        if self.needed and any(standing[at] is None for at in self.needed):
-            raise self._gone(module, standing)
-        try:
-            arrays = [*inputs, *[standing[at]._parameters[name] for at, name in self.parameters]]
-        except KeyError:  # in a replica, or where one is computed from others
-            arrays = [*inputs, *[getattr(standing[at], name) for at, name in self.parameters]]
-        way = way or self._way(arrays)
-        if way.constants or way.tables or self.blocks:
-            arrays += [standing[at]._buffers[name] for at, name in way.constants]
-            arrays += [*way.tables, *[standing[at] for at in self.blocks]]
-        if self.takes_training:
-            return way.function(*arrays, training=module.training)
-        return way.function(*arrays)
+    def find(self, module: TensorModule, inputs: Sequence[torch.Tensor], arrays: Sequence[Any]) -> Ready:
+        """The function for arrays that are not like those of the last call."""
+        return module._recorded(inputs).traced if is_recorded() else self.ready(arrays)
 
-    def _way(self, arrays: list[torch.Tensor]) -> _Way:
-        """The way for inputs and parameters of this kind."""
-        ready = self.executable.ready(arrays)
-        before, way = self.last
-        if ready is before:
-            return way
-        tables = ready.tables or self.executable.tables(ready.program, ready.place)
-        way = _Way(ready.program.function, self._read(ready.program), tables.arrays)
-        if ready.tables is not None:
-            self.last = ready, way
-        return way
+    def more(self, ready: Ready, standing: Sequence[Any]) -> list[Any]:
+        """What a function takes besides inputs and parameters: constants, tables and blocks."""
+        tables = ready.tables or self.tables(ready.program, ready.place)
+        read = [standing[at]._buffers[name] for at, name in ready.constants]
+        return [*read, *tables.arrays, *[standing[at] for at in self._blocks]]
 
-    def _read(self, program: LoadedProgram) -> list[tuple[int, str]]:
-        """The constants that a program reads at each call, except those of blocks."""
-        if program not in self.constants:
-            names = (leaf.name for leaf in program.plan.constants if leaf.name in self.places)
-            self.constants[program] = [self.places[name] for name in names]
-        return self.constants[program]
+    def _constants_on(self, program: LoadedProgram, place: Place) -> tuple[tuple[int, str], ...]:
+        """Module number and name of each constant that a program reads at each call, except those of blocks."""
+        names = (leaf.name for leaf in program.plan.constants)
+        return tuple(self._places[name] for name in names if name in self._places)
 
     def trace(self, device: str, dtype: str, shapes: Sequence[tuple[int, ...] | None]) -> None:
-        """Finds the way that a compiler traces: by a plan for the shapes of the inputs. If some shape is open, it
+        """Finds the function that a compiler traces: by a plan for the shapes of the inputs. If some shape is open, it
         takes the last plan, or one for any sizes if there is none."""
         told = [shape for shape in shapes if shape is not None]
-        program = self.executable.last(
-            device, dtype, closed=True, shapes=told if len(told) == len(shapes) else None
-        )
-        tables = self.executable.tables(program, Place(device, dtype, ()))
-        self.traced = _Way(program.function, self._read(program), tables.arrays)
+        program = self.last(device, dtype, closed=True, shapes=told if len(told) == len(shapes) else None)
+        self.traced = self._ready_at(program, Place(device, dtype, ()))
 
-    def _gone(self, module: TensorModule, standing: Sequence[Any]) -> EquationError:
+    def gone(self, module: TensorModule, standing: Sequence[Any]) -> EquationError:
         gone = {at for at in self.needed if standing[at] is None}
         names = ", ".join(f"'{path}'" for path, at in module._places.at.items() if at in gone)
         return EquationError(

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
 
-from tensornet.protocol import load_backend
-
-__all__ = ["changing", "is_eager", "is_recorded", "is_traced", "is_transformed", "signature", "with_vjp"]
-
-backend = load_backend("torch")
+__all__ = ["changing", "is_eager", "is_recorded", "is_traced", "is_transformed", "with_vjp"]
 
 Given: TypeAlias = Sequence[torch.Tensor]
 Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
-
-
-def signature(arrays: Sequence[Any]) -> tuple[Hashable, ...]:
-    """The signature of a call: autocast, whether only autograd differentiates, and all that counts of each tensor."""
-    casts = bool(arrays) and _may_cast(arrays[0]) and backend.autocasts(arrays[0])
-    leads = [x.requires_grad for x in arrays] if torch.is_grad_enabled() else []
-    learns = True in leads and not is_traced()
-    return (casts, learns, *leads, *[(type(x), x.shape, x.dtype, x.device) for x in arrays])
-
-
-def _may_cast(tensor: torch.Tensor) -> bool:
-    """Whether autocast may be on. The quick check for all devices misses some, and the check for one device is slow."""
-    if torch.compiler.is_compiling() or not (tensor.is_cpu or tensor.is_cuda):
-        return True
-    return bool(torch._C._is_any_autocast_enabled())
 
 
 def changing(arrays: Sequence[Any]) -> tuple[int, ...]:

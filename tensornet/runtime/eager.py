@@ -20,7 +20,7 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Ref, contraction, fresh
-from ..protocol import Backend, backend_of
+from ..protocol import Backend, CallCache, backend_of
 from .executable import Executable
 
 __all__ = ["einsum"]
@@ -56,12 +56,32 @@ def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None) ->
         equation, operands = _from_lists((equation, *operands))
     if not operands:
         raise EquationError("there are no operands", fix="einsum(equation, array, …)")
+    limit = in_bytes(memory_limit)
+    calls = _calls(equation, backend_of(operands[0]), limit)
+    try:
+        function = calls.get(operands)
+    except (AttributeError, RuntimeError, TypeError):  # not all are arrays, or a compiler traces
+        function = None
+    return _planned(equation, operands, limit, calls) if function is None else function(*operands)
+
+
+@functools.lru_cache(maxsize=512)
+def _calls(equation: str, backend: Backend, memory_limit: int | None) -> CallCache:
+    """The functions of an equation, by the signature of the operands."""
+    return backend.call_cache(most=32)
+
+
+def _planned(equation: str, operands: Sequence[Any], limit: int | None, calls: CallCache) -> Any:
+    """Contracts operands of a new kind, and remembers the function if it takes nothing besides them."""
     backend, arrays = _arrays(operands)
-    shapes, limit = tuple(tuple(array.shape) for array in arrays), in_bytes(memory_limit)
+    shapes = tuple(tuple(array.shape) for array in arrays)
     try:
         executable = _executable(equation, shapes, backend, limit)
     except TypeError:  # sizes that cannot be hashed, as in a compiler's trace
-        executable = _executable.__wrapped__(equation, shapes, backend, limit)
+        return _executable.__wrapped__(equation, shapes, backend, limit).run(arrays)
+    ready = executable.ready(arrays)
+    if not ready.more and all(map(operator.is_, arrays, operands)):
+        calls.put(operands, ready.function)
     return executable.run(arrays)
 
 

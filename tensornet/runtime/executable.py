@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from ..planning.plans import Plan
 from ..protocol import Backend, backend_of, is_offered, load_backend
 from .arguments import check_backward, check_choices, check_dtypes, wrong_names
 
-__all__ = ["PLANS", "SHAPES", "Executable", "about_as_long"]
+__all__ = ["PLANS", "SHAPES", "Executable", "Ready", "about_as_long"]
 
 SHAPES, PLANS = 4096, 256
 """The number of kinds of arguments, and of plans, that are remembered before all are forgotten."""
@@ -40,12 +40,18 @@ LENGTHS = 8
 """The number of sizes at which tables are kept; the least recently used are dropped."""
 
 
-class _Ready(NamedTuple):
-    """The program for arrays of one kind, with its constants and tables.
+class Ready(NamedTuple):
+    """The program for arrays of one kind.
 
-    The tables are None if they depend on open sizes: the last few of these are kept elsewhere.
+    Attributes:
+        function: its function, or the same compiled as a whole.
+        more: whether the function takes anything besides these arrays.
+        constants: what it takes of the constants.
+        tables: its tables; None if they depend on open sizes: the last few of these are kept elsewhere.
     """
 
+    function: Callable[..., Any]
+    more: bool
     program: LoadedProgram
     place: Place
     constants: tuple[Any, ...]
@@ -135,8 +141,7 @@ class Executable:
         self._parameters = [leaf.name for leaf in graph.parameters]
         self._params = params
         self._held = None if params is None else [params[name] for name in self._parameters]
-        self._signature = self.backend.signing()
-        self._by_kind: dict[Any, _Ready] = {}
+        self.calls = self.backend.call_cache(SHAPES)
         self._by_size: dict[Any, LoadedProgram] = {}
         self._constants: dict[tuple[str, str, str], Any] = {}
         self._tables: dict[tuple[LoadedProgram, Place], Tables] = {}
@@ -197,12 +202,16 @@ class Executable:
             DtypeError: the arrays have two floating types.
             BackendError: an array belongs to another library or device.
         """
+        return self.run(self.arrays(*arguments), training)
+
+    def arrays(self, *arguments: Any) -> list[Any]:
+        """The inputs and parameters of a call, in order."""
         held = self._held
-        inputs = arguments[1:] if held is None else arguments
         if len(arguments) != len(self._inputs) + (held is None):
-            raise self._wrong_count(len(inputs))
-        parameters = self._values(arguments[0]) if held is None else held
-        return self.run([*inputs, *parameters], training)
+            raise self._wrong_count(len(arguments) - (held is None))
+        if held is not None:
+            return [*arguments, *held]
+        return [*arguments[1:], *self._values(arguments[0])]
 
     def _wrong_count(self, count: int) -> ShapeError:
         names = ", ".join(self._inputs)
@@ -224,24 +233,22 @@ class Executable:
     def run(self, arrays: list[Any], training: bool = False) -> Any:
         """Runs the graph on inputs and parameters, in order."""
         ready = self.ready(arrays)
-        tables = ready.tables or self.tables(ready.program, ready.place)
-        function = ready.program.as_one if self._jit else ready.program.function
+        if ready.more:
+            tables = ready.tables or self.tables(ready.program, ready.place)
+            arrays = [*arrays, *ready.constants, *tables.arrays]
         if self.takes_training:
-            return function(*arrays, *ready.constants, *tables.arrays, training=training)
-        return function(*arrays, *ready.constants, *tables.arrays)
+            return ready.function(*arrays, training=training)
+        return ready.function(*arrays)
 
-    def ready(self, arrays: list[Any]) -> _Ready:
+    def ready(self, arrays: Sequence[Any]) -> Ready:
         """The program for arrays of this kind, with the constants and tables on their device."""
         try:
-            kind = self._signature(arrays)
+            found: Ready | None = self.calls.get(arrays)
         except (AttributeError, RuntimeError):  # a nested tensor raises the latter
             raise self._not_arrays(arrays) from None
-        found = self._by_kind.get(kind)
         if found is None:
             found = self._prepare(arrays)
-            if len(self._by_kind) >= SHAPES:
-                self._by_kind.clear()
-            self._by_kind[kind] = found
+            self.calls.put(arrays, found)
         return found
 
     def planned(
@@ -298,8 +305,6 @@ class Executable:
 
     def _constants_on(self, program: LoadedProgram, place: Place) -> tuple[Any, ...]:
         """The constants that a program reads at each call, which stay on their device."""
-        if self._around is not None:
-            return ()  # passed by the caller of the blocks
         found = {
             (leaf.name, place.device, place.dtype): self._constant(leaf, place)
             for leaf in program.plan.constants
@@ -307,7 +312,7 @@ class Executable:
         self._constants.update(found)
         return tuple(found.values())
 
-    def _prepare(self, arrays: Sequence[Any]) -> _Ready:
+    def _prepare(self, arrays: Sequence[Any]) -> Ready:
         """Checks arrays of a new kind and finds the program for them."""
         self._check_library(arrays)
         self._check_device(arrays)
@@ -330,9 +335,16 @@ class Executable:
         if not set(program.plan.sizes_once) <= set(sizes):  # no array gives one of them
             program = self.planned(*asked, closed=True, changing=changing)
         place = Place(device, working, tuple(sizes[name] for name in program.plan.sizes_once))
+        return self._ready_at(program, place)
+
+    def _ready_at(self, program: LoadedProgram, place: Place) -> Ready:
+        """A program with its constants and tables at a place."""
         constants = self._constants_on(program, place)
         tables = None if place.sizes else self.tables(program, place)
-        return _Ready(program, place, constants, tables)
+        more = bool(constants or tables is None or tables.arrays or self.scopes)
+        return Ready(
+            program.as_one if self._jit else program.function, more, program, place, constants, tables
+        )
 
     def _changing(self, arrays: Sequence[Any]) -> frozenset[str]:
         """The leaves with planned gradients.

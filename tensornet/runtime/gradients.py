@@ -36,7 +36,7 @@ class ValueAndGrad:
     ) -> None:
         self.wrt, self.backend = wrt, backend
         self._whole, self._options = graph, dict(options)
-        self._by_shape: dict[Any, Executable] = {}
+        self._calls = backend.call_cache(SHAPES)
         self._by_size: dict[Any, Executable] = {}
         self._executable = self._at({})
 
@@ -84,20 +84,19 @@ class ValueAndGrad:
         limit = self._options["memory_limit"]
         return rematerialized_to_fit(limit, self._whole, self.wrt, profile, dtype, sizes, peak)
 
-    def _for(self, arrays: Mapping[str, Any]) -> Executable:
-        """The function for arrays of this kind; a new kind is checked to have gradients."""
-        key = tuple(
-            (name, getattr(a, "shape", None), getattr(a, "dtype", None)) for name, a in arrays.items()
-        )
-        found = self._by_shape.get(key)
+    def _for(self, arrays: Sequence[Any]) -> Executable:
+        """The function for inputs and parameters of this kind; a new kind is checked to have gradients."""
+        try:
+            found: Executable | None = self._calls.get(arrays)
+        except (AttributeError, RuntimeError):  # the executable says which is no array
+            return self._executable
         if found is None:
-            self._check_real(arrays)
-            if len(self._by_shape) >= SHAPES:
-                self._by_shape.clear()
-            leaves = [leaf for leaf in self._whole.leaves if leaf.name in arrays]
-            shapes = [tuple(getattr(arrays[leaf.name], "shape", ())) for leaf in leaves]
-            dtype = next((each for each in map(_dtype, arrays.values()) if "float" in each), "float32")
-            found = self._by_shape[key] = self._at(sizes_from_shapes(self._whole, leaves, shapes), dtype)
+            leaves = [*self._whole.inputs, *self._whole.parameters]
+            self._check_real({leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)})
+            shapes = [tuple(array.shape) for array in arrays]
+            dtype = next((each for each in map(_dtype, arrays) if "float" in each), "float32")
+            found = self._at(sizes_from_shapes(self._whole, leaves, shapes), dtype)
+            self._calls.put(arrays, found)
         return found
 
     def __call__(
@@ -116,12 +115,9 @@ class ValueAndGrad:
         Raises:
             ShapeError, DtypeError, BackendError: as an `Executable` does.
         """
-        names = [leaf.name for leaf in self._whole.inputs]
-        if hasattr(parameters, "items") and len(inputs) == len(names):
-            arrays = {**parameters, **dict(zip(names, inputs, strict=True))}
-            self._executable = self._for(arrays)
-            parameters = {name: _apart(array) for name, array in parameters.items()}
-        value, *gradients = self._executable(parameters, *map(_apart, inputs), training=training)
+        arrays = list(map(_apart, self._executable.arrays(parameters, *inputs)))
+        self._executable = found = self._for(arrays)
+        value, *gradients = found.run(arrays, training)
         return value, dict(zip(self.wrt, gradients, strict=True))
 
     def _check_real(self, arrays: Mapping[str, Any]) -> None:
