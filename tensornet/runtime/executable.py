@@ -207,11 +207,10 @@ class Executable:
     def arrays(self, *arguments: Any) -> list[Any]:
         """The inputs and parameters of a call, in order."""
         held = self._held
+        inputs = arguments[1:] if held is None else arguments
         if len(arguments) != len(self._inputs) + (held is None):
-            raise self._wrong_count(len(arguments) - (held is None))
-        if held is not None:
-            return [*arguments, *held]
-        return [*arguments[1:], *self._values(arguments[0])]
+            raise self._wrong_count(len(inputs))
+        return [*inputs, *(self._values(arguments[0]) if held is None else held)]
 
     def _wrong_count(self, count: int) -> ShapeError:
         names = ", ".join(self._inputs)
