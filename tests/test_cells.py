@@ -96,6 +96,9 @@ OTHERS = {
     "a reset before the product alone": GRU.replace(
         "r * (h[b,t-1,p] * Un[o,p] + un[o])", "r[b,t,p] * h[b,t-1,p] * Un[o,p]"
     ),
+    "a reset without input, of a value with one": GRU.replace("x[b,t,i] * Wr[o,i] + ", "").replace(
+        "un[o])", "x[b,t,i] * Wr[o,i])"
+    ),
     "a gate of its own input": LSTM.replace("x[b,t,i] * Wf", "s[b,t,i] * Wf"),
     "an update of something else": GRU.replace("(1 - z)", "(1 - r)"),
     "an update of twice as much": GRU.replace("(1 - z)", "(2 - z)"),

@@ -126,7 +126,8 @@ class Cell(NamedTuple):
         kernel: the kernel.
         gates: the number of gates, whose weights are stacked.
         equations: the next value of each state at one position, the result last. A previous value is written `h_1`.
-            All other operands are linear in the input or in the result before, in the order of the stacked weights.
+            The other operands are linear. The first `gates` of them take the input. All of these but the last, and the
+            last operand, take the result before.
     """
 
     kernel: Function

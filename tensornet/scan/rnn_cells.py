@@ -213,15 +213,19 @@ class _Reading:
 
     def kernel(self) -> tuple[Node, list[Node]]:
         """The result as the kernel computes it, and the nodes that its input and its starts are computed from."""
-        gates = self._gates([*self._arguments()])
-        weights = [each.weight for each in gates if each.weight]
-        state_weights = [each.state_weight for each in gates if each.state_weight]
-        (given, *others) = {each.given for each in gates if each.given} or [None]
-        if given is None or others or not len(weights) == len(state_weights) == self.cell.gates:
+        gates, count = self._gates([*self._arguments()]), self.cell.gates
+        taking, reading = (
+            [each for each in gates if each.weight],
+            [each for each in gates if each.state_weight],
+        )
+        (given, *others) = {each.given for each in taking} or [None]
+        if given is None or others or taking != gates[:count] or reading != [*gates[: count - 1], gates[-1]]:
             raise NotLinear
+        weights = [each.weight for each in taking if each.weight]
+        state_weights = [each.state_weight for each in reading if each.state_weight]
         starts = [self.component.states[each].begin for each in reversed(self.states)]
-        vectors = [[each.bias for each in gates if each.weight]]
-        inner = [None if each.weight else each.bias for each in gates if each.state_weight]
+        vectors = [[each.bias for each in taking]]
+        inner = [None if each.weight else each.bias for each in reading]
         vectors += [inner] if any(inner) else []
         biases = [_stacked(each, weights) for each in vectors if any(vectors[-1]) or any(each)]
         made = self._called(given, [concatenated(weights, 0), concatenated(state_weights, 0)], starts, biases)
