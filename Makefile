@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export TENSORNET_CALIBRATE ?= 1
 export PYTHONDONTWRITEBYTECODE :=  # tests start many processes, and pytest rewrites each file once
 
-.PHONY: study quick test test-oldest test-slow test-thorough fuzz fuzz-programs lint page docs bench bench-model gpu format clean
+.PHONY: study quick test test-oldest test-slow test-thorough fuzz fuzz-programs lint page docs release bench bench-model gpu format clean
 
 study: $(VENV)/ready
 	$(BIN)/tensornet study thesis --data digits
@@ -47,6 +47,19 @@ docs: $(VENV)/ready  # the site, in docs/_build: guides and gallery, all of whic
 	$(BIN)/pytest -q tests/test_readme.py -k "page_prints or every_backend"
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
 	$(BIN)/python docs/links.py docs/_build
+
+# What it builds is tried with the newest dependencies, in a clean environment of each Python.
+release: $(VENV)/ready  # sdist and wheel in dist, tried on the oldest and the newest Python
+	rm -rf dist build
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	for python in $(or $(OLDEST),python3.10) $(or $(NEWEST),python3.13); do for file in dist/*.whl dist/*.tar.gz; do \
+		rm -rf .venv-release && $$python -m venv .venv-release \
+			&& .venv-release/bin/python -m pip install --quiet "$$file[torch]" scikit-learn \
+			&& env -u PYTHONPATH TENSORNET_CALIBRATE=0 .venv-release/bin/python tests/pages.py docs/guides/start.md || exit 1; \
+	done; done
+	rm -rf .venv-release
 
 bench-model: $(VENV)/ready  # expected against measured time
 	$(BIN)/python -m benchmarks.model $(ARGS)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from . import models
     from .api import *  # noqa: F403
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [*api.__all__, "models"]
 

@@ -302,4 +302,4 @@ SMALL = ("--set", "in_sizes=7,7", "--set", "out_sizes=7,7", "--set", "factorizat
 
 
 def test_version() -> None:
-    assert started("--version").stdout == b"tensornet 0.1.0\n"
+    assert started("--version").stdout == b"tensornet 0.2.0\n"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import doctest
 import importlib
-import io
 import json
 import pkgutil
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +16,8 @@ from typer.testing import CliRunner
 
 import tensornet
 from tensornet.cli import app
+
+from .pages import run_blocks
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -34,20 +33,6 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(tensornet.__path__, "tensornet.")
     if not module.name.endswith(("__main__", "cupy"))
 )
-
-
-def run_blocks(text: str, file: str) -> tuple[dict[str, Any], int]:
-    """What the Python blocks of a page leave behind, and how many ran; each prints what stands below it."""
-    names: dict[str, Any] = {}
-    ran = 0
-    for code, _, expected in re.findall(r"```python\n(.*?)```\n(```text\n(.*?)```)?", text, re.S):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, file, "exec"), names)
-        if expected:
-            assert printed.getvalue() == expected
-        ran += 1
-    return names, ran
 
 
 @pytest.mark.parametrize("page", PAGES)
