@@ -89,6 +89,20 @@ def test_the_metadata_say_who_and_what(wheel: Path) -> None:
     assert metadata.get_payload() == README
 
 
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [
+        ("CITATION.cff", r"^version: (\S+)$"),
+        ("CHANGELOG.md", r"^## (\S+)"),
+        ("docs/versions.md", r"version = \{(\S+)\}"),
+    ],
+)
+def test_all_that_name_the_version_agree(file: str, pattern: str) -> None:
+    found = re.search(pattern, (ROOT / file).read_text(encoding="utf-8"), re.M)
+    assert found is not None
+    assert found[1] == tn.__version__
+
+
 def test_the_wheel_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tmp_path / "site")
