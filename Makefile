@@ -49,16 +49,20 @@ docs: $(VENV)/ready  # the site, in docs/_build: guides and gallery, all of whic
 	$(BIN)/python docs/links.py docs/_build
 
 # What it builds is tried with the newest dependencies, in a clean environment of each Python.
+TRY := env -u PYTHONPATH TENSORNET_CALIBRATE=0 .venv-release/bin/python
 release: $(VENV)/ready  # sdist and wheel in dist, tried on the oldest and the newest Python
 	rm -rf dist build
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) build twine
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
-	for python in $(or $(OLDEST),python3.10) $(or $(NEWEST),python3.13); do for file in dist/*.whl dist/*.tar.gz; do \
-		rm -rf .venv-release && $$python -m venv .venv-release \
-			&& .venv-release/bin/python -m pip install --quiet "$$file[torch]" scikit-learn \
-			&& env -u PYTHONPATH TENSORNET_CALIBRATE=0 .venv-release/bin/python tests/pages.py docs/guides/start.md || exit 1; \
-	done; done
+	for python in $(or $(OLDEST),python3.10) $(or $(NEWEST),python3.13); do \
+		rm -rf .venv-release && $$python -m venv .venv-release || exit 1; \
+		for file in dist/*.whl dist/*.tar.gz; do \
+			$(TRY) -m pip uninstall --quiet --yes tensornet-einsum \
+				&& $(TRY) -m pip install --quiet "$$file[torch]" scikit-learn \
+				&& $(TRY) tests/pages.py docs/guides/start.md && $(TRY) -m tensornet --version || exit 1; \
+		done; \
+	done
 	rm -rf .venv-release
 
 bench-model: $(VENV)/ready  # expected against measured time
