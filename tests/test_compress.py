@@ -24,7 +24,7 @@ from tensornet import models
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
 from tensornet.compression.compressed import read_arrays
-from tensornet.compression.levels import Candidate, levels, multiplied
+from tensornet.compression.levels import Candidate, alone, levels
 from tensornet.fitting.approximating import Settings, approximate
 from tensornet.fitting.metrics import Metric
 from tensornet.weights.equations import formed
@@ -156,7 +156,7 @@ def test_levels_lose_what_their_factors_do(method: str, weighed: bool, shape: tu
     weight, known = draw.standard_normal(shape), draw.standard_normal((5, shape[1]))
     metric = Metric((1,), known.T @ known + np.eye(shape[1]), 0.0) if weighed else None
     dims = tuple((size,) for size in shape)
-    candidate = Candidate("W", dims, multiplied(dims, (1,)), weight, metric=metric)
+    candidate = Candidate("W", dims, alone(dims, (1,)), weight, metric=metric)
     _, *below = levels(candidate, [method], None)
     assert below or len(shape) == 3
     for level in below:

@@ -7,10 +7,10 @@ import json
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
-from ..codec import Part
+from ..codec import Part, Text, document, read, write
 from ..display import Filled, printable, table
 from ..errors import ShapeError
 from ..weights.equations import Modes
@@ -18,17 +18,17 @@ from ..weights.factorizations import FACTORIZATIONS, SHARING
 from ..weights.ranks import Rank
 from .levels import Candidate, Cost, Level, check_modes, levels
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["Allocation", "Allotted", "Budget", "allotted"]
+__all__ = ["Allocation", "Allotted", "Budget", "Options", "allotted", "flat"]
 
 LEAST = 1e-6
 """Differences of the error below this value are ignored."""
 
+FrozenModes: TypeAlias = int | tuple[int | tuple[int, ...], ...]
+
 UNITS = {"parameters": "parameters", "flops": "FLOPs", "seconds": "seconds"}
 
 
+@document()
 @dataclass(frozen=True)
 class Budget:
     """A limit on the cost of a network, or on its error.
@@ -38,7 +38,7 @@ class Budget:
         amount: a fraction of the current cost as a float, or a number as an int; the limit itself for "error".
     """
 
-    kind: str
+    kind: Annotated[str, ("parameters", "flops", "seconds", "error")]
     amount: float
 
     @staticmethod
@@ -63,10 +63,48 @@ class Budget:
         return Budget(kind, float(amount) if is_part else amount)
 
     def limit(self, now: float) -> float:
-        """The limit of the cost, given the current cost."""
+        """The limit of the cost, given the current cost; 0 for an error, for which no cost is too low."""
+        if self.kind == "error":
+            return 0.0
         return self.amount * now if isinstance(self.amount, float) else float(self.amount)
 
 
+@dataclass(frozen=True)
+class Options:
+    """The options of an allocation; see `tensornet.allocate`."""
+
+    budget: Budget
+    methods: tuple[str, ...]
+    modes: FrozenModes | None = None
+    uniform: bool = False
+    max_error: float | None = None
+    progress: Callable[[str, int, int], None] | None = None
+
+    @staticmethod
+    def of(
+        *,
+        method: str | Sequence[str],
+        modes: Modes | None,
+        uniform: bool,
+        max_error: float | None,
+        progress: Callable[[str, int, int], None] | None,
+        **budget: float | None,
+    ) -> Options:
+        """The options as a user gives them: one budget, and names of forms.
+
+        Raises:
+            ShapeError: the budget, a form or the largest error is invalid.
+        """
+        if max_error is not None and not (isinstance(max_error, int | float) and 0 < max_error <= 1):
+            raise ShapeError(
+                f"max_error={max_error!r} is no error of a weight", fix="give a number up to 1, as 0.3"
+            )
+        if not (modes is None or isinstance(modes, int)):
+            modes = tuple(each if isinstance(each, int) else tuple(each) for each in modes)
+        return Options(Budget.of(**budget), flat(method), modes, uniform, max_error, progress)
+
+
+@document()
 @dataclass(frozen=True)
 class Allotted:
     """The level that an allocation chooses for a weight.
@@ -84,47 +122,35 @@ class Allotted:
     level: Level
     dense: Level
     next: Level | None
-    reason: str
+    reason: Text
 
 
 WIDTH = 80
 """The width of the text of an allocation, in characters."""
 
-_COLUMNS = (
-    ("shape", "<"),
-    ("form", "<"),
-    ("rank", "<"),
-    ("parameters", ">"),
-    ("of dense", ">"),
-    ("error", ">"),
-)
-"""The headings of the columns after the name of a weight, and their alignment."""
+HEADS = ("weight", "shape", "form", "rank", "parameters", "of dense", "error")
+"""The headings of the columns: after four, numbers are aligned on the right."""
 
 
 def _cells(row: Allotted) -> tuple[str, ...]:
     """The cells of a weight's line, its name first."""
-    level = row.level
-    rank = level.rank if isinstance(level.rank, tuple) else (level.rank,)
-    return (
-        printable(row.path),
-        "×".join(map(str, row.shape)),
-        level.method or "dense",
-        ",".join(map(str, rank)) if level.method else "",
-        f"{level.parameters:,}",
-        f"{level.parameters / row.dense.parameters:.0%}",
-        f"{level.error:.3f}",
-    )
+    level, shape = row.level, "×".join(map(str, row.shape))
+    numbers = f"{level.parameters:,}", f"{level.parameters / row.dense.parameters:.0%}", f"{level.error:.3f}"
+    if level.method is None:
+        return printable(row.path), shape, "dense", "", *numbers
+    rank = level.rank if isinstance(level.rank, str) else ",".join(map(str, level.rank))
+    return printable(row.path), shape, level.method, rank, *numbers
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     """The cells in one line. A name that is too wide gets its own line before the rest."""
     name, *rest = cells
-    sides = (side for _, side in _COLUMNS)
-    fields = [f"{cell:{side}{width}}" for cell, side, width in zip(rest, sides, widths[1:], strict=True)]
+    sides = zip(rest, "<<<>>>", widths[1:], strict=True)
     lead = f"{name}\n{'':{widths[0]}}" if len(name) > widths[0] else f"{name:<{widths[0]}}"
-    return "  ".join([lead, *fields]).rstrip()
+    return "  ".join([lead, *(f"{cell:{side}{width}}" for cell, side, width in sides)]).rstrip()
 
 
+@document(error=lambda self: self.error)
 @dataclass(frozen=True)
 class Allocation:
     """A form and a rank for each weight, chosen under one budget.
@@ -142,7 +168,7 @@ class Allocation:
     after: float
     parameters: tuple[int, int]
     rows: tuple[Allotted, ...]
-    modes: Modes | None = None
+    modes: FrozenModes | None = None
 
     @property
     def weights(self) -> dict[str, tuple[str, Rank]]:
@@ -157,22 +183,21 @@ class Allocation:
 
     def __str__(self) -> str:
         """Plain text, 80 characters wide: a line of numbers for each weight, and below it the reason for its level."""
-        head, *rows = [("weight", *(heading for heading, _ in _COLUMNS)), *map(_cells, self.rows)]
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        widths[0] = min(widths[0], max(len(head[0]), WIDTH - sum(width + 2 for width in widths[1:])))
-        lines = [*textwrap.wrap(self._title, WIDTH), "", _line(head, widths)]
+        rows = [_cells(row) for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
+        widths[0] = min(widths[0], max(len(HEADS[0]), WIDTH - sum(width + 2 for width in widths[1:])))
+        lines = [*textwrap.wrap(self._title, WIDTH), "", _line(HEADS, widths)]
         for cells, row in zip(rows, self.rows, strict=True):
             lines.append(_line(cells, widths))
             lines += textwrap.wrap(row.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        heads = ["weight", *(heading for heading, _ in _COLUMNS), "why"]
         rows = list[list[str | Filled]]()
         for row in self.rows:
             *cells, error = _cells(row)
             rows.append([*cells, Filled(error, min(row.level.error, 1.0)), row.reason])
-        return table(heads, rows, "llllrrrl", self._title)
+        return table([*HEADS, "why"], rows, "llllrrrl", self._title)
 
     @property
     def _title(self) -> str:
@@ -183,26 +208,9 @@ class Allocation:
         spent = f"{self.before:,.4g} → {self.after:,.4g} {UNITS[self.budget.kind]}"
         return f"{spent} ({self.after / self.before:.1%}), {title}"
 
-    def __rich__(self) -> Table:
-        from rich.table import Table
-
-        table = Table(title=self._title, title_justify="left")
-        for name, side in {"weight": "left", "shape": "left", "form": "left", "factors": "left"}.items():
-            table.add_column(name, justify=side, overflow="fold")  # type: ignore[arg-type]
-        for name in ("parameters", "of dense", "error"):
-            table.add_column(name, justify="right")
-        table.add_column("why", overflow="fold")
-        for row in self.rows:
-            level = row.level
-            factors = " ".join("×".join(map(str, each)) for each in level.factors) if level.method else ""
-            cells = [row.path, "×".join(map(str, row.shape)), level.method or "dense", factors]
-            share = f"{level.parameters / row.dense.parameters:.0%}"
-            table.add_row(*cells, f"{level.parameters:,}", share, f"{level.error:.3f}", row.reason)
-        return table
-
     def to_json(self) -> str:
         """The budget and the level of each weight, as JSON."""
-        return json.dumps({**asdict(self), "error": self.error}, indent=1)
+        return json.dumps(write(self), indent=1)
 
     @staticmethod
     def from_json(text: str) -> Allocation:
@@ -211,117 +219,59 @@ class Allocation:
         Raises:
             EquationError: the text is not a document of this kind.
         """
-        part = Part.of(text, "allocation")
-        before, after = (each.whole() for each in part["parameters"].pair())
-        modes = part["modes"]
-        return Allocation(
-            Budget(part["budget"]["kind"].one_of(*UNITS, "error"), part["budget"]["amount"].real()),
-            part["before"].real(),
-            part["after"].real(),
-            (before, after),
-            tuple(_read_row(each) for each in part["rows"]),
-            None if modes.is_none else _read_modes(modes),
-        )
-
-
-def _read_row(part: Part) -> Allotted:
-    following = part["next"]
-    return Allotted(
-        part["path"].name(),
-        tuple(each.whole() for each in part["shape"]),
-        _read_level(part["level"]),
-        _read_level(part["dense"]),
-        None if following.is_none else _read_level(following),
-        part["reason"].text(),
-    )
-
-
-def _read_level(part: Part) -> Level:
-    method, rank = part["method"], part["rank"]
-    return Level(
-        None if method.is_none else method.one_of(*FACTORIZATIONS),
-        rank.one_of("same") if isinstance(rank.value, str) else tuple(each.whole() for each in rank),
-        tuple(tuple(each.whole() for each in factor) for factor in part["factors"]),
-        part["parameters"].whole(),
-        part["cost"].real(),
-        part["error"].real(),
-    )
-
-
-def _read_modes(part: Part) -> Modes:
-    if isinstance(part.value, int):
-        return part.whole()
-    return tuple(
-        each.whole() if isinstance(each.value, int) else tuple(size.whole() for size in each) for each in part
-    )
+        return read(Allocation, Part.of(text, "allocation"))
 
 
 def allotted(
     candidates: Sequence[Candidate],
-    budget: Budget,
-    methods: Sequence[str],
+    options: Options,
     cost: Cost | None,
     others: float,
     parameters: int,
-    modes: Modes | None = None,
-    uniform: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
 ) -> Allocation:
-    """Spreads a budget over weights. Weights step down their levels in the order of added error per saved cost.
+    """Spreads a budget over weights. Weights step down their levels in the order of added loss per saved cost.
 
-    The useful levels of a weight are the corners of the convex hull of cost and squared error. All steps down these
+    The useful levels of a weight are the corners of the convex hull of cost and loss. All steps down these
     hulls are sorted by slope. The result is optimal for a budget that it meets exactly (Everett, 1963). A uniform
     budget, for comparison, leaves each weight the same fraction of its cost.
 
     Args:
         candidates: the weights.
-        budget: the limit of the cost or of the error.
-        methods: the forms to choose from.
+        options: the budget, and how it is spread.
         cost: the cost of a layer; its number of parameters if None.
         others: the cost of the rest of the network.
         parameters: the number of parameters of the whole network.
-        modes: as for `substitute`.
-        uniform: whether each weight keeps the same fraction of its cost, whatever its error.
-        progress: called with a weight, the number of weights done, and their total.
 
     Raises:
         ShapeError: even the lowest levels cost more than the budget, or modes fit no weight.
     """
-    modes = _frozen(modes)
-    check_modes(candidates, methods, modes)
+    budget, modes = options.budget, options.modes
+    check_modes(candidates, options.methods, modes)
     curves: list[tuple[Level, ...]] = []
     for number, candidate in enumerate(candidates):
-        if progress is not None:
-            progress(candidate.path, number, len(candidates))
-        curves.append(levels(candidate, methods, cost, modes))
+        if options.progress is not None:
+            options.progress(candidate.path, number, len(candidates))
+        curves.append(levels(candidate, options.methods, cost, modes, options.max_error))
     hulls = [_hull(curve) for curve in curves]
     before = others + sum(curve[0].cost for curve in curves)
-    if uniform:
-        chosen = _alike(curves, budget, before, others)
-    else:
-        chosen = _descended(hulls, budget, before, others)
-        if budget.kind != "error":
-            chosen = _filled(curves, chosen, budget.limit(before), others)
+    chosen = (
+        _alike(curves, budget, before, others)
+        if options.uniform
+        else _filled(curves, _descended(hulls, budget, before, others), budget.limit(before), others)
+    )
     after = others + sum(level.cost for level in chosen)
     saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
     rows = tuple(
-        _allotted(candidate, curve, hull, level, uniform)
+        _allotted(candidate, curve, hull, level, options.uniform)
         for candidate, curve, hull, level in zip(candidates, curves, hulls, chosen, strict=True)
     )
     return Allocation(budget, before, after, (parameters, parameters - saved), rows, modes)
 
 
-def _frozen(modes: Modes | None) -> Modes | None:
-    """Modes with lists converted to tuples."""
-    if modes is None or isinstance(modes, int):
-        return modes
-    return tuple(each if isinstance(each, int) else tuple(each) for each in modes)
-
-
 def _hull(curve: Sequence[Level]) -> tuple[Level, ...]:
-    """The levels on the lower convex hull of cost and squared error, from the dense level down."""
+    """The levels on the lower convex hull of cost and loss, from the dense level down."""
     found: list[Level] = []
-    for level in sorted(curve, key=lambda each: (-each.cost, each.error)):
+    for level in sorted(curve, key=lambda each: (-each.cost, each.loss)):
         while len(found) > 1 and _slope(found[-2], found[-1]) >= _slope(found[-2], level):
             found.pop()
         if not found or level.cost < found[-1].cost:
@@ -330,9 +280,9 @@ def _hull(curve: Sequence[Level]) -> tuple[Level, ...]:
 
 
 def _slope(above: Level, below: Level) -> float:
-    """The squared error that a step down adds for each unit of cost that it saves."""
+    """The loss that a step down adds for each unit of cost that it saves."""
     saved = above.cost - below.cost
-    return (below.error**2 - above.error**2) / saved if saved > 0 else math.inf
+    return (below.loss - above.loss) / saved if saved > 0 else math.inf
 
 
 def _descended(
@@ -342,14 +292,8 @@ def _descended(
 
     For an error budget, each step is taken that stays within it.
     """
-    steps = sorted(
-        (
-            (_slope(above, below), number, below)
-            for number, hull in enumerate(hulls)
-            for above, below in itertools.pairwise(hull)
-        ),
-        key=lambda each: each[:2],
-    )
+    down = ((n, *pair) for n, hull in enumerate(hulls) for pair in itertools.pairwise(hull))
+    steps = sorted(((_slope(above, below), n, below) for n, above, below in down), key=lambda each: each[:2])
     chosen, total = [hull[0] for hull in hulls], before
     is_error = budget.kind == "error"
     for _, number, below in steps:
@@ -369,19 +313,15 @@ def _descended(
 def _too_little(budget: Budget, before: float, others: float, lowest: float) -> ShapeError:
     unit = UNITS[budget.kind]
     if budget.kind == "seconds" and lowest >= before * (1 - 1e-9):
-        return ShapeError(
-            f"no form is faster than what there is, {before:.3g} {unit}",
-            fix="give a budget of parameters or FLOPs, include more, or choose other methods",
-        )
+        told = f"no form is faster than what there is, {before:.3g} {unit}"
+        fix = "give a budget of parameters or FLOPs, include more, or choose other methods"
+        return ShapeError(told, fix=fix)
     limit, now, outside, forms, least = (
         f"{each:.3g}" if budget.kind == "seconds" else f"{each:,.0f}"
         for each in (budget.limit(before), before, others, lowest - others, lowest)
     )
-    return ShapeError(
-        f"{limit} {unit} of {now} are too few: {outside} are of what no form is looked for, and the lowest forms"
-        f" take {forms}",
-        fix=f"allow {least}, include more, or choose other methods",
-    )
+    told = f"{limit} {unit} of {now} are too few: {outside} are of what no form is looked for, and the lowest forms"
+    return ShapeError(f"{told} take {forms}", fix=f"allow {least}, include more, or choose other methods")
 
 
 def _alike(curves: Sequence[tuple[Level, ...]], budget: Budget, before: float, others: float) -> list[Level]:
@@ -390,15 +330,15 @@ def _alike(curves: Sequence[tuple[Level, ...]], budget: Budget, before: float, o
     It is the largest fraction within a cost budget, or the smallest one within an error budget.
     """
     parts = sorted({level.cost / curve[0].cost for curve in curves for level in curve}, reverse=True)
-    is_error = budget.kind == "error"
     chosen = [curve[0] for curve in curves]
     for part in parts:
         former, chosen = chosen, [_within(curve, part) for curve in curves]
-        if is_error and _mean(chosen) > budget.amount:
-            return former
-        if not is_error and others + sum(level.cost for level in chosen) <= budget.limit(before) * (1 + 1e-9):
+        if budget.kind == "error":
+            if _mean(chosen) > budget.amount:
+                return former
+        elif others + sum(level.cost for level in chosen) <= budget.limit(before) * (1 + 1e-9):
             return chosen
-    if not is_error and chosen:
+    if budget.kind != "error" and chosen:
         raise _too_little(budget, before, others, others + sum(level.cost for level in chosen))
     return chosen
 
@@ -417,10 +357,12 @@ def _filled(
     room = limit - others - sum(level.cost for level in found)
     while True:
         better = [
-            ((level.error**2 - each.error**2) / (each.cost - level.cost), number, each)
+            ((level.loss - each.loss) / (each.cost - level.cost), number, each)
             for number, (curve, level) in enumerate(zip(curves, found, strict=True))
             for each in curve
-            if level.cost < each.cost <= level.cost + room and each.error < level.error - LEAST
+            if level.cost < each.cost <= level.cost + room
+            and each.loss < level.loss
+            and each.error < level.error - LEAST
         ]
         if not better:
             return found

@@ -33,7 +33,7 @@ __all__ = [
     "write_arrays",
 ]
 
-FORMAT = "tensornet.compressed.1"
+FORMAT = "tensornet.compressed.2"
 
 PRETRAINED = "tensornet.safetensors"
 """The file in a folder that `save_pretrained` of a compressed or adapted network of transformers writes."""
@@ -61,6 +61,7 @@ class Compressed:
         params: the parameters of the graph; None for a module, which holds its own.
         allocation: the form and rank of each weight, and why they were chosen.
         misfits: the errors of each weight that became factors.
+        loss: ‖y − ŷ‖²/‖y‖² of the output y for calibration batches that were held out; None without such batches.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -73,12 +74,10 @@ class Compressed:
     params: dict[str, Any] | None
     allocation: Allocation
     misfits: Mapping[str, Misfit] = field(default_factory=dict)
+    loss: float | None = None
 
     def __str__(self) -> str:
         return str(self.allocation)
-
-    def __rich__(self) -> Any:
-        return self.allocation.__rich__()
 
     def _repr_html_(self) -> str:
         return self.allocation._repr_html_()

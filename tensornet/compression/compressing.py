@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 from ..codegen.program import planned
 from ..errors import EquationError, ShapeError
 from ..fitting.activations import Site, batches_of, metrics, sites
+from ..fitting.approximating import Approximation
 from ..fitting.metrics import DAMPING
-from ..fitting.weights import fit
+from ..fitting.weights import Misfit
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
 from ..graph.leaves import told_by
@@ -19,15 +21,18 @@ from ..language.expression import Ref, axes_of_index
 from ..planning.planner import NOMINAL, whole_sizes
 from ..protocol import Backend, backend_of, load_backend
 from ..runtime.arguments import wrong_names
+from ..runtime.compiling import compile
 from ..sizes import evaluate
 from ..weights.equations import Modes
 from ..weights.ranks import Rank
 from ..weights.substitution import substitute
-from .allocating import Allocation, Budget, allotted, flat
+from .allocating import Allocation, Options, allotted
 from .compressed import Compressed, check_module
-from .levels import WEIGHT, Candidate, Cost, any_rank, gathered, multiplied
+from .levels import WEIGHT, Candidate, Cost, alone, any_rank
 
-__all__ = ["allocate", "compress", "cost_of", "included"]
+__all__ = ["allocate", "best", "compress", "cost_of", "held_out", "included", "lost_by", "misfits_of"]
+
+T = TypeVar("T")
 
 Telling = Callable[[str, int, int], None]
 """A callback for progress. Its arguments are a weight, the number of weights done, and their total."""
@@ -47,6 +52,7 @@ def allocate(
     include: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
     uniform: bool = False,
+    max_error: float | None = None,
     inputs: Any = None,
     backend: str | Backend = "torch",
     device: str | None = None,
@@ -71,6 +77,7 @@ def allocate(
         modes: the parts into which dimensions are split, as for `substitute`.
         include, exclude: patterns of the names of the weights to compress and to leave out; `*` matches anything.
         uniform: whether each weight keeps the same fraction of its cost, whatever its error: for comparison.
+        max_error: the largest e of a weight: levels that lose more are not taken.
         inputs: batches, as for `tensornet.fit`: e is then ‖(W − Ŵ)·x‖/‖W·x‖ where W is multiplied by a tensor x.
         backend, device: the target for which FLOPs and seconds are planned.
         progress: called with a weight, the number of weights done, and their total.
@@ -90,26 +97,17 @@ def allocate(
         >>> found.weights, round(found.error, 3)
         ({'A': ('low_rank', (1,))}, 0.0)
     """
-    _check_names(graph, params)
-    budget = Budget.of(parameters=parameters, flops=flops, seconds=seconds, error=error)
-    backend = load_backend(backend)
-    cost = cost_of(budget, backend, device, modes)
-    known = [leaf.name for leaf in graph.parameters]
-    names = included(known, include, exclude, "parameter of this graph", "parameters")
-    candidates = tuple(_candidates(graph, params, names, inputs, sizes))
-    whole = parameter_count(graph)
-    if not isinstance(whole, int):
-        missing = ", ".join(f"{name}=" for name in graph.open_sizes)
-        raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
-    total: float = whole
-    if budget.kind in ("flops", "seconds"):
-        plan = planned(graph, sizes, backend, device or backend.device(), "float32")
-        total = float(getattr(plan, budget.kind))
-    sizes_of = (
-        float(math.prod(each.shape)) if cost is None else cost(each.layer, each.rows) for each in candidates
-    )
-    others = max(0.0, total - sum(sizes_of))
-    return allotted(candidates, budget, flat(method), cost, others, whole, modes, uniform, progress)
+    given: dict[str, Any] = {"method": method, "modes": modes, "uniform": uniform, "max_error": max_error}
+    given |= {
+        "parameters": parameters,
+        "flops": flops,
+        "seconds": seconds,
+        "error": error,
+        "progress": progress,
+    }
+    options = Options.of(**given)
+    network = _Weights(graph, params, load_backend(backend), device, sizes, include, exclude, options)
+    return network.allocated(network.candidates(inputs))
 
 
 def compress(
@@ -126,6 +124,7 @@ def compress(
     include: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
     uniform: bool = False,
+    max_error: float | None = None,
     calibrate: Any = None,
     backend: str | Backend = "torch",
     device: str | None = None,
@@ -143,7 +142,7 @@ def compress(
         network: a graph, or a `torch.nn.Module`.
         params: the parameters of the graph, name to array.
         parameters, flops, seconds, error: the one budget, as for `tensornet.allocate`.
-        method, modes, include, exclude, uniform: as for `tensornet.allocate`; the names are those of parameters.
+        method, modes, include, exclude, uniform, max_error: as for `tensornet.allocate`; names are those of parameters.
         calibrate: batches of inputs, such as a loader. The factors then minimize the error of each weight's output.
             For a module, each batch is an array, a tuple of arguments, or a mapping of keyword arguments.
         backend, device: the target for which FLOPs and seconds are planned.
@@ -164,32 +163,152 @@ def compress(
         >>> tn.parameter_count(small.model), small.misfits["W"].weight < 1e-12
         (128, True)
     """
-    options: dict[str, Any] = {"method": method, "modes": modes, "include": include, "exclude": exclude}
-    options |= {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
-    options |= {"uniform": uniform, "device": device, "progress": progress}
+    given: dict[str, Any] = {"method": method, "modes": modes, "uniform": uniform, "max_error": max_error}
+    given |= {
+        "parameters": parameters,
+        "flops": flops,
+        "seconds": seconds,
+        "error": error,
+        "progress": progress,
+    }
     if not isinstance(network, Graph):
         check_module(network)
         if params is not None or sizes:
-            given = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
-            raise EquationError(f"a module has no use for {given}", fix="leave it out, or give a graph")
+            told = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
+            raise EquationError(f"a module has no use for {told}", fix="leave it out, or give a graph")
         torch: Any = load_backend("torch")
-        compressed: Compressed = torch.networks.compressed(network, calibrate=calibrate, **options)
-        return compressed
+        options = Options.of(**given)
+        return best(
+            torch.networks.network_of(network, include, exclude, options, device, calibrate), options.modes
+        )
     if params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
-    calibrate = None if calibrate is None else list(batches_of(calibrate))
-    allocation = allocate(network, params, inputs=calibrate, backend=backend, **{**options, **sizes})
-    if not allocation.weights:
-        return Compressed(network, dict(params), allocation)
-    with any_rank():
-        made = substitute(network, allocation.weights, modes=modes)
-    found, misfits = fit(network, params, made, inputs=calibrate)
-    return Compressed(made, found, allocation, misfits)
+    options = Options.of(**given)
+    weights = _Weights(network, params, load_backend(backend), device, sizes, include, exclude, options)
+    return best(weights.weighed_by(calibrate), options.modes)
 
 
-def _check_names(graph: Graph, params: Mapping[str, Any]) -> None:
-    if not hasattr(params, "keys") or set(params) != {leaf.name for leaf in graph.parameters}:
-        raise wrong_names(graph, params)
+class Network(Protocol):
+    """A network, and the ways in which its weights may be weighed."""
+
+    @property
+    def ways(self) -> Sequence[Sequence[Candidate]]:
+        """The weights, weighed in each way."""
+
+    def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
+        """The allocation of the budget."""
+
+    def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
+        """The network with factors."""
+
+    def loss(self, made: Compressed) -> float:
+        """What its output loses on batches that were held out."""
+
+
+def best(network: Network, modes: Modes | None) -> Compressed:
+    """The compressed network of the way to weigh weights that loses least on batches that were held out."""
+    made = []
+    for candidates in network.ways:
+        allocation = network.allocated(candidates)
+        chosen = [each for each in candidates if each.path in allocation.weights]
+        found = {each.path: each.fitted(*allocation.weights[each.path], modes) for each in chosen}
+        made.append(network.made(allocation, found))
+    if len(made) == 1:
+        return made[0]
+    measured = [replace(each, loss=network.loss(each)) for each in made]
+    return min(measured, key=lambda each: each.loss if each.loss is not None else math.inf)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """A graph with its parameters, and the target for which its costs are planned."""
+
+    graph: Graph
+    params: Mapping[str, Any]
+    backend: Backend
+    device: str | None
+    sizes: Mapping[str, int]
+    include: str | Sequence[str]
+    exclude: str | Sequence[str]
+    options: Options
+    ways: Sequence[Sequence[Candidate]] = ()
+    held: Sequence[tuple[Any, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.params, "keys") or set(self.params) != {
+            leaf.name for leaf in self.graph.parameters
+        }:
+            raise wrong_names(self.graph, self.params)
+
+    def weighed_by(self, calibrate: Any) -> _Weights:
+        """The same, with the ways to weigh weights by some batches."""
+        if calibrate is None:
+            return replace(self, ways=(self.candidates(None),))
+        batches, held = held_out(batches_of(calibrate))
+        weighed = self.candidates(batches)
+        return replace(self, ways=([replace(each, metric=None) for each in weighed], weighed), held=held)
+
+    def candidates(self, inputs: Any) -> Sequence[Candidate]:
+        """The weights that may become factors, weighed by some batches."""
+        known = [leaf.name for leaf in self.graph.parameters]
+        names = included(known, self.include, self.exclude, "parameter of this graph", "parameters")
+        return tuple(_candidates(self.graph, self.params, names, inputs, self.sizes))
+
+    def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
+        """The allocation of the budget."""
+        graph, kind = self.graph, self.options.budget.kind
+        cost = cost_of(self.options, self.backend, self.device)
+        whole = parameter_count(graph)
+        if not isinstance(whole, int):
+            missing = ", ".join(f"{name}=" for name in graph.open_sizes)
+            raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
+        if cost is None:
+            total, own = float(whole), [float(math.prod(each.shape)) for each in candidates]
+        else:
+            plan = planned(graph, self.sizes, self.backend, self.device or self.backend.device(), "float32")
+            total, own = float(getattr(plan, kind)), [cost(each.layer, each.rows) for each in candidates]
+        return allotted(candidates, self.options, cost, max(0.0, total - sum(own)), whole)
+
+    def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
+        """The graph with factors."""
+        if not found:
+            return Compressed(self.graph, dict(self.params), allocation)
+        with any_rank():
+            graph = substitute(self.graph, allocation.weights, modes=self.options.modes)
+        factors = {f"{path}.{name}": a for path, each in found.items() for name, a in each.factors.items()}
+        params = {leaf.name: {**self.params, **factors}[leaf.name] for leaf in graph.parameters}
+        return Compressed(graph, params, allocation, misfits_of(found))
+
+    def loss(self, made: Compressed) -> float:
+        """‖y − ŷ‖² / ‖y‖² of the outputs for the batches that were held out."""
+        runs = [
+            compile(graph, backend=backend_of(next(iter(params.values()))), params=params)
+            for graph, params in ((self.graph, self.params), (made.model, made.params or {}))
+        ]
+        return lost_by([run(*batch) for run in runs] for batch in self.held)
+
+
+def lost_by(pairs: Iterable[Sequence[Any]]) -> float:
+    """Σ‖y − ŷ‖² / Σ‖y‖² over pairs of results, each an array or a tuple of arrays."""
+    lost = whole = 0.0
+    for pair in pairs:
+        results = zip(*(each if isinstance(each, tuple) else (each,) for each in pair), strict=True)
+        for y, other in results:
+            before, after = (backend_of(each).numpy(each).astype("float64") for each in (y, other))
+            lost, whole = lost + float(((before - after) ** 2).sum()), whole + float((before**2).sum())
+    return lost / (whole or 1.0) if math.isfinite(lost) else math.inf
+
+
+def held_out(batches: Iterable[T]) -> tuple[list[T], list[T]]:
+    """The batches to weigh weights by, and those to choose by: each fourth, or all if there are fewer."""
+    given = list(batches)
+    held = given[3::4]
+    return (given, given) if not held else ([each for n, each in enumerate(given) if n % 4 != 3], held)
+
+
+def misfits_of(found: Mapping[str, Approximation]) -> dict[str, Misfit]:
+    """The errors of some weights."""
+    return {path: Misfit(each.error, each.output) for path, each in found.items()}
 
 
 def included(
@@ -206,17 +325,17 @@ def included(
     return tuple(name for name in told_by(include, known, what, all_of) if name not in out)
 
 
-def cost_of(budget: Budget, backend: Backend, device: str | None, modes: Modes | None) -> Cost | None:
+def cost_of(options: Options, backend: Backend, device: str | None) -> Cost | None:
     """The function for the cost of a layer in the unit of a budget; None if the cost is the number of parameters."""
-    if budget.kind in ("parameters", "error"):
+    if options.budget.kind in ("parameters", "error"):
         return None
 
     @functools.cache
     def cost(layer: Graph, rows: int, form: tuple[str, Rank] | None = None) -> float:
         if form is not None:
-            layer = substitute(layer, {WEIGHT: form}, modes=modes)
+            layer = substitute(layer, {WEIGHT: form}, modes=options.modes)
         place = device or backend.device()
-        return float(getattr(planned(layer, {"n": rows}, backend, place, "float32"), budget.kind))
+        return float(getattr(planned(layer, {"n": rows}, backend, place, "float32"), options.budget.kind))
 
     return cost
 
@@ -243,10 +362,10 @@ def _candidates(
         if each:
             kept = tuple(n for n in each[0].dims if set(each[0].axes(n)) & set(each[0].kept))
             rows = sum(_rows(whole, site, known) for site in each)
-            layer = multiplied(dims, each[0].dims, kept)
+            layer = alone(dims, each[0].dims, kept)
             yield Candidate(name, dims, layer, params[name], max(1, rows), weighed.get(name))
         elif looked_up := _looked_up(whole, name, known):
-            yield Candidate(name, dims, gathered(dims), params[name], looked_up)
+            yield Candidate(name, dims, alone(dims), params[name], looked_up)
 
 
 def _rows(graph: Graph, site: Site, known: Mapping[str, int]) -> int:

@@ -11,30 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..codec import document
 from ..errors import ShapeError, TensornetWarning
-from ..fitting.approximating import Settings, approximate, numbers
+from ..fitting.approximating import Approximation, Settings, Target, approximate, numbers
 from ..fitting.forms import Factor, Form, Product
 from ..fitting.metrics import Metric
-from ..fitting.trees import tree_of
-from ..fitting.truncating import Truncations
 from ..frontend.layers import layer
 from ..graph.graph import Graph
 from ..weights.equations import Formed, Modes, formed
 from ..weights.factorizations import FACTORIZATIONS, form_named
 from ..weights.ranks import Rank
 
-__all__ = [
-    "WEIGHT",
-    "Candidate",
-    "Cost",
-    "Level",
-    "any_rank",
-    "check_modes",
-    "gathered",
-    "levels",
-    "multiplied",
-    "multiplied_in_groups",
-]
+__all__ = ["WEIGHT", "Candidate", "Cost", "Level", "alone", "any_rank", "check_modes", "levels"]
 
 WEIGHT = "weight"
 """The name of the weight in a layer of this weight alone."""
@@ -66,7 +54,8 @@ class Candidate:
         layer: a layer of this weight alone: y[n,…] = Σ x[n,…]·weight[…].
         array: its values.
         rows: the number of rows that a call of the network multiplies by it, or looks up in it.
-        metric: the metric that weighs its columns, if there is one.
+        metric: the metric that weighs its columns and rows, if there is one.
+        scale: the loss at an error of 1.
     """
 
     path: str
@@ -75,6 +64,7 @@ class Candidate:
     array: Any
     rows: int = 1
     metric: Metric | None = None
+    scale: float = 1.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,11 +72,16 @@ class Candidate:
         return tuple(int(size) for size in self.array.shape)
 
     @functools.cached_property
-    def truncations(self) -> Truncations:
-        """The errors of the weight's truncations, which share decompositions for all ranks."""
-        return Truncations(numbers(self.array, self.path), self.metric)
+    def target(self) -> Target:
+        """The weight with its decompositions, which all forms and ranks share."""
+        return Target(numbers(self.array, self.path), self.metric, self.path)
+
+    def fitted(self, method: str, rank: Rank, modes: Modes | None) -> Approximation:
+        """The factors of a form."""
+        return approximate(formed(self.dims, method, rank, modes).program, self.array, shared=self.target)
 
 
+@document()
 @dataclass(frozen=True)
 class Level:
     """A form of a weight at a rank, or the dense weight.
@@ -96,78 +91,55 @@ class Level:
         factors: the shape of each factor.
         parameters: the number of elements of the factors.
         cost: the cost in the unit of the budget.
-        error: ‖W − Ŵ‖ / ‖W‖, with weighed columns if there is a metric.
+        error: ‖W − Ŵ‖ / ‖W‖, with weighed columns and rows if there is a metric.
+        loss: error², or the squared error of the output of the network that it predicts.
     """
 
     method: str | None
-    rank: Rank
+    rank: tuple[int, ...] | str
     factors: tuple[tuple[int, ...], ...]
     parameters: int
     cost: float
     error: float
+    loss: float
 
 
 @functools.lru_cache(maxsize=256)
-def multiplied(
-    dims: tuple[tuple[int, ...], ...], columns: tuple[int, ...], kept: tuple[int, ...] = ()
+def alone(
+    dims: tuple[tuple[int, ...], ...],
+    columns: tuple[int, ...] = (),
+    kept: tuple[int, ...] = (),
+    groups: int = 1,
 ) -> Graph:
-    """The layer of a weight that shares some of its dimensions with the input. Some of these may not be summed.
+    """The layer of a weight alone.
 
     Args:
         dims: the sizes of the axes of each dimension.
-        columns: the dimensions that the input has too.
+        columns: the dimensions that the input has too. If there are none, rows of the weight are looked up.
         kept: the dimensions of `columns` that are not summed.
+        groups: the number of groups into which the first dimension is split. Each reads its own inputs.
 
     Example:
-        >>> print(multiplied(((8,), (2, 2)), (1,)).equations[0])
+        >>> for made in (alone(((8,), (2, 2)), (1,)), alone(((100,), (8,))), alone(((8,), (3,)), (1,), groups=2)):
+        ...     print(made.equations[0])
         y[n,a] = x[n,(b1,b2)] * weight[a,(b1,b2)]
-    """
-    axes, sizes = _axes(dims)
-    read = ",".join(["n", *(axes[each] for each in columns)])
-    left = ",".join(["n", *(axis for each, axis in enumerate(axes) if each not in columns or each in kept)])
-    return layer(f"y[{left}] = x[{read}] * {WEIGHT}[{','.join(axes)}]", inputs="x", **sizes)
-
-
-@functools.lru_cache(maxsize=256)
-def multiplied_in_groups(shape: tuple[int, ...], groups: int) -> Graph:
-    """The layer of a kernel whose output channels are in groups. Each group reads its own inputs.
-
-    Args:
-        shape: the shape of the kernel; its first dimension counts the channels of all groups.
-        groups: the number of groups.
-
-    Example:
-        >>> print(multiplied_in_groups((8, 3, 5), 2).equations[0])
-        y[n,g,a] = x[n,g,b,c] * weight[(g,a),b,c]
-    """
-    axes, sizes = _axes(tuple((size,) for size in shape))
-    rest = ",".join(axes[1:])
-    text = f"y[n,g,a] = x[n,g,{rest}] * {WEIGHT}[(g,a),{rest}]"
-    return layer(text, inputs="x", **{**sizes, "g": groups, "a": shape[0] // groups})
-
-
-@functools.lru_cache(maxsize=256)
-def gathered(dims: tuple[tuple[int, ...], ...]) -> Graph:
-    """The layer of a weight whose rows are looked up.
-
-    Example:
-        >>> print(gathered(((100,), (8,))).equations[0])
         y[n,b] = weight[k[n],b]
+        y[n,g,a] = x[n,g,b] * weight[(g,a),b]
     """
-    axes, sizes = _axes(dims)
-    rest = ",".join(axes[1:])
-    text = f"{WEIGHT}[{','.join(axes)}]: parameter\ny[n,{rest}] = {WEIGHT}[k[n],{rest}]"
-    return layer(text, inputs="k", **sizes)
-
-
-def _axes(dims: tuple[tuple[int, ...], ...]) -> tuple[list[str], dict[str, Any]]:
-    """The dimensions in the notation of equations, and the sizes of their axes."""
-    written, sizes = list[str](), dict[str, Any]()
+    axes, sizes = list[str](), dict[str, Any]()
     for letter, dim in zip("abcdefghijlm", dims, strict=False):
         names = [f"{letter}{n}" for n in range(1, len(dim) + 1)] if len(dim) > 1 else [letter]
-        written.append(f"({','.join(names)})" if len(dim) > 1 else letter)
+        axes.append(f"({','.join(names)})" if len(dim) > 1 else letter)
         sizes |= zip(names, dim, strict=True)
-    return written, sizes
+    weight, rest = f"{WEIGHT}[{','.join(axes)}]", ",".join(axes[1:])
+    if not columns:
+        return layer(f"{weight}: parameter\ny[n,{rest}] = {WEIGHT}[k[n],{rest}]", inputs="k", **sizes)
+    if groups > 1:
+        sizes |= {"g": groups, "a": dims[0][0] // groups}
+        return layer(f"y[n,g,a] = x[n,g,{rest}] * {WEIGHT}[(g,a),{rest}]", inputs="x", **sizes)
+    read = ",".join(["n", *(axes[each] for each in columns)])
+    left = ",".join(["n", *(axis for each, axis in enumerate(axes) if each not in columns or each in kept)])
+    return layer(f"y[{left}] = x[{read}] * {weight}", inputs="x", **sizes)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -209,7 +181,11 @@ def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: 
 
 
 def levels(
-    candidate: Candidate, methods: Sequence[str], cost: Cost | None, modes: Modes | None = None
+    candidate: Candidate,
+    methods: Sequence[str],
+    cost: Cost | None,
+    modes: Modes | None = None,
+    max_error: float | None = None,
 ) -> tuple[Level, ...]:
     """The levels of a weight: dense, and each form at each rank that has fewer parameters and costs less.
 
@@ -218,34 +194,29 @@ def levels(
         methods: the names of forms.
         cost: the cost of a layer; its number of parameters if None.
         modes: the parts into which dimensions are split, as for `substitute`.
+        max_error: levels with a larger error are left out.
     """
     size = math.prod(candidate.shape)
     dense = float(size) if cost is None else cost(candidate.layer, candidate.rows)
-    found = [Level(None, "same", (candidate.shape,), size, dense, 0.0)]
-    for method in methods:
-        kind, seen = form_named(method), set[int]()
-        for form in _ranked(candidate, kind, modes):
-            parameters = sum(map(math.prod, form.shapes))
-            if parameters not in seen and parameters < size:
-                seen.add(parameters)
+    found = [Level(None, "same", (candidate.shape,), size, dense, 0.0, 0.0)]
+    for kind in map(form_named, methods):
+        ranks: Sequence[Rank] = FRACTIONS
+        if FACTORIZATIONS[kind].halves:
+            ranks = _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
+        forms = filter(None, (_formed(candidate.dims, kind, rank, modes) for rank in ranks))
+        for parameters, form in {sum(map(math.prod, each.shapes)): each for each in forms}.items():
+            if parameters < size:
                 rank = tuple(form.product.ranks.values()) or "same"
-                price = float(parameters)
-                if cost is not None:
-                    with any_rank():
-                        price = cost(candidate.layer, candidate.rows, (kind, rank))
+                with any_rank():
+                    price = (
+                        parameters if cost is None else cost(candidate.layer, candidate.rows, (kind, rank))
+                    )
                 if price < dense:
                     error = _error(candidate, form)
-                    found.append(Level(kind, rank, form.shapes, parameters, price, error))
+                    if max_error is None or error <= max_error:
+                        loss = candidate.scale * error**2
+                        found.append(Level(kind, rank, form.shapes, parameters, float(price), error, loss))
     return tuple(found)
-
-
-def _ranked(candidate: Candidate, kind: str, modes: Modes | None) -> Iterator[Formed]:
-    """A form at each rank at which it is tried."""
-    ranks: Sequence[Rank] = FRACTIONS
-    if FACTORIZATIONS[kind].halves:
-        ranks = _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
-    found = (_formed(candidate.dims, kind, rank, modes) for rank in ranks)
-    return (form for form in found if form is not None)
 
 
 @functools.cache
@@ -263,12 +234,9 @@ def _ladder(most: int) -> tuple[int, ...]:
 def _error(candidate: Candidate, form: Formed) -> float:
     """The error of a form: by decompositions alone if its factors form a tree, else by least squares."""
     factors = tuple(Factor(each.name, each.axes) for each in form.product.factors)
-    product = Product(1.0, factors)
-    tree = tree_of(Form(form.dims, form.sizes, (product,)), product)
-    if tree is not None:
-        return candidate.truncations.error(tree)
+    error = candidate.target.error(Form(form.dims, form.sizes, (Product(1.0, factors),)))
+    if error is not None:
+        return error
     settings = Settings(iterations=ROUNDS, tolerance=1e-4)
-    found = approximate(
-        form.program, candidate.array, settings=settings, metric=candidate.metric, path=candidate.path
-    )
+    found = approximate(form.program, candidate.array, settings=settings, shared=candidate.target)
     return found.error if found.output is None else found.output

@@ -6,15 +6,18 @@ With all factors but one fixed, ‖W − Ŵ‖² + λ·Σ‖factor‖² is a lea
 
 Mᵀ·M is a contraction of the other factors with themselves. For a canonical (CP) form it is the Hadamard product
 of small matrices. Rounds get slow in long valleys. All factors are then moved at once by a step of Levenberg and
-Marquardt. The matrix of that step consists of the same kind of contractions.
+Marquardt, (JᵀJ + μ)·δ = Jᵀ·(W − Ŵ), J the derivative of Ŵ by all factors. A block of JᵀJ belongs to two factors. It is
+the same kind of contraction, and is diagonal in the axes of the weight that the two share. J itself is never built.
 
 Sources: T. Kolda, B. Bader, SIAM Review 51 (2009), 455, section 3.4; P. Comon, X. Luciani, A. de Almeida,
-J. Chemometrics 23 (2009), 393; G. Tomasi, R. Bro, Comput. Stat. Data Anal. 50 (2006), 1700.
+J. Chemometrics 23 (2009), 393; D. Marquardt, J. SIAM 11 (1963), 431; G. Tomasi, R. Bro, Comput. Stat. Data Anal. 50
+(2006), 1700.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +29,7 @@ from .contracting import Named, contract
 from .forms import Factor, Form, Product
 from .trees import leading, unfolded
 
-__all__ = ["Least", "balanced", "started"]
+__all__ = ["Least", "Together", "balanced"]
 
 DIRECT = 2048
 """The most unknowns for which the matrix is built and solved directly. More are found by conjugate gradients."""
@@ -34,14 +37,17 @@ DIRECT = 2048
 STEPS = 10
 """The steps of conjugate gradients for one factor in one round."""
 
-SMALL = 4096
-"""A Gram matrix of a factor with up to this many elements is always kept; see `Least.square`."""
-
 NEAR = 1e-12
 """The weight in float64 of the distance to the previous factor, relative to the mean diagonal of Mᵀ·M.
 
 Directions that Mᵀ·M does not determine then stay as they were.
 """
+
+UNKNOWNS = 500
+"""The most elements that all factors may have together to be moved at once. The matrix has this many rows."""
+
+FIRST, LOWEST, HIGHEST = 1e-3, 1e-15, 1e6
+"""The first value of μ, in units of the mean of the diagonal, and its bounds."""
 
 
 @dataclass
@@ -63,13 +69,13 @@ class Least:
     wanted: tuple[str, ...]
     norm: float
     regularization: float = 0.0
-    _squares: dict[str, Any] = field(default_factory=dict, init=False)
     _values: dict[Product, Any] = field(default_factory=dict, init=False)
 
     @functools.cached_property
-    def terms(self) -> tuple[Product, ...]:
-        """The products that have a factor to be found."""
-        return tuple(p for p in self.form.products if any(f.name in self.wanted for f in p.factors))
+    def terms(self) -> tuple[tuple[Product, tuple[Factor, ...]], ...]:
+        """The products that have factors to be found, with these factors."""
+        found = ((p, tuple(f for f in p.factors if f.name in self.wanted)) for p in self.form.products)
+        return tuple((product, own) for product, own in found if own)
 
     @functools.cached_property
     def penalty(self) -> float:
@@ -78,21 +84,16 @@ class Least:
 
     def value(self, product: Product) -> Any:
         """The current value of a term. Axes of the weight that the term does not have are of size 1."""
-        found = self._values.get(product)
-        if found is None:
-            read = {axis for factor in product.factors for axis in factor.axes}
-            axes = tuple(axis for axis in self.form.axes if axis in read)
-            made = contract([self._named(factor) for factor in product.factors], axes)
-            shape = tuple(self.form.sizes[axis] if axis in read else 1 for axis in self.form.axes)
-            found = self._values[product] = product.coefficient * made.reshape(shape)
-        return found
+        if product not in self._values:
+            axes = tuple(axis for axis in self.form.axes if axis in product.axes)
+            made = contract(self.named(product.factors), axes)
+            shape = tuple(self.form.sizes[axis] if axis in axes else 1 for axis in self.form.axes)
+            self._values[product] = product.coefficient * made.reshape(shape)
+        return self._values[product]
 
     def whole(self) -> Any:
         """Ŵ."""
-        total = np.zeros_like(self.weight)
-        for product in self.form.products:
-            total += self.value(product)
-        return total
+        return sum(map(self.value, self.form.products), np.zeros_like(self.weight))
 
     def error(self) -> float:
         """‖W − Ŵ‖ / ‖W‖."""
@@ -101,239 +102,212 @@ class Least:
     def put(self, name: str, array: Any) -> None:
         """Replaces a factor, and drops cached values that depend on it."""
         self.arrays[name] = array
-        self._squares.pop(name, None)
-        self._values = {
-            product: value
-            for product, value in self._values.items()
-            if all(factor.name != name for factor in product.factors)
-        }
+        for product in [each for each in self._values if any(f.name == name for f in each.factors)]:
+            del self._values[product]
 
-    def target(self, product: Product) -> Any:
-        """The value that a term should have: the weight minus the other terms."""
-        total: Any = self.weight
-        for other in self.form.products:
-            if other is not product:
-                total = total - self.value(other)
-        return total
+    def named(self, factors: Sequence[Factor], primes: bool = False) -> list[Named]:
+        """Some factors; with primes, their summed axes have the names that they have in the second of two products."""
+        return [
+            Named(self.arrays[each.name], tuple(map(self._primed, each.axes)) if primes else each.axes)
+            for each in factors
+        ]
 
-    def _named(self, factor: Factor) -> Named:
-        return Named(self.arrays[factor.name], factor.axes)
+    def _primed(self, axis: str) -> str:
+        return axis if axis in self.form.axes else f"{axis}′"
+
+    def derivative(self, product: Product, factor: Factor, gap: Any) -> Any:
+        """Mᵀ·gap, with the axes of a factor."""
+        others = self.named(product.without(factor.name))
+        return product.coefficient * contract([Named(gap, self.form.axes), *others], factor.axes)
+
+    def gram(self, first: Product, a: Factor, second: Product, b: Factor, axes: Sequence[str]) -> Named:
+        """∂Ŵ/∂a · ∂Ŵ/∂b, with those of some axes in which it is not the identity."""
+        once, twice = first.without(a.name), second.without(b.name)
+        operands = [*self.named(once), *self.named(twice, primes=True)]
+        read = {axis for each in operands for axis in each.axes}
+        kept = tuple(axis for axis in axes if axis in read)
+        alone = (axis for axis in self.form.axes if axis not in first.axes and axis not in second.axes)
+        scale = first.coefficient * second.coefficient * self.form.count(tuple(alone))
+        return Named(scale * contract(operands, kept) if operands else np.full((), scale), kept)
 
     # ---- one factor
 
     @functools.cached_property
     def widest(self) -> int:
         """The largest number of unknowns in one linear system."""
-        factors = [
-            factor for product in self.terms for factor in product.factors if factor.name in self.wanted
-        ]
-        outer = set(self.form.axes)
-        return max(
-            self.form.count(tuple(axis for axis in each.axes if axis not in outer)) for each in factors
-        )
+        inner = (tuple(a for a in f.axes if a not in self.form.axes) for _, own in self.terms for f in own)
+        return max(map(self.form.count, inner))
 
     def round(self) -> float:
         """Replaces each factor by its optimum. The result is the relative error, computed from sums of squares."""
         error = math.inf
-        for product in self.terms:
-            target = Named(self.target(product), self.form.axes)
-            for factor in product.factors:
-                if factor.name in self.wanted:
-                    error = self._move(product, factor, target)
+        for product, own in self.terms:
+            target = self.weight - sum(
+                self.value(other) for other in self.form.products if other is not product
+            )
+            square = float(np.vdot(target, target))
+            for factor in own:
+                right, before = self.derivative(product, factor, target), self.arrays[factor.name]
+                now, times = self._optimum(product, factor, right, before)
+                self.put(factor.name, now)
+                square_now = square - 2 * float(np.vdot(right, now)) + float(np.vdot(now, times))
+                error = math.sqrt(max(square_now, 0.0)) / (self.norm or 1.0)
         return error
 
-    def _move(self, product: Product, factor: Factor, target: Named) -> float:
-        system = _System(self, product, factor)
-        right = system.right(target)
-        before = self.arrays[factor.name]
-        if math.prod(self.form.shape(system.summed)) <= DIRECT:
-            matrix = system.matrix()
-            now = system.solved(matrix, right, before)
-            fitted = float(np.vdot(now, system.times(matrix, now)))
-        else:
-            now = system.iterated(right, before)
-            fitted = float(np.vdot(now, system.applied(now)))
-        self.put(factor.name, now)
-        square = float(np.vdot(target.array, target.array)) - 2 * float(np.vdot(right, now)) + fitted
-        return math.sqrt(max(square, 0.0)) / (self.norm or 1.0)
+    def _optimum(self, product: Product, factor: Factor, right: Any, before: Any) -> tuple[Any, Any]:
+        """The optimal factor f, and Mᵀ·M·f. Of several equally good ones, the one nearest to the previous factor."""
+        read = {axis for each in product.without(factor.name) for axis in each.axes}
+        outer = [axis for axis in factor.axes if axis in self.form.axes]
+        summed = tuple(axis for axis in factor.axes if axis not in outer)
+        batched = tuple(axis for axis in outer if axis in read)
+        axes = (*batched, *summed, *(axis for axis in outer if axis not in read))
+        height, size = self.form.count(batched), self.form.count(summed)
+        if size > DIRECT:
+            return self._iterated(product, factor, right, before)
+        matrix = self.gram(product, factor, product, factor, (*batched, *summed, *map(self._primed, summed)))
+        squares = matrix.array.reshape(height, size, size)
+        turn = [factor.axes.index(axis) for axis in axes]
 
-    def square(self, factor: Factor) -> Named | None:
-        """The Gram matrix of a factor, summed over its axes of the weight; None if it has none, or it is large.
+        def matrices(array: Any) -> Any:
+            return array.transpose(turn).reshape(height, size, -1)
 
-        The matrix is cached until the factor changes.
-        """
-        inner = tuple(axis for axis in factor.axes if axis not in self.form.axes)
-        small = max(SMALL, 4 * self.form.count(factor.axes))
-        if len(inner) == len(factor.axes) or self.form.count(inner) ** 2 > small:
-            return None
-        axes = (*inner, *map(primed, inner))
-        if factor.name not in self._squares:
-            once = self._named(factor)
-            twice = Named(once.array, tuple(primed(a) if a in inner else a for a in once.axes))
-            self._squares[factor.name] = contract([once, twice], axes)
-        return Named(self._squares[factor.name], axes)
+        def whole(array: Any) -> Any:
+            return np.ascontiguousarray(array.reshape(self.form.shape(axes)).transpose(np.argsort(turn)))
 
-
-def primed(axis: str) -> str:
-    """The name of an axis in the second of two equal products."""
-    return f"{axis}′"
-
-
-@dataclass(frozen=True)
-class _System:
-    """The normal equations of one factor. Their axes are those of the factor, with its summed axes twice."""
-
-    least: Least
-    product: Product
-    factor: Factor
-
-    @functools.cached_property
-    def others(self) -> tuple[Factor, ...]:
-        """The other factors of the term."""
-        return self.product.without(self.factor.name)
-
-    @functools.cached_property
-    def summed(self) -> tuple[str, ...]:
-        """The axes of the factor that the weight does not have."""
-        return tuple(axis for axis in self.factor.axes if axis not in self.least.form.axes)
-
-    @functools.cached_property
-    def batched(self) -> tuple[str, ...]:
-        """The axes of the weight that both this factor and another one have."""
-        read = {axis for other in self.others for axis in other.axes}
-        return tuple(axis for axis in self.factor.axes if axis in self.least.form.axes and axis in read)
-
-    @functools.cached_property
-    def free(self) -> tuple[str, ...]:
-        """The axes of the weight that only this factor has."""
-        own = {*self.summed, *self.batched}
-        return tuple(axis for axis in self.factor.axes if axis not in own)
-
-    @functools.cached_property
-    def repeats(self) -> int:
-        """The number of elements of the weight to which one element of the term is broadcast."""
-        read = {axis for factor in self.product.factors for axis in factor.axes}
-        return self.least.form.count(tuple(axis for axis in self.least.form.axes if axis not in read))
-
-    def right(self, target: Named) -> Any:
-        """Mᵀ·(W − other terms), with the factor's axes."""
-        others = [self.least._named(other) for other in self.others]
-        return self.product.coefficient * contract([target, *others], self.factor.axes)
-
-    def matrix(self) -> Any:
-        """Mᵀ·M, with the axes batched, summed, summed′."""
-        axes = (*self.batched, *self.summed, *map(primed, self.summed))
-        operands: list[Named] = []
-        for other in self.others:
-            apart = not any(axis in other.axes for axis in self.batched) and self._alone(other)
-            square = self.least.square(other) if apart else None
-            if square is not None:
-                operands.append(square)
-            else:
-                once = self.least._named(other)
-                inner = self.least.form.axes
-                operands += [
-                    once,
-                    Named(once.array, tuple(a if a in inner else primed(a) for a in once.axes)),
-                ]
-        scale = self.product.coefficient**2 * self.repeats
-        return scale * contract(operands, axes) if operands else np.full((), scale)
-
-    def _alone(self, other: Factor) -> bool:
-        """Whether a factor shares no axis of the weight with a third factor."""
-        rest = {axis for each in self.others if each != other for axis in each.axes}
-        return not any(axis in rest and axis in self.least.form.axes for axis in other.axes)
-
-    def _as_matrices(self, array: Any) -> Any:
-        """An array with the factor's axes as matrices [batched, summed, free]."""
-        axes = (*self.batched, *self.summed, *self.free)
-        moved = array.transpose([self.factor.axes.index(axis) for axis in axes])
-        count = self.least.form.count
-        return moved.reshape(count(self.batched), count(self.summed), count(self.free))
-
-    def _as_factor(self, matrices: Any) -> Any:
-        axes = (*self.batched, *self.summed, *self.free)
-        whole = matrices.reshape(self.least.form.shape(axes))
-        return np.ascontiguousarray(whole.transpose([axes.index(axis) for axis in self.factor.axes]))
-
-    def _square(self, matrix: Any) -> Any:
-        count = self.least.form.count
-        return matrix.reshape(count(self.batched), count(self.summed), count(self.summed))
-
-    def times(self, matrix: Any, array: Any) -> Any:
-        """Mᵀ·M·f."""
-        return self._as_factor(self._square(matrix) @ self._as_matrices(array))
-
-    def solved(self, matrix: Any, right: Any, before: Any) -> Any:
-        """The optimal factor. Of several equally good ones, the one nearest to the previous factor."""
-        squares, now = self._square(matrix), self._as_matrices(before)
-        size = squares.shape[-1]
         mean = np.trace(squares, axis1=-2, axis2=-1).max() / size
-        ridge, eye = self.least.penalty, np.eye(size, dtype=squares.dtype)
-        if not mean + ridge:
-            return before
-        hold = NEAR if squares.dtype == np.float64 else 1e-6
-        gap = self._as_matrices(right) - squares @ now - ridge * now
-        return self._as_factor(now + np.linalg.solve(squares + (ridge + hold * mean) * eye, gap))
+        ridge, now = self.penalty, matrices(before)
+        if mean + ridge:
+            hold = NEAR if squares.dtype == np.float64 else 1e-6
+            gap = matrices(right) - squares @ now - ridge * now
+            eye = np.eye(size, dtype=squares.dtype)
+            now = now + np.linalg.solve(squares + (ridge + hold * mean) * eye, gap)
+        return whole(now), whole(squares @ now)
 
-    def applied(self, array: Any) -> Any:
-        """Mᵀ·M·f, without building the matrix."""
-        others = [self.least._named(other) for other in self.others]
-        read = {axis for factor in self.product.factors for axis in factor.axes}
-        axes = tuple(axis for axis in self.least.form.axes if axis in read)
-        value = contract([Named(array, self.factor.axes), *others], axes)
-        back = contract([Named(value, axes), *others], self.factor.axes)
-        return self.product.coefficient**2 * self.repeats * back
-
-    def iterated(self, right: Any, before: Any) -> Any:
-        """The factor after at most `STEPS` steps of conjugate gradients."""
+    def _iterated(self, product: Product, factor: Factor, right: Any, before: Any) -> tuple[Any, Any]:
+        """The factor after at most `STEPS` steps of conjugate gradients, without building the matrix."""
         from scipy.sparse.linalg import LinearOperator, cg
+
+        others = self.named(product.without(factor.name))
+        axes = tuple(axis for axis in self.form.axes if axis in product.axes)
+        repeats = self.form.count(tuple(axis for axis in self.form.axes if axis not in axes))
+        scale = product.coefficient**2 * repeats
+
+        def applied(array: Any) -> Any:
+            made = contract([Named(array, factor.axes), *others], axes)
+            return scale * contract([Named(made, axes), *others], factor.axes)
 
         def times(vector: Any) -> Any:
             array = vector.reshape(before.shape)
-            return (self.applied(array) + self.least.penalty * array).ravel()
+            return (applied(array) + self.penalty * array).ravel()
 
         operator = LinearOperator((before.size, before.size), matvec=times, dtype=before.dtype)
         found, _ = cg(operator, right.ravel(), before.ravel(), rtol=1e-10, maxiter=STEPS)
-        return found.reshape(before.shape)
+        now = found.reshape(before.shape)
+        return now, applied(now)
+
+    # ---- start
+
+    def start(self, first: bool, generator: Any) -> None:
+        """Sets factors to their initial values.
+
+        Args:
+            first: whether factors start as leading singular vectors of the weight, unfolded to the axes that they
+                share with it (De Lathauwer et al. 2000). Factors with the same axes take different ones. Columns
+                beyond the number of these vectors, and all columns otherwise, are random.
+            generator: the source of random numbers.
+        """
+        taken: dict[tuple[str, ...], int] = {}
+        for factor in [factor for _, own in self.terms for factor in own]:
+            rows = tuple(axis for axis in factor.axes if axis in self.form.axes)
+            inner = tuple(axis for axis in factor.axes if axis not in self.form.axes)
+            height, width = self.form.count(rows), self.form.count(inner)
+            made = generator.standard_normal((height, width)) / math.sqrt(height)
+            if first and rows and height <= DIRECT:
+                rest = tuple(axis for axis in self.form.axes if axis not in rows)
+                begin = taken.get(rows, 0)
+                matrix = unfolded(Named(self.weight, self.form.axes), (), rows, rest)
+                found = leading(matrix, begin + width)[:, begin : begin + width]
+                made[:, : found.shape[1]] = found
+                taken[rows] = begin + width
+            whole = made.astype(self.weight.dtype).reshape(self.form.shape((*rows, *inner)))
+            order = [(*rows, *inner).index(axis) for axis in factor.axes]
+            self.put(factor.name, np.ascontiguousarray(whole.transpose(order)))
 
 
-# ---------------------------------------------------------------------------- start, and finish
+# ---------------------------------------------------------------------------- all factors
 
 
-def started(least: Least, first: bool, generator: Any) -> None:
-    """Sets factors to their initial values.
+class Together:
+    """Steps of Levenberg and Marquardt from the current factors of a problem."""
 
-    Args:
-        least: the problem.
-        first: whether factors start as leading singular vectors of the weight, unfolded to the axes that they
-            share with it (De Lathauwer et al. 2000). Columns beyond the number of these vectors, and all columns
-            otherwise, are random.
-        generator: the source of random numbers.
-    """
-    taken: dict[tuple[str, ...], int] = {}
-    for product in least.terms:
-        for factor in product.factors:
-            if factor.name in least.wanted:
-                least.put(factor.name, _start(least, factor, taken if first else None, generator))
+    def __init__(self, least: Least) -> None:
+        self.least = least
+        self.factors = [(product, factor) for product, own in least.terms for factor in own]
+        ends = [0, *itertools.accumulate(least.form.count(factor.axes) for _, factor in self.factors)]
+        self.places = [slice(*pair) for pair in itertools.pairwise(ends)]
+        self.count = ends[-1]
+        self.weight = FIRST
 
+    @property
+    def fits(self) -> bool:
+        """Whether the factors are small enough to be moved together."""
+        return self.count <= UNKNOWNS
 
-def _start(least: Least, factor: Factor, taken: dict[tuple[str, ...], int] | None, generator: Any) -> Any:
-    """The initial value of a factor. It skips singular vectors that other factors with the same axes took."""
-    form = least.form
-    rows = tuple(axis for axis in factor.axes if axis in form.axes)
-    inner = tuple(axis for axis in factor.axes if axis not in form.axes)
-    height, width = form.count(rows), form.count(inner)
-    made = generator.standard_normal((height, width)) / math.sqrt(height)
-    if taken is not None and rows and height <= DIRECT:
-        rest = tuple(axis for axis in form.axes if axis not in rows)
-        begin = taken.get(rows, 0)
-        vectors = leading(unfolded(Named(least.weight, form.axes), (), rows, rest), begin + width)
-        found = vectors[:, begin : begin + width]
-        made[:, : found.shape[1]] = found
-        taken[rows] = begin + width
-    whole = made.astype(least.weight.dtype).reshape(form.shape((*rows, *inner)))
-    return np.ascontiguousarray(whole.transpose([(*rows, *inner).index(axis) for axis in factor.axes]))
+    def loss(self) -> float:
+        """‖W − Ŵ‖² + λ·Σ‖factor‖²."""
+        least = self.least
+        gap = least.weight - least.whole()
+        ridge = sum(float(np.vdot(least.arrays[f.name], least.arrays[f.name])) for _, f in self.factors)
+        return float(np.vdot(gap, gap)) + least.penalty * ridge
+
+    def round(self) -> float:
+        """Takes one step that lowers the loss, if there is one. The result is the relative error."""
+        least, before = self.least, self.loss()
+        matrix, gradient = self.matrix(), self.gradient()
+        mean = float(np.trace(matrix)) / self.count or 1.0
+        kept = {factor.name: least.arrays[factor.name] for _, factor in self.factors}
+        while self.weight <= HIGHEST:
+            step = np.linalg.solve(matrix + self.weight * mean * np.eye(self.count), gradient)
+            for (name, old), place in zip(kept.items(), self.places, strict=True):
+                least.put(name, old + step[place].reshape(old.shape))
+            if self.loss() < before:
+                self.weight = max(self.weight / 5, LOWEST)
+                return least.error()
+            self.weight *= 4
+        for name, array in kept.items():
+            least.put(name, array)
+        return least.error()
+
+    def gradient(self) -> Any:
+        """Jᵀ·(W − Ŵ) − λ·factors."""
+        least = self.least
+        gap = least.weight - least.whole()
+        parts = (least.derivative(p, f, gap) - least.penalty * least.arrays[f.name] for p, f in self.factors)
+        return np.concatenate([part.ravel() for part in parts])
+
+    def matrix(self) -> Any:
+        """JᵀJ + λ."""
+        whole = self.least.penalty * np.eye(self.count, dtype=self.least.weight.dtype)
+        pairs = itertools.combinations_with_replacement(zip(self.factors, self.places, strict=True), 2)
+        for (one, at), (two, to) in pairs:
+            block = self._block(*one, *two)
+            whole[at, to] += block
+            if at != to:
+                whole[to, at] += block.T
+        return whole
+
+    def _block(self, first: Product, a: Factor, second: Product, b: Factor) -> Any:
+        """The block of JᵀJ for two factors, as a matrix."""
+        form, (twice,) = self.least.form, self.least.named((b,), primes=True)
+        axes = tuple(dict.fromkeys((*a.axes, *twice.axes)))
+        made = self.least.gram(first, a, second, b, axes)
+        sizes = dict(zip((*a.axes, *twice.axes), (*form.shape(a.axes), *form.shape(b.axes)), strict=True))
+        value = made.array.reshape([sizes[axis] if axis in made.axes else 1 for axis in axes])
+        block = np.zeros([sizes[axis] for axis in (*a.axes, *twice.axes)], self.least.weight.dtype)
+        number = {axis: n for n, axis in enumerate(axes)}
+        diagonal = np.einsum(block, [number[axis] for axis in (*a.axes, *twice.axes)], [*range(len(axes))])
+        diagonal[...] = value
+        return block.reshape(form.count(a.axes), form.count(b.axes))
 
 
 def balanced(least: Least, generator: Any, rounds: int = 4) -> None:
@@ -343,20 +317,19 @@ def balanced(least: Least, generator: Any, rounds: int = 4) -> None:
     Both are zero for ranks beyond the rank of the weight. One factor then gets random numbers, so that it can be
     trained.
     """
-    for product in least.terms:
-        own = [factor for factor in product.factors if factor.name in least.wanted]
-        between = dict.fromkeys(a for each in own for a in each.axes if a not in least.form.axes)
-        for axis in [*between] * rounds:
-            _scaled(least, [factor for factor in own if axis in factor.axes], axis)
-        _scaled(least, own, None)
+    for _, own in least.terms:
+        between = [*dict.fromkeys(a for each in own for a in each.axes if a not in least.form.axes)]
+        for axis in (*between * rounds, None):
+            _scaled(least, own, axis)
         for axis in between:
-            _woken(least, [factor for factor in own if axis in factor.axes], axis, generator)
+            _woken(least, own, axis, generator)
 
 
-def _norms(least: Least, factor: Factor, axis: str | None) -> Any:
-    """The norm of a factor, at every position along an axis or as a whole."""
-    over = tuple(n for n, each in enumerate(factor.axes) if each != axis)
-    return np.sqrt((least.arrays[factor.name] ** 2).sum(axis=over))
+def _norms(least: Least, factors: Sequence[Factor], axis: str | None) -> Any:
+    """The norm of each factor, as a whole or at every position along an axis."""
+    over = (tuple(n for n, each in enumerate(f.axes) if each != axis) for f in factors)
+    squares = (least.arrays[f.name] ** 2 for f in factors)
+    return np.sqrt([square.sum(axis=dims) for square, dims in zip(squares, over, strict=True)])
 
 
 def _along(factor: Factor, axis: str | None, values: Any) -> Any:
@@ -364,26 +337,25 @@ def _along(factor: Factor, axis: str | None, values: Any) -> Any:
     return values.reshape([-1 if each == axis else 1 for each in factor.axes])
 
 
-def _scaled(least: Least, factors: Sequence[Factor], axis: str | None) -> None:
+def _scaled(least: Least, own: Sequence[Factor], axis: str | None) -> None:
     """Scales factors to their geometric mean norm, except where one of the norms is zero."""
-    if len(factors) < 2:
-        return
-    norms = np.stack([_norms(least, factor, axis) for factor in factors])
-    norms = np.where((norms > 0).all(axis=0), norms, 1.0)
-    mean = np.exp(np.log(norms).mean(axis=0))
-    for factor, norm in zip(factors, norms, strict=True):
-        least.put(factor.name, least.arrays[factor.name] * _along(factor, axis, mean / norm))
+    factors = [factor for factor in own if axis is None or axis in factor.axes]
+    if len(factors) > 1:
+        norms = _norms(least, factors, axis)
+        norms = np.where((norms > 0).all(axis=0), norms, 1.0)
+        mean = np.exp(np.log(norms).mean(axis=0))
+        for factor, norm in zip(factors, norms, strict=True):
+            least.put(factor.name, least.arrays[factor.name] * _along(factor, axis, mean / norm))
 
 
-def _woken(least: Least, factors: Sequence[Factor], axis: str, generator: Any) -> None:
+def _woken(least: Least, own: Sequence[Factor], axis: str, generator: Any) -> None:
     """Puts random numbers into the first factor where all factors are zero, scaled to its mean norm elsewhere."""
-    norms = np.stack([_norms(least, factor, axis) for factor in factors])
+    factors = [factor for factor in own if axis in factor.axes]
+    norms = _norms(least, factors, axis)
     asleep = (norms == 0).all(axis=0)
     if len(factors) > 1 and asleep.any():
-        first = factors[0]
-        array = least.arrays[first.name]
-        scale = max(float(norms[0].mean()), 1.0 if asleep.all() else 0.0) / math.sqrt(
-            array.size / len(asleep)
-        )
-        random = generator.standard_normal(array.shape).astype(array.dtype) * scale
-        least.put(first.name, array + _along(first, axis, asleep) * random)
+        array = least.arrays[factors[0].name]
+        norm = max(float(norms[0].mean()), 1.0 if asleep.all() else 0.0)
+        random = generator.standard_normal(array.shape).astype(array.dtype)
+        scaled = random * (norm / math.sqrt(array.size / len(asleep)))
+        least.put(factors[0].name, array + _along(factors[0], axis, asleep) * scaled)

@@ -7,7 +7,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,22 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..protocol import backend_of
 from ..sizes import evaluate
-from .alternating import DIRECT, Least, balanced, started
+from .alternating import DIRECT, Least, Together, balanced
 from .forms import Form, form_of
 from .general import General, check_linear, of_parameters
-from .metrics import ROOT, Metric, holders, times, with_root
-from .together import Together, fits_in
-from .trees import Tree, tree_of
+from .metrics import Metric, Placed, placed, weighed
+from .trees import Decomposed, Tree, tree_of
 
-__all__ = ["Approximation", "Progress", "Settings", "approximate", "numbers"]
+__all__ = [
+    "Approximation",
+    "Progress",
+    "Settings",
+    "Target",
+    "approximate",
+    "approximated",
+    "numbers",
+    "sized",
+]
 
 LARGE = 1 << 27
 """Float32 arrays with at least this many elements are fitted in float32, not in float64."""
@@ -73,12 +81,52 @@ class Approximation:
     Attributes:
         factors: name to array, of the target's library and element type.
         error: ‖W − Ŵ‖ / ‖W‖.
-        output: ‖(W − Ŵ)·C^½‖ / ‖W·C^½‖, if there is a metric.
+        output: the error weighed by the metric, if there is one: ‖(W − Ŵ)·C^½‖ / ‖W·C^½‖.
     """
 
     factors: Mapping[str, Any]
     error: float
     output: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A weight to approximate, with its decompositions, which all forms and ranks share.
+
+    Attributes:
+        weight: a NumPy array.
+        metric: the metric that weighs its rows and columns, if there is one.
+        path: its name in progress reports.
+    """
+
+    weight: Any
+    metric: Metric | None = None
+    path: str = ""
+    _whitened: dict[tuple[Any, ...], Decomposed] = field(default_factory=dict)
+
+    def whitened(self, sides: Sequence[Metric]) -> Decomposed:
+        """The weight, weighed on some sides."""
+        key = tuple(side.dims for side in sides)
+        if key not in self._whitened:
+            self._whitened[key] = Decomposed(weighed(self.weight, sides))
+        return self._whitened[key]
+
+    def error(self, form: Form) -> float | None:
+        """The error, weighed by the metric, of the factors that decompositions give; None if they form no tree."""
+        tree = tree_of(form, form.products[0])
+        if tree is None:
+            return None
+        at = placed(self.metric, form, [factor.name for factor in tree.factors])
+        held = [each for each in at if each.holders is not None]
+        decomposed = self.whitened([each.side for each in held])
+        if len(held) == len(at):
+            return decomposed.error(tree)
+        assert self.metric is not None
+        arrays = decomposed.factors(tree)
+        for each in held:
+            arrays.update(each.undone(arrays))
+        made = Least(form, self.weight, arrays, (), 1.0).value(form.products[0])
+        return self.metric.relative(self.weight, made.reshape(self.weight.shape))
 
 
 @dataclass(frozen=True)
@@ -111,6 +159,7 @@ def approximate(
     settings: Settings | None = None,
     metric: Metric | None = None,
     path: str = "",
+    shared: Target | None = None,
 ) -> Approximation:
     """The factors with which a program approximates an array best: they minimize ‖W − Ŵ‖.
 
@@ -124,6 +173,7 @@ def approximate(
         settings: the options; see `tensornet.fit`.
         metric: weights for the columns of W; the fit then minimizes ‖(W − Ŵ)·C^½‖.
         path: the name of the weight in progress reports.
+        shared: the same weight, metric and name, with decompositions that other forms of it need too.
 
     Raises:
         EquationError: the program is not linear in each factor.
@@ -139,25 +189,32 @@ def approximate(
     """
     settings = settings or Settings()
     backend = backend_of(target)
-    weight = numbers(target, path or program.outputs[0], settings.dtype)
-    given = {name: numbers(array, name, str(weight.dtype)) for name, array in (known or {}).items()}
-    program = _sized(program, weight.shape, {name: array.shape for name, array in given.items()})
-    for leaf in program.constants:
-        if leaf.value is not None:
-            given[leaf.name] = leaf.value.array().astype(weight.dtype)
-    wanted = tuple(leaf.name for leaf in program.parameters if leaf.name not in given)
-    task = _Task(program, weight, given, wanted, settings, metric, path)
-    found, whole = _fitted(task)
-    dtype, device = backend.dtype(target), backend.device(target)
-    if not any(kind in dtype for kind in ("float",)):
-        dtype = str(weight.dtype)
-    shapes = {leaf.name: leaf.shape for leaf in program.parameters}
-    factors = {
-        name: backend.asarray(found[name].reshape(_whole(shapes[name], program)), dtype, device)
-        for name in wanted
+    if shared is None:
+        weight = numbers(target, path or program.outputs[0], settings.dtype)
+        shared = Target(weight, metric, path)
+    kind = str(shared.weight.dtype)
+    given = {name: numbers(array, name, kind) for name, array in (known or {}).items()}
+    program = sized(program, shared.weight.shape, {name: array.shape for name, array in given.items()})
+    given |= {
+        leaf.name: leaf.value.array().astype(kind) for leaf in program.constants if leaf.value is not None
     }
-    output = None if metric is None else metric.norm(weight - whole) / (metric.norm(weight) or 1.0)
-    error = float(np.linalg.norm(weight - whole)) / (float(np.linalg.norm(weight)) or 1.0)
+    wanted = tuple(leaf.name for leaf in program.parameters if leaf.name not in given)
+    task = Task(shared, given, wanted, settings)
+    form = form_of(program)
+    if form is not None and _alternates(form, wanted):
+        found, whole = approximated(task, form)
+    else:
+        check_linear(program, wanted)
+        found, whole = _by_program(task, program)
+    dtype = backend.dtype(target)
+    dtype = dtype if "float" in dtype else kind
+    shapes = {
+        leaf.name: [evaluate(size, program.bound) for size in leaf.shape] for leaf in program.parameters
+    }
+    device = backend.device(target)
+    factors = {name: backend.asarray(found[name].reshape(shapes[name]), dtype, device) for name in wanted}
+    output = None if shared.metric is None else shared.metric.relative(shared.weight, whole)
+    error = float(np.linalg.norm(shared.weight - whole)) / (float(np.linalg.norm(shared.weight)) or 1.0)
     return Approximation(factors, error, output)
 
 
@@ -174,21 +231,17 @@ def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
         raise DtypeError(f"'{name}' holds {what}", fix="give finite real numbers")
     large = found.size >= LARGE and found.dtype == np.float32
     made = found.astype(dtype or ("float32" if large else "float64"))
-    _check_squares(made, name)
+    largest, limits = float(np.abs(made).max(initial=0.0)), np.finfo(made.dtype)
+    lowest, highest = math.sqrt(limits.tiny), math.sqrt(limits.max) / max(1, made.size)
+    if largest and not lowest <= largest <= highest:
+        raise DtypeError(
+            f"'{name}' holds numbers up to {largest:.3g}, whose squares {made.dtype} cannot add up",
+            fix="scale it, and what it is multiplied by, or leave it out",
+        )
     return made
 
 
-def _check_squares(array: Any, name: str) -> None:
-    largest, kind = float(np.abs(array).max(initial=0.0)), np.finfo(array.dtype)
-    lowest, highest = math.sqrt(kind.tiny), math.sqrt(kind.max) / max(1, array.size)
-    if largest and not lowest <= largest <= highest:
-        raise DtypeError(
-            f"'{name}' holds numbers up to {largest:.3g}, whose squares {array.dtype} cannot add up",
-            fix="scale it, and what it is multiplied by, or leave it out",
-        )
-
-
-def _sized(program: Graph, shape: tuple[int, ...], known: Mapping[str, tuple[int, ...]]) -> Graph:
+def sized(program: Graph, shape: tuple[int, ...], known: Mapping[str, tuple[int, ...]]) -> Graph:
     """The program with the sizes that follow from the weight and the known leaves.
 
     Raises:
@@ -206,47 +259,65 @@ def _sized(program: Graph, shape: tuple[int, ...], known: Mapping[str, tuple[int
 
 
 @dataclass(frozen=True)
-class _Task:
-    """One weight to fit, as NumPy arrays.
+class Task:
+    """One weight to fit.
 
     Attributes:
-        program: the graph that computes the weight, without open sizes.
-        weight: the array to approximate, of the output's shape.
-        known: the leaves that keep their values.
+        target: the weight, of the output's shape.
+        known: the leaves that keep their values, as NumPy arrays.
         wanted: the names of the factors to be found.
+        settings: the options.
     """
 
-    program: Graph
-    weight: Any
+    target: Target
     known: Mapping[str, Any]
     wanted: tuple[str, ...]
     settings: Settings
-    metric: Metric | None
-    path: str
 
-    @functools.cached_property
-    def norm(self) -> float:
-        """The norm that errors are relative to."""
-        weight = self.weight if self.metric is None else self.metric.weighed(self.weight)
-        return float(np.linalg.norm(weight))
+    def generator(self, start: int) -> Any:
+        """A random number generator that is different for each start of each weight."""
+        return np.random.default_rng([self.settings.seed, zlib.crc32(self.target.path.encode()), start])
 
     def tell(self, start: int, round: int, error: float) -> None:
         """Reports progress."""
         if self.settings.progress is not None:
-            self.settings.progress(Progress(self.path, start, round, error))
+            self.settings.progress(Progress(self.target.path, start, round, error))
 
-    def generator(self, start: int) -> Any:
-        """A random number generator that is different for each start of each weight."""
-        return np.random.default_rng([self.settings.seed, zlib.crc32(self.path.encode()), start])
+    def best(self, start: Callable[[int], None], problem: Least | General) -> dict[str, Any]:
+        """The factors with the least error of several starts."""
+        found: list[tuple[float, int, dict[str, Any]]] = []
+        for number in range(self.settings.restarts):
+            start(number)
+            error = problem.error()
+            found.append((error, number, dict(problem.arrays)))
+            if error < EXACT:
+                break
+        return min(found)[2]
 
+    def rounds(
+        self, once: Callable[[], float], start: int, done: int = 0, most: int = ROUNDS, slow: float = 0.0
+    ) -> tuple[int, float]:
+        """Runs rounds until the error stops falling.
 
-def _fitted(task: _Task) -> tuple[dict[str, Any], Any]:
-    """The factors, and the weight computed from them."""
-    form = form_of(task.program)
-    if form is not None and _alternates(form, task.wanted):
-        return _by_form(task, form)
-    check_linear(task.program, task.wanted)
-    return _by_program(task)
+        Args:
+            once: runs one round, and returns the relative error.
+            start: the number of the start, for progress.
+            done: the number of rounds that ran before.
+            most: the limit of rounds, unless the user gives one.
+            slow: rounds also end when one lowers the error by less than this fraction, after the first `WARM` rounds.
+
+        Returns:
+            The number of rounds, and the error.
+        """
+        error, settings = math.inf, self.settings
+        limit = most if settings.iterations is None or done else settings.iterations
+        for number in range(limit):
+            before, error = error, once()
+            self.tell(start, done + number, error)
+            least = max(settings.tolerance, slow if number >= WARM else 0.0)
+            if error < EXACT or (number and before - error <= least * before):
+                return number + 1, error
+        return limit, error
 
 
 def _alternates(form: Form, wanted: Sequence[str]) -> bool:
@@ -265,180 +336,129 @@ def _alternates(form: Form, wanted: Sequence[str]) -> bool:
 # ---------------------------------------------------------------------------- sums of products
 
 
-def _by_form(task: _Task, form: Form) -> tuple[dict[str, Any], Any]:
-    """The factors of a sum of products. Products without wanted factors are subtracted from the weight first."""
+def approximated(task: Task, form: Form) -> tuple[dict[str, Any], Any]:
+    """The factors of a sum of products, and Ŵ. Products without wanted factors are subtracted from the weight first."""
+    target = task.target
     arrays = {
-        name: task.known[name].reshape(form.shape(each.axes))
-        for name, each in form.read().items()
-        if name in task.known
+        f.name: task.known[f.name].reshape(form.shape(f.axes)) for f in form.read() if f.name in task.known
     }
-    fixed = [p for p in form.products if not any(factor.name in task.wanted for factor in p.factors)]
-    weight = task.weight.reshape(form.shape(form.axes))
-    constant = Least(replace(form, products=tuple(fixed)), weight, arrays, (), 1.0).whole()
-    form = replace(form, products=tuple(each for each in form.products if each not in fixed))
-    least = Least(form, weight - constant, arrays, task.wanted, task.norm, task.settings.regularization)
-    found = _solved(task, least) if task.metric is None else _weighed(task, least, task.metric)
-    whole = constant + replace(least, arrays=found).whole()
-    return found, whole.reshape(task.weight.shape)
+    fixed = tuple(p for p in form.products if not any(factor.name in task.wanted for factor in p.factors))
+    constant = 0.0
+    if fixed:
+        shape = form.shape(form.axes)
+        whole = Least(
+            replace(form, products=fixed), np.zeros(shape, target.weight.dtype), arrays, (), 1.0
+        ).whole()
+        constant = whole.reshape(target.weight.shape)
+        form = replace(form, products=tuple(each for each in form.products if each not in fixed))
+    left = replace(target, weight=target.weight - constant, _whitened={}) if fixed else target
+    at = placed(target.metric, form, task.wanted)
+    found = _weighed(replace(task, target=left), form, arrays, at)
+    made = Least(form, left.weight.reshape(form.shape(form.axes)), dict(found), (), 1.0).whole()
+    return found, constant + made.reshape(target.weight.shape)
 
 
-def _weighed(task: _Task, least: Least, metric: Metric) -> dict[str, Any]:
-    """The factors that minimize ‖(W − Ŵ)·C^½‖, the error of the output."""
-    form = least.form
-    axes = tuple(axis for dim in metric.dims for axis in form.dims[dim])
-    turned = metric.weighed(least.weight.reshape(task.weight.shape)).reshape(least.weight.shape)
-    root, inverse = metric.roots
-    apart = () if metric.apart is None else form.dims[metric.apart]
-    alone = holders(form, task.wanted, axes, apart)
-    if alone is None:
-        rooted = with_root(form, axes, apart)
-        shape = rooted.shape(rooted.read()[ROOT].axes)
-        arrays = {**least.arrays, ROOT: root.reshape(shape).astype(turned.dtype)}
-        again = replace(least, form=rooted, weight=turned, arrays={**arrays, **_solved(task, least)})
-        _alternated(task, again, 0)
-        balanced(again, task.generator(0))
-        return dict(again.arrays)
-    found = _solved(task, replace(least, weight=turned))
-    for factor in alone:
-        dims = tuple(factor.axes.index(axis) for axis in axes)
-        place = factor.axes.index(apart[0]) if apart else None
-        found[factor.name] = times(found[factor.name], dims, inverse, place)
+def _weighed(task: Task, form: Form, arrays: dict[str, Any], at: Sequence[Placed]) -> dict[str, Any]:
+    """The factors that minimize ‖G^½·(W − Ŵ)·C^½‖.
+
+    First the sides that factors hold are weighed; with these factors as a start, the others too.
+    """
+    sides, settings = [each.side for each in at], task.settings
+    norm = float(np.linalg.norm(weighed(task.target.weight, sides)))
+    decomposed = task.target.whitened([each.side for each in at if each.holders is not None])
+    weight = decomposed.weight.reshape(form.shape(form.axes))
+    least = Least(form, weight, arrays, task.wanted, norm, settings.regularization)
+    found = _solved(task, least, decomposed)
+    rest = [each for each in at if each.holders is None]
+    if rest:
+        for each in rest:
+            form, root = each.rooted(form)
+            found[each.name] = root.astype(weight.dtype)
+        whole = weighed(decomposed.weight, [each.side for each in rest]).reshape(weight.shape)
+        least = replace(least, form=form, weight=whole, arrays=found)
+        _alternated(task, least, 0)
+        balanced(least, task.generator(0))
+        found = {
+            name: array for name, array in least.arrays.items() if name not in {each.name for each in rest}
+        }
+    for each in at:
+        found.update(each.undone(found))
     return found
 
 
-def _solved(task: _Task, least: Least) -> dict[str, Any]:
+def _solved(task: Task, least: Least, decomposed: Decomposed) -> dict[str, Any]:
     """The factors of the terms: by decompositions if there is one term and it is a tree, else by least squares."""
     trees = [tree_of(least.form, product) for product in least.form.products]
-    if len(trees) == 1 and trees[0] is not None and _all_wanted(trees[0], task) and not least.regularization:
-        _decomposed(task, least, trees[0])
+    are_wanted = all(t is not None and all(f.name in task.wanted for f in t.factors) for t in trees)
+    if len(trees) == 1 and are_wanted and trees[0] is not None and not least.regularization:
+        _decomposed(task, least, trees[0], decomposed)
         balanced(least, task.generator(0))
         return dict(least.arrays)
-    best: tuple[float, dict[str, Any]] | None = None
-    for start in range(task.settings.restarts):
-        _begun(task, least, trees, start)
-        _alternated(task, least, start)
+
+    def start(number: int) -> None:
+        least.start(number == 0, task.generator(number))
+        if number == 0 and are_wanted:  # each term decomposes what the terms before it leave of the weight
+            left = least.weight
+            for tree in filter(None, trees):
+                for name, array in Decomposed(left / tree.product.coefficient).factors(tree).items():
+                    least.put(name, array)
+                left = left - least.value(tree.product)
+        _alternated(task, least, number)
         balanced(least, task.generator(0))
-        error = least.error()
-        if best is None or error < best[0]:
-            best = error, dict(least.arrays)
-        if error < EXACT:
-            break
-    assert best is not None
-    return best[1]
+
+    return task.best(start, least)
 
 
-def _all_wanted(tree: Tree, task: _Task) -> bool:
-    return all(factor.name in task.wanted for factor in tree.factors)
-
-
-def _decomposed(task: _Task, least: Least, tree: Tree) -> None:
+def _decomposed(task: Task, least: Least, tree: Tree, decomposed: Decomposed) -> None:
     """Finds the factors of a tree by decompositions, then improves them in rounds unless they are optimal."""
-    weight = least.weight / tree.product.coefficient
-    around = tree.is_around
-    least.arrays.update(tree.truncated(weight) if around else tree.decomposed(weight))
+    if tree.product.coefficient != 1:
+        decomposed = Decomposed(decomposed.weight / tree.product.coefficient)
+    weight = decomposed.weight.reshape(least.weight.shape)
+    least.arrays.update(decomposed.factors(tree))
+
+    def iterate() -> float:
+        """One round of orthogonal iteration."""
+        for name, array in tree.iterated(weight, least.arrays).items():
+            least.put(name, array)
+        assert tree.centre is not None
+        square = decomposed.square - np.linalg.norm(least.arrays[tree.centre.name]) ** 2
+        return abs(tree.product.coefficient) * math.sqrt(max(float(square), 0.0)) / (least.norm or 1.0)
+
     error = least.error()
     task.tell(0, 0, error)
-    if tree.is_optimal or error < EXACT:
-        return
-    if around:
-        most = FEW if len(tree.ends) == 2 else ROUNDS
-        _rounds(task, lambda: _iterated(least, tree, weight), 0, 0, most)
-    else:
-        train = all(tree.bonds.values())
-        _rounds(task, least.round, 0, 0, (FEW if least.widest <= NARROW else 0) if train else ROUNDS)
+    once, most = iterate, FEW if len(tree.cuts) == 2 else ROUNDS
+    if tree.centre is None:
+        is_train = all(tree.bonds.values())
+        once, most = least.round, (FEW if least.widest <= NARROW else 0) if is_train else ROUNDS
+    if error >= EXACT and not tree.is_optimal:
+        task.rounds(once, 0, 0, most)
 
 
-def _iterated(least: Least, tree: Tree, weight: Any) -> float:
-    """One round of orthogonal iteration. The error follows from ‖W‖² minus the squared norm of the centre."""
-    made = tree.iterated(weight, least.arrays)
-    for name, array in made.items():
-        least.put(name, array)
-    assert tree.centre is not None
-    square = np.linalg.norm(weight) ** 2 - np.linalg.norm(made[tree.centre.name]) ** 2
-    return abs(tree.product.coefficient) * math.sqrt(max(float(square), 0.0)) / (least.norm or 1.0)
-
-
-def _begun(task: _Task, least: Least, trees: Sequence[Tree | None], start: int) -> None:
-    """Sets the factors to their initial values.
-
-    For the first start, each term decomposes what the terms before it leave of the weight, if all terms are trees.
-    """
-    started(least, start == 0, task.generator(start))
-    if start:
-        return
-    if any(tree is None or not _all_wanted(tree, task) for tree in trees):
-        return
-    left = least.weight
-    for product, tree in zip(least.form.products, trees, strict=True):
-        assert tree is not None
-        for name, array in tree.decomposed(left / product.coefficient).items():
-            least.put(name, array)
-        left = left - least.value(product)
-
-
-def _alternated(task: _Task, least: Least, start: int) -> None:
+def _alternated(task: Task, least: Least, start: int) -> None:
     """Alternating rounds. When these get slow, all factors are moved at once, if they have few enough elements."""
     most = ROUNDS if least.widest <= DIRECT else LONG
     limit = most if task.settings.iterations is None else task.settings.iterations
-    if not fits_in(least):
-        _rounds(task, least.round, start, 0, limit)
-        return
-    done, error = _rounds(task, least.round, start, 0, limit, slow=SLOW)
-    if error >= EXACT and done < limit:
-        _rounds(task, Together(least).round, start, done, limit - done)
-
-
-def _rounds(
-    task: _Task,
-    once: Callable[[], float],
-    start: int,
-    done: int = 0,
-    most: int = ROUNDS,
-    slow: float = 0.0,
-) -> tuple[int, float]:
-    """Runs rounds until the error stops falling.
-
-    Args:
-        task: the weight to fit.
-        once: runs one round, and returns the relative error.
-        start: the number of the start, for progress.
-        done: the number of rounds that ran before.
-        most: the limit of rounds, unless the user gives one.
-        slow: rounds also end when one lowers the error by less than this fraction, after the first `WARM` rounds.
-
-    Returns:
-        The number of rounds, and the error.
-    """
-    error = math.inf
-    limit = most if task.settings.iterations is None or done else task.settings.iterations
-    for number in range(limit):
-        before, error = error, once()
-        task.tell(start, done + number, error)
-        least = max(task.settings.tolerance, slow if number >= WARM else 0.0)
-        if error < EXACT or (number and before - error <= least * before):
-            return number + 1, error
-    return limit, error
+    together = Together(least)
+    done, error = task.rounds(least.round, start, 0, limit, slow=SLOW if together.fits else 0.0)
+    if together.fits and error >= EXACT and done < limit:
+        task.rounds(together.round, start, done, limit - done)
 
 
 # ---------------------------------------------------------------------------- general programs
 
 
-def _by_program(task: _Task) -> tuple[dict[str, Any], Any]:
+def _by_program(task: Task, program: Graph) -> tuple[dict[str, Any], Any]:
     """The factors of a program that is linear in each of them, and the weight computed from them."""
-    turned = task.metric.weighed if task.metric is not None else np.asarray
-    program = of_parameters(task.program)
-    weight, penalty = turned(task.weight), task.settings.regularization
-    general = General(program, weight, dict(task.known), task.wanted, turned, penalty)
-    best: tuple[float, dict[str, Any]] | None = None
-    for start in range(task.settings.restarts):
-        general.start(task.generator(start))
-        _rounds(task, general.round, start)
-        error = general.error()
-        if best is None or error < best[0]:
-            best = error, dict(general.arrays)
-    assert best is not None
-    return best[1], replace(general, arrays=best[1], turned=np.asarray).value({})
+    metric = task.target.metric
+    turned = np.asarray if metric is None else functools.partial(weighed, sides=metric.sides)
+    arrays, penalty = dict(task.known), task.settings.regularization
+    general = General(
+        of_parameters(program), turned(task.target.weight), arrays, task.wanted, turned, penalty
+    )
 
+    def start(number: int) -> None:
+        general.start(task.generator(number))
+        task.rounds(general.round, number)
 
-def _whole(shape: Sequence[Any], program: Graph) -> tuple[int, ...]:
-    return tuple(evaluate(size, program.bound) for size in shape)
+    best = task.best(start, general)
+    return best, replace(general, arrays=best, turned=np.asarray).value({})

@@ -38,13 +38,14 @@ class Product:
     coefficient: float
     factors: tuple[Factor, ...]
 
+    @functools.cached_property
+    def axes(self) -> frozenset[str]:
+        """The axes that the factors have."""
+        return frozenset(axis for factor in self.factors for axis in factor.axes)
+
     def without(self, name: str) -> tuple[Factor, ...]:
         """The factors except one."""
         return tuple(factor for factor in self.factors if factor.name != name)
-
-    def named(self, name: str) -> Factor:
-        """The factor of a name."""
-        return next(factor for factor in self.factors if factor.name == name)
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ class Form:
         """The number of elements of a tensor with these axes."""
         return math.prod(self.shape(axes))
 
-    def read(self) -> dict[str, Factor]:
-        """The tensors that the products read, by name."""
-        return {factor.name: factor for product in self.products for factor in product.factors}
+    def read(self) -> list[Factor]:
+        """The tensors that the products read."""
+        return [factor for product in self.products for factor in product.factors]
 
 
 def form_of(program: Graph) -> Form | None:

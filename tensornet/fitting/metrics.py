@@ -1,35 +1,35 @@
-"""Metrics for weights: the second moments of the tensors that they multiply.
+"""Metrics for weights: the second moments of what they multiply, and of the gradients of what they make.
 
-y = W·x differs from Ŵ·x by E‖(W − Ŵ)·x‖² = ‖(W − Ŵ)·C^½‖², C = E[x·xᵀ]. If only one factor has the axes of x,
-W·C^½ is fitted directly, and that factor is then multiplied by the inverse of the root. With two factors this is
-optimal (P. Chen et al., 2021, "DRONE"; X. Wang et al., 2024, "SVD-LLM"). Otherwise the root is a further, constant
-factor of each product. A stack of weights W[l,o,i] has one C for each l.
+y = W·x differs from Ŵ·x by E‖(W − Ŵ)·x‖² = ‖(W − Ŵ)·C^½‖², C = E[x·xᵀ]. With g the gradient of the output of the
+network by y, the output differs by about ‖G^½·(W − Ŵ)·C^½‖², G = E[g·gᵀ] (Kronecker-factored curvature: J. Martens,
+R. Grosse, 2015). If only one factor has the axes of x, W·C^½ is fitted directly, and that factor is then multiplied by
+the inverse of the root. With two factors this is optimal (P. Chen et al., 2021, "DRONE"; X. Wang et al., 2024,
+"SVD-LLM"). Otherwise the root is a further, constant factor of each product. A stack of weights W[l,o,i] has one C for
+each l.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import DtypeError
-from .forms import Factor, Form, Product
+from .forms import Factor, Form
 
-__all__ = ["DAMPING", "ROOT", "Metric", "holders", "times", "with_root"]
+__all__ = ["DAMPING", "Metric"]
 
 DAMPING = 1e-4
-"""The default damping of second moments of activations, in units of their mean."""
-
-ROOT = "√C"
-"""The name of the root among the factors of a form. It is not a name that the language allows."""
+"""The default damping of second moments, in units of their mean."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metric:
-    """Second moments of the columns of a weight.
+    """Second moments of the columns of a weight, and maybe of its rows.
 
     Attributes:
         dims: the dimensions of the weight that make up its columns.
@@ -37,17 +37,24 @@ class Metric:
             fastest. With `apart`, a stack of such matrices.
         damping: added to the diagonal, in units of its mean, so that columns without activations count too.
         apart: the dimension of the weight that has its own moments for each position, if any.
+        other: the moments of the rows.
     """
 
     dims: tuple[int, ...]
     moments: Any
     damping: float = 1e-6
     apart: int | None = None
+    other: Metric | None = None
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.moments).all():
             what = "what a weight is multiplied by in these batches is not finite"
             raise DtypeError(what, fix="give batches of which the network makes finite numbers")
+
+    @property
+    def sides(self) -> tuple[Metric, ...]:
+        """The moments of the columns, and of the rows if there are."""
+        return (self,) if self.other is None else (self, *self.other.sides)
 
     @functools.cached_property
     def roots(self) -> tuple[Any, Any]:
@@ -58,14 +65,23 @@ class Metric:
         values = np.sqrt(np.maximum(values, 0.0) + self.damping)[..., None, :]
         return (vectors * values) @ vectors.mT, (vectors / values) @ vectors.mT
 
-    def weighed(self, weight: Any) -> Any:
-        """W·C^½, with the shape of W."""
-        return times(weight, self.dims, self.roots[0], self.apart)
-
     def norm(self, weight: Any) -> float:
-        """(E‖W·x‖²)^½ up to a constant factor, without damping."""
-        square = float(np.vdot(weight, times(weight, self.dims, self.moments, self.apart)))
-        return math.sqrt(max(square, 0.0))
+        """‖G^½·W·C^½‖ without damping: (E‖W·x‖²)^½ up to a constant factor where there is no G."""
+        turned = weight
+        for side in self.sides:
+            turned = times(turned, side.dims, side.moments, side.apart)
+        return math.sqrt(max(float(np.vdot(weight, turned)), 0.0))
+
+    def relative(self, weight: Any, made: Any) -> float:
+        """‖G^½·(W − Ŵ)·C^½‖ / ‖G^½·W·C^½‖."""
+        return self.norm(weight - made) / (self.norm(weight) or 1.0)
+
+
+def weighed(weight: Any, sides: Sequence[Metric]) -> Any:
+    """G^½·W·C^½ for some sides, with the shape of W."""
+    for side in sides:
+        weight = times(weight, side.dims, side.roots[0], side.apart)
+    return weight
 
 
 def times(array: Any, dims: tuple[int, ...], matrix: Any, apart: int | None = None) -> Any:
@@ -81,27 +97,54 @@ def times(array: Any, dims: tuple[int, ...], matrix: Any, apart: int | None = No
     return np.ascontiguousarray(np.moveaxis(turned, ends, (*first, *dims)))
 
 
-def holders(
-    form: Form, wanted: tuple[str, ...], axes: tuple[str, ...], apart: tuple[str, ...] = ()
-) -> tuple[Factor, ...] | None:
-    """The wanted factor in each product that alone has the given axes, all of them, and also the axes `apart`.
+@dataclass(frozen=True)
+class Placed:
+    """A side of a metric in a form.
 
-    None if a product has no such factor.
+    Attributes:
+        side: the moments.
+        axes, apart: the axes of the form in the dimensions `dims` and `apart`.
+        holders: the wanted factor in each product that alone has these axes, all of them; None if a product has none.
     """
+
+    side: Metric
+    axes: tuple[str, ...]
+    apart: tuple[str, ...]
+    holders: tuple[Factor, ...] | None
+
+    @property
+    def name(self) -> str:
+        """The name of the root among the factors of a form. It is not a name that the language allows."""
+        return f"√{self.side.dims}"
+
+    def undone(self, arrays: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The factors that hold the axes, multiplied by the inverse of the root."""
+        for factor in self.holders or ():
+            dims = tuple(factor.axes.index(axis) for axis in self.axes)
+            place = factor.axes.index(self.apart[0]) if self.apart else None
+            yield factor.name, times(arrays[factor.name], dims, self.side.roots[1], place)
+
+    def rooted(self, form: Form) -> tuple[Form, Any]:
+        """The form of Ŵ·C^½, and C^½. It has the axes of the columns, and new axes that replace them in the result."""
+        new = {axis: f"{axis}″" for axis in self.axes}
+        root = Factor(self.name, (*self.apart, *self.axes, *new.values()))
+        products = tuple(replace(each, factors=(*each.factors, root)) for each in form.products)
+        sizes = {**form.sizes, **{name: form.sizes[axis] for axis, name in new.items()}}
+        dims = tuple(tuple(new.get(axis, axis) for axis in dim) for dim in form.dims)
+        made = replace(form, dims=dims, sizes=sizes, products=products)
+        return made, self.side.roots[0].reshape(made.shape(root.axes))
+
+
+def placed(metric: Metric | None, form: Form, wanted: Sequence[str]) -> tuple[Placed, ...]:
+    """The sides of a metric in a form with some wanted factors."""
     found = []
-    for product in form.products:
-        having = [factor for factor in product.factors if set(axes) & set(factor.axes)]
-        if len(having) != 1 or having[0].name not in wanted or not {*axes, *apart} <= set(having[0].axes):
-            return None
-        found.append(having[0])
+    for side in () if metric is None else metric.sides:
+        axes = tuple(axis for dim in side.dims for axis in form.dims[dim])
+        apart = () if side.apart is None else form.dims[side.apart]
+        having = [[f for f in product.factors if set(axes) & set(f.axes)] for product in form.products]
+        alone = all(
+            len(each) == 1 and each[0].name in wanted and {*axes, *apart} <= set(each[0].axes)
+            for each in having
+        )
+        found.append(Placed(side, axes, apart, tuple(each[0] for each in having) if alone else None))
     return tuple(found)
-
-
-def with_root(form: Form, axes: tuple[str, ...], apart: tuple[str, ...] = ()) -> Form:
-    """The form of Ŵ·C^½. The root has the axes of the columns, and new axes that replace them in the result."""
-    new = {axis: f"{axis}″" for axis in axes}
-    root = Factor(ROOT, (*apart, *axes, *new.values()))
-    products = tuple(Product(each.coefficient, (*each.factors, root)) for each in form.products)
-    sizes = {**form.sizes, **{name: form.sizes[axis] for axis, name in new.items()}}
-    dims = tuple(tuple(new.get(axis, axis) for axis in dim) for dim in form.dims)
-    return replace(form, dims=dims, sizes=sizes, products=products)

@@ -7,8 +7,13 @@ axes of the factor and all others. The remainder is a weight of the rest of the 
 
     W(rows, columns) ≈ U · (Uᵀ·W),    U the R leading left singular vectors, R the size of the bond
 
-The squared error is at most the sum of the squared errors of the truncated unfoldings of W, one for each bond. With
-two factors this is optimal.
+Factors around a centre are found from the whole weight each, and the centre from them. Since U has orthonormal columns,
+
+    ‖W − Ŵ‖² = ‖W‖² − ‖Ŵ‖²,    ‖Ŵ‖ the norm of the factor that is found last
+
+Around a centre, ‖Ŵ‖² is a sum over a part of the core of full rank, so that one decomposition gives the error at all
+ranks. The squared error is at most the sum of the squared errors of the truncated unfoldings of W, one for each bond.
+With two factors this is optimal.
 
 Sources: C. Eckart, G. Young, Psychometrika 1 (1936); L. De Lathauwer, B. De Moor, J. Vandewalle, SIAM J. Matrix
 Anal. Appl. 21 (2000), 1253 and 1324; I. Oseledets, SIAM J. Sci. Comput. 33 (2011), 2295; N. Vannieuwenhoven,
@@ -20,9 +25,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,7 +36,7 @@ import numpy as np
 from .contracting import Named, contract
 from .forms import Factor, Form, Product
 
-__all__ = ["Cut", "Tree", "leading", "singular_vectors", "split", "squared_values", "tree_of", "unfolded"]
+__all__ = ["Cut", "Decomposed", "Tree", "leading", "tree_of", "unfolded"]
 
 
 @dataclass(frozen=True)
@@ -72,131 +78,89 @@ class Tree:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether `decomposed` gives the least error."""
+        """Whether decompositions give the least error."""
         return len(self.factors) <= 2
 
-    @property
-    def is_around(self) -> bool:
-        """Whether three or more factors form a star. The ends are found separately, then the centre from them."""
-        return self.centre is not None and not self.is_optimal
-
-    @property
+    @functools.cached_property
     def centre(self) -> Factor | None:
-        """The factor that is connected to all others, if there is one."""
+        """The factor that is connected to all others, if there is one; of two factors the one with more rows."""
         around = Counter(name for pair in self.bonds for name in pair)
-        return next((each for each in self.factors if around[each.name] == len(self.factors) - 1), None)
-
-    def bond(self, a: str, b: str) -> tuple[str, ...]:
-        """The axes between two connected factors."""
-        return self.bonds[frozenset((a, b))]
+        found = [each for each in self.factors if around[each.name] == len(self.factors) - 1]
+        return max(found, key=self._height, default=None)
 
     @functools.cached_property
     def cuts(self) -> tuple[Cut, ...]:
-        """The factors in the order of decomposition: at each step the end of the remaining tree with fewest rows."""
+        """The factors in the order of decomposition.
+
+        Around a centre, all others, each cut from the whole weight. Else at each step the end of the remaining tree
+        with fewest rows.
+        """
+        found, axes, joined = list[Cut](), self.form.axes, dict(self.bonds)
+        if (centre := self.centre) is not None:
+            ends = [each for each in self.factors if each != centre]
+            return tuple(self._cut(each, axes, joined[frozenset((each.name, centre.name))]) for each in ends)
         waiting = {factor.name: factor for factor in self.factors}
-        joined, axes, found = dict(self.bonds), self.form.axes, list[Cut]()
         while len(waiting) > 1:
-            factor, pair = self._end(waiting, joined, axes)
-            rows = tuple(axis for axis in factor.axes if axis in axes and axis not in self.shared)
-            columns = tuple(axis for axis in axes if axis not in rows and axis not in self.shared)
-            found.append(Cut(factor, rows, columns, joined.pop(pair)))
-            axes = (*self.shared, *found[-1].bond, *columns)
+            around = Counter(name for pair in joined for name in pair)
+            ends = [factor for name, factor in waiting.items() if around[name] == 1]
+            factor = min(ends, key=functools.partial(self._height, axes=axes))
+            pair = next(pair for pair in joined if factor.name in pair)
+            found.append(self._cut(factor, axes, joined.pop(pair)))
+            axes = (*self.shared, *found[-1].bond, *found[-1].columns)
             del waiting[factor.name]
         return tuple(found)
 
-    @functools.cached_property
-    def around(self) -> tuple[Cut, ...]:
-        """The cut of each factor around the centre, each from the whole weight."""
-        assert self.centre is not None
-        found, axes = list[Cut](), self.form.axes
-        for factor in self.ends:
-            bond = self.bond(factor.name, self.centre.name)
-            rows = tuple(axis for axis in factor.axes if axis not in (*bond, *self.shared))
-            columns = tuple(axis for axis in axes if axis not in (*rows, *self.shared))
-            found.append(Cut(factor, rows, columns, bond))
-        return tuple(found)
+    def _cut(self, factor: Factor, axes: tuple[str, ...], bond: tuple[str, ...]) -> Cut:
+        rows = tuple(axis for axis in factor.axes if axis in axes and axis not in self.shared)
+        columns = tuple(axis for axis in axes if axis not in rows and axis not in self.shared)
+        return Cut(factor, rows, columns, bond)
 
-    def decomposed(self, weight: Any) -> dict[str, Any]:
-        """The factors, by one decomposition for each bond. Each bond has a different unfolding.
-
-        Args:
-            weight: an array of the form's axes.
-        """
-        rest, found = Named(weight, self.form.axes), dict[str, Any]()
-        for cut in self.cuts:
-            found[cut.factor.name], rest = self._split(rest, cut)
-        (last,) = (factor for factor in self.factors if factor.name not in found)
-        found[last.name] = _moved(rest, last.axes)
-        return found
-
-    def _end(
-        self, waiting: Mapping[str, Factor], joined: Mapping[frozenset[str], Any], axes: tuple[str, ...]
-    ) -> tuple[Factor, frozenset[str]]:
-        """The factor at an end of the tree whose unfolding has the fewest rows, and its bond."""
-        around = Counter(name for pair in joined for name in pair)
-        ends = [factor for name, factor in waiting.items() if around[name] == 1]
-
-        def rows(factor: Factor) -> int:
-            return self.form.count(tuple(a for a in factor.axes if a in axes and a not in self.shared))
-
-        chosen = min(ends, key=rows)
-        return chosen, next(pair for pair in joined if chosen.name in pair)
-
-    def _split(self, rest: Named, cut: Cut) -> tuple[Any, Named]:
-        """A factor, and the remaining weight with the bond in place of the factor's rows."""
-        matrix = unfolded(rest, self.shared, cut.rows, cut.columns)
-        vectors, left = split(matrix, self.form.count(cut.bond))
-        ours, theirs = (*self.shared, *cut.rows, *cut.bond), (*self.shared, *cut.bond, *cut.columns)
-        made = _moved(Named(vectors.reshape(self.form.shape(ours)), ours), cut.factor.axes)
-        return made, Named(left.reshape(self.form.shape(theirs)), theirs)
-
-    def truncated(self, weight: Any) -> dict[str, Any]:
-        """The factors of a star: each end holds the leading singular vectors of its unfolding of W."""
-        whole = Named(weight, self.form.axes)
-        return self._with_centre(weight, {factor.name: self._basis(whole, factor) for factor in self.ends})
+    def _height(self, factor: Factor, axes: tuple[str, ...] | None = None) -> int:
+        """The number of rows of the unfolding to the axes of a factor."""
+        known = self.form.axes if axes is None else axes
+        return self.form.count(tuple(a for a in factor.axes if a in known and a not in self.shared))
 
     def iterated(self, weight: Any, factors: Mapping[str, Any]) -> dict[str, Any]:
-        """Better factors of a star, by one round of higher-order orthogonal iteration.
+        """Better factors around a centre, by one round of higher-order orthogonal iteration.
 
         With the other factors fixed, the leading singular vectors of Y = Wᵀ·(other factors) are optimal.
 
         Args:
             weight: an array of the form's axes.
-            factors: factors as from `truncated`: columns of all but the centre are orthonormal or zero.
+            factors: factors as from `Decomposed.factors`: columns of all but the centre are orthonormal or zero.
         """
         made = dict(factors)
-        for factor in self.ends:
-            rest = self._projected(weight, [each for each in self.ends if each != factor], made)
-            made[factor.name] = self._basis(rest, factor)
-        return self._with_centre(weight, made)
+        for cut in self.cuts:
+            rest = self.projected(weight, made, cut)
+            columns = tuple(axis for axis in rest.axes if axis not in (*cut.rows, *self.shared))
+            made[cut.factor.name] = self.end(
+                cut, leading(unfolded(rest, self.shared, cut.rows, columns), self.rank(cut))
+            )
+        return self.with_centre(weight, made)
 
-    @property
-    def ends(self) -> tuple[Factor, ...]:
-        """The factors around the centre."""
-        return tuple(factor for factor in self.factors if factor != self.centre)
+    def rank(self, cut: Cut) -> int:
+        """The size of a bond."""
+        return self.form.count(cut.bond)
 
-    def _with_centre(self, weight: Any, made: Mapping[str, Any]) -> dict[str, Any]:
-        centre = self.centre
-        assert centre is not None
-        return {**made, centre.name: _moved(self._projected(weight, self.ends, made), centre.axes)}
+    def end(self, cut: Cut, vectors: Any) -> Any:
+        """The factor that has some singular vectors as its columns. Further columns are zero."""
+        axes = (*self.shared, *cut.rows, *cut.bond)
+        return _moved(
+            Named(_padded(vectors, -1, self.rank(cut)).reshape(self.form.shape(axes)), axes), cut.factor.axes
+        )
 
-    def _basis(self, rest: Named, factor: Factor) -> Any:
-        """The factor at an end: the leading singular vectors of a tensor, unfolded to the axes of the factor."""
+    def with_centre(self, weight: Any, made: Mapping[str, Any]) -> dict[str, Any]:
+        """The factors around the centre, and the centre that is optimal with them."""
         assert self.centre is not None
-        bond = self.bond(factor.name, self.centre.name)
-        rows = tuple(axis for axis in factor.axes if axis not in bond and axis not in self.shared)
-        columns = tuple(axis for axis in rest.axes if axis not in rows and axis not in self.shared)
-        vectors, _ = split(unfolded(rest, self.shared, rows, columns), self.form.count(bond))
-        axes = (*self.shared, *rows, *bond)
-        return _moved(Named(vectors.reshape(self.form.shape(axes)), axes), factor.axes)
+        return {**made, self.centre.name: _moved(self.projected(weight, made), self.centre.axes)}
 
-    def _projected(self, weight: Any, factors: Sequence[Factor], made: Mapping[str, Any]) -> Named:
-        """The weight contracted with some factors, so that bonds replace the axes of these factors."""
-        operands = [Named(made[factor.name], factor.axes) for factor in factors]
-        gone = {axis for factor in factors for axis in factor.axes if axis in self.form.axes}
-        kept = tuple(axis for axis in self.form.axes if axis not in gone or axis in self.shared)
-        new = tuple(axis for factor in factors for axis in factor.axes if axis not in self.form.axes)
-        return Named(contract([Named(weight, self.form.axes), *operands], (*kept, *new)), (*kept, *new))
+    def projected(self, weight: Any, made: Mapping[str, Any], without: Cut | None = None) -> Named:
+        """The weight contracted with the factors around the centre, so that bonds replace their axes."""
+        cuts = [cut for cut in self.cuts if cut != without]
+        operands = [Named(made[cut.factor.name], cut.factor.axes) for cut in cuts]
+        gone = {axis for cut in cuts for axis in cut.rows}
+        axes = (*(a for a in self.form.axes if a not in gone), *(axis for cut in cuts for axis in cut.bond))
+        return Named(contract([Named(weight, self.form.axes), *operands], axes), axes)
 
 
 def tree_of(form: Form, product: Product) -> Tree | None:
@@ -209,17 +173,13 @@ def tree_of(form: Form, product: Product) -> Tree | None:
     for axis, count in readers.items():
         if count != (1 if axis in form.axes else 2) and axis not in shared:
             return None
-    bonds = _spanning(_bonds(form, factors), [factor.name for factor in factors])
-    return None if bonds is None else Tree(form, product, shared, bonds)
-
-
-def _bonds(form: Form, factors: Sequence[Factor]) -> dict[frozenset[str], tuple[str, ...]]:
-    found: dict[frozenset[str], tuple[str, ...]] = {}
+    bonds: dict[frozenset[str], tuple[str, ...]] = {}
     for a, b in itertools.combinations(factors, 2):
         between = tuple(axis for axis in a.axes if axis in b.axes and axis not in form.axes)
         if between:
-            found[frozenset((a.name, b.name))] = between
-    return found
+            bonds[frozenset((a.name, b.name))] = between
+    found = _spanning(bonds, [factor.name for factor in factors])
+    return None if found is None else Tree(form, product, shared, found)
 
 
 def _spanning(
@@ -239,34 +199,108 @@ def _spanning(
     return {**bonds, **{frozenset(pair): () for pair in apart}}
 
 
+@dataclass(frozen=True, eq=False)
+class Decomposed:
+    """A weight with a cache of its singular vectors, which trees of any rank share.
+
+    Attributes:
+        weight: an array.
+    """
+
+    weight: Any
+    _kept: dict[Any, Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def square(self) -> float:
+        """‖W‖²."""
+        return float(np.vdot(self.weight, self.weight))
+
+    def factors(self, tree: Tree) -> dict[str, Any]:
+        """The factors of a tree whose coefficient is 1, by one decomposition for each bond."""
+        weight, found = self._whole(tree), dict[str, Any]()
+        if tree.centre is not None:
+            for cut in tree.cuts:
+                found[cut.factor.name] = tree.end(cut, self._vectors(tree, cut)[..., : tree.rank(cut)])
+            return tree.with_centre(weight, found)
+        rest = Named(weight, tree.form.axes)
+        for cut in tree.cuts:
+            matrix, rank = unfolded(rest, tree.shared, cut.rows, cut.columns), tree.rank(cut)
+            is_first = not found
+            vectors = self._vectors(tree, cut)[..., :rank] if is_first else leading(matrix, rank)
+            found[cut.factor.name] = tree.end(cut, vectors)
+            left, axes = _padded(vectors.mT @ matrix, -2, rank), (*tree.shared, *cut.bond, *cut.columns)
+            rest = Named(left.reshape(tree.form.shape(axes)), axes)
+        (last,) = (factor for factor in tree.factors if factor.name not in found)
+        return {**found, last.name: _moved(rest, last.axes)}
+
+    def error(self, tree: Tree) -> float:
+        """‖W − Ŵ‖ / ‖W‖ of the factors that decompositions give."""
+        if tree.centre is not None:
+            squares = self._once("core", tree, tree.cuts, lambda: self._core(tree))
+            part = tuple(slice(tree.rank(cut)) for cut in tree.cuts)
+            kept = float(squares[part].sum())
+        else:
+            *_, last = self.factors(tree).values()
+            kept = float(np.vdot(last, last))
+        return math.sqrt(max(0.0, 1.0 - kept / self.square)) if self.square else 0.0
+
+    def _core(self, tree: Tree) -> Any:
+        """The squares of the core of full rank, summed over all axes but the bonds."""
+        rest = Named(self._whole(tree), tree.form.axes)
+        for cut in tree.cuts:
+            vectors = self._vectors(tree, cut)
+            columns = tuple(axis for axis in rest.axes if axis not in (*tree.shared, *cut.rows))
+            left = vectors.mT @ unfolded(rest, tree.shared, cut.rows, columns)
+            sizes = (rest.array.shape[rest.axes.index(axis)] for axis in columns)
+            axes = (*tree.shared, cut.factor.name, *columns)
+            rest = Named(left.reshape(*tree.form.shape(tree.shared), left.shape[-2], *sizes), axes)
+        bonds = tuple(cut.factor.name for cut in tree.cuts)
+        others = tuple(axis for axis in rest.axes if axis not in bonds)
+        array = _moved(rest, (*bonds, *others))
+        return (array**2).sum(tuple(range(len(bonds), array.ndim)), dtype=np.float64)
+
+    def _vectors(self, tree: Tree, cut: Cut) -> Any:
+        """All left singular vectors of an unfolding of the weight."""
+        whole = Named(self._whole(tree), tree.form.axes)
+        return self._once(
+            "vectors",
+            tree,
+            (cut,),
+            lambda: singular_vectors(unfolded(whole, tree.shared, cut.rows, cut.columns)),
+        )
+
+    def _whole(self, tree: Tree) -> Any:
+        return self.weight.reshape(tree.form.shape(tree.form.axes))
+
+    def _once(self, what: str, tree: Tree, cuts: Sequence[Cut], make: Callable[[], Any]) -> Any:
+        """A result that depends on the weight and its unfoldings but not on ranks, computed once."""
+        axes = tree.form.axes
+        places = tuple(tuple(map(axes.index, each)) for each in (tree.shared, *(cut.rows for cut in cuts)))
+        key = (what, tree.form.shape(axes), places)
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+
 # ---------------------------------------------------------------------------- matrices
 
 
 def unfolded(tensor: Named, shared: tuple[str, ...], rows: tuple[str, ...], columns: tuple[str, ...]) -> Any:
     """The tensor as matrices, one for each position along the shared axes."""
     moved = _moved(tensor, (*shared, *rows, *columns))
-    shape = moved.shape
     cut = len(shared) + len(rows)
-    rest = int(np.prod(shape[cut:], dtype=np.int64))
-    return moved.reshape((*shape[: len(shared)], -1, rest))
+    return moved.reshape((*moved.shape[: len(shared)], -1, math.prod(moved.shape[cut:])))
 
 
 def _moved(tensor: Named, axes: tuple[str, ...]) -> Any:
     return np.ascontiguousarray(tensor.array.transpose([tensor.axes.index(axis) for axis in axes]))
 
 
-def split(matrix: Any, rank: int, vectors: Any = None) -> tuple[Any, Any]:
-    """U·V ≈ A, where the first min(m, n) columns of U are orthonormal and further ones are zero.
-
-    Args:
-        matrix: A[..., m, n].
-        rank: R, the number of columns of U[..., m, R] and of rows of V[..., R, n].
-        vectors: all left singular vectors of A, if they are known.
-    """
-    vectors = leading(matrix, rank) if vectors is None else vectors[..., :rank]
-    left = vectors.swapaxes(-1, -2) @ matrix
-    spare = [(0, 0)] * (matrix.ndim - 2), (0, rank - vectors.shape[-1])
-    return np.pad(vectors, [*spare[0], (0, 0), spare[1]]), np.pad(left, [*spare[0], spare[1], (0, 0)])
+def _padded(array: Any, dim: int, size: int) -> Any:
+    """The array with zeros up to a size along one dimension."""
+    spare = [(0, 0)] * array.ndim
+    spare[dim] = (0, size - array.shape[dim])
+    return np.pad(array, spare)
 
 
 def leading(matrix: Any, rank: int) -> Any:
@@ -277,9 +311,6 @@ def leading(matrix: Any, rank: int) -> Any:
     rows, columns = matrix.shape[-2:]
     if rows <= rank and rows <= columns:
         return np.broadcast_to(np.eye(rows, dtype=matrix.dtype), (*matrix.shape[:-2], rows, rows))
-    if 2 * columns <= rows:
-        outer, inner = np.linalg.qr(matrix)
-        return outer @ leading(inner, rank)
     return singular_vectors(matrix)[..., :rank]
 
 
@@ -294,13 +325,6 @@ def singular_vectors(matrix: Any) -> Any:
         outer, inner = np.linalg.qr(matrix)
         return outer @ singular_vectors(inner)
     if 2 * rows <= columns and matrix.dtype == np.float64:
-        _, vectors = np.linalg.eigh(matrix @ matrix.swapaxes(-1, -2))
+        _, vectors = np.linalg.eigh(matrix @ matrix.mT)
         return vectors[..., ::-1]
     return np.linalg.svd(matrix, full_matrices=False)[0]
-
-
-def squared_values(matrix: Any) -> Any:
-    """The squared singular values of A[..., m, n], the largest first, from the smaller one of A·Aᵀ and Aᵀ·A."""
-    other = matrix.swapaxes(-1, -2)
-    square = other @ matrix if matrix.shape[-1] < matrix.shape[-2] else matrix @ other
-    return np.maximum(np.linalg.eigvalsh(square), 0.0)[..., ::-1]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph
+from ..language.expression import fresh
 from ..protocol import backend_of
 from ..runtime.arguments import wrong_names
-from ..runtime.compiling import compile
+from ..sizes import evaluate
 from ..weights.substitution import Replacement, replaced
 from .activations import batches_of, metrics
-from .approximating import Progress, Settings, approximate
+from .approximating import Progress, Settings, Target, Task, approximate, approximated, numbers, sized
+from .forms import Factor, Form, form_of
 from .metrics import DAMPING, Metric
-from .stacks import sharing, stack_of
 
 __all__ = ["Misfit", "fit"]
 
@@ -109,7 +111,7 @@ def fit(
     if set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
     found = _replacements(graph, substituted)
-    groups = sharing(found, [leaf.name for leaf in graph.parameters])
+    groups = _sharing(found, [leaf.name for leaf in graph.parameters])
     weighed = {}
     if inputs is not None:
         backend = backend_of(params[found[0].path])
@@ -146,37 +148,106 @@ def _known(each: Replacement, params: Mapping[str, Any]) -> dict[str, Any]:
     return known if each.kept is None else {**known, each.kept: params[each.path]}
 
 
+def _sharing(found: Sequence[Replacement], before: Collection[str]) -> list[tuple[Replacement, ...]]:
+    """The weights in groups: those connected by shared factors are in one group.
+
+    Args:
+        found: the weights, and what replaces each.
+        before: the parameters of the original graph. They keep their values, and do not connect weights.
+    """
+    groups: list[tuple[set[str], list[Replacement]]] = []
+    for each in found:
+        names = {leaf.name for leaf in each.program.parameters} - set(before)
+        joined = [group for group in groups if group[0] & names]
+        groups = [group for group in groups if not group[0] & names]
+        whole = [*(one for _, ones in joined for one in ones), each]
+        groups.append((names.union(*(group[0] for group in joined)), whole))
+    return [tuple(ones) for _, ones in groups]
+
+
 def _fitted_together(
     group: Sequence[Replacement],
     params: Mapping[str, Any],
     settings: Settings,
     weighed: Mapping[str, Metric],
 ) -> tuple[dict[str, Any], dict[str, Misfit]]:
-    """The factors of weights that share some, and the errors of each weight."""
-    stack, like = stack_of(group), params[group[0].path]
-    backend = backend_of(like)
-    dtype, device = backend.dtype(like), backend.device(like)
-    known = {name: array for each in group for name, array in _known(each, params).items()}
-    arrays = {name: backend_of(array).numpy(array) for name, array in known.items()}
-    targets = [backend.numpy(params[each.path]) for each in group]
-    result = approximate(
-        stack.program,
-        np.stack(targets),
-        known=stack.gathered(arrays),
-        settings=settings,
-        metric=_metric_of([each.path for each in group], weighed) if weighed else None,
-        path=group[0].path,
+    """The factors of weights that share some, and the errors of each weight. They are fitted as one stack.
+
+    W_l[o,i] = Σ U[o,r]·S_l[r,s]·V[s,i]   →   W[l,o,i] = Σ U[o,r]·S[l,r,s]·V[s,i]
+    """
+    weights = [numbers(params[each.path], each.path, settings.dtype) for each in group]
+    kind, known, shapes, forms = (
+        str(weights[0].dtype),
+        dict[str, Any](),
+        dict[str, Any](),
+        list[Form | None](),
     )
-    whole = compile(stack.program, backend="numpy")({**stack.gathered(arrays), **result.factors})
-    misfits = {
-        each.path: _misfit(target, made, weighed.get(each.path))
-        for each, target, made in zip(group, targets, whole, strict=True)
+    for each, weight in zip(group, weights, strict=True):
+        own = {name: numbers(array, name, kind) for name, array in _known(each, params).items()}
+        program = sized(each.program, weight.shape, {name: array.shape for name, array in own.items()})
+        known |= own | {leaf.name: leaf.value.array() for leaf in program.constants if leaf.value is not None}
+        shapes |= {leaf.name: [evaluate(n, program.bound) for n in leaf.shape] for leaf in program.leaves}
+        forms.append(form_of(program))
+    form, places = _stacked(group, forms)
+    axes = {factor.name: factor.axes for factor in form.read()}
+    given = {
+        first: np.stack([known[name] for name in dict.fromkeys(names)])
+        .astype(kind)
+        .reshape(form.shape(axes[first]))
+        for first, names in places.items()
+        if first in known
     }
-    factors = stack.spread(result.factors)
-    return {
-        **known,
-        **{name: backend.asarray(array, dtype, device) for name, array in factors.items()},
-    }, misfits
+    metric = _metric_of([each.path for each in group], weighed) if weighed else None
+    wanted = tuple(name for name in places if name not in given)
+    found, whole = approximated(
+        Task(Target(np.stack(weights), metric, group[0].path), given, wanted, settings), form
+    )
+    misfits = {
+        each.path: _misfit(weight, made, weighed.get(each.path))
+        for each, weight, made in zip(group, weights, whole, strict=True)
+    }
+    backend, like = backend_of(params[group[0].path]), params[group[0].path]
+    dtype, device = backend.dtype(like), backend.device(like)
+    made = {
+        name: (found[first] if len({*places[first]}) == 1 else found[first][n]).reshape(shapes[name])
+        for first in wanted
+        for n, name in enumerate(places[first])
+    }
+    arrays = {name: backend.asarray(array, dtype, device) for name, array in made.items()}
+    return {name: array for each in group for name, array in _known(each, params).items()} | arrays, misfits
+
+
+def _stacked(
+    group: Sequence[Replacement], forms: Sequence[Form | None]
+) -> tuple[Form, dict[str, tuple[str, ...]]]:
+    """The form of a stack of weights, and each of its factors to the factors of the weights that stand there.
+
+    Factors that belong to one weight get a new axis, which numbers the weights; shared factors do not.
+
+    Raises:
+        EquationError: the weights have different equations.
+    """
+    shown = [
+        form
+        and (form.dims, form.sizes, [(p.coefficient, [f.axes for f in p.factors]) for p in form.products])
+        for form in forms
+    ]
+    names = zip(*([factor.name for factor in form.read()] if form else () for form in forms), strict=False)
+    places = {each[0]: each for each in names}
+    first, distinct = forms[0], {len(set(each)) for each in places.values()}
+    if first is None or any(each != shown[0] for each in shown) or distinct - {1, len(group)}:
+        uses = Counter(leaf.name for each in group for leaf in each.program.leaves)
+        several = next(name for name, count in uses.items() if count > 1)
+        paths = " and ".join(f"'{each.path}'" for each in group[:2])
+        told = f"'{several}' is a factor of several weights, of which {paths} are of other equations"
+        raise EquationError(told, fix="give weights that share factors one equation, or train them")
+    axis = fresh("l", {*first.sizes})
+
+    def grown(factor: Factor) -> Factor:
+        return factor if len({*places[factor.name]}) == 1 else Factor(factor.name, (axis, *factor.axes))
+
+    products = tuple(replace(each, factors=tuple(map(grown, each.factors))) for each in first.products)
+    return Form(((axis,), *first.dims), {**first.sizes, axis: len(group)}, products), places
 
 
 def _metric_of(paths: Sequence[str], weighed: Mapping[str, Metric]) -> Metric:
@@ -196,7 +267,7 @@ def _metric_of(paths: Sequence[str], weighed: Mapping[str, Metric]) -> Metric:
 
 def _misfit(weight: Any, made: Any, metric: Metric | None) -> Misfit:
     """The errors of a weight."""
-    output = None if metric is None else metric.norm(weight - made) / (metric.norm(weight) or 1.0)
+    output = None if metric is None else metric.relative(weight, made)
     return Misfit(float(np.linalg.norm(weight - made)) / (float(np.linalg.norm(weight)) or 1.0), output)
 
 

@@ -67,10 +67,8 @@ def _given(graphs: Mapping[str, Graph], over: Mapping[str, list[Any]] | None) ->
         raise TensornetError("graphs are given by name, and settings to build them with", fix=fix)
     for name, graph in graphs.items():
         if not isinstance(name, str) or not isinstance(graph, Graph):
-            raise TensornetError(
-                f"{name!r}: {type(graph).__name__} is no name with a graph",
-                fix='give graphs by name: {"dense": graph}',
-            )
+            told = f"{name!r}: {type(graph).__name__} is no name with a graph"
+            raise TensornetError(told, fix='give graphs by name: {"dense": graph}')
     return tuple(Candidate(name, graph=graph) for name, graph in graphs.items())
 
 
@@ -83,44 +81,29 @@ def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) ->
         fix = 'say what to choose from, by setting: over={"rank": [4, 8]}'
         raise TensornetError("there are no settings to build graphs with", fix=fix)
     for setting, choices in over.items():
-        _check_choices(setting, choices)
+        if not isinstance(choices, list):  # a tuple may be one choice, such as a rank for each mode
+            told = f"over['{setting}'] is a {type(choices).__name__}, not a list of choices"
+            fix = f"to choose from several, give a list; {choices!r} alone is [{choices!r}]"
+            raise TensornetError(told, fix=fix)
     found: list[Candidate] = []
-    errors: list[TensornetError] = []
+    refused: TensornetError | None = None
     for values in itertools.product(*over.values()):
         settings = tuple(zip(over, values, strict=True))
-        name = ", ".join(_word(*each) for each in settings)
+        # words appear without their setting, as in `cp, rank=0.1`
+        name = ", ".join(value if isinstance(value, str) else f"{key}={value}" for key, value in settings)
         try:
             graph, note = _noting(build, dict(settings))
         except TensornetError as error:
             found.append(Candidate(name, settings, refused=error.message))
-            errors.append(error)
-        else:
-            _check_graph(graph)
-            found.append(Candidate(name, settings, graph, note=note))
-    if found and len(errors) == len(found):
-        raise errors[0]
+            refused = refused or error
+            continue
+        if not isinstance(graph, Graph):
+            told = f"what builds graphs returned a {type(graph).__name__}"
+            raise TensornetError(told, fix="return a graph, as tn.layer does")
+        found.append(Candidate(name, settings, graph, note=note))
+    if refused is not None and all(each.graph is None for each in found):
+        raise refused
     return tuple(found)
-
-
-def _check_choices(setting: str, choices: Any) -> None:
-    """Raises an error unless choices are a list. A tuple may be one choice, such as a rank for each mode."""
-    if not isinstance(choices, list):
-        raise TensornetError(
-            f"over['{setting}'] is a {type(choices).__name__}, not a list of choices",
-            fix=f"to choose from several, give a list; {choices!r} alone is [{choices!r}]",
-        )
-
-
-def _check_graph(graph: Any) -> None:
-    if not isinstance(graph, Graph):
-        raise TensornetError(
-            f"what builds graphs returned a {type(graph).__name__}", fix="return a graph, as tn.layer does"
-        )
-
-
-def _word(setting: str, value: Any) -> str:
-    """A choice as part of a name: words appear without their setting, as in `cp, rank=0.1`."""
-    return value if isinstance(value, str) else f"{setting}={value}"
 
 
 def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[Graph, str]:
@@ -128,10 +111,10 @@ def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[G
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         graph = build(**settings)
-    notes = []
+    notes = dict[str, None]()
     for each in heard:
         if issubclass(each.category, TensornetWarning):
-            notes.append(str(each.message).split("\n")[0])
+            notes[str(each.message).split("\n")[0]] = None
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    return graph, "; ".join(dict.fromkeys(notes))
+    return graph, "; ".join(notes)

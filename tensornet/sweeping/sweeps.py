@@ -7,11 +7,11 @@ import io
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from ..codec import Part
+from ..codec import Part, Text, read_value
 from ..display import printable, table
 from ..errors import BackendError, TensornetError
 from .columns import COLUMNS, Column, column_named
@@ -47,7 +47,7 @@ class Row:
         note: further remarks.
     """
 
-    name: str
+    name: Text
     chosen: tuple[tuple[str, Any], ...] = ()
     parameters: int | None = None
     flops: int | None = None
@@ -62,8 +62,8 @@ class Row:
     training_seconds_high: float | None = None
     kept: int | None = None
     error: float | None = None
-    refused: str = ""
-    note: str = ""
+    refused: Text = ""
+    note: Text = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -98,17 +98,17 @@ class Sweep:
     """
 
     rows: tuple[Row, ...]
-    baseline: str
-    backend: str
-    device: str
-    dtype: str
-    where: str = ""
+    baseline: Text
+    backend: Text
+    device: Text
+    dtype: Text
+    where: Text = ""
     threads: int | None = None
-    clock: str = "wall"
+    clock: Annotated[str, ("wall", "process")] = "wall"
     sizes: tuple[tuple[str, int], ...] = ()
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Text, ...] = ()
     rounds: int = 0
-    certainty: str = ""
+    certainty: Text = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -167,20 +167,18 @@ class Sweep:
 
         Expected times have a ratio only if no measured ones are shown.
         """
-        told = {each.name for each in self.columns}
-        blank = ["refused" if row.refused else "" for row in self.rows]
-        found = []
+        told, found = {each.name for each in self.columns}, list[list[list[str]]]()
         for column in self.columns:
-            values = [row.value(column.name) for row in self.rows]
-            shown = [
-                bare if value is None else column.shown(value)
-                for value, bare in zip(values, blank, strict=True)
+            blank = ["refused" if row.refused and not found else "" for row in self.rows]
+            values = zip(blank, (row.value(column.name) for row in self.rows), strict=True)
+            group = [
+                [column.heading, *(bare if each is None else column.shown(each) for bare, each in values)]
             ]
-            group, blank = [[column.heading, *shown]], [""] * len(self.rows)
             measured = column.name.removeprefix("expected_")
             if column.compared and (measured == column.name or measured not in told):
                 ratios = [self.ratio(row, column.name) for row in self.rows]
-                group.append(["×", *("" if each is None else _times(each) for each in ratios)])
+                shown = ("" if each is None else f"{each:.{3 if each >= 1 else 2}g}" for each in ratios)
+                group.append(["×", *shown])
             found.append(group)
         return found
 
@@ -191,26 +189,22 @@ class Sweep:
         from rich.text import Text
 
         yield Text(self.title)
-        names = [Text(printable(row.name)) for row in self.rows]
         for columns in self._fitting(options.max_width):
-            table = Table(box=SIMPLE_HEAD, pad_edge=False)
-            table.add_column("", no_wrap=True)
+            table = Table("", box=SIMPLE_HEAD, pad_edge=False)
             for heading, *_ in columns:
                 table.add_column(heading, justify="right", no_wrap=True)
-            for number, name in enumerate(names, 1):
-                table.add_row(name, *(Text(column[number]) for column in columns))
+            table.columns[0].no_wrap = True
+            for number, row in enumerate(self.rows, 1):
+                table.add_row(*map(Text, (printable(row.name), *(column[number] for column in columns))))
             yield table
-        for remark in self.remarks:
-            yield Text(printable(remark))
+        yield from (Text(printable(remark)) for remark in self.remarks)
 
     def _fitting(self, width: int) -> Iterator[list[list[str]]]:
         """The columns of text in lists that fit next to the names; each has at least one cost."""
         start = max(len(row.name) for row in self.rows) + 2
         columns, taken = list[list[str]](), start
         for group in self._shown():
-            needed = sum(
-                max(len(line) for cell in column for line in cell.split("\n")) + 3 for column in group
-            )
+            needed = sum(max(map(len, "\n".join(column).split("\n"))) + 3 for column in group)
             if columns and taken + needed > width:
                 yield columns
                 columns, taken = [], start
@@ -225,11 +219,8 @@ class Sweep:
         return "\n".join(line.rstrip() for line in lines.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
-        columns = [
-            ["", *(row.name for row in self.rows)],
-            *(each for group in self._shown() for each in group),
-        ]
-        head, *body = zip(*columns, strict=True)
+        names = ["", *(row.name for row in self.rows)]
+        head, *body = zip(names, *(each for group in self._shown() for each in group), strict=True)
         return table(head, body, "l" + "r" * len(head), self.title, self.remarks)
 
     def csv(self) -> str:
@@ -245,10 +236,7 @@ class Sweep:
         rows = [
             {"settings": row.settings, **{each: getattr(row, each) for each in _PLAIN}} for row in self.rows
         ]
-        head = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("rows", "sizes")
-        }
-        return json.dumps({**head, "sizes": dict(self.sizes), "rows": rows}, indent=1)
+        return json.dumps({**asdict(self), "sizes": dict(self.sizes), "rows": rows}, indent=1)
 
     @staticmethod
     def from_json(text: str) -> Sweep:
@@ -257,22 +245,20 @@ class Sweep:
         Raises:
             EquationError: the text is not a sweep.
         """
-        part = Part.of(text, "sweep")
-        rounds, threads = part["rounds"].whole(), part["threads"]
-        found = Sweep(
-            tuple(_read_row(each) for each in part["rows"]),
-            part["baseline"].text(),
-            part["backend"].text(),
-            part["device"].text(),
-            part["dtype"].text(),
-            part["where"].text(),
-            None if threads.is_none else threads.whole(),
-            part["clock"].one_of("wall", "process"),
-            tuple((name, size.whole()) for name, size in part["sizes"].items()),
-            tuple(each.text() for each in part["assumed"]),
-            rounds,
-            part["certainty"].text(),
+        part, hints, of_row = (
+            Part.of(text, "sweep"),
+            *(get_type_hints(kind, include_extras=True) for kind in (Sweep, Row)),
         )
+        rows = [
+            Row(
+                chosen=tuple((name, plain(value.value)) for name, value in each["settings"].items()),
+                **{name: read_value(of_row[name], each[name]) for name in _PLAIN},
+            )
+            for each in part["rows"]
+        ]
+        sizes = tuple((name, size.whole()) for name, size in part["sizes"].items())
+        plainly = {name: read_value(hint, part[name]) for name, hint in hints.items() if name not in _OWN}
+        found = Sweep(rows=tuple(rows), sizes=sizes, **plainly)
         if found.baseline and found.baseline not in [row.name for row in found.rows]:
             raise part["baseline"].fail(f"is '{found.baseline}', which is no row")
         return found
@@ -348,26 +334,13 @@ class Sweep:
 _PLAIN = tuple(each.name for each in fields(Row) if each.name != "chosen")
 """The names of a row's attributes without its settings."""
 
-_TEXTS = ("name", "refused", "note")
-_COUNTS = ("parameters", "flops", "bytes", "kept")
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.{3 if ratio >= 1 else 2}g}"
+_OWN = ("rows", "sizes")
+"""The fields of a sweep that JSON has in another form."""
 
 
 def _beside(setting: str) -> str:
     """The name of a setting's column, different from those of costs."""
     return f"setting {setting}" if setting in _PLAIN else setting
-
-
-def _read_row(part: Part) -> Row:
-    told: dict[str, Any] = {name: part[name].text() for name in _TEXTS}
-    for name in _PLAIN:
-        if name not in _TEXTS and not part[name].is_none:
-            told[name] = part[name].whole() if name in _COUNTS else part[name].real()
-    settings = tuple((name, plain(value.value)) for name, value in part["settings"].items())
-    return Row(chosen=settings, **told)
 
 
 def plain(value: Any) -> Any:

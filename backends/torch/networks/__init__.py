@@ -1,14 +1,14 @@
 """Torch networks that were built elsewhere: compressed weights, adapters, and the layers that hold them."""
 
 from .adapters import adapted, adapters_of, load_peft, merged, save_peft, with_adapters
-from .compressed import compressed, restored
+from .compressed import network_of, restored
 
 __all__ = [
     "adapted",
     "adapters_of",
-    "compressed",
     "load_peft",
     "merged",
+    "network_of",
     "restored",
     "save_peft",
     "with_adapters",

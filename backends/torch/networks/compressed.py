@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
-from tensornet.compression.allocating import Allocation, Budget, allotted, flat
+from tensornet.compression.allocating import Allocation, Options, allotted
 from tensornet.compression.compressed import Compressed
-from tensornet.compression.compressing import cost_of, included
-from tensornet.compression.levels import Candidate, gathered, multiplied, multiplied_in_groups
+from tensornet.compression.compressing import cost_of, held_out, included, lost_by, misfits_of
+from tensornet.compression.levels import Candidate, alone
 from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.activations import no_batches
-from tensornet.fitting.approximating import approximate
+from tensornet.fitting.approximating import Approximation
 from tensornet.fitting.metrics import DAMPING, Metric
-from tensornet.fitting.weights import Misfit
 from tensornet.protocol import load_backend
 from tensornet.weights.equations import Modes, formed
 from tensornet.weights.ranks import Rank
@@ -29,10 +30,17 @@ from .adapters import Adapted
 from .factorized import CONVOLUTION, EMBEDDING, PROJECTIONS, Kind, factorize, form_of, kind_of, splits_output
 from .saving import copied, saves_itself
 
-__all__ = ["compressed", "restored"]
+__all__ = ["network_of", "restored"]
 
 Module: TypeAlias = torch.nn.Module
 Patterns: TypeAlias = str | Sequence[str]
+
+
+ROWS = 4096
+"""The most rows of one call that count for second moments; of more, some at equal distances."""
+
+WIDE = 2304
+"""The most columns of a kernel whose places have second moments of their own; of more, its input channels do."""
 
 
 @dataclass(eq=False)
@@ -43,15 +51,21 @@ class _Holding:
         path: its first name.
         weight: the parameter.
         holders: the layers, with their kinds. Several if the weight is tied.
-        moments: the sum of x·xᵀ over the rows x that the weight was multiplied by.
         rows: the number of rows of the result in the largest call.
+        moments: Σ x·xᵀ over the rows x that the weight was multiplied by.
+        columns: Σ ‖g‖²·x·xᵀ, g the gradients of the network's output by the rows W·x.
+        results: Σ ‖x‖²·g·gᵀ.
+        total: Σ ‖x‖²·‖g‖².
     """
 
     path: str
     weight: torch.nn.Parameter
     holders: list[tuple[Any, Kind]]
-    moments: torch.Tensor | None = None
     rows: int = 0
+    moments: Any = 0.0
+    columns: Any = 0.0
+    results: Any = 0.0
+    total: float = 0.0
 
     @property
     def kind(self) -> Kind:
@@ -73,26 +87,84 @@ class _Holding:
         """The dimensions of the weight, each with one axis."""
         return tuple((size,) for size in self.shape)
 
-    def see(self, kind: Kind, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Adds the operand x and the result y of one call to the statistics."""
+    @property
+    def read(self) -> tuple[int, ...]:
+        """The dimensions of the weight that have second moments of what it is multiplied by."""
+        if self.kind != CONVOLUTION:
+            return self.kind.columns
+        return tuple(range(1, len(self.shape))) if math.prod(self.shape[1:]) <= WIDE else (1,)
+
+    def see(self, module: Any, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor | None) -> None:
+        """Adds the operand x and the result y of one call to the statistics, and the gradient of y when it comes."""
+        kind = self.kind
         self.rows = max(self.rows, y.numel() // (y.shape[1] if kind == CONVOLUTION else y.shape[-1]))
-        if kind.text and len(self.holders) == 1:
-            rows = x.detach().reshape(-1, x.shape[-1]).double()
-            found = rows.mT @ rows
-            self.moments = found if self.moments is None else self.moments + found
+        if len(self.holders) > 1 or self.groups > 1 or not (kind.text or kind == CONVOLUTION):
+            return
+        if kind == CONVOLUTION:
+            x = _patches(module, x.detach()) if len(self.read) > 1 else _places(x.detach())
+        is_masked = mask is not None and kind.text and x.shape[: mask.ndim] == mask.shape
+        kept = mask.bool() if mask is not None and is_masked else ...
+
+        def rows_of(each: torch.Tensor) -> tuple[torch.Tensor, float]:
+            """The rows that count, and how many each stands for."""
+            found = each[kept].reshape(-1, each.shape[-1])
+            step = math.ceil(len(found) / ROWS) or 1
+            return found[::step].to(torch.float64 if each.dtype == torch.float64 else torch.float32), step
+
+        rows, count = rows_of(x.detach())
+        self.moments = self.moments + count * (rows.mT @ rows).double()
+
+        def back(gradient: torch.Tensor) -> None:
+            g, times = rows_of(_places(gradient) if kind == CONVOLUTION else gradient)
+            ours, theirs = g.pow(2).sum(1), rows.pow(2).sum(1)
+            if len(g) != len(rows):  # each place of the input is read at several places of the result
+                ours, theirs = ours.mean().expand(len(rows)), theirs.mean().expand(len(g))
+            self.columns = self.columns + times * (rows.mT @ (rows * ours[:, None])).double()
+            self.results = self.results + times * (g.mT @ (g * theirs[:, None])).double()
+            self.total += times * float((g.pow(2).sum(1) * theirs).double().sum())
+
+        if y.requires_grad:
+            y.register_hook(back)  # type: ignore[no-untyped-call]
 
     def candidate(self) -> Candidate:
         """The weight as a candidate for factors under a budget."""
         kind, count = self.kind, len(self.shape)
         columns = tuple(range(1, count)) if kind == CONVOLUTION else kind.columns
-        lone = gathered(self.dims) if kind == EMBEDDING else multiplied(self.dims, columns)
-        if self.groups > 1:
-            lone = multiplied_in_groups(self.shape, self.groups)
-        metric = None
-        if self.moments is not None:
-            metric = Metric(kind.columns, self.moments.cpu().numpy(), DAMPING)
-        array = self.weight.detach().cpu()
-        return Candidate(self.path, self.dims, lone, array, max(1, self.rows), metric)
+        lone = alone(self.dims, () if kind == EMBEDDING else columns, groups=self.groups)
+        return Candidate(self.path, self.dims, lone, self.weight.detach().cpu(), max(1, self.rows))
+
+    def weighed(self, candidate: Candidate, by_output: bool) -> Candidate:
+        """The candidate with a metric of what the weight was multiplied by, and of how much the output minds."""
+        if isinstance(self.moments, float):
+            return candidate
+        if not by_output or not self.total:
+            metric = Metric(self.read, self.moments.cpu().numpy(), DAMPING)
+            return replace(candidate, metric=metric)
+        outs = tuple(n for n in range(len(self.shape)) if n not in self.kind.columns)
+        other = Metric((0,) if self.kind == CONVOLUTION else outs, self.results.cpu().numpy(), OUTPUT_DAMPING)
+        metric = Metric(self.read, self.columns.cpu().numpy() / self.total, OUTPUT_DAMPING, other=other)
+        return replace(candidate, metric=metric, scale=metric.norm(candidate.target.weight) ** 2)
+
+
+OUTPUT_DAMPING = 2e-3
+"""The damping where second moments of gradients weigh weights, which few directions dominate."""
+
+
+def _places(x: torch.Tensor) -> torch.Tensor:
+    """The channels of images in rows, one for each place."""
+    return x.flatten(2).mT.flatten(0, 1)
+
+
+def _patches(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """The operands of a convolution in rows: what its kernel is multiplied by at each place."""
+    ends = module._reversed_padding_repeated_twice
+    x = torch.nn.functional.pad(x, ends, mode=module.padding_mode.replace("zeros", "constant"))
+    for n, (size, stride, apart) in enumerate(
+        zip(module.kernel_size, module.stride, module.dilation, strict=True)
+    ):
+        x = x.unfold(2 + n, apart * (size - 1) + 1, stride)[..., ::apart]
+    places = len(module.kernel_size)
+    return x.movedim(1, 1 + places).flatten(1 + places).flatten(0, places)
 
 
 def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Holding]:
@@ -120,46 +192,68 @@ def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Hol
     return [each for each in whole if each.path in wanted]
 
 
-def compressed(
-    module: Module,
-    *,
-    parameters: float | None,
-    flops: float | None,
-    seconds: float | None,
-    error: float | None,
-    method: str | Sequence[str],
-    modes: Modes | None,
-    include: Patterns,
-    exclude: Patterns,
-    uniform: bool,
-    calibrate: Any,
-    device: str | None,
-    progress: Callable[[str, int, int], None] | None,
-) -> Compressed:
-    """A copy of a network in which some weights are factors. See `tensornet.compress`.
+@dataclass(eq=False)
+class _Network:
+    """A network, its weights, and the batches that weigh them."""
+
+    network: Module
+    include: Patterns
+    exclude: Patterns
+    options: Options
+    device: str | None
+    ways: Sequence[Sequence[Candidate]] = ()
+    held: Sequence[Any] = ()
+
+    def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
+        """The allocation of the budget."""
+        count = sum(each.numel() for each in self.network.parameters())
+        cost = cost_of(self.options, load_backend("torch"), self.device)
+        others = count - sum(math.prod(each.shape) for each in candidates) if cost is None else 0.0
+        return allotted(candidates, self.options, cost, others, count)
+
+    def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
+        """A copy of the network with factors."""
+        network = copied(self.network)
+        for each in _holdings(network, self.include, self.exclude):
+            if each.path in found:
+                _put(each, *allocation.weights[each.path], self.options.modes, found[each.path].factors)
+        if found:
+            saves_itself(network, functools.partial(_write, allocation), INSTEAD)
+        return Compressed(network, None, allocation, misfits_of(found))
+
+    def loss(self, made: Compressed) -> float:
+        """‖y − ŷ‖² / ‖y‖² of the outputs for the batches that were held out."""
+        with _evaluating(self.network), _evaluating(made.model), torch.no_grad():
+            networks = (self.network, made.model)
+            return lost_by([tuple(_results(each, batch)) for each in networks] for batch in self.held)
+
+
+def network_of(
+    module: Module, include: Patterns, exclude: Patterns, options: Options, device: str | None, calibrate: Any
+) -> _Network:
+    """A network to be compressed, and the ways to weigh its weights. See `tensornet.compress`.
 
     Raises:
         EquationError: a pattern matches nothing, parameters have no values yet, or there are no batches.
-        ShapeError: the budgets are not one, no forms meet it, or a batch does not fit the network.
+        ShapeError: no batches tell what a call costs, or a batch does not fit the network.
         DtypeError: a weight, or an operand that it is multiplied by, is not finite.
     """
-    budget = Budget.of(parameters=parameters, flops=flops, seconds=seconds, error=error)
     network = copied(module)
     _check_values(network)
     holdings = _holdings(network, include, exclude)
+    batches, held = list[Any](), list[Any]()
     if calibrate is not None:
-        _calibrate(network, holdings, calibrate)
-    if budget.kind in ("flops", "seconds"):
-        _check_costs(holdings, budget.kind, flat(method), modes, calibrate)
-    candidates = [each.candidate() for each in holdings]
-    count = sum(each.numel() for each in network.parameters())
-    cost = cost_of(budget, load_backend("torch"), device, modes)
-    others = count - sum(each.weight.numel() for each in holdings) if cost is None else 0.0
-    allocation = allotted(candidates, budget, flat(method), cost, others, count, modes, uniform, progress)
-    misfits = _replace(holdings, candidates, allocation, modes)
-    if allocation.weights:
-        saves_itself(network, functools.partial(_write, allocation), INSTEAD)
-    return Compressed(network, None, allocation, misfits)
+        is_one = isinstance(calibrate, torch.Tensor | tuple | Mapping)
+        batches, held = held_out([calibrate] if is_one else calibrate)
+        _calibrate(network, holdings, batches)
+    if options.budget.kind in ("flops", "seconds"):
+        _check_costs(holdings, options, calibrate)
+    plain = [each.candidate() for each in holdings]
+    ways: list[Sequence[Candidate]] = [plain]
+    if calibrate is not None:
+        pairs = [*zip(holdings, plain, strict=True)]
+        ways += [[each.weighed(one, by_output) for each, one in pairs] for by_output in (False, True)]
+    return _Network(network, include, exclude, options, device, ways, held)
 
 
 def _check_values(network: Module) -> None:
@@ -171,39 +265,20 @@ def _check_values(network: Module) -> None:
             )
 
 
-def _replace(
-    holdings: Sequence[_Holding],
-    candidates: Sequence[Candidate],
-    allocation: Allocation,
-    modes: Modes | None,
-) -> dict[str, Misfit]:
-    """Puts factors in the place of the weights that an allocation names. Returns their approximation errors."""
-    misfits = {}
-    for each, candidate in zip(holdings, candidates, strict=True):
-        told = allocation.weights.get(each.path)
-        if told is not None:
-            program = formed(each.dims, *told, modes).program
-            found = approximate(program, candidate.array, metric=candidate.metric, path=each.path)
-            _put(each, *told, modes, found.factors)
-            misfits[each.path] = Misfit(found.error, found.output)
-    return misfits
-
-
-def _check_costs(
-    holdings: Sequence[_Holding], budget: str, methods: Sequence[str], modes: Modes | None, calibrate: Any
-) -> None:
+def _check_costs(holdings: Sequence[_Holding], options: Options, calibrate: Any) -> None:
     """Checks that a budget of FLOPs or seconds can be met by multiplying by the factors.
 
     Raises:
         ShapeError: there are no batches that show the sizes of calls.
         EquationError: several factors hold parts of a convolution's output channels. Then the whole kernel is computed.
     """
+    budget = options.budget.kind
     if calibrate is None:
         fix = f"give calibrate=, batches of inputs, or a budget of parameters instead of {budget}"
         raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
     for each in holdings:
-        for method in methods:
-            if each.kind == CONVOLUTION and splits_output(each.shape, method, modes):
+        for method in options.methods:
+            if each.kind == CONVOLUTION and splits_output(each.shape, method, options.modes):
                 what = f"'{each.path}' as '{method}' has its output channels in several factors"
                 fix = f"give a budget of parameters, or exclude='{each.path}'"
                 raise EquationError(f"{what}: the whole kernel is computed, and saves no {budget}", fix=fix)
@@ -260,32 +335,76 @@ def _put(
         factorize(module, kind, form_of(kind, holding.shape, method, rank, modes, groups), made)
 
 
-def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Any) -> None:
-    """Runs a network on batches, and records for each weight the operands that it is multiplied by."""
+def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Sequence[Any]) -> None:
+    """Runs a network on batches, and records for each weight the operands that it is multiplied by, and gradients.
+
+    The gradients are those of the output, multiplied by random numbers: E[g·gᵀ] = Jᵀ·J, J the derivative of the output.
+    """
+    if not batches:
+        raise no_batches()
+    mask: list[torch.Tensor | None] = [None]
+
+    def seen(holding: _Holding, module: Any, args: tuple[Any, ...], result: Any) -> None:
+        if args and isinstance(result, torch.Tensor):
+            holding.see(module, args[0], result, mask[0])
+
     hooks = [
-        module.register_forward_hook(functools.partial(_seen, holding, kind))
+        module.register_forward_hook(functools.partial(seen, holding))
         for holding in holdings
         for module, kind in holding.holders
         if kind != PROJECTIONS
     ]
+    draw = torch.Generator().manual_seed(0)
+    frozen = [each.weight for each in holdings if not each.weight.requires_grad]
+    try:
+        with _evaluating(network), torch.enable_grad():
+            for each in frozen:
+                each.requires_grad_(True)
+            for batch in batches:
+                mask[0] = _mask(batch)
+                made = [each for each in _results(network, batch) if each.requires_grad]
+                seeds = [torch.randn(each.shape, generator=draw).to(each) for each in made]
+                if made:
+                    weights = [each.weight for each in holdings]
+                    torch.autograd.grad(made, weights, seeds, allow_unused=True)
+    finally:
+        for weight in frozen:
+            weight.requires_grad_(False)
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _evaluating(network: Module) -> Iterator[None]:
+    """Evaluation mode for the block; afterwards, each part is in the mode that it was in."""
     training = {each: each.training for each in network.modules()}
     network.eval()
-    count = 0
     try:
-        with torch.no_grad():
-            for batch in [batches] if isinstance(batches, torch.Tensor | tuple | Mapping) else batches:
-                _run(network, batch)
-                count += 1
+        yield
     finally:
         for each, was in training.items():
             each.training = was
-        for hook in hooks:
-            hook.remove()
-    if not count:
-        raise no_batches()
 
 
-def _run(network: Module, batch: Any) -> None:
+def _mask(batch: Any) -> torch.Tensor | None:
+    """The mask of a batch of transformers: which positions count."""
+    found = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    return found if isinstance(found, torch.Tensor) and found.ndim == 2 else None
+
+
+def _results(network: Module, batch: Any) -> list[torch.Tensor]:
+    """The real results of a network for a batch: of transformers the logits, or what comes first. Padding is 0."""
+    found, mask = _run(network, batch), _mask(batch)
+    if isinstance(found, Mapping):
+        found = found.get("logits", next(iter(found.values())))
+    parts = [found] if isinstance(found, torch.Tensor) else list(found)
+    real = [each for each in parts if isinstance(each, torch.Tensor) and each.is_floating_point()]
+    if mask is None:
+        return real
+    return [each * mask[..., None] if each.shape[:-1] == mask.shape else each for each in real]
+
+
+def _run(network: Module, batch: Any) -> Any:
     """Runs a network on one batch: its arguments as a tuple or list, as a dict by name, or as a single tensor."""
     args = () if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else (batch,)
     named = batch if isinstance(batch, Mapping) else {}
@@ -299,9 +418,4 @@ def _run(network: Module, batch: Any) -> None:
             fix="a batch is a tensor, a tuple of the arguments of forward, or a dict of them by name: leave labels out,"
             " as in calibrate=[x for x, _ in loader]",
         ) from None
-    network(*args, **named)
-
-
-def _seen(holding: _Holding, kind: Kind, module: Module, args: tuple[Any, ...], result: Any) -> None:
-    if args and isinstance(result, torch.Tensor):
-        holding.see(kind, args[0], result)
+    return network(*args, **named)
