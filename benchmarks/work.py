@@ -130,7 +130,7 @@ def _attention_backward(gradient: torch.Size, q: torch.Size, k: torch.Size, v: t
 
 _ATTENTION: dict[Any, Callable[..., int]] = {
     getattr(torch.ops.aten, f"_scaled_dot_product_{kind}{suffix}"): count
-    for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention")
+    for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
     for suffix, count in (("", _attention), ("_backward", _attention_backward))
 }
 """Fused attention, of queries that share keys and values too, which torch's own table of FLOPs refuses."""
