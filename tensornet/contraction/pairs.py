@@ -207,23 +207,77 @@ Order: TypeAlias = "tuple[Pair, ...]"
 Choose: TypeAlias = "Callable[[Problem], Order]"
 
 
+class _Extents(dict[Collection[str], float]):
+    """The number of positions along some axes, a layout or a frozen set; computed when it is first read."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+
+    def __missing__(self, axes: Collection[str]) -> float:
+        self[axes] = found = extent(axes, self.sizes)
+        return found
+
+
+class _Walks(dict[tuple[Layout, tuple[Layout, ...]], float]):
+    """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.seconds, self.more = problem.profile.walk_seconds, (problem.sizes, problem.itemsize)
+
+    def __missing__(self, key: tuple[Layout, tuple[Layout, ...]]) -> float:
+        self[key] = found = self.seconds(*key, *self.more)
+        return found
+
+
+class _Products(dict[tuple[float, float, float, float, bool, bool], float]):
+    """Seconds of the products of a batch of matrices; see `DeviceProfile.matmul`."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.seconds, self.itemsize = problem.profile.matmul, problem.itemsize
+
+    def __missing__(self, key: tuple[float, float, float, float, bool, bool]) -> float:
+        many, m, n, k, turned, crossed = key
+        self[key] = found = self.seconds(many, m, n, k, self.itemsize, turned, crossed)
+        return found
+
+
+class _Matrices(dict[tuple[Layout, ...], _Matrix]):
+    """A tensor as a matrix operand, by its layout and the batch, outer and inner axes; the batch may have more."""
+
+    def __init__(self, problem: Problem, walks: _Walks, extents: _Extents) -> None:
+        self.profile, self.itemsize, self.composite = problem.profile, problem.itemsize, problem.composite
+        self.walks, self.extents = walks, extents
+
+    def __missing__(self, key: tuple[Layout, ...]) -> _Matrix:
+        layout, batch, outer, inner = key
+        own = tuple([axis for axis in batch if axis in layout])
+        order, view = view_order(layout, groups := (own, outer, inner)), self.profile.view
+        seconds = view * ((not (outer and inner)) + (not own)) if batch else 0.0
+        grouped = len(own) > 1 or len(outer) > 1 or len(inner) > 1 or not self.composite.isdisjoint(layout)
+        turned, last = False, inner or outer or own
+        if order is None or (order and order[-1] == 0 and (outer or inner)):
+            seconds += self.walks[own + outer + inner, (layout,)] + view + view * grouped
+        else:
+            last = groups[order[-1]] if order else ()
+            turned = bool(outer and inner) and order.index(1) > order.index(2)
+            seconds += view * (grouped + (list(order) != sorted(order)))
+            if own and order[0] != 0:  # it is read in an order that differs from its layout
+                lying = own + (inner + outer if turned else outer + inner)
+                sizes = self.extents.sizes
+                seconds += self.profile.reached(memory_access(lying, (layout,), sizes, self.itemsize))
+        self[key] = found = _Matrix(seconds, turned, max(1.0, self.extents[last]))
+        return found
+
+
 class Pricing:
     """The ways to contract pairs of tensors of a problem, and their seconds on its device."""
 
     def __init__(self, problem: Problem) -> None:
-        self.profile, self.itemsize, self.sizes = problem.profile, problem.itemsize, problem.sizes
-        self.expanded, self.asked, self.composite = problem.expanded, problem.asked, problem.composite
-        self._extents = dict[Collection[str], float]()
-        self._walks = dict[tuple[Layout, tuple[Layout, ...]], float]()
-        self._matrices = dict[tuple[Layout, ...], _Matrix]()
-        self._products = dict[tuple[float, ...], float]()
-
-    def extent(self, axes: Collection[str]) -> float:
-        """The number of positions along some axes, a layout or a frozen set."""
-        found = self._extents.get(axes)
-        if found is None:
-            found = self._extents[axes] = extent(axes, self.sizes)
-        return found
+        self.profile, self.itemsize = problem.profile, problem.itemsize
+        self.expanded, self.asked = problem.expanded, problem.asked
+        self.walks, extents = _Walks(problem), _Extents(problem.sizes)
+        self.products, self.matrices = _Products(problem), _Matrices(problem, self.walks, extents)
+        self.extent = extents.__getitem__
 
     def ways(
         self,
@@ -296,7 +350,7 @@ class Pricing:
             if swapped and _agree(a, b):
                 return
             for result in _results(one, other, choices):
-                seconds = self.walk(result, (one, other)) + self.brought(result, wanted)
+                seconds = self.walks[result, (one, other)] + self.brought(result, wanted)
                 seconds += self._aligned(one, result) + self._aligned(other, result)
                 groups = tuple((axis,) for axis in result)
                 yield result, seconds, ("multiply", bool(swapped), result, (), (), (), groups)
@@ -325,7 +379,7 @@ class Pricing:
                 seconds += self.profile.view * ((order is None or bool(lead and tail)) + (order == (1, 0)))
                 seconds += self.transpose_seconds(layout, lead + tail) if order is None else 0.0
             moved = self.itemsize * (self.extent(lying[0]) + self.extent(lead))
-            seconds += self.walk(lying[0], tuple(lying)) + self.profile.pointwise(moved, 0.0)
+            seconds += self.walks[lying[0], tuple(lying)] + self.profile.pointwise(moved, 0.0)
             seconds += self.profile.run * self.extent(lead) + self.brought(lead, wanted)
             yield lead, seconds, ("dot", False, lead, (), (), tail, (lead,) if lead else ())
 
@@ -336,36 +390,38 @@ class Pricing:
     ) -> dict[Layout, Way]:
         """Matrix products with the tensors in the given order, and with the second on the left."""
         best = dict[Layout, Way]()
-        own_a, own_b = _without(a, b), _without(b, a)
-        inners = dict.fromkeys((_within(a, summed), _within(b, summed)))
+        own_a, own_b = (tuple([axis for axis in x if axis not in y]) for x, y in ((a, b), (b, a)))
+        inners = dict.fromkeys(tuple([axis for axis in x if axis in summed]) for x in (a, b))
         outers = {(own_a, own_b): None}
         if wanted is not None:
             outers[ordered(own_a, wanted), ordered(own_b, wanted)] = None
+        orders = [(rows, columns, inner) for inner in inners for rows, columns in outers]
         for together in self._batches(a, b, batch, own_a, own_b, tuple(inners), wanted):
-            orders = dict.fromkeys((rows, columns, inner) for inner in inners for rows, columns in outers)
+            present: Iterable[Groups] = orders
             if together and not batch:
-                orders = dict.fromkeys(
-                    (_without(rows, together), _without(columns, together), _without(inner, together))
-                    for rows, columns, inner in orders
+                present = dict.fromkeys(
+                    tuple([tuple([axis for axis in x if axis not in together]) for x in each])
+                    for each in orders
                 )
-            many, m, n, k = map(self.extent, (together, *next(iter(orders))))
+            many, m, n, k = map(self.extent, (together, *next(iter(present))))
             floor, is_added = self._floor(many, m, n, k), bool(together) and together[0] in summed
             beside = self._added_up((*together, *own_a, *own_b)) if is_added else 0.0
-            for rows, columns, inner in orders:
-                for swapped in (False, True):
-                    groups = (columns, rows) if swapped else (rows, columns)
-                    lying = groups[0] + groups[1] if is_added else together + groups[0] + groups[1]
-                    after = beside if wanted is None else beside + self.brought(lying, wanted)
-                    limit = (best[lying][0] if lying in best else bound) - after
-                    if floor > limit:
-                        continue
-                    counts = (many, n, m, k) if swapped else (many, m, n, k)
-                    one, two = (b, a) if swapped else (a, b)
-                    seconds = self._product(one, two, (together, *groups, inner), counts, limit - floor)
-                    if seconds <= limit and (lying not in best or seconds + after < best[lying][0]):
-                        result = tuple([each for each in (() if is_added else together, *groups) if each])
-                        fields = ("matmul", swapped, together, rows, columns, inner, result)
-                        best[lying] = (seconds + after, fields)
+            for (rows, columns, inner), swapped in itertools.product(present, (False, True)):
+                left, right = (columns, rows) if swapped else (rows, columns)
+                lying = left + right if is_added else together + left + right
+                after = beside
+                if wanted is not None and wanted != lying:  # as `brought` says
+                    after += self.profile.view + self.asked * self.walks[wanted, (lying,)]
+                limit = (best[lying][0] if lying in best else bound) - after
+                if floor > limit:
+                    continue
+                counts = (many, n, m, k) if swapped else (many, m, n, k)
+                one, two = (b, a) if swapped else (a, b)
+                seconds = self._product(one, two, (together, left, right, inner), counts, limit - floor)
+                if seconds <= limit and (lying not in best or seconds + after < best[lying][0]):
+                    result = tuple([each for each in (() if is_added else together, left, right) if each])
+                    fields = ("matmul", swapped, together, rows, columns, inner, result)
+                    best[lying] = (seconds + after, fields)
         return best
 
     def _batches(
@@ -385,7 +441,9 @@ class Pricing:
         are summed by adding up products.
         """
         if batch:
-            return dict.fromkeys(_within(order, batch) for order in (a, b, wanted) if order is not None)
+            return dict.fromkeys(
+                tuple([axis for axis in order if axis in batch]) for order in (a, b, wanted) if order
+            )
         leads: list[Layout] = [()]
         for layout, own, other in ((a, own_a, b), (b, own_b, a)):
             most = sum(map(operator.eq, layout, own))
@@ -411,15 +469,11 @@ class Pricing:
             spare: the limit in seconds for everything besides the product itself.
         """
         (batch, rows, columns, summed), (many, m, n, k) = groups, counts
-        left = self.matrix(one, batch, rows, summed)
+        left = self.matrices[one, batch, rows, summed]
         if left.seconds > spare:
             return math.inf
-        right = self.matrix(two, batch, summed, columns)
-        product = (*counts, right.turned, left.turned)
-        seconds = self._products.get(product)
-        if seconds is None:
-            seconds = self.profile.matmul(many, m, n, k, self.itemsize, right.turned, left.turned)
-            self._products[product] = seconds
+        right = self.matrices[two, batch, summed, columns]
+        seconds = self.products[many, m, n, k, right.turned, left.turned]
         seconds = left.seconds + right.seconds + seconds
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
@@ -428,29 +482,6 @@ class Pricing:
         if not columns:
             seconds += self.profile.run * k * m / left.inner
         return seconds
-
-    def matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
-        """A tensor as a matrix operand whose axes are in these groups; `batch` may have axes that it lacks."""
-        key = (layout, batch, outer, inner)
-        if key not in self._matrices:
-            self._matrices[key] = self._matrix(*key)
-        return self._matrices[key]
-
-    def _matrix(self, layout: Layout, batch: Layout, outer: Layout, inner: Layout) -> _Matrix:
-        own = _within(batch, layout) if batch else ()
-        groups = (own, outer, inner)
-        order, view = view_order(layout, groups), self.profile.view
-        seconds = view * ((not (outer and inner)) + (not own)) if batch else 0.0
-        grouped = len(own) > 1 or len(outer) > 1 or len(inner) > 1 or not self.composite.isdisjoint(layout)
-        if order is None or (order and order[-1] == 0 and (outer or inner)):
-            seconds += self.transpose_seconds(layout, own + outer + inner) + view * grouped
-            return _Matrix(seconds, False, max(1.0, self.extent(inner or outer or own)))
-        turned = bool(outer and inner) and order.index(1) > order.index(2)
-        seconds += view * (grouped + (list(order) != sorted(order)))
-        if own and order[0] != 0:  # it is read in an order that differs from its layout
-            lying = own + (inner + outer if turned else outer + inner)
-            seconds += self.profile.reached(memory_access(lying, (layout,), self.sizes, self.itemsize))
-        return _Matrix(seconds, turned, max(1.0, self.extent(groups[order[-1]]) if order else 1.0))
 
     def _floor(self, many: float, m: float, n: float, k: float) -> float:
         """A lower bound of the seconds of a product of a batch of matrices, in any layouts."""
@@ -464,23 +495,15 @@ class Pricing:
 
     # ---- memory
 
-    def walk(self, result: Layout, operands: tuple[Layout, ...]) -> float:
-        """Seconds to walk through memory in the order of a result, reading operands in their layouts."""
-        found = self._walks.get((result, operands))
-        if found is None:
-            found = self.profile.walk_seconds(result, operands, self.sizes, self.itemsize)
-            self._walks[result, operands] = found
-        return found
-
     def transpose_seconds(self, layout: Layout, order: Layout) -> float:
         """Seconds to copy a tensor from one layout into another, and to create the view that is copied."""
-        return self.walk(order, (layout,)) + self.profile.view
+        return self.walks[order, (layout,)] + self.profile.view
 
     def brought(self, result: Layout, wanted: Layout | None) -> float:
         """The mean seconds that readers of the last result take to bring it into the wanted layout."""
         if wanted is None or wanted == result:
             return 0.0
-        return self.profile.view + self.asked * self.walk(wanted, (result,))
+        return self.profile.view + self.asked * self.walks[wanted, (result,)]
 
 
 def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -> list[Layout]:
@@ -501,11 +524,6 @@ def _added(a: Layout, b: Layout, own_a: Layout, own_b: Layout, summed: Layout) -
 def _without(layout: Layout, axes: Layout) -> Layout:
     """A layout without some axes."""
     return tuple([axis for axis in layout if axis not in axes])
-
-
-def _within(layout: Layout, axes: Collection[str]) -> Layout:
-    """The axes of a layout that are among some."""
-    return tuple([axis for axis in layout if axis in axes])
 
 
 def _agree(a: Layout, b: Layout) -> bool:

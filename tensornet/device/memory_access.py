@@ -166,8 +166,9 @@ def _lost(between: _Between, itemsize: int) -> tuple[float, float]:
     step = between.step * itemsize
     places, turn = between.places, _places(step).bit_length() - 1
     lost = PREFETCHED[turn] if turn < len(PREFETCHED) else 0.0
-    lost *= _share(between.lines / (WAYS * places), LOST_AT)
-    gone = _share(between.lines / (HELD * places), GONE_AT) * min(1.0, step / STREAMED)
+    near, far = between.lines / (WAYS * places), between.lines / (HELD * places)
+    lost *= _share(near, LOST_AT) if near > 1.0 else 0.0
+    gone = _share(far, GONE_AT) * min(1.0, step / STREAMED) if far > 1.0 else 0.0
     return lost / between.repeated * min(1.0, step / LINE), gone / between.repeated
 
 
@@ -179,4 +180,4 @@ def _places(step: int) -> int:
 
 def _share(times: float, most: float) -> float:
     """The share of lines that is lost if they exceed a cache's capacity `times` times; all from `most` times on."""
-    return min(1.0, math.log(times) / math.log(most)) ** 1.5 if times > 1.0 else 0.0
+    return float(min(1.0, math.log(times) / math.log(most)) ** 1.5)

@@ -435,7 +435,7 @@ class DeviceProfile:
     def pointwise(self, moved: float, written: float, beyond: float = 0.0) -> float:
         """Seconds of an elementwise step whose tensors all have the layout of the result; `beyond`: those that all
         cores take beside it."""
-        seconds = self.stream(moved) + beyond
+        seconds = (moved / self.held_bandwidth if moved <= IN_CACHE else self.stream(moved)) + beyond
         if self.cores != 1.0:
             seconds *= self._alone(moved, written)
         if written >= self.fresh_bytes:
