@@ -187,6 +187,8 @@ def _result(context: Writing, result: Result) -> str:
 
 # ---------------------------------------------------------------------------- lines
 
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
+
 LONGEST = 100
 """The most characters that an expression may have after another line is inlined into it."""
 
@@ -212,10 +214,10 @@ class Line:
         A line that frees tensors is not inlined, so that no tensor lives longer.
         """
         (name,) = former.names
-        places = list(re.finditer(rf"(?<![\w.]){name}(?!\w)", self.text))
-        inner = former.text if _is_closed(former.text) else f"({former.text})"
+        places = [each for each in _NAME.finditer(self.text) if each[0] == name]
         if len(places) != 1 or former.frees:
             return None
+        inner = former.text if _is_closed(former.text) else f"({former.text})"
         text = f"{self.text[: places[0].start()]}{inner}{self.text[places[0].end() :]}"
         if len(text) > LONGEST:
             return None

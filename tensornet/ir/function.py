@@ -76,25 +76,30 @@ def over_others(old: Node, new: Mapping[Node, Node], kept: Mapping[Node, Sequenc
     """
     if all(new.get(each, each) is each for each in old.children):
         return old
-
-    def entry(each: Affine | Gather) -> Affine | Gather:
-        return Gather(*read(each.node, each.reads)) if isinstance(each, Gather) else each
-
-    def read(each: Node, reads: Entries) -> Operand:
-        dims = kept.get(each, range(len(reads)))
-        return Operand(new.get(each, each), tuple(entry(reads[d]) for d in dims))
-
-    operands = tuple(read(*each) for each in old.operands)
+    operands = tuple([_read(*each, new, kept) for each in old.operands])
     if len(old.children) == len(operands) and not kept and _alike(old, operands):
         return interned(
             old.op, old.sizes, operands, old.result, old.shape, old.over, old.options, old.element
         )
-    result = tuple(map(entry, old.result))
+    result = tuple([_entry(each, new, kept) for each in old.result])
     pairs = (
         (name, new.get(value, value) if isinstance(value, Node) else value) for name, value in old.options
     )
     element = old.element if old.is_scalar else None
     return node(old.op, old.sizes, operands, result, old.shape, old.over, tuple(pairs), element)
+
+
+def _read(
+    each: Node, reads: Entries, new: Mapping[Node, Node], kept: Mapping[Node, Sequence[int]]
+) -> Operand:
+    own = tuple([reads[d] for d in kept[each]]) if each in kept else reads
+    return Operand(new.get(each, each), tuple([_entry(entry, new, kept) for entry in own]))
+
+
+def _entry(
+    each: Affine | Gather, new: Mapping[Node, Node], kept: Mapping[Node, Sequence[int]]
+) -> Affine | Gather:
+    return Gather(*_read(each.node, each.reads, new, kept)) if isinstance(each, Gather) else each
 
 
 def _alike(old: Node, operands: Sequence[Operand]) -> bool:

@@ -237,11 +237,11 @@ class _Search:
         self.program, self.head = program, head
         self.bound = dict(program.names.sizes)
         self.values = {**values, **self.bound}
-        self.forms = CanonicalForms(self._count)
         self.tensors = dict[str, Operand]()
         self.names = dict[Operand, str]()
         self.elements_of = dict[str, Element]()
         self.sizes, self.called = dict[str, Any](), dict[str, str]()
+        self.forms = CanonicalForms(functools.partial(_count, self.sizes, self.bound))
         self.seen: dict[tuple[Ref, bool], Expression | None] = {}
         self.serving: dict[Node, bool] = {}
         self.labels = self._named(head, {})
@@ -531,10 +531,6 @@ class _Search:
         own = {axis for each in held[at] for axis in free_axes(each)}
         return frozenset(axis for axis in summed if axis in own - others)
 
-    def _count(self, call: Call) -> Expression:
-        """The number of positions that a call runs over."""
-        return size_expression(product(self._known(self.sizes[axis]) for axis in call.axes))
-
     # ---- names that are looked through
 
     def _look(self, part: Expression, found: _Found) -> tuple[Expression, _Found]:
@@ -594,9 +590,11 @@ class _Search:
         """The match with the axes of the program for each axis of the pattern; None if they do not agree."""
         pattern = self.pattern
         names = {axis: found.outer(axis) for axis in found.outside}
-        bound = {name: rename(self.forms.written(each), names) for name, each in found.bound.items()}
         runs = [(run, frozenset(map(found.outer, told))) for run, told in found.runs]
-        axes = {name: free_axes(each) for name, each in bound.items()}
+        axes = {
+            name: tuple(dict.fromkeys(names.get(axis, axis) for axis in free_axes(each)))
+            for name, each in found.bound.items()
+        }
         places = {run[0]: each for run, each in runs if run and run[0] in pattern.placed}
         groups = groups_of(pattern, axes, places)
         if groups is None:
@@ -615,7 +613,8 @@ class _Search:
         sizes = {sized(axis): size_expression(length) for axis, length in lengths.items()}
         if not all(_are_equal(_put_in(one, sizes), other) for one, other in found.counts):
             return None
-        bound = {name: _put_in(each, sizes) if is_scalar(each) else each for name, each in bound.items()}
+        written = {name: rename(self.forms.written(each), names) for name, each in found.bound.items()}
+        bound = {name: _put_in(each, sizes) if is_scalar(each) else each for name, each in written.items()}
         factors = tuple(map(self.forms.written, found.beside[0]))
         return replace(found, bound=bound, groups=groups, beside=(factors, found.beside[1]))
 
@@ -657,6 +656,11 @@ class _Search:
         beside, remaining = found.beside
         gone = set(axes).difference(free_axes(made))
         return contraction((made, *beside), tuple(sorted(remaining - gone)), None)
+
+
+def _count(sizes: Mapping[str, Any], bound: Mapping[str, Any], call: Call) -> Expression:
+    """The number of positions that a call runs over."""
+    return size_expression(product(evaluate(sizes[axis], bound) for axis in call.axes))
 
 
 def _is_open(each: Node) -> bool:
