@@ -106,18 +106,18 @@ def of_leaves(graph: Graph) -> dict[str, Element]:
     return {leaf.name: of_leaf(leaf, leaf.name in found) for leaf in graph.leaves}
 
 
-def _positions(graph: Graph, outputs: frozenset[str]) -> set[str]:
+@functools.lru_cache(maxsize=1024)
+def _positions(graph: Graph, outputs: frozenset[str]) -> frozenset[str]:
     """The tensors of a graph that index others, or flow into an index or into one of the given outputs."""
-    found = {
-        ref.name for equation in graph.own for part in equation.parts for ref in _telling(part)
-    } | outputs
+    found = {*outputs}
+    found.update(ref.name for equation in graph.own for part in equation.parts for ref in _telling(part))
     for item in reversed(graph.body):
         if isinstance(item, Apply):
             inside = _positions(item.graph, frozenset(output for output, name in item.made if name in found))
             found.update(name for leaf, name in item.names().items() if leaf in inside)
         elif item.name in found:
             found.update(ref.name for ref in _handed_on(item.right))
-    return found
+    return frozenset(found)
 
 
 def _telling(part: Expression) -> Iterator[Ref]:

@@ -37,7 +37,6 @@ from ..language.expression import (
 )
 from ..ops.protocols import Reached, Value
 from ..ops.table import FUNCTIONS, Element
-from ..planning.liveness import with_frees
 from ..planning.plans import AnyStep, CallStep, Plan
 from ..planning.steps import Repetition, Result, Step
 from ..planning.target import Target
@@ -85,8 +84,7 @@ def lower(
     context = _Lowering(lines, values, target, choose, product)
     results = _lower_lines(context, planned, inside, as_laid)
     names = {*lines.sizes}.union(*(line.sizes for line in lines.own))
-    steps = [_plainly(step, names) for step in context.steps]
-    return with_frees(steps, [each.value.name for each in results]), results
+    return tuple([_plainly(step, names) for step in context.steps]), results
 
 
 def steps_to_price(

@@ -94,6 +94,8 @@ class Step:
 
     def reading(self, names: Mapping[str, str], scope: str = "") -> Step:
         """The step with other names for the tensors that it reads, outside of the block that it is in."""
+        if not self.frees and names.keys().isdisjoint(self.reads):
+            return self
         right = rename_tensors(self.equation.right, names)
         return replace(self, equation=replace(self.equation, right=right), frees=())
 

@@ -514,7 +514,7 @@ def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: a number when nothing is left open."""
     while isinstance(size, Size):
         found = put_in(size, values)
-        if found is size or found == size:
+        if found is size or (isinstance(found, Size) and found == size):
             break
         size = found
     return size
