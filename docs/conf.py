@@ -24,7 +24,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery"]
+exclude_patterns = ["_build", "gallery", "tutorials"]
 html_theme = "furo"
 html_title = "tensornet"
 html_show_search_summary = False  # pages opened as files cannot fetch one another
@@ -36,9 +36,10 @@ autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 sphinx_gallery_conf = {
-    "examples_dirs": "gallery",
-    "gallery_dirs": "layers",
+    "examples_dirs": ["tutorials", "gallery"],
+    "gallery_dirs": ["lessons", "layers"],
     "filename_pattern": r"plot_",
+    "within_subsection_order": "FileNameSortKey",
     "ignore_pattern": r"against",
     "capture_repr": ("_repr_html_",),
     "abort_on_example_error": True,

@@ -1,4 +1,4 @@
-"""The gallery of layers: each page runs, and each of its layers is held against plain torch."""
+"""The gallery of layers, each held against plain torch, and the tutorials: each page runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import runpy
 from pathlib import Path
 
 import pytest
+
+from .conftest import sampled
 
 GALLERY = Path(__file__).parent.parent / "docs" / "gallery"
 PAGES = sorted(GALLERY.glob("plot_*.py"))
@@ -18,6 +20,18 @@ def test_layers_compute_what_plain_torch_does(page: Path, monkeypatch: pytest.Mo
     runpy.run_path(str(page))
     text = page.read_text(encoding="utf-8")
     assert text.count("# %%\n") == text.count("\ncheck(")
+
+
+TUTORIALS = sorted((GALLERY.parent / "tutorials").glob("plot_*.py"))
+
+
+@pytest.mark.parametrize("page", sampled(TUTORIALS, TUTORIALS[2:]), ids=lambda page: page.stem)
+def test_tutorials_run(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    runpy.run_path(str(page))
+    assert capsys.readouterr().out
 
 
 def test_the_check_refuses_another_layer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,9 @@ class Picture:
     def _repr_svg_(self) -> str:
         return self.svg
 
+    def _repr_html_(self) -> str:
+        return f'<div style="max-width:100%;overflow-x:auto">{self.svg}</div>'
+
     @property
     def dot(self) -> str:
         """The picture in DOT, for Graphviz and what reads its language."""
