@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import opt_einsum
 import torch
@@ -73,6 +74,9 @@ MODULES: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
 }
 """Layers of 4 × 16 numbers and 8 outputs, which take a few microseconds."""
 
+DEPTH = 12
+"""Blocks of the deepest module."""
+
 
 def module(name: str, place: Place) -> dict[str, Contestant]:
     """A small layer as a module."""
@@ -85,9 +89,28 @@ def module(name: str, place: Place) -> dict[str, Contestant]:
     return {OURS: mine, "by hand": Contestant(hand, (x,), tuple(hand.parameters()))}
 
 
+def blocks(place: Place) -> dict[str, Contestant]:
+    """Twelve layers of equal sizes, one after another, each a block."""
+    text, function = MODULES["a layer"]
+    block = tn.layer(text, inputs="x", i=16, o=16)
+
+    def forward(x: Any) -> Any:
+        for number in range(DEPTH):
+            x = block(x, scope=f"blocks.{number}")
+        return x
+
+    x = place.drawn(4, 16)
+    mine = ours(tn.model(forward, inputs="x[b,i]", i=16), None, (x,), place)
+    assert isinstance(mine.function, torch.nn.Module)
+    parts = (mine.function.get_submodule(f"blocks.{number}") for number in range(DEPTH))
+    hand = torch.nn.Sequential(*(ByHand(function, dict(each.named_parameters())) for each in parts))
+    return {OURS: mine, "by hand": Contestant(hand, (x,), tuple(hand.parameters()))}
+
+
 CASES = (
     *(Case(equation, partial(eager, equation)) for equation in EQUATIONS),
     *(Case(f"module of {name}", partial(module, name), MEASURES) for name in MODULES),
+    Case("module of twelve blocks", blocks, MEASURES),
 )
 SUITE = Suite(
     "calls",

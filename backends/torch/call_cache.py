@@ -50,9 +50,8 @@ class GuardedCache(CallCache):
         found = self._known.get(kind)
         if found is not None:
             grad, fits = torch.is_grad_enabled(), self._guards.get(kind)
-            if (
-                fits is None or fits is self._last[grad][0]
-            ):  # a guard also compares keys that no signature has
+            is_stale = fits is self._last[grad][0]  # a guard compares dispatch keys too, a signature does not
+            if fits is None or is_stale:
                 if len(self._guards) >= self._most:
                     self._guards.clear()
                 fits = self._guards[kind] = _guard(arrays)

@@ -19,7 +19,7 @@ import torch
 
 from tensornet.device.heap import MAPPED
 
-from .products import changing, is_eager
+from .products import is_differentiated, is_eager
 
 __all__ = ["large_linear", "large_matmul"]
 
@@ -55,7 +55,7 @@ def large_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 def _room(shape: tuple[int, ...], *given: torch.Tensor) -> torch.Tensor | None:
     """A tensor to write a result into. None if that is small, not on a CPU, not eager, or recorded by autograd."""
     size = math.prod(shape) * given[0].itemsize
-    if size <= MAPPED or given[0].device.type != "cpu" or not is_eager(*given) or changing(given):
+    if size <= MAPPED or given[0].device.type != "cpu" or not is_eager(*given) or is_differentiated(*given):
         return None
     result = given[0].new_empty(shape)
     if (advise := _advise()) is not None:

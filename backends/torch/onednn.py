@@ -16,7 +16,7 @@ import torch
 from torch import library
 from torch.nn import functional
 
-from .products import changing, is_eager, is_transformed, with_vjp
+from .products import is_differentiated, is_eager, is_transformed, with_vjp
 
 __all__ = ["packed_linear", "packed_matmul"]
 
@@ -43,7 +43,7 @@ def packed_linear(
         return alone(operation(x, weight, bias))
     if not _is_taken(*given):
         return alone(functional.linear(*given))
-    if changing(given):
+    if is_differentiated(*given):
         return alone(_products[len(given)](*given))
     bias = None if bias is None else bias.contiguous()  # oneDNN assumes this
     found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], how)
@@ -75,7 +75,7 @@ def packed_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if _is_compiled(a, b):
         made: torch.Tensor = operation(a, b.t(), None)
         return made
-    if not _is_taken(a, b) or changing((a, b)):
+    if not _is_taken(a, b) or is_differentiated(a, b):
         return torch.matmul(a, b)
     found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
     return found

@@ -8,7 +8,15 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["changing", "is_eager", "is_recorded", "is_traced", "is_transformed", "with_vjp"]
+__all__ = [
+    "changing",
+    "is_differentiated",
+    "is_eager",
+    "is_recorded",
+    "is_traced",
+    "is_transformed",
+    "with_vjp",
+]
 
 Given: TypeAlias = Sequence[torch.Tensor]
 Gradients: TypeAlias = "tuple[torch.Tensor | None, ...]"
@@ -20,10 +28,15 @@ def changing(arrays: Sequence[Any]) -> tuple[int, ...]:
     The result is empty under transforms of `torch.func`, in forward mode and while a compiler traces: these
     differentiate the operations themselves. It is also empty if a tensor that requires a gradient is complex.
     """
-    found = [n for n, array in enumerate(arrays) if array.requires_grad] if torch.is_grad_enabled() else []
-    if not found or is_traced() or any(arrays[n].dtype.is_complex for n in found):
+    if not is_differentiated(*arrays):
         return ()
-    return tuple(found)
+    found = tuple(n for n, array in enumerate(arrays) if array.requires_grad)
+    return () if any(arrays[n].is_complex() for n in found) else found
+
+
+def is_differentiated(*tensors: torch.Tensor) -> bool:
+    """Whether autograd, and nothing else, records the operations on these tensors."""
+    return torch.is_grad_enabled() and True in [each.requires_grad for each in tensors] and not is_traced()
 
 
 def is_recorded() -> bool:
@@ -79,26 +92,30 @@ def with_vjp(
 
         @staticmethod
         def forward(ctx: Any, *tensors: torch.Tensor) -> Any:
-            result, *kept = _as_tuple(forward(*tensors))
-            ctx.save_for_backward(*tensors, *kept)
-            ctx.count = len(tensors)
-            return result
+            made = _as_tuple(forward(*tensors))
+            ctx.save_for_backward(*tensors, *made[1:])
+            return made[0]
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> Gradients:
             saved, needed = ctx.saved_tensors, ctx.needs_input_grad  # read once: checkpointing unpacks them
             if torch.is_grad_enabled():  # double backward: residuals have no derivatives
-                return _differentiable(plain or first, saved[: ctx.count], gradient, needed)
+                return _differentiable(plain or first, saved[: len(needed)], gradient, needed)
             told = {"wanted": tuple(needed[n] for n in gives)} if asks else {}
-            made = _as_tuple(backward(*(saved[n] for n in reads), gradient.contiguous(), **told))
+            made = _as_tuple(backward(*[saved[n] for n in reads], gradient.contiguous(), **told))
+            if gives == (*range(len(needed)),):
+                return made
             found = dict(zip(gives, made, strict=True))
-            return tuple(found.get(n) for n in range(ctx.count))
+            return tuple(found.get(n) for n in range(len(needed)))
 
     def first(*tensors: torch.Tensor) -> Any:
         return _as_tuple(forward(*tensors))[0]
 
+    # what `Function.apply` does before is for the transforms of torch.func
+    apply = super(torch.autograd.Function, Product).apply
+
     def product(*tensors: torch.Tensor) -> Any:
-        return Product.apply(*tensors) if changing(tensors) else first(*tensors)  # type: ignore[no-untyped-call]
+        return apply(*tensors) if is_differentiated(*tensors) else first(*tensors)  # type: ignore[no-untyped-call]
 
     return product
 

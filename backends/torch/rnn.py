@@ -15,7 +15,7 @@ import torch
 from torch import library
 from torch.nn import functional
 
-from .products import changing, is_traced, with_vjp
+from .products import is_differentiated, is_traced, with_vjp
 
 __all__ = ["gru_along", "lstm_along", "relu_along", "tanh_along"]
 
@@ -37,7 +37,7 @@ def _along(kind: str, x: Any, *rest: Any, back: float) -> Any:
         return by_library(kind, list(tensors))
     if is_traced():
         return plain(*tensors)
-    if not changing(tensors):
+    if not is_differentiated(*tensors):
         with torch.no_grad():
             return library(*tensors)
     return _differentiated(library, plain, len(tensors))(*tensors)

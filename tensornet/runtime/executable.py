@@ -229,9 +229,12 @@ class Executable:
                 pass
         raise wrong_names(self.graph, parameters)
 
-    def run(self, arrays: list[Any], training: bool = False) -> Any:
+    def run(self, arrays: Sequence[Any], training: bool = False) -> Any:
         """Runs the graph on inputs and parameters, in order."""
-        ready = self.ready(arrays)
+        return self.call(self.ready(arrays), arrays, training)
+
+    def call(self, ready: Ready, arrays: Sequence[Any], training: bool = False) -> Any:
+        """Runs the program for arrays of one kind on such arrays."""
         if ready.more:
             tables = ready.tables or self.tables(ready.program, ready.place)
             arrays = [*arrays, *ready.constants, *tables.arrays]

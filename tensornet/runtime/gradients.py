@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..autodiff.joint import JointGraph
 from ..codegen.program import planned
@@ -18,9 +18,17 @@ from ..planning.gradients import joint_graph, leaves_of, rematerialized_to_fit
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
 from .compiling import compile
-from .executable import PLANS, SHAPES, Executable, about_as_long
+from .executable import PLANS, SHAPES, Executable, Ready, about_as_long
 
 __all__ = ["ValueAndGrad", "value_and_grad"]
+
+
+class _Prepared(NamedTuple):
+    """What runs for arrays of one kind, and whether autograd records some of these."""
+
+    executable: Executable
+    ready: Ready
+    is_recorded: bool
 
 
 class ValueAndGrad:
@@ -84,19 +92,16 @@ class ValueAndGrad:
         limit = self._options["memory_limit"]
         return rematerialized_to_fit(limit, self._whole, self.wrt, profile, dtype, sizes, peak)
 
-    def _for(self, arrays: Sequence[Any]) -> Executable:
-        """The function for inputs and parameters of this kind; a new kind is checked to have gradients."""
-        try:
-            found: Executable | None = self._calls.get(arrays)
-        except (AttributeError, RuntimeError):  # the executable says which is no array
-            return self._executable
-        if found is None:
-            leaves = [*self._whole.inputs, *self._whole.parameters]
-            self._check_real({leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)})
-            shapes = [tuple(array.shape) for array in arrays]
-            dtype = next((each for each in map(_dtype, arrays) if "float" in each), "float32")
-            found = self._at(sizes_from_shapes(self._whole, leaves, shapes), dtype)
-            self._calls.put(arrays, found)
+    def _prepare(self, arrays: Sequence[Any]) -> _Prepared:
+        """The function for inputs and parameters of a new kind, which are checked to have gradients."""
+        leaves = [*self._whole.inputs, *self._whole.parameters]
+        self._check_real({leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)})
+        shapes = [tuple(array.shape) for array in arrays]
+        dtype = next((each for each in map(_dtype, arrays) if "float" in each), "float32")
+        executable = self._at(sizes_from_shapes(self._whole, leaves, shapes), dtype)
+        is_recorded = any(getattr(array, "requires_grad", False) for array in arrays)
+        found = _Prepared(executable, executable.ready([*map(_apart, arrays)]), is_recorded)
+        self._calls.put(arrays, found)
         return found
 
     def __call__(
@@ -115,9 +120,16 @@ class ValueAndGrad:
         Raises:
             ShapeError, DtypeError, BackendError: as an `Executable` does.
         """
-        arrays = list(map(_apart, self._executable.arrays(parameters, *inputs)))
-        self._executable = found = self._for(arrays)
-        value, *gradients = found.run(arrays, training)
+        arrays = self._executable.arrays(parameters, *inputs)
+        try:
+            found: _Prepared | None = self._calls.get(arrays)
+        except (AttributeError, RuntimeError):
+            self._executable.ready(arrays)  # says which is no array
+            raise
+        self._executable, ready, is_recorded = found or self._prepare(arrays)
+        value, *gradients = self._executable.call(
+            ready, [*map(_apart, arrays)] if is_recorded else arrays, training
+        )
         return value, dict(zip(self.wrt, gradients, strict=True))
 
     def _check_real(self, arrays: Mapping[str, Any]) -> None:
