@@ -78,8 +78,8 @@ class Picture:
             if kind in (".png", ".pdf"):
                 by_matplotlib(self.scene, half, kind[1:])
             else:
-                text = {".svg": self.svg, ".dot": self.dot, ".mmd": self.mermaid}[kind]
-                half.write_text(text, encoding="utf-8")
+                text = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid"}[kind]
+                half.write_text(getattr(self, text), encoding="utf-8")
 
 
 @of_graph

@@ -194,7 +194,7 @@ def dot(diagrams: Sequence[Diagram]) -> str:
         return f"subgraph cluster_{number} {{ label={_quoted(title)}"
 
     lines += _grouped(diagrams, _dot_node, edge, opening, "}")
-    return "\n".join([*lines, "}"]) + "\n"
+    return "\n".join([*lines, "}"])
 
 
 def _dot_node(key: str, node: Node) -> str:
@@ -225,7 +225,7 @@ def mermaid(diagrams: Sequence[Diagram]) -> str:
     lines += [
         f"  classDef {kind} fill:{FILLS.get(kind, '#ffffff')},stroke:{FAINT},color:{INK}" for kind in kinds
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _mermaid_node(key: str, node: Node) -> str:
