@@ -98,6 +98,14 @@ def test_blocks_are_folded_and_those_in_a_chain_are_one() -> None:
     assert unfolded.count("Q") == unfolded.count("blocks") == 1
 
 
+def test_lines_in_a_box_and_edges_of_many_results_are_short() -> None:
+    shown = texts(tn.draw(tn.gradient(tn.models.create("vit", depth=2))))
+    assert {"12 results", "13 results", "17 results"} <= set(shown)
+    names = ("exp", "tanh", "gelu", "silu", "relu", "sigmoid", "softplus", "log", "sin", "cos")
+    many = tn.layer("y[i] = " + " + ".join(f"{name}(x[i])" for name in names), inputs="x")
+    assert max(map(len, texts(tn.draw(many)))) == 48
+
+
 def test_calls_between_which_something_is_read_stay_apart() -> None:
     def stacked(x: tn.Tensor) -> tuple[tn.Tensor, ...]:
         first = attention()(x, scope="blocks.0")

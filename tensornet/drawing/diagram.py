@@ -24,7 +24,13 @@ from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, name_of
 
-__all__ = ["Diagram", "Edge", "Node", "diagram_of", "shown_sizes"]
+__all__ = ["Diagram", "Edge", "Node", "diagram_of"]
+
+LONGEST = 48
+"""The most characters in a line below a name."""
+
+FEW = 4
+"""The most results of a block that have an edge each to one reader."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +92,14 @@ class Diagram:
 def diagram_of(graph: Graph, title: str = "") -> Diagram:
     """The diagram of a graph, with its calls of blocks folded, and those in a chain in one node."""
     runs = [*_runs(graph)]
-    edges = tuple(dict.fromkeys(_edges(graph, runs)))
+    edges = tuple(_bundled(dict.fromkeys(_edges(graph, runs)), runs))
     read = {edge.start for edge in edges}
     nodes: dict[str, Node] = {}
     for leaf in graph.leaves:
         result = leaf.name in graph.outputs
         if leaf.name in read or result:
             index = show_index(index_of(leaf.dims))
-            shown = shown_sizes(graph, leaf.name) or (f"[{index}]" if index else "")
+            shown = _sizes(graph, leaf.name) or (f"[{index}]" if index else "")
             nodes[leaf.name] = Node(leaf.kind, leaf.name, _told(shown), result)
     names = graph.names_of_blocks()
     for run in runs:
@@ -101,7 +107,7 @@ def diagram_of(graph: Graph, title: str = "") -> Diagram:
         result = any(name in graph.outputs for name in item.defines)
         if isinstance(item, Equation):
             left = f"{item.name}[{show_index(item.left)}]" if item.left else item.name
-            told = _told(_done(item.right), shown_sizes(graph, item.name))
+            told = _told(_done(item.right), _sizes(graph, item.name))
             nodes[item.name] = Node("equation", left, told, result)
         else:
             nodes[item.results[0]] = _of_call(graph, run, item, names[item.graph], result)
@@ -159,7 +165,8 @@ def _goes_on(run: _Run, item: Equation | Apply) -> bool:
 
 
 def _told(*lines: str) -> tuple[str, ...]:
-    return tuple(filter(None, lines))
+    """The lines that are not empty, cut where they are too long for a box."""
+    return tuple(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines if line)
 
 
 def _of_call(graph: Graph, run: _Run, call: Apply, name: str, result: bool) -> Node:
@@ -174,8 +181,10 @@ def _of_call(graph: Graph, run: _Run, call: Apply, name: str, result: bool) -> N
     block = f"{run.times} × {name}(…)" if run.times > 1 else f"{name}(…)" if title != name else ""
     along = f"along {call.along.axis.name}" if call.along is not None else ""
     alone = len(call.results) == 1
-    results = [shown_sizes(graph, each) if alone else _short(each, call.scope) for each in call.results]
-    return Node("block", title, _told(" ".join(filter(None, (block, along))), ", ".join(results)), result)
+    results = [_sizes(graph, each) if alone else _short(each, call.scope) for each in call.results]
+    shown = ", ".join(results)
+    told = shown if len(shown) <= LONGEST else f"{len(results)} results"
+    return Node("block", title, _told(" ".join(filter(None, (block, along))), told), result)
 
 
 def _short(name: str, scope: str) -> str:
@@ -206,7 +215,7 @@ def _done(right: Expression) -> str:
     return " ".join(words)
 
 
-def shown_sizes(graph: Graph, name: str) -> str:
+def _sizes(graph: Graph, name: str) -> str:
     """The sizes of a tensor, `b×4×8`, with an axis where the size is a formula; empty if none is known."""
     dims = graph.named[name]
     sizes = [evaluate(dim_size(dim), graph.bound) for dim in dims]
@@ -229,6 +238,19 @@ def _edges(graph: Graph, runs: Iterable[_Run]) -> Iterator[Edge]:
             label = f"{_short(name, getattr(made[name], 'scope', ''))}[{axes}]" if several else axes
             yield Edge(start, here, label, name not in known)
         known.update(run.last.defines)
+
+
+def _bundled(edges: Iterable[Edge], runs: Iterable[_Run]) -> Iterator[Edge]:
+    """The edges, with one in place of those to one reader that has more than a few results of a block."""
+    results = {run.last.defines[0]: len(run.last.defines) for run in runs}
+    bundles: dict[tuple[str, str, bool], list[Edge]] = {}
+    for edge in edges:
+        bundles.setdefault((edge.start, edge.end, edge.back), []).append(edge)
+    for (start, end, back), bundle in bundles.items():
+        if len(bundle) > FEW and results.get(start, 1) > 1:
+            yield Edge(start, end, f"{len(bundle)} results", back)
+        else:
+            yield from bundle
 
 
 def _read(graph: Graph, item: Equation | Apply) -> Iterator[tuple[str, str]]:

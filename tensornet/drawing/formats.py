@@ -182,8 +182,8 @@ def dot(diagrams: Sequence[Diagram]) -> str:
     kind, arrow = ("digraph", "->") if diagrams[0].directed else ("graph", "--")
     lines = [
         f"{kind} {{",
-        '  node [fontname="monospace", fontsize=10]',
-        '  edge [fontname="monospace", fontsize=9]',
+        '  node [fontname="Courier", fontsize=10]',
+        '  edge [fontname="Courier", fontsize=9]',
     ]
 
     def edge(start: str, end: str, label: str, back: bool) -> str:
