@@ -181,18 +181,22 @@ def strongly_connected(reads: Mapping[N, Iterable[N]]) -> Iterator[tuple[N, ...]
     return reversed(found)
 
 
-def in_order(body: Iterable[Any], groups: Iterable[Recurrence]) -> Iterator[Any]:
-    """Equations, calls and recurrences, each after what it reads.
+def in_order(equations: Sequence[Equation], groups: Iterable[Recurrence]) -> Iterator[Equation]:
+    """Equations, each after what it reads, except at other positions of its own recurrence.
 
     Args:
-        body: equations and calls, in any order.
-        groups: the recurrences among the equations.
+        equations: the equations, in any order.
+        groups: the recurrences among them.
     """
-    round_about = {name: each for each in groups for name in each.names}
-    units: dict[str, Any] = {}
-    for item in body:
-        units.update(dict.fromkeys(item.defines, round_about.get(item.defines[0], item)))
-    return _postorder(units.values(), lambda unit: [units[name] for name in _read_by(unit) if name in units])
+    by_name = {each.name: each for each in equations}
+    group_of = {name: each.names for each in groups for name in each.names}
+
+    def before(equation: Equation) -> Iterator[Equation]:
+        own = group_of.get(equation.name, frozenset())
+        read = (*early(equation), *(ref for ref in late(equation) if ref.name not in own))
+        return (by_name[ref.name] for ref in read if ref.name in by_name)
+
+    return _postorder(equations, before)
 
 
 def calls_late(
@@ -209,15 +213,6 @@ def calls_late(
         yield from before(item)
 
     return _postorder(items, first)
-
-
-def _read_by(unit: Any) -> Iterator[str]:
-    """The tensors that an equation, a call or a recurrence reads."""
-    for item in unit.equations if isinstance(unit, Recurrence) else (unit,):
-        if isinstance(item, Equation):
-            yield from (ref.name for ref in item.references)
-        else:
-            yield from item.names().values()
 
 
 @told_in("recurrences")

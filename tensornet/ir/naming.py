@@ -324,7 +324,8 @@ class _SizeNames:
         spoken = _spoken_by(each)  # inside these, the name of the axis has another size
         unused = (name for name in names if name not in self.used and name not in spoken)
         name = next(each for each in unused if self.naming.sizes.fits(each, size, self.naming.same))
-        if name not in self.naming.sizes.known and self._reaches_window(each, axis):
+        named = name in self.naming.sizes.known or size == 0  # a text cannot give the size 0
+        if not named and self._reaches_window(each, axis):
             self.naming.sizes.made[name] = size  # the window may be read before what else determines it
         self.naming.sizes.axes[name] = size
         return self._taken(name)

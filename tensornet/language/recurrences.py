@@ -448,10 +448,6 @@ def _with_brackets(lines: Sequence[Any], defined: Equation) -> Iterator[Any]:
     for line in lines:
         for each in _stepped(line.right) if isinstance(line, Equation) else ():
             if each.ref.name == defined.name:
-                if each.axis not in axes_of_index(line.left) and defined.left[each.at : each.at + 1] != (
-                    each.axis,
-                ):
-                    return  # in brackets it would be a window
                 for far, right in enumerate(each.starts, 1):
                     if right is not None:
                         start = _start(each, defined.left, each.sign * far, right)

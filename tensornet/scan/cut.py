@@ -19,7 +19,7 @@ from ..frontend.elaborate_ir import Expressions, elaborated, size_arguments
 from ..graph.element_types import of_expression, of_tensors
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
-from ..graph.recurrences import Recurrence, calls_late, in_order, is_step
+from ..graph.recurrences import calls_late, in_order, is_step
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
 from ..ir.build import cast, leaf, node, number
@@ -160,8 +160,7 @@ def cut(graph: Graph) -> Cut:
     results = (name for call in graph.calls for name in call.results)
     leaves = [replace(each, holds=elements[each.name]) for each in graph.leaves]
     leaves += [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in results]
-    units = in_order(graph.own, graph.recurrences)
-    own = [each for unit in units for each in (unit.equations if isinstance(unit, Recurrence) else (unit,))]
+    own = in_order(graph.own, graph.recurrences)
     inputs, tensors = elaborated(expressions, leaves, elements, own, _shapes(graph))
     nodes = {each.name: expressions.tensors[each.name] for each in leaves}
     known = {each: name for name, each in nodes.items()} | tensors

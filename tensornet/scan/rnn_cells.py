@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from ..graph.graph import Graph
 from ..ir.build import axes_in, concatenated, node, number
-from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major, substitute
+from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, row_major, substitute
 from ..language.expression import Ref
 from ..language.patterns import pattern_of
 from ..ops.record import KernelEquation
@@ -128,86 +128,60 @@ class _Reading:
     # ---- gates
 
     def _gates(self, arguments: Sequence[Operand]) -> list[_Gate]:
-        """The arguments of the gates as products with matrices."""
+        """The arguments of the gates as products with matrices. Channels are the dimensions that these sum."""
         sums = [self.forms.terms(each, self._opens) for each in arguments]
-        recurring = [[each for each in terms if any(map(self.forms.recurs, each.factors))] for terms in sums]
-        hanging = [self._of_state(terms) if terms else None for terms in recurring]
-        channels = {each.channels for each in hanging if each}
+        factors = (each for terms in sums for term in terms for each in term.factors)
+        reads = (each.reads for each in factors if each.node is self.states[-1])
+        pairs = ([*zip(self.left, entries, strict=True)] for entries in reads)
+        channels = {tuple(mine for mine, theirs in each if mine != theirs) for each in pairs}
         if len(channels) != 1:
             raise NotLinear
-        self.made = tuple(axis for d in sorted(channels.pop()) for axis in axes_of((self.left[d],)))
-        return [
-            self._gate([each for each in terms if each not in own], state)
-            for terms, own, state in zip(sums, recurring, hanging, strict=True)
-        ]
+        self.made = tuple(axes_of(channels.pop()))
+        return [*map(self._gate, sums)]
 
     def _opens(self, part: Operand) -> bool:
         """Whether an operand may hold several terms: it recurs, or is computed for all positions before the loop."""
         return self.forms.recurs(part) or self.label in axes_of(part.reads)
 
-    def _of_state(self, terms: Sequence[Product]) -> _OfState:
-        """The weights that multiply the result before, and the axes of its channels there."""
-        if len(terms) > 1:
-            raise NotLinear
-        factors, summed = terms[0]
-        found = [each for each in factors if each.node is self.states[-1]]
-        weights = [each for each in factors if each not in found]
-        if len(found) != 1 or any(map(self.forms.recurs, weights)):
-            raise NotLinear
-        pairs = list(enumerate(zip(self.left, found[0].reads, strict=True)))
-        channels = frozenset(d for d, (mine, theirs) in pairs if mine != theirs)
-        read = tuple(axis for d, (_, theirs) in pairs if d in channels for axis in axes_of((theirs,)))
-        if not summed.issuperset(read):
-            raise NotLinear
-        return _OfState(tuple(weights), summed, channels, read)
-
-    def _gate(self, others: Sequence[Product], state: _OfState | None) -> _Gate:
-        """A gate from the product with the state, if any, and the other terms: one with an input, and biases."""
+    def _gate(self, terms: Sequence[Product]) -> _Gate:
+        """A gate: at most one product with the result before, products with inputs, and biases."""
+        hanging = [each for each in terms if any(map(self.forms.recurs, each.factors))]
+        others = [each for each in terms if each not in hanging]
         moving = [each for each in others if not axes_in(each.factors).keys().isdisjoint(self._around)]
         biases = [self.forms.operand(each) for each in others if each not in moving]
-        given, weight = self._of_input(moving) if moving else (None, None)
-        state_weight = bias = None
-        if state is not None:
-            self._check_axes(state.weights, {*state.read} | state.summed)
-            state_weight = self.forms.node(state.weights, self._matrix(state.read))
-        if biases:
-            if not {*axes_in(biases)} <= {*self.made}:
-                raise NotLinear
-            bias = self.forms.node(biases, (_position(self.made, self.forms.sizes),), "add")
-        return _Gate(given, weight, state_weight, bias)
+        inputs, products = ([*map(self._product, each)] for each in (moving, hanging))
+        states = [factor.node for factors, *_ in products for factor in factors]
+        if states not in ([], self.states[-1:]) or not {*axes_in(biases)} <= {*self.made}:
+            raise NotLinear
+        self.given |= dict.fromkeys(
+            each.node for factors, *_ in inputs for each in factors if each.node.shape
+        )
+        return _Gate(
+            concatenated([each for _, each, _ in inputs], len(self._around)) if inputs else None,
+            concatenated([matrix for *_, matrix in inputs], 1) if inputs else None,
+            products[0][-1] if products else None,
+            self.forms.node(biases, (_position(self.made, self.forms.sizes),), "add") if biases else None,
+        )
 
-    def _of_input(self, moving: Sequence[Product]) -> tuple[Node, Node]:
-        """The input of a gate, and the matrix that multiplies it; several are one after another."""
-        givens, weights = zip(*map(self._product, moving), strict=True)
-        return concatenated(givens, len(self._around)), concatenated(weights, 1)
-
-    def _product(self, term: Product) -> tuple[Node, Node]:
-        """The input of a product, its channels last, and the matrix that multiplies it."""
+    def _product(self, term: Product) -> tuple[list[Operand], Node, Node]:
+        """The factors of a product that are no weights, their product, its channels last, and the weights' matrix."""
         around, (factors, summed) = {*self._around}, term
         given = [each for each in factors if not around.isdisjoint(axes_of(each.reads))]
         weights = [each for each in factors if each not in given]
         read = tuple(axis for axis in axes_in(given) if axis in {*axes_in(weights)} & summed)
-        self._check_axes(weights, {*read} | summed)
+        axes = {*axes_in(weights)} - self.forms.fixed.keys()
+        if not axes.issuperset(self.made) or not axes <= {*self.made} | summed:
+            raise NotLinear
         if not read or {*axes_in(given)} - summed - {*read} != around:
             raise NotLinear
-        self.given |= dict.fromkeys(each.node for each in given if each.node.shape)
-        left = (*map(along, self._around), _position(read, self.forms.sizes))
-        return self.forms.node(given, left), self.forms.node(weights, self._matrix(read))
-
-    def _check_axes(self, parts: Sequence[Operand], more: Container[Axis]) -> None:
-        """Raises `NotLinear` unless parts have the axes of the result's channels, and no others than `more`."""
-        axes = {*axes_in(parts)} - self.forms.fixed.keys()
-        if not axes.issuperset(self.made) or any(each not in more for each in axes.difference(self.made)):
-            raise NotLinear
+        made, channels = (_position(each, self.forms.sizes) for each in (self.made, read))
+        whole = self.forms.node(given, (*map(along, self._around), channels))
+        return given, whole, self.forms.node(weights, (made, channels))
 
     @property
     def _around(self) -> list[Axis]:
         """The axes of the result that are no channels."""
         return [axis for axis in axes_of(self.left) if axis not in self.made]
-
-    def _matrix(self, read: Sequence[Axis]) -> Entries:
-        """The result's channels as one dimension, and the channels that are read as another."""
-        return _position(self.made, self.forms.sizes), _position(read, self.forms.sizes)
 
     # ---- the kernel
 
@@ -268,18 +242,3 @@ def _zeros(length: Size) -> Node:
 def _position(axes: Sequence[Axis], sizes: Mapping[Axis, Size]) -> Affine:
     """Some axes as one dimension."""
     return along(axes[0]) if len(axes) == 1 else row_major(tuple(axes), sizes)
-
-
-@dataclass(frozen=True)
-class _OfState:
-    """A product with the result before.
-
-    Attributes:
-        weights, summed: its other factors, and the axes that it sums.
-        channels, read: the dimensions of the result's channels, and the axes that they are read along.
-    """
-
-    weights: tuple[Operand, ...]
-    summed: frozenset[Axis]
-    channels: frozenset[int]
-    read: tuple[Axis, ...]

@@ -6,7 +6,7 @@ h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h.before[b,t,p] * U[o,p])
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ..graph.call import scoped
@@ -20,7 +20,6 @@ from ..language.expression import (
     fresh,
     occurring,
     references,
-    rename,
     transform,
 )
 from ..ops.structure import REPEAT
@@ -68,11 +67,8 @@ class Repeated:
 
     def _equation(self, equation: Equation, result: Equation | None, line: Calling) -> Equation:
         """One equation, under the axes of the result if it defines one."""
-        if self.axis in {*occurring(equation.right), *axes_of_index(equation.left)}:
-            taken = {self.axis, *occurring(equation.right), *axes_of_index(equation.left)}
-            equation = renamed_axes(equation, {self.axis: fresh(self.axis, taken)})
-        if result is not None:
-            equation = _under(equation, self._without(result.left), self.axis)
+        left = equation.left if result is None else self._without(result.left)
+        equation = _under(equation, left, self.axis)
         name = fresh(scoped(line.scope, equation.name), self.taken) if result is None else result.name
         right, varies = self._read(equation.right), self._varies(equation.right)
         self.names[equation.name] = name
@@ -103,20 +99,12 @@ class Repeated:
 
 
 def _under(equation: Equation, left: Left, axis: str) -> Equation:
-    """The equation with other axes on its left; its own axes of the same names are renamed."""
-    names: Mapping[str, str] = {
-        ours: theirs
-        for one, other in zip(equation.left, left, strict=True)
-        for ours, theirs in zip(axes_of_index((one,)), axes_of_index((other,)), strict=True)
-        if ours != theirs
-    }
-    if not names:
-        return equation
+    """The equation with other axes on its left. Its own axes of these names, or of another name, are renamed."""
+    pairs = zip(axes_of_index(equation.left), axes_of_index(left), strict=True)
+    names = {ours: theirs for ours, theirs in pairs if ours != theirs}
     inside = {*occurring(equation.right), *axes_of_index(equation.left)}
     taken = {*inside, *axes_of_index(left), axis}
-    aside = dict[str, str]()
-    for each in sorted(set(names.values()) & inside - set(names)):
-        aside[each] = fresh(each, taken)
-        taken.add(aside[each])
-    moved = renamed_axes(equation, aside)
-    return replace(moved, left=left, right=rename(moved.right, names))
+    for each in sorted(inside.intersection((*names.values(), axis)) - names.keys()):
+        names[each] = fresh(each, taken)
+        taken.add(names[each])
+    return renamed_axes(equation, names)
