@@ -68,6 +68,14 @@ def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _small_products_are_nodes() -> None:
+    """Products of any size are planned both ways, so that small programs try what large ones do."""
+    from tensornet.lowering import contractions
+
+    contractions.NODE = 0.0
+
+
 def _why_no_gpu() -> str:
     """Why tests marked `gpu` cannot run here; empty where they can."""
     if importlib.util.find_spec("torch") is None:

@@ -29,7 +29,7 @@ from .layout_search import Search, Tree, searched_once
 from .order_search import fastest, fewest_flops, proposals
 from .pairs import Layout, Order, Problem, Strategy, flatten
 
-__all__ = ["joint_order", "joint_product", "names_of"]
+__all__ = ["joint_order", "joint_product", "joint_seconds", "names_of"]
 
 EVERY, PRICED = 4, 5
 """The most factors for which every tree is considered, and the number of trees that are priced with layouts."""
@@ -55,13 +55,13 @@ def joint_order(problem: Problem, changing: frozenset[int]) -> Order:
     forward, problem = fastest(problem), replace(problem, expanded=math.inf)
     search = Search(problem)
     trees = sorted(dict.fromkeys(_trees(search)), key=lambda tree: search.total(tree, search.estimate))
-    seconds = functools.cache(functools.partial(_seconds, problem, changing=changing))
+    seconds = functools.cache(functools.partial(joint_seconds, problem, changing=changing))
     usual = min((forward, search.along(tuple((pair.first, pair.second) for pair in forward))[1]), key=seconds)
     found = min((search.along(tree)[1] for tree in trees[:PRICED]), key=seconds)
     return found if seconds(found) < (1 - LEAST) * seconds(usual) else usual
 
 
-def _seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
+def joint_seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
     """The seconds of an order, forward and backward. A result that is not in the wanted layout is copied."""
     return sum(pair.way.seconds for pair in order) + _Backward(problem, order, changing).found().seconds
 

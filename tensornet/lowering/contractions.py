@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..contraction.joint_order import joint_order, joint_product, names_of
+from ..contraction.joint_order import joint_order, joint_product, joint_seconds, names_of
 from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
 from ..device.model import PACKED
 from ..graph.element_types import of_number
@@ -28,6 +28,12 @@ from .context import LoweringContext
 from .pointwise import Operand, combine, is_reciprocal, operand
 
 __all__ = ["lower_contraction", "lower_quotient", "lower_rounded"]
+
+NODE = 50e-6
+"""The seconds that a product and its gradients must take to be planned together, as one node of autograd.
+
+The node costs some five microseconds more than those of its operations, and a smaller product has less to gain.
+"""
 
 
 def lower_contraction(context: LoweringContext, expression: Contraction, wanted: Layout | None) -> Value:
@@ -119,7 +125,9 @@ def _contract(
     changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
     if len(values) > 2 and len(changing) > 1 and real and not problem.invariant:
-        return _with_vjp(context, problem, values, changing)
+        order = joint_order(problem, changing)
+        if joint_seconds(problem, order, changing) > NODE:
+            return _with_vjp(context, problem, order, values, changing)
     return _pairs(context, problem, context.choose(problem), values)
 
 
@@ -144,10 +152,14 @@ def _copies(context: LoweringContext, value: Value) -> list[Value]:
 
 
 def _with_vjp(
-    context: LoweringContext, problem: Problem, values: list[Value], changing: frozenset[int]
+    context: LoweringContext,
+    problem: Problem,
+    order: Order,
+    values: list[Value],
+    changing: frozenset[int],
 ) -> Value:
     """The call of a product that is planned with its backward pass. Factors are copied into the layouts it reads."""
-    order, sizes = joint_order(problem, changing), sizes_of(values)
+    sizes = sizes_of(values)
     left = problem.wanted or flatten(order[-1].way.result)
     values = [_apart(context, each) for each in values]
     for pair in order:
