@@ -32,8 +32,7 @@ from tensornet.study.recipe import Recipe
 from tensornet.study.results import Appraisal, Epoch
 from tensornet.study.subject import TASKS
 from tensornet.study.thesis import thesis
-from tensornet.study.written import StudyFile, read_study
-from tensornet.study.written_rows import BuiltRow, RowEntry
+from tensornet.study.written import BuiltRow, RowEntry, StudyFile, read_study
 
 from .studies import WRITTEN, Finished, study, toml
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import tensornet as tn
 from tensornet.errors import BackendError
 
-__all__ = ["check_libraries", "library", "toml", "versions"]
+__all__ = ["check_libraries", "library", "versions"]
 
 NEEDED = {
     "torch": "torch",
@@ -44,11 +43,6 @@ def library(name: str) -> Any:
         raise BackendError(
             f"the study needs {package}, and it cannot be imported: {error}", fix=fix
         ) from None
-
-
-def toml() -> Any:
-    """The reader of TOML: a part of Python since 3.11, a library before."""
-    return library("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def check_libraries() -> None:

@@ -2,21 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tensornet as tn
+from tensornet.compression.allocating import Budget, flat
 from tensornet.errors import TensornetError, near
 
-from .compressing import CompressedRow
-from .libraries import toml
+from .compressing import BUDGETS, CompressedRow
+from .libraries import library
 from .recipe import OPTIMIZERS, Recipe, checked_seeds
 from .task import Examples, Task
-from .written_rows import BuiltRow, RowEntry, check_keys, entries, located, wrong
 
-__all__ = ["StudyFile", "read_study"]
+__all__ = ["BuiltRow", "RowEntry", "StudyFile", "read_study"]
+
+BUDGET = "budget"
+"""The placeholder in the settings of a row that is replaced by each of its budgets."""
+
+TEXT, NUMBER, LIST, TABLE, FLAG = "a text", "a number", "a list", "a table", "true or false"
+KINDS: dict[type, str] = {str: TEXT, int: NUMBER, float: NUMBER, list: LIST, dict: TABLE, bool: FLAG}
+
+KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("study", "data", "title", "reference"), (TEXT,)),
+    **{
+        "seeds": (NUMBER, LIST),
+        "optimizers": (LIST,),
+        "budgets": (LIST,),
+        "recipe": (TABLE,),
+        "rows": (TABLE, LIST),
+    },
+}
+"""The keys of a file, and what their values may be."""
+
+OF_ROWS = {"about": (TEXT,), "label": (TEXT,), "control": (FLAG,), "budgets": (LIST,), "recipe": (TABLE,)}
+BUILT = {"model": (TEXT,), "settings": (TABLE,), **OF_ROWS}
+COMPRESSED: dict[str, tuple[str, ...]] = {
+    **{
+        "from": (TEXT,),
+        **dict.fromkeys(BUDGETS, (NUMBER, TEXT)),
+        "method": (TEXT, LIST),
+        "modes": (NUMBER, LIST),
+    },
+    **{
+        "include": (TEXT, LIST),
+        "exclude": (TEXT, LIST),
+        "uniform": (FLAG,),
+        "calibrate": (NUMBER,),
+        **OF_ROWS,
+    },
+}
+"""The keys of a row that is compressed from another."""
+
+
+@dataclass(frozen=True)
+class BuiltRow:
+    """A classifier, given by the name of its builder.
+
+    Attributes:
+        about: a short description.
+        model: one of `tensornet.models.names()`.
+        settings: its own settings; `classes` and `vocabulary`, if it takes them, come from the examples.
+    """
+
+    about: str
+    model: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RowEntry:
+    """The file's entry for one row.
+
+    Attributes:
+        place: its key, such as "rows.dense".
+        built: the row itself; None for the row of this name in the base study.
+        recipe: its changes of the recipe.
+        label: its name in pictures.
+        control: whether the others are compared with it.
+    """
+
+    place: str
+    built: BuiltRow | CompressedRow | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+    control: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,35 +130,41 @@ class StudyFile:
         rows = {name: entry.built or self._known(base, name, entry) for name, entry in entries.items()}
         if self.reference and self.reference not in rows:
             fix = f"choose of {', '.join(rows)}"
-            raise wrong(self.path, "reference", f"there is no row '{self.reference}'", fix)
-        reference = self.reference or base.reference
-        recipe = self._changed(base.recipe, "recipe", self.recipe)
-        recipes = {}
+            raise _wrong(self.path, "reference", f"there is no row '{self.reference}'", fix)
+        recipe, recipes = self._changed(base.recipe, "recipe", self.recipe), {}
         for name, entry in entries.items():
             origin = self._origin(entries, entry)
-            changes = {**({} if origin is None else origin.recipe), **entry.recipe}
-            self._changed(recipe, f"{entry.place}.recipe", changes, 1 if origin is None else 0)
+            changes = {**(origin.recipe if origin else {}), **entry.recipe}
+            self._changed(recipe, f"{entry.place}.recipe", changes, 0 if origin else 1)
             recipes[name] = {**self.recipe, **changes}
 
         def changes_of(row: Any) -> Mapping[str, Any]:
             row = rows[row.origin] if isinstance(row, CompressedRow) else row
             return {} if isinstance(row, BuiltRow) else base.changes(row)
 
+        def build(row: Any, examples: Examples) -> tn.Graph:
+            if not isinstance(row, BuiltRow):
+                return base.build(row, examples)
+            taken = tn.models.settings(row.model)
+            known = {name: size for name, size in examples.sizes.items() if name in taken}
+            return tn.models.create(row.model, **{**known, **row.settings})
+
         own = all(entry.built is None for entry in entries.values())
-        labels = {name: entry.label for name, entry in entries.items() if entry.label}
+        reference = self.reference or base.reference
         controls = frozenset(name for name, entry in entries.items() if entry.control)
         return replace(
             base,
             title=self.title or (base.title if own else f"{{data}}: the rows of {Path(self.path).name}"),
             rows=rows,
             recipe=recipe,
-            build=lambda row, examples: self._build(base, row, examples),
+            build=build,
             changes=changes_of,
             overrides=recipes,
             reference=reference if reference in rows else "",
             optimizers=self.optimizers or base.optimizers,
-            labels={**base.labels, **labels},
+            labels={**base.labels, **{name: entry.label for name, entry in entries.items() if entry.label}},
             controls=controls or base.controls & rows.keys(),
+            kinds=base.kinds if own else ("controls", "rows"),
             base=base,
         )
 
@@ -92,36 +172,32 @@ class StudyFile:
         """The row that a compressed row is made from; None for other rows."""
         if not isinstance(entry.built, CompressedRow):
             return None
-        origin = entries.get(entry.built.origin)
-        if origin is None or isinstance(origin.built, CompressedRow):
-            trained = [name for name, each in entries.items() if not isinstance(each.built, CompressedRow)]
-            message = f"there is no row '{entry.built.origin}' that is trained from scratch"
-            fix = f"choose of {', '.join(trained)}, or add [rows.{entry.built.origin}]"
-            raise wrong(self.path, f"{entry.place}.from", message, fix)
-        return origin
+        trained = {name: each for name, each in entries.items() if not isinstance(each.built, CompressedRow)}
+        name = entry.built.origin
+        if name not in trained:
+            fix = f"choose of {', '.join(trained)}, or add [rows.{name}]"
+            raise _wrong(
+                self.path,
+                f"{entry.place}.from",
+                f"there is no row '{name}' that is trained from scratch",
+                fix,
+            )
+        return trained[name]
 
     def _changed(self, recipe: Recipe, key: str, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
         """A recipe with other numbers; `epochs` is the least number of epochs allowed."""
         if "optimizer" in changes:
             fix = f'write optimizers = ["{changes["optimizer"]}"] above the tables'
-            raise wrong(self.path, f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
-        with located(self.path, key):
+            raise _wrong(self.path, f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
+        with _located(self.path, key):
             return recipe.changed(changes, epochs)
 
     def _known(self, base: Task, name: str, entry: RowEntry) -> Any:
         """The row of this name in the base study."""
         if name not in base.rows:
             fix = f"{near(name, base.rows)}give it a model, or choose of {', '.join(base.rows)}"
-            raise wrong(self.path, entry.place, f"the study '{self.study}' has no row '{name}'", fix)
+            raise _wrong(self.path, entry.place, f"the study '{self.study}' has no row '{name}'", fix)
         return base.rows[name]
-
-    def _build(self, base: Task, row: Any, examples: Examples) -> tn.Graph:
-        """The classifier of a row that is trained from scratch, with a logit for each class of these examples."""
-        if not isinstance(row, BuiltRow):
-            return base.build(row, examples)
-        taken = tn.models.settings(row.model)
-        known = {name: size for name, size in examples.sizes.items() if name in taken}
-        return tn.models.create(row.model, **{**known, **row.settings})
 
     def key_of(self, name: str) -> str:
         """The key that an error about a row names: its settings if it has a model, else the row itself."""
@@ -141,82 +217,179 @@ def read_study(path: str | Path) -> StudyFile:
     """
     path, name = Path(path), str(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        document = toml().loads(text)
+        document = library("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
+            path.read_text("utf-8")
+        )
+        return _study(name, document)
     except OSError as error:
         reason = error.strerror or error
         raise TensornetError(f"cannot read {name}: {reason}", fix="give a TOML file") from None
     except RecursionError:
-        where, deep = (
-            f"line {_deepest_line(text)}",
-            f"lists or tables lie more than {LEVELS} deep in one another",
-        )
-        raise wrong(name, where, deep, "write them flat") from None
+        raise TensornetError(
+            f"{name}: lists or tables lie too deep in one another", fix="write them flat"
+        ) from None
     except ValueError as error:  # not UTF-8, or not TOML: the error says where
+        if isinstance(error, TensornetError):
+            raise
         raise TensornetError(
             f"{name} is no TOML: {error}", fix="see docs/studies.md for one that is"
         ) from None
+
+
+def _study(path: str, document: Mapping[str, Any]) -> StudyFile:
+    """The study of a parsed file."""
     if not document:
-        raise TensornetError(f"{name} says nothing", fix=f"give one or more of {', '.join(_KEYS)}")
-    _check_levels(name, document)
-    check_keys(name, "", document, _KEYS)
-    told = {key: document[key] for key in ("study", "title", "reference", "recipe") if key in document}
-    if "data" in document:
-        beside = path.parent / document["data"]
-        told["data"] = str(beside if beside.exists() else document["data"])
+        raise TensornetError(f"{path} says nothing", fix=f"give one or more of {', '.join(KEYS)}")
+    _check_keys(path, "", document, KEYS)
+    told = {
+        key: document[key] for key in ("study", "title", "reference", "recipe", "data") if key in document
+    }
+    beside = Path(path).parent / document.get("data", "")
+    if "data" in document and beside.exists():
+        told["data"] = str(beside)
     if "seeds" in document:
-        with located(name, "seeds"):
+        with _located(path, "seeds"):
             told["seeds"] = checked_seeds(document["seeds"])
     rows: dict[str, RowEntry] = {}
-    for row, entry in entries(name, document):
+    for row, entry in _entries(path, document):
         if row in rows:
-            raise wrong(name, entry.place, f"there are two rows '{row}'", "give one of them another name")
+            raise _wrong(path, entry.place, f"there are two rows '{row}'", "give one of them another name")
         rows[row] = entry
-    return StudyFile(name, **told, optimizers=_optimizers(name, document), rows=rows)
-
-
-LEVELS = 16
-"""The deepest nesting of lists and tables that is allowed; a study needs half of it."""
-
-
-def _check_levels(path: str, document: Mapping[str, Any]) -> None:
-    """Raises an error if lists or tables are nested deeper than `LEVELS`; a recursive check could overflow."""
-    inside: list[tuple[str, int, Any]] = [(key, 1, value) for key, value in document.items()]
-    while inside:
-        place, level, value = inside.pop()
-        if level > LEVELS:
-            message = f"lists or tables lie more than {LEVELS} deep in one another"
-            raise wrong(path, ".".join(place.split(".")[:4]), message, "write them flat")
-        if isinstance(value, dict):
-            inside += [(f"{place}.{key}", level + 1, each) for key, each in value.items()]
-        elif isinstance(value, list):
-            inside += [(place, level + 1, each) for each in value]
-
-
-def _deepest_line(text: str) -> int:
-    """The number of the first line with the most opening brackets, braces and dots together."""
-    lines = text.splitlines()
-    depths = [line.count("[") + line.count("{") + line.count(".") for line in lines]
-    return depths.index(max(depths)) + 1
-
-
-_KEYS: dict[str, tuple[type, ...]] = {
-    "study": (str,),
-    "data": (str,),
-    "title": (str,),
-    "reference": (str,),
-    "seeds": (int, list),
-    "optimizers": (list,),
-    "budgets": (list,),
-    "recipe": (dict,),
-    "rows": (dict, list),
-}
-
-
-def _optimizers(path: str, document: Mapping[str, Any]) -> tuple[str, ...]:
     names = document.get("optimizers", [])
     for each in names:
         if not isinstance(each, str) or each not in OPTIMIZERS:
             fix = f"{near(str(each), OPTIMIZERS)}choose of {', '.join(OPTIMIZERS)}"
-            raise wrong(path, "optimizers", f"there is no optimizer '{each}'", fix)
-    return tuple(dict.fromkeys(names))
+            raise _wrong(path, "optimizers", f"there is no optimizer '{each}'", fix)
+    return StudyFile(path, **told, optimizers=tuple(dict.fromkeys(names)), rows=rows)
+
+
+def _entries(path: str, document: Mapping[str, Any]) -> Iterator[tuple[str, RowEntry]]:
+    """The rows by name; a row with budgets gives one for each of them."""
+    rows = document.get("rows", {})
+    if isinstance(rows, list):
+        yield from ((str(name), RowEntry("rows")) for name in rows)
+        return
+    for name, row in rows.items():
+        place = f"rows.{name}"
+        if not re.fullmatch(r"[\w+-][\w.+-]*", name):
+            raise _wrong(path, place, "a name goes into names of files", "use letters, digits, and - + _ .")
+        if not isinstance(row, dict):
+            raise _wrong(path, place, f"it is {row!r}", f"write a table: [{place}]")
+        _check_keys(path, place, row, COMPRESSED if "from" in row else BUILT)
+        key, make = (_compressed if "from" in row else _built)(path, place, row)
+        budgets = row.get("budgets", document.get("budgets", []))
+        if key and not budgets:
+            fix = f"give a list, e.g. budgets = [0.1, 0.3], in the file or in [{place}]"
+            raise _wrong(path, f"{place}.{key}", "there are no budgets", fix)
+        if not key and "budgets" in row:
+            fix = f'write "{BUDGET}" in the place of the setting that takes them'
+            raise _wrong(path, f"{place}.budgets", "no setting takes them", fix)
+        entry = RowEntry(place, None, row.get("recipe", {}), row.get("label", ""), row.get("control", False))
+        for budget in map(_frozen, budgets) if key else ():
+            told = "x".join(map(str, budget)) if isinstance(budget, tuple) else str(budget)
+            label = f"{entry.label or name} {told.replace('x', '×')}"
+            yield f"{name}-{told}", replace(entry, built=make(budget, told), label=label)
+        if not key:
+            yield name, replace(entry, built=make(None, ""))
+
+
+Make = Callable[[Any, str], BuiltRow | CompressedRow | None]
+"""A row with a budget, and the text of the budget in names."""
+
+
+def _built(path: str, place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
+    """The key of a row that takes its budgets, and the row of a model for each."""
+    model, settings = row.get("model"), _frozen(row.get("settings", {}))
+    if model is None and (settings or "about" in row or "budgets" in row):
+        raise _wrong(
+            path, place, "it has settings, and no model", 'add model = "…", one of `tensornet count`'
+        )
+    if model is not None and model not in tn.models.names():
+        fix = f"{near(model, tn.models.names())}`tensornet count` lists the models and their settings"
+        raise _wrong(path, f"{place}.model", f"there is no model '{model}'", fix)
+    known = tn.models.settings(model) if model else {}
+    for key in settings:
+        if key not in known:
+            fix = f"{near(key, known)}its settings: {', '.join(known)}"
+            raise _wrong(path, f"{place}.settings.{key}", f"'{model}' has no such setting", fix)
+    where = [key for key, value in settings.items() if value == BUDGET]
+
+    def make(budget: Any, told: str) -> BuiltRow | None:
+        about = row.get("about", f"`{model}`") + (
+            f", {', '.join(where)} {told.replace('x', '×')}" if where else ""
+        )
+        return BuiltRow(about, model, {**settings, **dict.fromkeys(where, budget)}) if model else None
+
+    return f"settings.{where[0]}" if where else "", make
+
+
+def _compressed(path: str, place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
+    """The key of a row that takes its budgets, and the row compressed from another for each."""
+    kinds = [kind for kind in BUDGETS if kind in row]
+    if len(kinds) != 1:
+        found = f"there are {len(kinds)} budgets" if kinds else "there is no budget"
+        raise _wrong(path, place, found, f"give one of {', '.join(BUDGETS)}")
+    (kind,) = kinds
+    own: dict[str, Any] = {
+        key: tuple(flat(row[key])) for key in ("method", "include", "exclude") if key in row
+    }
+    own |= {key: _frozen(row[key]) for key in ("modes", "uniform", "calibrate") if key in row}
+    if row.get("calibrate", 0) < 0:
+        raise _wrong(path, f"{place}.calibrate", f"it is {row['calibrate']}", "give how many examples, or 0")
+
+    def make(budget: Any, told: str) -> CompressedRow:
+        amount = budget if told else row[kind]
+        with _located(path, f"{place}.{kind}"):
+            Budget.of(**{kind: amount})
+        made = CompressedRow(row.get("about", ""), row["from"], kind, amount, **own)
+        return made if made.about else replace(made, about=_compression(made))
+
+    return kind if row[kind] == BUDGET else "", make
+
+
+def _compression(row: CompressedRow) -> str:
+    """A description: `swin` at 20 % of its parameters, low_rank, weighed by 512 examples."""
+    how = f"{100 * row.amount:g} %" if isinstance(row.amount, float) else f"{row.amount:,}"
+    what = f"an error of {how}" if row.budget == "error" else f"{how} of its {row.budget}"
+    parts = [f"`{row.origin}` at {what}", " or ".join(row.method)]
+    parts += ["the same part of each weight"] if row.uniform else []
+    parts += [f"weighed by {row.calibrate:,} examples"] if row.calibrate else []
+    return ", ".join(parts)
+
+
+def _frozen(value: Any) -> Any:
+    """The value with tuples in place of lists, at every level."""
+    if isinstance(value, dict):
+        return {name: _frozen(each) for name, each in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+# ---------------------------------------------------------------------------- errors
+
+
+def _check_keys(
+    path: str, place: str, table: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Raises an error unless each key is known and its value has an allowed type."""
+    for key, value in table.items():
+        full = f"{place}.{key}" if place else key
+        if key not in known:
+            fix = f"{near(key, known)}its keys: {', '.join(known)}"
+            raise _wrong(path, full, "there is no such key", fix)
+        whole = key not in ("seeds", "calibrate", "modes") or type(value) is not float
+        if KINDS.get(type(value)) not in known[key] or not whole:
+            raise _wrong(path, full, f"it is {value!r}", f"give {' or '.join(known[key])}")
+
+
+@contextmanager
+def _located(path: str, key: str) -> Iterator[None]:
+    """Puts the file and the key in front of an error."""
+    try:
+        yield
+    except TensornetError as error:
+        raise type(error)(f"{path}: {key}: {error.message}", error.place, error.fix) from None
+
+
+def _wrong(path: str, key: str, message: str, fix: str) -> TensornetError:
+    """An error that names the file, the key and the fix."""
+    return TensornetError(f"{path}: {key}: {message}", fix=fix)
