@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from typing import Annotated, TextIO
+from typing import Annotated, Any
 
 import typer
 
@@ -53,19 +53,12 @@ def main() -> None:
 _SHOWN_BY_PYTHON = warnings.showwarning
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
     """Prints a warning of the library like its errors, without a location in the source."""
     if issubclass(category, TensornetWarning):
         console(stderr=True).print(printable(f"warning: {message}"))
     else:
-        _SHOWN_BY_PYTHON(message, category, filename, lineno, file, line)
+        _SHOWN_BY_PYTHON(message, category, *place, **more)
 
 
 def _version(wanted: bool) -> None:

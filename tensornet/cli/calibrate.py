@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 from rich.table import Table
 
-from .options import Backend, Json
+from .options import Backend, Device, Dtype, Json
 from .telling import tell, tell_json
 
 __all__ = ["calibrate"]
 
 
 def calibrate(
-    backend: Backend = "torch",
-    device: Annotated[str | None, typer.Option(help="The device, e.g. cpu or cuda:0.")] = None,
-    dtype: Annotated[str, typer.Option(help="The element type; each has constants of its own.")] = "float32",
-    as_json: Json = False,
+    backend: Backend = "torch", device: Device = None, dtype: Dtype = "float32", as_json: Json = False
 ) -> None:
     """Measure the constants of this device again, and store them for all later plans."""
     from dataclasses import asdict, fields
@@ -30,9 +24,8 @@ def calibrate(
     from ..protocol import load_backend
 
     chosen = load_backend(backend)
-    profile = measure(
-        chosen, chosen.device() if device is None else device, element_type(dtype), patience=inf
-    )
+    place = chosen.device() if device is None else device
+    profile = measure(chosen, place, element_type(dtype), patience=inf)
     path = save_profile(profile)
     if as_json:
         tell_json({**asdict(profile), "path": str(path or "")})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from ..errors import EquationError
 from ..files import check_writable
@@ -17,45 +18,38 @@ from .telling import console, tell, tell_json
 
 __all__ = ["compress"]
 
+Part = float | None
+Texts = list[str] | None
+
 
 def compress(
     checkpoint: Annotated[
-        Path,
-        typer.Argument(
-            help="A file of tensors with their equations: a run of a study (`runs/*.safetensors`), or what this"
-            " command wrote; or the folder of a Hugging Face model; or tensors alone, with --equations."
-        ),
+        Path, typer.Argument(help="A file of tensors, or the folder of a Hugging Face model.")
     ],
     equations: Annotated[
-        str | None,
-        typer.Option(help="The equations that the tensors belong to, as for `plan`, if the file has none."),
+        str | None, Option(help="Equations of the tensors, as for `plan`, if the file has none.")
     ] = None,
     inputs: Inputs = "",
     outputs: Outputs = "",
     parameters: Annotated[
-        float | None, typer.Option(help="How many are to be left: a part, e.g. `0.2`, or a number.")
+        Part, Option(help="How many are to be left: a part, e.g. `0.2`, or a number.")
     ] = None,
-    flops: Annotated[float | None, typer.Option(help="FLOPs of a call, a part or a number.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="Expected time of a call, as a part of now.")] = None,
-    error: Annotated[float | None, typer.Option(help="As few parameters as lose no more than this.")] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(help="A form, e.g. `tt`; repeatable, to choose from several. `low_rank` if not given."),
-    ] = None,
-    include: Annotated[
-        list[str] | None, typer.Option(help="A pattern of the weights to look at; repeatable.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="A pattern of weights to leave as they are; repeatable.")
-    ] = None,
+    flops: Annotated[Part, Option(help="FLOPs of a call, a part or a number.")] = None,
+    seconds: Annotated[Part, Option(help="Expected time of a call, as a part of now.")] = None,
+    error: Annotated[Part, Option(help="As few parameters as lose no more than this.")] = None,
+    method: Annotated[Texts, Option(help="A form, e.g. `tt`; repeatable; `low_rank` if not given.")] = None,
+    include: Annotated[Texts, Option(help="A pattern of the weights to look at; repeatable.")] = None,
+    exclude: Annotated[Texts, Option(help="A pattern of weights to leave as they are; repeatable.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="The file to write, `<checkpoint>.small.safetensors` if not given."),
+        Path | None, Option(help="The file to write, else `<checkpoint>.small.safetensors`.")
     ] = None,
     size: Sizes = None,
     as_json: Json = False,
 ) -> None:
     """Replace weights of a trained network by factors, within one budget. The input file is never overwritten.
+
+    A file of tensors has its equations in it, as a run of a study (`runs/*.safetensors`) or what this command
+    wrote, or they are given by --equations.
 
     Example: tensornet compress runs/swin.1f2e3d4c.safetensors --parameters 0.2 --method tt
 
@@ -80,17 +74,15 @@ def compress(
     network = (read_folder(checkpoint),) if checkpoint.is_dir() else read_checkpoint(checkpoint, graph)
     with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("weights", total=None)
-
-        def progress(path: str, done: int, count: int) -> None:
-            bar.update(task, completed=done, total=count, description=path)
-
         found = compressed(
             *network,
             **budgets,
             method=tuple(method or ("low_rank",)),
             include=tuple(include or ("*",)),
             exclude=tuple(exclude or ()),
-            progress=progress,
+            progress=lambda path, done, count: bar.update(
+                task, completed=done, total=count, description=path
+            ),
             **sizes_of(size, compressed),
         )
     found.save(target)

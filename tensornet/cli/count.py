@@ -16,14 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["count"]
 
+NAME = "A layer or a model, or equations as for `plan`; without one, all layers and models are listed."
+
 
 def count(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A layer or a model, or equations as for `plan`; without one, all layers and models are listed."
-        ),
-    ] = "",
+    name: Annotated[str, typer.Argument(help=NAME)] = "",
     settings: Settings = None,
     inputs: Inputs = "",
     outputs: Outputs = "",
@@ -43,8 +40,8 @@ def count(
     document = {"name": name, **_counted(graph_of(name, settings, inputs, outputs, size), depth)}
     if as_json:
         tell_json(document)
-        return
-    _print_count(document)
+    else:
+        _print_count(document)
 
 
 def _counted(graph: Graph, depth: int) -> dict[str, Any]:
@@ -56,12 +53,11 @@ def _counted(graph: Graph, depth: int) -> dict[str, Any]:
     from ..planning.planner import NOMINAL
 
     collected = tn.flop_table(graph)
-    flops = sympy.expand(collected.formula)
     return {
         "parameters": _plain(tn.parameter_count(graph)),
         "parameter_formula": str(tn.parameter_formula(graph)),
         "flops": _plain(collected.flops),  # flop_count would plan again
-        "flop_formula": str(flops),
+        "flop_formula": str(sympy.expand(collected.formula)),
         "flop_parts": [
             {
                 "part": each.name,
@@ -82,38 +78,41 @@ def _counted(graph: Graph, depth: int) -> dict[str, Any]:
 
 
 def _print_count(document: dict[str, Any]) -> None:
-    tell(_of_parameters(document))
-    tell(f"parameters: {document['parameter_formula']} = {_grouped(document['parameters'])}")
+    count, flops = _grouped(document["parameters"]), _grouped(document["flops"])
+    parts = [(each["part"], each["formula"], _grouped(each["parameters"])) for each in document["parts"]]
+    _tell_table(
+        ("part", "formula", "parameters"),
+        parts,
+        ("total", document["parameter_formula"], count),
+        document["name"],
+    )
+    tell(f"parameters: {document['parameter_formula']} = {count}")
     if len(document["flop_parts"]) < 2:
-        tell(f"FLOPs: {document['flop_formula']} = {_grouped(document['flops'])}")
+        tell(f"FLOPs: {document['flop_formula']} = {flops}")
     else:
-        tell(_of_flops(document))
+        blocks = [
+            (each["part"] or "itself", str(each["times"]), each["formula"], _grouped(each["flops"]))
+            for each in document["flop_parts"]
+        ]
+        _tell_table(("block", "calls", "FLOPs of a call", "of all"), blocks, ("total", "", "", flops))
     if document["sizes"]:
         tell(f"at {_listed(document['sizes'])}")
     if document["assumed"]:
         tell(f"the FLOPs are those of the order planned assuming {_listed(document['assumed'])}")
 
 
-def _of_parameters(document: dict[str, Any]) -> Table:
-    """The table of parameters by part."""
-    table = Table(title=document["name"], title_justify="left")
-    for heading in ("part", "formula", "parameters"):
+def _tell_table(
+    headings: tuple[str, ...], lines: list[Any], total: tuple[str, ...], title: str | None = None
+) -> None:
+    """Prints a table with a total below it."""
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
         table.add_column(heading, justify="right" if heading == "parameters" else "left", overflow="fold")
-    for row in document["parts"]:
-        table.add_row(row["part"], row["formula"], _grouped(row["parameters"]))
+    for line in lines:
+        table.add_row(*line)
     table.add_section()
-    table.add_row("total", document["parameter_formula"], _grouped(document["parameters"]))
-    return table
-
-
-def _of_flops(document: dict[str, Any]) -> Table:
-    """The table of FLOPs by block."""
-    table = Table("block", "calls", "FLOPs of a call", "of all")
-    for each in document["flop_parts"]:
-        table.add_row(each["part"] or "itself", str(each["times"]), each["formula"], _grouped(each["flops"]))
-    table.add_section()
-    table.add_row("total", "", "", _grouped(document["flops"]))
-    return table
+    table.add_row(*total)
+    tell(table)
 
 
 def _listed(sizes: dict[str, int]) -> str:
@@ -124,7 +123,11 @@ def _list_models(as_json: bool) -> None:
     from .. import models
 
     rows = {
-        name: {key: _shown(value) for key, value in models.settings(name).items()} for name in models.names()
+        name: {
+            key: "" if value is models.REQUIRED else str(value)
+            for key, value in models.settings(name).items()
+        }
+        for name in models.names()
     }
     if as_json:
         tell_json(rows)
@@ -133,12 +136,6 @@ def _list_models(as_json: bool) -> None:
     for name, known in rows.items():
         table.add_row(name, ", ".join(f"{key}={value}" if value else key for key, value in known.items()))
     tell(table)
-
-
-def _shown(default: Any) -> str:
-    from ..models import REQUIRED
-
-    return "" if default is REQUIRED else str(default)
 
 
 def _plain(value: Any) -> Any:

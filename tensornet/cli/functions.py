@@ -18,12 +18,8 @@ __all__ = ["functions"]
 
 
 def functions(
-    name: Annotated[
-        str, typer.Argument(help="A function, to be told all of it; without one, all are listed.")
-    ] = "",
-    page: Annotated[
-        bool, typer.Option("--page", help="Print the reference page, `docs/language.md`, in Markdown.")
-    ] = False,
+    name: Annotated[str, typer.Argument(help="A function, to describe; without one, all are listed.")] = "",
+    page: Annotated[bool, typer.Option("--page", help="Print `docs/language.md`, the reference.")] = False,
     as_json: Json = False,
 ) -> None:
     """List the functions of the equation language, or describe one: its syntax and its definition.
@@ -72,8 +68,7 @@ def _tell_function(row: Function, as_json: bool) -> None:
     shown = row.shown
     result = "" if row.implementations else result_of(shown)
     if as_json:
-        document = {**reference.document(row), "result": result}
-        tell_json(document)
+        tell_json({**reference.document(row), "result": result})
         return
     tell(row.name)
     for what, text in reference.told(row).items():

@@ -6,30 +6,26 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Backend", "Dtype", "Inputs", "Json", "Outputs", "Settings", "Sizes"]
+__all__ = ["Backend", "Device", "Dtype", "Inputs", "Json", "Named", "Outputs", "Settings", "Sizes", "Threads"]
 
+Option = typer.Option
+Named = Annotated[str, typer.Argument(help="A layer or a model, or equations as for `plan`.")]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print JSON for machines; an error stays text, on standard error.")
+    bool, Option("--json", help="Print JSON for machines; an error stays text, on standard error.")
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable."),
+    Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable."),
 ]
-Inputs = Annotated[
-    str, typer.Option(help="The names of the inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter.")
-]
-Outputs = Annotated[
-    str, typer.Option(help="The names of the results; that of the last equation if not given.")
-]
+Inputs = Annotated[str, Option(help="The inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter.")]
+Outputs = Annotated[str, Option(help="The names of the results; that of the last equation if not given.")]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--size",
-        metavar="AXIS=SIZE",
-        help="The size of an axis, e.g. `--size b=32,i=8`; repeatable. One not given is assumed to be 64.",
+    Option(
+        "--size", metavar="AXIS=SIZE", help="Sizes of axes, e.g. `b=32,i=8`; repeatable. One not given is 64."
     ),
 ]
-
-
-Backend = Annotated[str, typer.Option(help="numpy, torch, cupy or jax.")]
-Dtype = Annotated[str, typer.Option(help="The element type.")]
+Backend = Annotated[str, Option(help="numpy, torch, cupy or jax.")]
+Device = Annotated[str | None, Option(help="Where to run, e.g. cpu or cuda:0.")]
+Dtype = Annotated[str, Option(help="The element type.")]
+Threads = Annotated[int | None, Option(min=1, help="Threads of the processor.")]

@@ -5,31 +5,27 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Option
 
-from .options import Backend, Dtype, Inputs, Json, Outputs, Sizes
+from .options import Backend, Device, Dtype, Inputs, Json, Outputs, Sizes
 from .reading import equations_of, sizes_of
 from .telling import tell
 
 __all__ = ["plan"]
 
+EQUATIONS = "Equations, separated by `;` or new lines, or a file of them. `-` reads standard input."
+
 
 def plan(
-    equation: Annotated[
-        str,
-        typer.Argument(
-            help="Equations, separated by `;` or new lines, or a file of them. `-` reads standard input."
-        ),
-    ],
+    equation: Annotated[str, typer.Argument(help=EQUATIONS)],
     inputs: Inputs = "",
     outputs: Outputs = "",
     size: Sizes = None,
     backend: Backend = "numpy",
-    device: Annotated[str | None, typer.Option(help="Where it will run, e.g. cpu or cuda:0.")] = None,
+    device: Device = None,
     dtype: Dtype = "float32",
-    code: Annotated[bool, typer.Option("--code", help="Print the generated function as well.")] = False,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Print the equations after each pass as well.")
-    ] = False,
+    code: Annotated[bool, Option("--code", help="Print the generated function as well.")] = False,
+    trace: Annotated[bool, Option("--trace", help="Print the equations after each pass as well.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print the fastest order of an equation, next to the order as written and the order with the fewest FLOPs.
