@@ -20,7 +20,6 @@ pytest.importorskip("torch")
 import torch
 
 from tensornet.study.arrays import load_arrays
-from tensornet.study.augment import augmented
 from tensornet.study.images import (
     Source,
     load_images,
@@ -29,7 +28,8 @@ from tensornet.study.images import (
     read_tiny_imagenet,
     source_of,
 )
-from tensornet.study.recipe import Recipe
+from tensornet.study.task import Recipe
+from tensornet.study.training import augmented
 
 draw = np.random.default_rng(0)
 

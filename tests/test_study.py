@@ -28,11 +28,10 @@ from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study.arrays import NAMES
 from tensornet.study.digits import DIGITS, build_graph, split_digits
-from tensornet.study.frames import pareto_front, runs_of
 from tensornet.study.libraries import library
 from tensornet.study.pictures import FORMATS, PICTURES
 from tensornet.study.report import table
-from tensornet.study.results import Trained
+from tensornet.study.results import Trained, pareto_front, runs_of
 
 from . import studies
 from .studies import Finished, kept

@@ -30,12 +30,11 @@ pytest.importorskip("matplotlib")
 import torch
 
 from tensornet import cli
-from tensornet.study import RunResult, load_trained, report, subject
-from tensornet.study.files import BLANK, is_sealed, read_tensors, seal, sealed_tensors
+from tensornet.study import RunResult, load_trained, report
+from tensornet.study import written as subject
 from tensornet.study.pictures import FORMATS
-from tensornet.study.recipe import Recipe
-from tensornet.study.store import RunStore
-from tensornet.study.task import Examples, Task
+from tensornet.study.store import BLANK, RunStore, is_sealed, read_tensors, seal, sealed_tensors
+from tensornet.study.task import Examples, Recipe, Task
 
 from . import studies
 from .damage import BYTES, DOCUMENTS, damaged, damaged_value

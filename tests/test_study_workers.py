@@ -32,8 +32,8 @@ import torch
 
 from tensornet.study import Dask, Processes, Submitit
 from tensornet.study import workers as study_workers
-from tensornet.study.files import read_tensors
 from tensornet.study.progress import Shown, noted
+from tensornet.study.store import read_tensors
 from tensornet.study.workers import TRIES, on_workers
 
 from .studies import Unsteady, study

@@ -26,13 +26,11 @@ pytest.importorskip("matplotlib")
 from tensornet.study import RunResult, pictures, results_folder
 from tensornet.study import report as study_report
 from tensornet.study.digits import DIGITS
-from tensornet.study.frames import runs_of, told
 from tensornet.study.pictures import FORMATS, PICTURES, draw
-from tensornet.study.recipe import Recipe
-from tensornet.study.results import Appraisal, Epoch
-from tensornet.study.subject import TASKS
+from tensornet.study.results import Appraisal, Epoch, runs_of, told
+from tensornet.study.task import Recipe
 from tensornet.study.thesis import thesis
-from tensornet.study.written import BuiltRow, RowEntry, StudyFile, read_study
+from tensornet.study.written import TASKS, BuiltRow, RowEntry, StudyFile, read_study
 
 from .studies import WRITTEN, Finished, study, toml
 

@@ -25,11 +25,11 @@ import torch
 from tensornet.study import images as study_images
 from tensornet.study import load_trained, results_folder
 from tensornet.study.arrays import load_arrays
-from tensornet.study.files import read_tensors
-from tensornet.study.frames import runs_of
 from tensornet.study.images import Source, load_images, read_mnist, source_of
-from tensornet.study.recipe import Recipe
 from tensornet.study.report import report
+from tensornet.study.results import runs_of
+from tensornet.study.store import read_tensors
+from tensornet.study.task import Recipe
 from tensornet.study.thesis import EXPERIMENTS, fitting, thesis
 
 from .conftest import sampled

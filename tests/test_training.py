@@ -31,12 +31,10 @@ import torch
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study import subject, training
-from tensornet.study.files import read_tensors
 from tensornet.study.hardware import Hardware
-from tensornet.study.recipe import OPTIMIZERS, Recipe
 from tensornet.study.results import Trained
-from tensornet.study.store import Checkpoint, Checkpoints
-from tensornet.study.task import Examples, Task
+from tensornet.study.store import Checkpoint, Checkpoints, read_tensors
+from tensornet.study.task import OPTIMIZERS, Examples, Recipe, Task
 from tensornet.study.training import train
 
 from .conftest import forked, sampled

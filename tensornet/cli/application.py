@@ -14,13 +14,10 @@ from ..display import printable
 from ..errors import TensornetError, TensornetWarning
 from .calibrate import calibrate
 from .compress import compress
-from .count import count
-from .draw import draw
 from .functions import functions
-from .plan import plan
+from .graphs import count, draw, plan, sweep
+from .options import console
 from .study import study
-from .sweep import sweep
-from .telling import console
 
 __all__ = ["app", "main"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from .options import Backend, Device, Dtype, Json
-from .telling import tell, tell_json
+from .options import Backend, Device, Dtype, Json, tell, tell_json
 
 __all__ = ["calibrate"]
 

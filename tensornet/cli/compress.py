@@ -12,9 +12,8 @@ from typer import Option
 
 from ..errors import EquationError
 from ..files import check_writable
-from .options import Inputs, Json, Outputs, Sizes
+from .options import Inputs, Json, Outputs, Sizes, console, tell, tell_json
 from .reading import equations_of, sizes_of
-from .telling import console, tell, tell_json
 
 __all__ = ["compress"]
 

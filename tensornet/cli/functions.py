@@ -8,8 +8,7 @@ import typer
 from rich.table import Table
 
 from ..errors import EquationError, near
-from .options import Json
-from .telling import tell, tell_json
+from .options import Json, tell, tell_json
 
 if TYPE_CHECKING:
     from ..ops.record import Function

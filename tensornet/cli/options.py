@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-__all__ = ["Backend", "Device", "Dtype", "Inputs", "Json", "Named", "Outputs", "Settings", "Sizes", "Threads"]
+__all__ = ["Backend", "console", "Device", "Dtype", "Inputs", "Json", "Named", "Outputs", "Settings"]
+__all__ += ["Sizes", "tell", "tell_json", "Threads"]
 
 Option = typer.Option
 Named = Annotated[str, typer.Argument(help="A layer or a model, or equations as for `plan`.")]
@@ -29,3 +32,18 @@ Backend = Annotated[str, Option(help="numpy, torch, cupy or jax.")]
 Device = Annotated[str | None, Option(help="Where to run, e.g. cpu or cuda:0.")]
 Dtype = Annotated[str, Option(help="The element type.")]
 Threads = Annotated[int | None, Option(min=1, help="Threads of the processor.")]
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that prints text unchanged: `softmax[j]` is not read as markup."""
+    return Console(stderr=stderr, soft_wrap=True, markup=False, highlight=False)
+
+
+def tell(what: Any) -> None:
+    """Prints a text or a table, followed by a newline."""
+    console().print(what)
+
+
+def tell_json(document: Any) -> None:
+    """Prints dicts, lists, strings and numbers as JSON in ASCII."""
+    typer.echo(json.dumps(document, indent=1))

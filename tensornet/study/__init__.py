@@ -12,22 +12,11 @@ examples → every row of a task × every optimizer → accuracy against paramet
 from __future__ import annotations
 
 from .digits import STUDY, Row
-from .recipe import Recipe
 from .results import Epoch, RunResult
 from .run import results_folder, run_study
 from .store import load_trained
+from .task import Recipe
 from .workers import Dask, Processes, Submitit
 
-__all__ = [
-    "Dask",
-    "Epoch",
-    "Processes",
-    "Recipe",
-    "Row",
-    "RunResult",
-    "STUDY",
-    "Submitit",
-    "load_trained",
-    "results_folder",
-    "run_study",
-]
+__all__ = ["Dask", "Epoch", "Processes", "Recipe", "Row", "RunResult", "STUDY", "Submitit"]
+__all__ += ["load_trained", "results_folder", "run_study"]

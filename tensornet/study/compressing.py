@@ -19,9 +19,8 @@ from tensornet.weights.factorizations import form_named
 
 from .hardware import Hardware
 from .libraries import library
-from .recipe import Recipe
 from .results import CompressedWeight, Compression, RunResult
-from .task import Examples, Task
+from .task import Examples, Recipe, Task
 from .training import right_ones, sizes_of_batch
 
 __all__ = ["BUDGETS", "CompressedRow", "Start", "check_row", "classifier", "compressed_start"]

@@ -16,16 +16,24 @@ from tensornet.device.timing import Clock, timings
 from tensornet.errors import TensornetError
 
 from .compressing import Start, classifier, compressed_start
-from .files import BLANK, is_sealed, read_or_set_aside, remove, seal, write_whole
 from .hardware import Hardware
 from .libraries import versions
 from .progress import noted
-from .recipe import Recipe
 from .results import Appraisal, Compression, RunResult
-from .store import Checkpoint, RunStore, load_trained
-from .subject import Subject
-from .task import Examples
+from .store import (
+    BLANK,
+    Checkpoint,
+    RunStore,
+    is_sealed,
+    load_trained,
+    read_or_set_aside,
+    remove,
+    seal,
+    write_whole,
+)
+from .task import Examples, Recipe
 from .training import Progress, TrainingRun, sizes_of_batch, train
+from .written import Subject
 
 __all__ = ["Job", "Run", "Timed", "counts", "measured", "settings_of", "train_job", "train_on_worker"]
 

@@ -10,12 +10,12 @@ import functools
 import io
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .frames import epochs_of, pareto_front
 from .libraries import library
+from .results import epochs_of, pareto_front
 from .task import Task
 
 __all__ = ["FORMATS", "PICTURES", "draw"]
@@ -33,6 +33,9 @@ MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"))
 
 FONT = 7.0
 """Points."""
+
+SCALES = {"latency_ms": 1e-3}
+"""Column → the factor to the unit of its axis."""
 
 DPI = 300
 
@@ -206,7 +209,7 @@ PICTURES: dict[str, Callable[[_Shown], Any]] = {
 
 def _against(axes: Any, shown: _Shown, cost: str, title: str, unit: str = "") -> None:
     """Draws test top-1 against a cost on a logarithmic axis, with its spread, and the Pareto front."""
-    points, scale = shown.points, 1e-3 if cost == "latency_ms" else 1.0
+    points, scale = shown.points, SCALES.get(cost, 1.0)
     front = pareto_front(points, cost)
     style = {"color": GREY, "linewidth": 0.8, "zorder": 1, "label": "Pareto front"}
     axes.step(front[cost] * scale, front.test_top1, where="post", **style)
@@ -278,48 +281,43 @@ def _by_epoch(axes: Any, title: str) -> None:
 
 PLACES = tuple(
     (distance * math.cos(math.radians(angle)), distance * math.sin(math.radians(angle)))
-    for distance in (5.0, 7.0, 12.0, 18.0, 25.0, 33.0)
-    for angle in (-45, 45, -135, 135, 0, 180, -90, 90, -20, 20, -160, 160, -70, 70, -110, 110)
+    for distance in (5.0, 8.0, 12.0, 18.0, 25.0)
+    for angle in (-45, 45, -135, 135, 0, 180, -90, 90)
 )
 """Offsets of a label in points: the nearest first, at equal distance those below the front, where there is no line."""
 
 
 def _label(axes: Any, points: Any, cost: str) -> None:
-    """Labels the points, each in the nearest of the places with least overlap of marks, labels and legend."""
-    figure, bbox = axes.figure, library("matplotlib.transforms").Bbox
-    figure.draw_without_rendering()
-    renderer, half = figure.canvas.get_renderer(), 2.5 * DPI / 72.0
-    places = list(zip(points[cost] * (1e-3 if cost == "latency_ms" else 1.0), points.test_top1, strict=True))
-    taken = [
-        bbox.from_bounds(x - half, y - half, 2 * half, 2 * half) for x, y in axes.transData.transform(places)
-    ]
+    """Labels the points, each in the nearest of the places where it covers least of marks, labels and legend."""
+    box = library("matplotlib.transforms").Bbox.from_bounds
+    axes.figure.draw_without_rendering()
+    renderer, inside, far = axes.figure.canvas.get_renderer(), axes.get_window_extent(), 1e4
+    marks = list(zip(points[cost] * SCALES.get(cost, 1.0), points.test_top1, strict=True))
+    taken = [box(x - 10.0, y - 10.0, 20.0, 20.0) for x, y in axes.transData.transform(marks)]
     taken += [axes.get_legend().get_window_extent(renderer)] if axes.get_legend() else []
-    inside = axes.get_window_extent(renderer)
-    for place, label in zip(places, points.label, strict=True):
-        line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 2}
-        text = axes.annotate(
-            label, place, (0, 0), textcoords="offset points", fontsize=FONT - 1, va="center", arrowprops=line
-        )
-        text.set_in_layout(False)  # labels do not shrink the axes
-        text.arrow_patch.set_visible(False)
-        boxes = {offset: _moved(text, offset, renderer) for offset in PLACES}
-        best = min(PLACES, key=lambda offset: _overlap(boxes[offset], taken, inside))
-        taken.append(_moved(text, best, renderer))
-        text.arrow_patch.set_visible(math.hypot(*best) > 8.0)
+    taken += [box(inside.x1, -far, far, 2 * far), box(inside.x0 - far, -far, far, 2 * far)]
+    taken += [box(-far, inside.y1, 2 * far, far), box(-far, inside.y0 - far, 2 * far, far)]
+    style = {"textcoords": "offset points", "fontsize": FONT - 1, "va": "center"}
+    for mark, label in zip(marks, points.label, strict=True):
+        texts = [axes.annotate(label, mark, offset, ha=_side(offset[0]), **style) for offset in PLACES]
+        boxes = [text.get_window_extent(renderer) for text in texts]
+        covers = [sum(_common(own, other) for other in taken) for own in boxes]
+        best = covers.index(min(covers))
+        taken.append(boxes[best])
+        texts.pop(best).set_in_layout(False)  # labels do not shrink the axes
+        for text in texts:
+            text.remove()
 
 
-def _moved(text: Any, offset: tuple[float, float], renderer: Any) -> Any:
-    """Moves a label to a place, from which it extends away from the point; its bounding box there."""
-    text.set_position(offset)
-    text.set_horizontalalignment("center" if abs(offset[0]) < 1e-6 else "left" if offset[0] > 0 else "right")
-    return library("matplotlib.text").Text.get_window_extent(text, renderer)
+def _side(offset: float) -> str:
+    """The horizontal alignment, by which a label extends away from its point."""
+    return "center" if abs(offset) < 1e-6 else "left" if offset > 0 else "right"
 
 
-def _overlap(box: Any, taken: Sequence[Any], inside: Any) -> float:
-    """The area of a label that overlaps other boxes or is outside the axes."""
-    parts = [type(box).intersection(box, each) for each in (inside, *taken)]
-    within, *covered = [0.0 if each is None else each.width * each.height for each in parts]
-    return float(round(box.width * box.height - within + sum(covered), 6))
+def _common(one: Any, other: Any) -> float:
+    """The area that two boxes have in common."""
+    common = type(one).intersection(one, other)
+    return 0.0 if common is None else round(common.width * common.height, 3)
 
 
 def _figure(width: float, height: float, lines: int = 1, columns: int = 1, **shared: bool) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..planning.progress import unwatched
-from .files import write_whole
+from .store import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console

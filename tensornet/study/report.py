@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from tensornet.display import printable
 
-from .files import set_aside, set_aside_in, write_whole
-from .frames import COLUMNS, SHARES, pareto_front, runs_of, told
 from .jobs import ROUNDS
 from .libraries import library
 from .pictures import FORMATS, PICTURES, draw
-from .recipe import Recipe
-from .results import Appraisal, CompressedWeight, RunResult
-from .task import Task
+from .results import COLUMNS, SHARES, Appraisal, CompressedWeight, RunResult, pareto_front, runs_of, told
+from .store import set_aside, set_aside_in, write_whole
+from .task import Recipe, Task
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +38,14 @@ OUTPUTS = ("results.json", "results.csv", *_DRAWN, "report.md", "report.html")
 
 NARROW = 100
 """A terminal with fewer columns has no room for formulas."""
+
+HEADINGS = {
+    "compressed": "com-\npressed",
+    "top-1 (%)": "top-1\n(%)",
+    "top-5 (%)": "top-5\n(%)",
+    "ms a step": "ms a\nstep",
+}
+"""The headings of narrow columns, on two lines."""
 
 Line = dict[str, str]
 """A line of a table: heading → cell."""
@@ -133,31 +139,36 @@ def table(
     from rich.text import Text
 
     runs = runs_of(results, costs or {})
-    groups = dict(list(runs.groupby("name", sort=False)))
-    made, timed = bool(runs.origin.notna().any()), bool(costs)
-    formulas = len(groups) == len(runs) and width >= NARROW  # with several seeds the figures need the room
+    groups, firsts = _groups(runs)
+    made, formulas = bool(runs.origin.notna().any()), len(groups) == len(runs) and width >= NARROW
+    lines = _results(task, groups, firsts, asdict(task.recipe), costs or {})
     shown = Table(title=task.title, title_justify="left")
     shown.add_column("\nname", no_wrap=True)
+    # a formula is cut where there is no room; with several seeds the figures need it
     shown.add_column("\nparameters", justify="left" if formulas else "right", no_wrap=not formulas)
-    headings = ["\nFLOPs", *(["com-\npressed", "top-1\n(%)"] if made else ["top-1\n(%)", "top-5\n(%)"])]
-    for heading in (*headings, *(["ms a\nstep"] if timed else [])):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for name, group in groups.items():
-        first, counted = group.iloc[0], f"{round(group.parameters.mean()):,}"
-        cells = [f"{round(group.flops.mean()):,}", told(group.test_top1)]
-        cells.insert(1 if made else 2, told((group.compressed_top1 if made else group.test_top5).dropna()))
-        cells += [f"{first.step_ms:.2f}"] if timed else []
-        formula = printable(f"{counted} = {first.formula}" if formulas else counted)
-        shown.add_row(printable(str(name)), Text(formula, no_wrap=True, overflow="ellipsis"), *cells)
+    columns = ["FLOPs", *(["compressed", "top-1 (%)"] if made else ["top-1 (%)", "top-5 (%)"])]
+    columns += ["ms a step"] if costs else []
+    for column in columns:
+        shown.add_column(HEADINGS.get(column, f"\n{column}"), justify="right", no_wrap=True)
+    for (name, group), line in zip(groups.items(), lines, strict=True):
+        line["compressed"] = told(group.compressed_top1.dropna())
+        counted = f"{line['parameters']} = {firsts[name].formula}" if formulas else line["parameters"]
+        cells = [line[column] for column in columns]
+        shown.add_row(printable(name), Text(printable(counted), no_wrap=True, overflow="ellipsis"), *cells)
     return shown
+
+
+def _groups(runs: Any) -> tuple[dict[str, Any], dict[str, RunResult]]:
+    """The runs by name, and of each name that with the first seed, for what is the same with all."""
+    groups = dict(list(runs.groupby("name", sort=False)))
+    return groups, {name: group.result.iloc[0] for name, group in groups.items()}
 
 
 def report(
     task: Task, runs: Any, environment: Mapping[str, Any], costs: Mapping[str, Appraisal] | None = None
 ) -> str:
     """`report.md`: the tables of these runs, their pictures, how to read them and how to reproduce them."""
-    groups = dict(list(runs.groupby("name", sort=False)))
-    firsts: dict[str, RunResult] = {name: group.result.iloc[0] for name, group in groups.items()}
+    groups, firsts = _groups(runs)
     made = [name for name, each in firsts.items() if each.compression]
     tested, best = (
         environment["data"]["test"],

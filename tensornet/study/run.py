@@ -20,13 +20,12 @@ from .hardware import Hardware, processes
 from .jobs import Job, Run, Timed, counts, measured, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
 from .progress import shown
-from .recipe import OPTIMIZERS, checked_seeds
 from .report import table, write_outputs
 from .results import Appraisal, RunResult
 from .store import RunStore
-from .subject import Subject, forget_examples
-from .task import check_classifier
+from .task import OPTIMIZERS, check_classifier, checked_seeds
 from .workers import Workers, on_workers
+from .written import Subject, forget_examples
 
 if TYPE_CHECKING:
     from rich.console import Console

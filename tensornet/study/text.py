@@ -12,8 +12,7 @@ from tensornet.errors import TensornetError
 
 from .arrays import Data, columns_of, hub, name_of
 from .libraries import library
-from .recipe import Recipe
-from .task import Examples, Task
+from .task import Examples, Recipe, Task
 
 __all__ = ["TEXT", "TextRow", "load_texts", "text"]
 

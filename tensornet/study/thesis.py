@@ -16,8 +16,7 @@ import tensornet as tn
 
 from .arrays import Data, are_arrays, load_arrays, name_of
 from .images import load_images, source_of
-from .recipe import Recipe
-from .task import Examples, Published, Task
+from .task import Examples, Published, Recipe, Task
 
 __all__ = ["Experiment", "SwinRow", "fitting", "thesis"]
 
