@@ -30,7 +30,7 @@ from tensornet.study.report import report
 from tensornet.study.results import runs_of
 from tensornet.study.store import read_tensors
 from tensornet.study.task import Recipe
-from tensornet.study.thesis import EXPERIMENTS, fitting, thesis
+from tensornet.study.thesis import experiments, fitting, thesis
 
 from .conftest import sampled
 from .studies import Finished, kept, study
@@ -43,14 +43,14 @@ LIMIT = 1_368_626
 
 @functools.cache
 def graph_of(name: str, row: str) -> tn.Graph:
-    experiment = EXPERIMENTS[name]
+    experiment = experiments()[name]
     settings = {**experiment.shape, **experiment.rows[row].settings}
     return tn.models.tensor_swin(classes=CLASSES[name], **settings)
 
 
 ROWS = [
     (name, row)
-    for name, experiment in EXPERIMENTS.items()
+    for name, experiment in experiments().items()
     for row in experiment.rows
     if name != "tiny-imagenet"
 ]
@@ -62,7 +62,7 @@ ROWS = [
     sampled(ROWS, [row for row in ROWS if row[0] == "digits" or row[1] in ("swin", "tensor-8x8x12")]),
 )
 def test_the_rows_are_what_they_say(name: str, row: str) -> None:
-    experiment, count = EXPERIMENTS[name], tn.parameter_count(graph_of(name, row))
+    experiment, count = experiments()[name], tn.parameter_count(graph_of(name, row))
     last = experiment.rows[row].settings["modes"][-1]
     if row == "swin":
         dense = tn.models.swin(
@@ -84,7 +84,7 @@ def test_the_published_figures_are_those_of_the_thesis() -> None:
     """Tables 4.1.1, 4.2.2 and 4.3.3: test top-1 of each row."""
     found = {
         name: [(each.name, each.parameters, each.test_top1) for each in experiment.published]
-        for name, experiment in EXPERIMENTS.items()
+        for name, experiment in experiments().items()
     }
     swin, tensor = ("Swin-T", 27_528_690), ("tensorized", LIMIT)
     assert found == {
@@ -106,7 +106,7 @@ def test_each_data_set_has_a_folder_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_rows_of_tiny_imagenet_are_those_of_cifar10(tmp_path: Path) -> None:
-    assert EXPERIMENTS["tiny-imagenet"].rows == EXPERIMENTS["cifar10"].rows
+    assert experiments()["tiny-imagenet"].rows == experiments()["cifar10"].rows
     write_tiny_imagenet(tmp_path)
     examples, task = load_images(Source("tiny-imagenet", tmp_path), 0), thesis(str(tmp_path))
     graph = task.build(task.rows["tensor-8x8x12"], examples)
@@ -183,7 +183,7 @@ def report_of(finished: Finished, recipe: Recipe | None, base: Recipe) -> str:
 
 def test_the_report_has_the_published_figures_beside_ours(finished: Finished) -> None:
     """Where the images are those of the publication, and the recipe is the study's own."""
-    results, own = finished[1], EXPERIMENTS["mnist"].recipe
+    results, own = finished[1], experiments()["mnist"].recipe
     report = report_of(finished, None, own)
     assert report.startswith("# MNIST: Swin and tensorized Swin\n")
     assert "| tensorized (published) | – | 1,368,626 | 97.30 | 99.90 | 98.90 | 100.00 |" in report
@@ -199,7 +199,7 @@ def test_the_report_has_the_published_figures_beside_ours(finished: Finished) ->
 
 
 def test_another_recipe_is_not_that_of_the_publication(finished: Finished) -> None:
-    own = EXPERIMENTS["mnist"].recipe
+    own = experiments()["mnist"].recipe
     report = report_of(
         finished, own.changed({"epochs": 2, "learning_rate": 0.5, "shift": 0, "batch": 8}), own
     )

@@ -47,9 +47,8 @@ def equations_of(text: str) -> str:
         return Path(text).read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise EquationError(
-            f"'{text}' is no equation, and no file of such: {reason}", fix="write name[axes] = expression"
-        ) from None
+        fix = "write name[axes] = expression"
+        raise EquationError(f"'{text}' is no equation, and no file of such: {reason}", fix=fix) from None
 
 
 def _standard_input() -> str:
@@ -62,9 +61,8 @@ def _standard_input() -> str:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         found = f"byte {error.object[error.start]:#04x} at position {error.start}"
-        raise EquationError(
-            f"standard input is no text in UTF-8: {found}", fix="pipe equations in, one a line"
-        ) from None
+        fix = "pipe equations in, one a line"
+        raise EquationError(f"standard input is no text in UTF-8: {found}", fix=fix) from None
 
 
 def pairs(texts: Iterable[str], what: str) -> dict[str, str]:

@@ -141,10 +141,8 @@ def hub(name: str) -> Any:
         return datasets.load_from_disk(name) if kept else datasets.load_dataset(name)
     except Exception as error:  # whatever the hub, the network or the files raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TensornetError(
-            f"the data set '{name}' cannot be loaded: {reason}",
-            fix="without a network give --data FOLDER, with the files in it, as docs/studies.md says",
-        ) from None
+        fix = "without a network give --data FOLDER, with the files in it, as docs/studies.md says"
+        raise TensornetError(f"the data set '{name}' cannot be loaded: {reason}", fix=fix) from None
 
 
 def columns_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -200,9 +198,8 @@ def _read_file(path: str) -> Mapping[str, Any]:
         zlib.error,
     ) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TensornetError(
-            f"{path} cannot be read: {reason}", fix=f"write it by numpy.savez; {EXPECTED}"
-        ) from None
+        fix = f"write it by numpy.savez; {EXPECTED}"
+        raise TensornetError(f"{path} cannot be read: {reason}", fix=fix) from None
 
 
 def _returned(found: Any, name: str) -> Mapping[str, Any]:
@@ -214,17 +211,15 @@ def _returned(found: Any, name: str) -> Mapping[str, Any]:
         found = [found[each] for each in NAMES]
     if not isinstance(found, tuple | list) or len(found) != len(NAMES):
         told = f"{len(found)} values" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
-        raise TensornetError(
-            f"{name} returns {told}", fix=f"let it return {', '.join(NAMES)}, or a dict of these names"
-        )
+        fix = f"let it return {', '.join(NAMES)}, or a dict of these names"
+        raise TensornetError(f"{name} returns {told}", fix=fix)
     arrays = {}
     for each, value in zip(NAMES, found, strict=True):
         try:
             arrays[each] = np.asarray(value)
         except (ValueError, TypeError, RuntimeError) as error:
-            raise TensornetError(
-                f"{name}: {each} is no array: {error}", fix="give an array of NumPy's"
-            ) from None
+            fix = "give an array of NumPy's"
+            raise TensornetError(f"{name}: {each} is no array: {error}", fix=fix) from None
     return arrays
 
 
@@ -249,14 +244,11 @@ def _inputs(place: str, array: Any, images: bool) -> Any:
         found = array if array.dtype == np.uint8 else array.astype(np.float32)
     if not np.isfinite(found).all():
         wrong = int(np.flatnonzero(~np.isfinite(found).reshape(len(found), -1).all(axis=1))[0])
-        raise TensornetError(
-            f"{place}[{wrong}] holds a number that is not finite in float32", fix="leave it out, or scale it"
-        )
+        fix = "leave it out, or scale it"
+        raise TensornetError(f"{place}[{wrong}] holds a number that is not finite in float32", fix=fix)
     if images and found.ndim not in (3, 4):
-        raise TensornetError(
-            f"{place} holds {_times(found.shape)} numbers, which are no images",
-            fix="give images (n, H, W), (n, C, H, W) or (n, H, W, C); the study `digits` takes vectors too",
-        )
+        fix = "give images (n, H, W), (n, C, H, W) or (n, H, W, C); the study `digits` takes vectors too"
+        raise TensornetError(f"{place} holds {_times(found.shape)} numbers, which are no images", fix=fix)
     if found.ndim == 4 and found.shape[1] not in CHANNELS and found.shape[3] in CHANNELS:
         return found.transpose(0, 3, 1, 2)
     return found[:, None] if images and found.ndim == 3 else found
@@ -267,23 +259,19 @@ def _labels(name: str, arrays: Mapping[str, Any], counts: Mapping[str, int]) -> 
     for which, count in counts.items():
         array, place = arrays[which], f"{name}: {which}"
         if array.ndim != 1 or len(array) != count:
-            raise TensornetError(
-                f"{place} holds {_times(array.shape)} values for {count:,} examples", fix=EXPECTED
-            )
+            told = f"{place} holds {_times(array.shape)} values for {count:,} examples"
+            raise TensornetError(told, fix=EXPECTED)
         whole = array.dtype.kind != "f" or (array == np.floor(array)).all()
         if array.dtype.kind not in "buifUS" or not whole:
-            raise TensornetError(
-                f"{place} holds {array.dtype}, no classes", fix="give whole numbers, or names as text"
-            )
+            fix = "give whole numbers, or names as text"
+            raise TensornetError(f"{place} holds {array.dtype}, no classes", fix=fix)
     classes, labels = np.unique(arrays["y_train"], return_inverse=True)
     if len(classes) < 2:
         raise TensornetError(f"{name}: y_train holds {len(classes)} class", fix="give two classes or more")
     unknown = sorted(set(arrays["y_test"].tolist()) - set(classes.tolist()), key=str)
     if unknown:
-        raise TensornetError(
-            f"{name}: y_test holds the class {unknown[0]}, and no training example is of it",
-            fix="leave it out, or train on it too",
-        )
+        told = f"{name}: y_test holds the class {unknown[0]}, and no training example is of it"
+        raise TensornetError(told, fix="leave it out, or train on it too")
     return len(classes), labels.astype(np.int64), np.searchsorted(classes, arrays["y_test"]).astype(np.int64)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -80,16 +79,25 @@ def build_graph(row: Row, shape: Sequence[int] = (SIDE, SIDE), classes: int = CL
 
     Args:
         row: its settings.
-        shape: the shape of one example, which is reshaped to a matrix if it is not one.
+        shape: the shape of one example, which is reshaped to a matrix if it is not one: a vector near to a square,
+            other shapes by merging all axes but the last.
         classes: the number of classes.
     """
-    folded = _folded(shape)
-    sizes: tuple[int, ...] = folded.sizes
+    names = {1: ["n"], 2: ["i", "j"]}.get(len(shape), [f"i{number}" for number in range(len(shape))])
+    axes = ",".join(names)
+    fold, sizes = None, (prod(shape[:-1]), shape[-1])
+    if len(shape) == 1:  # split as near to a square as its size allows
+        rows = next(each for each in range(math.isqrt(shape[0]), 0, -1) if shape[0] % each == 0)
+        sizes = (rows, shape[0] // rows)
+        fold = tn.layer("y[...,i,j] = x[...,(i,j)]", inputs="x", i=sizes[0], j=sizes[1])
+    elif len(shape) > 2:
+        fold = tn.layer(f"y[...,({','.join(names[:-1])}),{names[-1]}] = x[...,{axes}]", inputs="x")
     layers: list[tn.Graph] = []
+    features: tuple[int, ...] = sizes
     for width in row.hidden:
-        layers.append(_hidden(row, sizes, width))
-        sizes = width
-    features = sizes if row.body == "tcl" else (prod(sizes),)
+        layers.append(_hidden(row, features, width))
+        features = width
+    features = features if row.body == "tcl" else (prod(features),)
     rank = row.head_rank
     if isinstance(rank, tuple) and row.head == "tucker":
         rank = (*rank[:-1], min(rank[-1], classes))
@@ -98,43 +106,14 @@ def build_graph(row: Row, shape: Sequence[int] = (SIDE, SIDE), classes: int = CL
     activation = tn.layer("y[...] = gelu(x[...])", inputs="x")
 
     def classifier(image: tn.Tensor) -> tn.Tensor:
-        y = image if folded.line is None else folded.line(image)
+        y = image if fold is None else fold(image)
         y = y if row.body == "tcl" else flatten(y)
         for number, layer in enumerate(layers, 1):
             y = activation(layer(y, scope=f"hidden{number}"))
         logits: tn.Tensor = head(y, scope="head")
         return logits
 
-    return tn.model(classifier, inputs=f"x[b,{folded.axes}]", **folded.named)
-
-
-@dataclass(frozen=True)
-class _Folded:
-    """An example as a matrix: the names and sizes of its own axes, the matrix sizes, and the layer that reshapes it."""
-
-    axes: str
-    named: dict[str, int]
-    sizes: tuple[int, int]
-    line: tn.Graph | None = None
-
-
-def _folded(shape: Sequence[int]) -> _Folded:
-    """The matrix that an example becomes; a matrix stays as it is.
-
-    A vector is split as near to a square as its size allows. Other shapes merge all axes but the last.
-    """
-    if len(shape) == 1:
-        (size,) = shape
-        rows = next(each for each in range(math.isqrt(size), 0, -1) if size % each == 0)
-        line = tn.layer("y[...,i,j] = x[...,(i,j)]", inputs="x", i=rows, j=size // rows)
-        return _Folded("n", {"n": size}, (rows, size // rows), line)
-    names = ("i", "j") if len(shape) == 2 else tuple(f"i{number}" for number in range(len(shape)))
-    axes, sizes = ",".join(names), dict(zip(names, shape, strict=True))
-    matrix = (prod(shape[:-1]), shape[-1])
-    if len(shape) == 2:
-        return _Folded(axes, sizes, matrix)
-    rows_of = f"({','.join(names[:-1])}),{names[-1]}"
-    return _Folded(axes, sizes, matrix, tn.layer(f"y[...,{rows_of}] = x[...,{axes}]", inputs="x"))
+    return tn.model(classifier, inputs=f"x[b,{axes}]", **dict(zip(names, shape, strict=True)))
 
 
 def _hidden(row: Row, ins: tuple[int, ...], outs: tuple[int, ...]) -> tn.Graph:
@@ -178,14 +157,6 @@ def split_digits(seed: int) -> dict[str, Any]:
     return dict(zip(NAMES, (train, train_labels, test, test_labels), strict=True))
 
 
-def _label(name: str) -> str:
-    """The label of a row in pictures, such as `TCL 8, Tucker` for tcl8-tucker."""
-    words = {"tcl": "TCL ", "-tucker": ", Tucker", "-cp": ", CP", "-tt": ", TT", "blocktt": "block-TT"}
-    for short, long in words.items():
-        name = name.replace(short, long)
-    return re.sub(r"-(\d)", r" \1", name)
-
-
 DIGITS = Task(
     name="digits",
     title="{data}: parameters and accuracy",
@@ -198,7 +169,6 @@ DIGITS = Task(
         row, examples.train_inputs[0].shape[1:], examples.sizes["classes"]
     ),
     splits=True,
-    labels={name: _label(name) for name in STUDY},
     controls=frozenset(name for name in STUDY if name.startswith("dense")),
     kinds=("dense", "tensorized"),
     caution="as those of the better of two recipes, over three seeds on these images",

@@ -123,9 +123,8 @@ def _idx(folder: Path, stem: str) -> Any:
     """An idx file as an array: 0, 0, 8 for bytes, the number of sizes, the sizes, then one byte for each element."""
     path = next(folder.glob(f"{stem.replace('-idx', '[-.]idx')}-ubyte*"), None)
     if path is None:
-        raise TensornetError(
-            f"there is no {stem}-ubyte in {folder}", fix="expected is it, plain or compressed: .gz"
-        )
+        fix = "expected is it, plain or compressed: .gz"
+        raise TensornetError(f"there is no {stem}-ubyte in {folder}", fix=fix)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             zero, kind, order = struct.unpack(">HBB", file.read(4))
@@ -153,9 +152,8 @@ def _batch(path: Path) -> Any:
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:
-        raise TensornetError(
-            f"{path} cannot be read: {error}", fix="fetch the binary version of CIFAR-10"
-        ) from None
+        fix = "fetch the binary version of CIFAR-10"
+        raise TensornetError(f"{path} cannot be read: {error}", fix=fix) from None
     if not len(content) or len(content) % 3073 or content[::3073].max() > 9:
         fix = "expected are 3073 for each image, a label from 0 to 9 and its pixels: fetch the binary version"
         raise TensornetError(f"{path} holds {len(content):,} bytes", fix=fix)
@@ -171,10 +169,9 @@ def read_tiny_imagenet(folder: Path) -> Arrays:
     wrong = [row[0] for row in rows if len(row) < 2 or row[1] not in wnids or row[0] not in tested]
     if wrong or sorted(row[0] for row in rows) != sorted(tested) or len(set(wnids)) != len(wnids):
         about = f" about {wrong[0]}" if wrong else ""
-        raise TensornetError(
-            f"{folder}: val_annotations.txt, wnids.txt and val/images disagree{about}",
-            fix="each image of val/images has a line with its name and a class of wnids.txt; fetch them again",
-        )
+        told = f"{folder}: val_annotations.txt, wnids.txt and val/images disagree{about}"
+        fix = "each image of val/images has a line with its name and a class of wnids.txt; fetch them again"
+        raise TensornetError(told, fix=fix)
     test = [(tested[row[0]], wnids.index(row[1])) for row in rows]
     parts = [
         (np.stack([_photo(path) for path, _ in part]), np.array([label for _, label in part]))
@@ -196,9 +193,8 @@ def _lines(path: Path) -> list[str]:
 def _photos(folder: Path) -> list[Path]:
     found = sorted((folder / "images").glob("*.JPEG"))
     if not found:
-        raise TensornetError(
-            f"there are no images in {folder / 'images'}", fix="expected are *.JPEG of 64×64"
-        )
+        fix = "expected are *.JPEG of 64×64"
+        raise TensornetError(f"there are no images in {folder / 'images'}", fix=fix)
     return found
 
 

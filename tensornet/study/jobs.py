@@ -178,9 +178,8 @@ def _kept_or_made(job: Job, origin: Run, store: RunStore) -> Start:
         return Start(classifier(task, row, examples, compression), dict(before.tensors), compression)
     found = store.load(origin.name, job.settings["from"])
     if found is None:
-        raise TensornetError(
-            f"{job.run.name} is made of {origin.name}, which is not finished", fix="give the command again"
-        )
+        fix = "give the command again"
+        raise TensornetError(f"{job.run.name} is made of {origin.name}, which is not finished", fix=fix)
     trained = load_trained(store.path(origin.name, job.settings["from"]))
     start = compressed_start(task, row, examples, found, trained, job.run.recipe, job.seed, job.hardware)
     if job.run.recipe.epochs:
@@ -198,10 +197,9 @@ def train_on_worker(job: Job) -> RunResult:
     found = settings_of(job.subject, job.run, job.seed, job.hardware)
     for name, value in job.settings.items():
         if found[name] != value:
-            raise TensornetError(
-                f"a worker would train {job.run.name} with other {name}: {found[name]}, not {value}",
-                fix="install the same versions on every machine, and let them see the same data",
-            )
+            told = f"a worker would train {job.run.name} with other {name}: {found[name]}, not {value}"
+            fix = "install the same versions on every machine, and let them see the same data"
+            raise TensornetError(told, fix=fix)
     result = train_job(job, RunStore(job.folder), noted(job.progress), SECONDS_OF_WAITING)
     remove(job.progress)
     return result

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-from importlib.metadata import PackageNotFoundError, version
+import sys
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import tensornet as tn
 from tensornet.errors import BackendError
 
-__all__ = ["check_libraries", "library", "versions"]
+__all__ = ["check_libraries", "frozen", "library", "toml", "versions"]
 
-NEEDED = {
-    "torch": "torch",
-    "sklearn": "scikit-learn",
-    "matplotlib": "matplotlib",
-    "safetensors": "safetensors",
-    "pandas": "pandas",
-    "markdown_it": "markdown-it-py",
-    "jinja2": "jinja2",
-    "filelock": "filelock",
-}
-"""Name to import → name to install; all are needed for every study."""
+NEEDED = ("torch", "sklearn", "matplotlib", "safetensors", "filelock", "pandas", "jinja2", "markdown_it")
+"""The names to import; all are needed for every study."""
+
+PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "markdown_it": "markdown-it-py"}
+"""Name to import → name to install, where that is another."""
 
 EXTRAS = {"distributed": "dask", "submitit": "slurm"}
 """Name to import → the extra that installs it; a study needs them only if it uses such workers."""
@@ -37,12 +32,24 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = {**NEEDED, "PIL": "pillow"}.get(name.partition(".")[0], name)
-        extra = EXTRAS.get(package, "study")
+        top = name.partition(".")[0]
+        package, extra = PACKAGES.get(top, top), EXTRAS.get(top, "study")
         fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that it needs"
         raise BackendError(
             f"the study needs {package}, and it cannot be imported: {error}", fix=fix
         ) from None
+
+
+def toml(path: Path) -> Any:
+    """A TOML file, by a part of Python since 3.11, by a library before."""
+    return library("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(path.read_text("utf-8"))
+
+
+def frozen(value: Any) -> Any:
+    """The value with tuples in place of lists, at every level."""
+    if isinstance(value, dict):
+        return {name: frozen(each) for name, each in value.items()}
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def check_libraries() -> None:
@@ -57,13 +64,6 @@ def check_libraries() -> None:
 
 def versions() -> dict[str, str]:
     """Library → version, for the libraries that numbers depend on."""
-    names = ("numpy", "torch", "scikit-learn")
-    return {"tensornet-einsum": tn.__version__} | {name: _version(name) for name in names}
-
-
-@functools.cache
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "unknown"
+    return {"tensornet-einsum": tn.__version__} | {
+        name: version(name) for name in ("numpy", "torch", "scikit-learn")
+    }

@@ -36,17 +36,6 @@ _DRAWN = tuple(f"{name}.{kind}" for name in PICTURES for kind in FORMATS)
 OUTPUTS = ("results.json", "results.csv", *_DRAWN, "report.md", "report.html")
 """The files of results; not every study has all pictures."""
 
-NARROW = 100
-"""A terminal with fewer columns has no room for formulas."""
-
-HEADINGS = {
-    "compressed": "com-\npressed",
-    "top-1 (%)": "top-1\n(%)",
-    "top-5 (%)": "top-5\n(%)",
-    "ms a step": "ms a\nstep",
-}
-"""The headings of narrow columns, on two lines."""
-
 Line = dict[str, str]
 """A line of a table: heading → cell."""
 
@@ -125,36 +114,25 @@ def _summary(name: str, group: Any) -> dict[str, Any]:
     return {"name": name, "seeds": group.seed.tolist(), **shares}
 
 
-def table(
-    task: Task,
-    results: Sequence[RunResult],
-    costs: Mapping[str, Appraisal] | None = None,
-    width: int = NARROW,
-) -> Table:
+def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal] | None = None) -> Table:
     """The results as a table for the terminal; for several seeds, mean ± standard deviation and their number.
 
     If rows are compressed, their accuracy before fine-tuning replaces the top-5 accuracy.
     """
     from rich.table import Table
-    from rich.text import Text
 
     runs = runs_of(results, costs or {})
     groups, firsts = _groups(runs)
-    made, formulas = bool(runs.origin.notna().any()), len(groups) == len(runs) and width >= NARROW
-    lines = _results(task, groups, firsts, asdict(task.recipe), costs or {})
-    shown = Table(title=task.title, title_justify="left")
-    shown.add_column("\nname", no_wrap=True)
-    # a formula is cut where there is no room; with several seeds the figures need it
-    shown.add_column("\nparameters", justify="left" if formulas else "right", no_wrap=not formulas)
-    columns = ["FLOPs", *(["compressed", "top-1 (%)"] if made else ["top-1 (%)", "top-5 (%)"])]
-    columns += ["ms a step"] if costs else []
-    for column in columns:
-        shown.add_column(HEADINGS.get(column, f"\n{column}"), justify="right", no_wrap=True)
-    for (name, group), line in zip(groups.items(), lines, strict=True):
-        line["compressed"] = told(group.compressed_top1.dropna())
-        counted = f"{line['parameters']} = {firsts[name].formula}" if formulas else line["parameters"]
-        cells = [line[column] for column in columns]
-        shown.add_row(printable(name), Text(printable(counted), no_wrap=True, overflow="ellipsis"), *cells)
+    shares = ["com- pressed", "top-1 (%)"] if runs.origin.notna().any() else ["top-1 (%)", "top-5 (%)"]
+    shown = Table(title=printable(task.title), title_justify="left")
+    for heading in ("name", "para- meters", "FLOPs", *shares, *(["ms a step"] if costs else [])):
+        justify = "left" if heading == "name" else "right"
+        shown.add_column("\n".join(heading.rsplit(" ", 1)), justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for line in _results(task, groups, firsts, asdict(task.recipe), costs or {}):
+        name = line["name"].strip("*")
+        line |= {"name": name, "para- meters": line["parameters"]}
+        line["com- pressed"] = told(groups[name].compressed_top1.dropna())
+        shown.add_row(*(printable(line[str(column.header).replace("\n", " ")]) for column in shown.columns))
     return shown
 
 
@@ -190,7 +168,7 @@ def report(
         weights=_weights({name: firsts[name] for name in made}),
         published=_published(task, groups, firsts),
         error=100.0 * (best * (1.0 - best) / tested) ** 0.5,
-        tried=_tried(task, firsts),
+        tried=_listed([name.replace("_", " ") for name in task.tried]),
         formulas={
             name: f"{each.parameters:,} = `{each.formula}`, {each.sizes}"
             for name, each in firsts.items()
@@ -318,23 +296,6 @@ def _augmented(recipe: Mapping[str, Any]) -> str:
         "flip": "mirrored",
     }
     return ", ".join(text for name, text in texts.items() if recipe[name])
-
-
-def _tried(task: Task, firsts: Mapping[str, RunResult]) -> dict[str, str]:
-    """Rows → the numbers of their recipe that were tuned on these examples and have not been changed."""
-    rows: dict[str, list[str]] = {}
-    for name, each in firsts.items():
-        own = task.own_recipe(each.row) if task.caution else None
-        values = {} if own is None else {setting: getattr(own, setting) for setting in task.tried}
-        kept = [
-            setting for setting, value in values.items() if value and getattr(each.recipe, setting) == value
-        ]
-        rows.setdefault(_listed([setting.replace("_", " ") for setting in kept]), []).append(name)
-    return {
-        "" if len(names) == len(firsts) else f"Of {_listed(names)}: ": settings
-        for settings, names in rows.items()
-        if settings
-    }
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -139,10 +139,8 @@ def _hardware(
     try:
         pickle.dumps(subject)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise TensornetError(
-            f"workers cannot call {name_of(subject.data)}: {error}",
-            fix="define it in a module of its own, or leave the workers out",
-        ) from None
+        fix = "define it in a module of its own, or leave the workers out"
+        raise TensornetError(f"workers cannot call {name_of(subject.data)}: {error}", fix=fix) from None
     here = Hardware.chosen(device if workers.are_here else "cpu", threads, "auto")
     if here.processes > 1:
         raise TensornetError("torchrun and workers do not go together", fix="leave one of them out")
@@ -214,10 +212,8 @@ class _Study:
         flat = examples.standard is None or examples.train_inputs[0].ndim < 3
         if flat and any(run.recipe.augments for run in runs):
             article = "an" if task.example[0] in "aei" else "a"
-            raise TensornetError(
-                f"{article} {task.example} is not shifted, turned, zoomed or mirrored",
-                fix="leave these settings out",
-            )
+            told = f"{article} {task.example} is not shifted, turned, zoomed or mirrored"
+            raise TensornetError(told, fix="leave these settings out")
         for name in dict.fromkeys(run.of for run in runs):
             row = task.rows[name]
             with self._located(name):
@@ -298,7 +294,7 @@ class _Study:
         costs = self._costs(others, results) if measure else {}
         task = self.subject.task.of(self.subject.examples(self.seeds[0]))
         write_outputs(self.folder, task, results, self.environment(), costs)
-        self.console.print(table(task, results, costs, self.console.width))
+        self.console.print(table(task, results, costs))
         self._say(f"results in {self.folder}")
 
     def _in_order(self, runs: Sequence[Run], results: Iterable[RunResult]) -> list[RunResult]:
@@ -360,10 +356,8 @@ class _Study:
     ) -> None:
         def kept(job: Job, result: RunResult) -> None:
             if self._finished(job) != result:
-                raise TensornetError(
-                    f"a worker finished {self._name(job)}, and {self.folder} does not hold it",
-                    fix="give an --out that every worker sees",
-                )
+                told = f"a worker finished {self._name(job)}, and {self.folder} does not hold it"
+                raise TensornetError(told, fix="give an --out that every worker sees")
             finished(job, result)
 
         def look() -> None:

@@ -260,9 +260,8 @@ class RunStore:
                 yield
                 path.unlink(missing_ok=True)
         except locks.Timeout:
-            raise TensornetError(
-                f"another process trains {name} in {self.folder}", fix="wait for it, or give another --out"
-            ) from None
+            fix = "wait for it, or give another --out"
+            raise TensornetError(f"another process trains {name} in {self.folder}", fix=fix) from None
 
     def save(self, trained: Trained, settings: Mapping[str, Any]) -> None:
         """Keeps a finished run: its result, its classifier and its parameters.

@@ -153,9 +153,8 @@ def checked_seeds(seeds: Any) -> tuple[int, ...]:
     """
     if _is_whole(seeds):
         if not 1 <= seeds <= MOST_SEEDS:
-            raise TensornetError(
-                f"there are {seeds} seeds", fix=f"give how many, 1 to {MOST_SEEDS}, or a list of them"
-            )
+            fix = f"give how many, 1 to {MOST_SEEDS}, or a list of them"
+            raise TensornetError(f"there are {seeds} seeds", fix=fix)
         return tuple(range(int(seeds)))
     given = list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else [seeds]
     for seed in given:
@@ -312,7 +311,5 @@ def check_classifier(graph: tn.Graph, examples: Examples) -> None:
     classes = int(max(examples.train_labels.max(), examples.test_labels.max())) + 1
     if len(shape) != 2 or shape[1] != classes:
         told = "×".join(map(str, shape))
-        raise TensornetError(
-            f"of {shapes[0][0]:,} examples the model makes {told} numbers",
-            fix=f"let it give a logit for each of the {classes} classes of an example",
-        )
+        fix = f"let it give a logit for each of the {classes} classes of an example"
+        raise TensornetError(f"of {shapes[0][0]:,} examples the model makes {told} numbers", fix=fix)

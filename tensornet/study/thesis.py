@@ -7,6 +7,7 @@ figures next to them if the images and the recipe are those of the experiment.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,10 @@ import tensornet as tn
 
 from .arrays import Data, are_arrays, load_arrays, name_of
 from .images import load_images, source_of
+from .libraries import frozen, toml
 from .task import Examples, Published, Recipe, Task
 
-__all__ = ["Experiment", "SwinRow", "fitting", "thesis"]
+__all__ = ["Experiment", "SwinRow", "experiments", "fitting", "thesis"]
 
 
 @dataclass(frozen=True)
@@ -59,106 +61,38 @@ class Experiment:
     threads: int | None = None
 
 
-Modes = tuple[tuple[int, int, int], ...]
-"""Three sizes for each stage."""
-
-
-def _swin(modes: Modes, heads: Modes, learning_rate: float) -> SwinRow:
-    """A dense row: the modes only give the width of each stage, and the heads their number."""
-    settings = {"modes": modes, "heads": heads, "tensorized": (), "weights": "soft"}
-    return SwinRow("Swin, dense", settings, learning_rate)
-
-
-def _tensor(modes: Modes, heads: Modes, learning_rate: float, weights: str = "soft") -> SwinRow:
-    ranks = ", ".join("×".join(map(str, each)) for each in modes)
-    settings = {"modes": modes, "heads": heads, "weights": weights}
-    return SwinRow(f"tensorized, modes {ranks}, {weights} attention", settings, learning_rate)
-
-
-SWIN_T, TENSOR_SWIN = 27_528_690, 1_368_626
+PARAMETERS = {"Swin-T": 27_528_690, "tensorized": 1_368_626}
 """The numbers of parameters that the thesis prints, the same for every data set."""
 
 
-def _published(*rows: tuple[str, str, float, float, float, float]) -> tuple[Published, ...]:
-    """Rows of a table of the thesis: model, optimizer, top-1 and top-5 on train and on test."""
-    parameters = {"Swin-T": SWIN_T, "tensorized": TENSOR_SWIN}
-    return tuple(Published(name, by, parameters[name], *figures) for name, by, *figures in rows)
+def _row(
+    modes: tuple[Any, ...], heads: tuple[Any, ...], learning_rate: float, weights: str, dense: bool
+) -> SwinRow:
+    """A row; of a dense one the modes only give the width of each stage, and the heads their number."""
+    settings = {"modes": modes, "heads": heads, "weights": weights}
+    if dense:
+        return SwinRow("Swin, dense", {**settings, "tensorized": ()}, learning_rate)
+    ranks = ", ".join("×".join(map(str, each)) for each in modes)
+    return SwinRow(f"tensorized, modes {ranks}, {weights} attention", settings, learning_rate)
 
 
-SWIN_T_SHAPE = {"window": 4, "channels": 3, "depths": (2, 2, 6, 2), "stochastic_depth": 0.1}
-SWIN_T_HEADS = ((1, 1, 3), (1, 2, 3), (2, 2, 3), (2, 2, 6))
-SWIN_T_MODES = ((4, 4, 6), (4, 8, 6), (8, 8, 6), (8, 8, 12))
-SWIN_T_ROWS = {
-    "swin": _swin(SWIN_T_MODES, SWIN_T_HEADS, 1e-3),
-    "tensor-8x8x12": _tensor(SWIN_T_MODES, SWIN_T_HEADS, 4e-3),
-    "tensor-8x8x12-signed": _tensor(SWIN_T_MODES, SWIN_T_HEADS, 4e-3, "signed"),
-    "tensor-32x3x8": _tensor(
-        ((32, 3, 1), (32, 3, 2), (32, 3, 4), (32, 3, 8)), ((1, 3, 1), (2, 3, 1), (4, 3, 1), (8, 3, 1)), 2e-3
-    ),
-    "tensor-96x1x8": _tensor(
-        ((96, 1, 1), (96, 1, 2), (96, 1, 4), (96, 1, 8)), ((3, 1, 1), (6, 1, 1), (12, 1, 1), (24, 1, 1)), 1e-3
-    ),
-}
-"""Rows with the widths, depths and heads of Swin-T, named by the modes of the last stage."""
-
-COLOUR = Recipe(epochs=100, batch=128, weight_decay=0.05, smoothing=0.1, clip=1.0, shift=4.0, flip=True)
-"""The recipe for CIFAR-10 and Tiny ImageNet."""
-
-EXPERIMENTS: dict[str, Experiment] = {
-    "digits": Experiment(
-        title="{data}: Swin and tensorized Swin",
-        shape={"image": 8, "patch": 2, "channels": 1, "window": 2, "depths": (2, 2)},
-        rows={
-            "swin": _swin(((8, 4, 1), (8, 4, 2)), ((2, 2, 1), (2, 2, 2)), 4e-3),
-            "tensor-4x2x2": _tensor(((4, 2, 1), (4, 2, 2)), ((2, 1, 1), (2, 1, 2)), 0.02),
-            "tensor-8x4x2": _tensor(((8, 4, 1), (8, 4, 2)), ((2, 2, 1), (2, 2, 2)), 0.02),
-            "tensor-8x4x2-signed": _tensor(((8, 4, 1), (8, 4, 2)), ((2, 2, 1), (2, 2, 2)), 0.02, "signed"),
-        },
-        recipe=Recipe(epochs=20, batch=64, weight_decay=0.02, smoothing=0.05, clip=1.0, shift=0.5),
-        threads=1,  # at these sizes more threads would only wait for each other
-    ),
-    "mnist": Experiment(
-        title="{data}: Swin and tensorized Swin",
-        shape={"image": 28, "patch": 4, "channels": 1, "window": 7, "depths": (2, 2)},
-        rows={
-            "swin": _swin(((8, 8, 1), (8, 8, 2)), ((2, 2, 1), (2, 2, 2)), 2e-3),
-            "tensor-4x4x8": _tensor(((4, 4, 4), (4, 4, 8)), ((2, 2, 1), (2, 2, 2)), 0.02),
-            "tensor-8x8x2": _tensor(((8, 8, 1), (8, 8, 2)), ((2, 2, 1), (2, 2, 2)), 0.02),
-            "tensor-8x8x2-signed": _tensor(((8, 8, 1), (8, 8, 2)), ((2, 2, 1), (2, 2, 2)), 0.02, "signed"),
-            "tensor-32x2x2": _tensor(((32, 2, 1), (32, 2, 2)), ((4, 1, 1), (4, 1, 2)), 8e-3),
-        },
-        recipe=Recipe(
-            epochs=15, batch=64, weight_decay=0.02, smoothing=0.05, clip=1.0, shift=1.5, rotate=5.0, zoom=0.05
-        ),
-        published=_published(
-            ("Swin-T", "–", 95.8, 99.9, 97.0, 99.9), ("tensorized", "–", 97.3, 99.9, 98.9, 100.0)
-        ),
-        table="table 4.2.2",
-    ),
-    "cifar10": Experiment(
-        title="{data}: Swin-T and tensorized Swin",
-        shape={"image": 32, "patch": 2, **SWIN_T_SHAPE},
-        rows=SWIN_T_ROWS,
-        recipe=COLOUR,
-        published=_published(
-            ("Swin-T", "–", 97.48, 99.97, 80.92, 96.45), ("tensorized", "–", 80.30, 98.97, 81.80, 99.21)
-        ),
-        table="table 4.1.1",
-    ),
-    "tiny-imagenet": Experiment(
-        title="{data}: Swin-T and tensorized Swin",
-        shape={"image": 64, "patch": 4, **SWIN_T_SHAPE},
-        rows=SWIN_T_ROWS,
-        recipe=COLOUR,
-        published=_published(
-            ("Swin-T", "–", 42.26, 59.03, 64.14, 85.42),
-            ("tensorized", "Adam", 83.89, 98.50, 30.85, 54.17),
-            ("tensorized", "AdamW", 55.30, 80.90, 35.90, 62.07),
-        ),
-        table="table 4.3.3",
-    ),
-}
-"""Name of the images → the experiment with them."""
+@functools.cache
+def experiments() -> dict[str, Experiment]:
+    """Name of the images → the experiment with them, as `thesis.toml` describes it."""
+    tables = frozen(toml(Path(__file__).with_suffix(".toml")))
+    found = {}
+    for name, table in tables.items():
+        rows = tables[table.get("rows_of", name)]["rows"]
+        published = table.get("published", ())
+        found[name] = Experiment(
+            **{key: table[key] for key in ("title", "shape", "table", "threads") if key in table},
+            rows={
+                row: _row(**{"weights": "soft", **each}, dense=row == "swin") for row, each in rows.items()
+            },
+            recipe=Recipe().changed(table["recipe"]),
+            published=tuple(Published(model, by, PARAMETERS[model], *rest) for model, by, *rest in published),
+        )
+    return found
 
 
 def thesis(data: Data) -> Task:
@@ -173,11 +107,14 @@ def thesis(data: Data) -> Task:
         TensornetError: the data are none of these.
     """
     if are_arrays(data):
-        name, experiment = Path(name_of(data)).stem, replace(EXPERIMENTS["digits"], shape={"depths": (2, 2)})
+        name, experiment = (
+            Path(name_of(data)).stem,
+            replace(experiments()["digits"], shape={"depths": (2, 2)}),
+        )
         load = _load_arrays
     else:
         source = source_of(data)  # type: ignore[arg-type]
-        name, experiment = source.name, EXPERIMENTS[source.name]
+        name, experiment = source.name, experiments()[source.name]
 
         def load(seed: int, data: Data) -> Examples:
             return load_images(source, seed)
@@ -203,7 +140,6 @@ def thesis(data: Data) -> Task:
         published=experiment.published,
         source=experiment.table,
         splits=load is not _load_arrays and name == "digits",
-        labels={name: _label(name) for name in experiment.rows},
         controls=frozenset({"swin"}),
         kinds=("dense", "tensorized"),
     )
@@ -232,8 +168,3 @@ def fitting(examples: Examples) -> dict[str, Any]:
     window = grid // 2 if grid % 2 == 0 else grid
     sizes = {name: examples.sizes[name] for name in ("image", "channels")}
     return {**sizes, "patch": patch, "window": window}
-
-
-def _label(name: str) -> str:
-    """The label of a row in pictures, such as `8×8×2, signed` for tensor-8x8x2-signed."""
-    return "Swin" if name == "swin" else name.removeprefix("tensor-").replace("x", "×").replace("-", ", ")

@@ -204,10 +204,8 @@ class TrainingRun:
         loss, *right = (self.sums / len(self.examples.train_labels)).tolist()
         self.sums.zero_()
         if not math.isfinite(loss):
-            raise TensornetError(
-                f"the loss of {self.name} is {loss} in epoch {len(self.history) + 1}",
-                fix="lower the learning rate, or limit the gradients: clip=1",
-            )
+            told = f"the loss of {self.name} is {loss} in epoch {len(self.history) + 1}"
+            raise TensornetError(told, fix="lower the learning rate, or limit the gradients: clip=1")
         top1, top5 = (100.0 * share for share in right)
         self.history.append(Epoch(loss, top1, top5, *self.accuracies(self.test)))
 

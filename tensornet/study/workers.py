@@ -127,10 +127,8 @@ class Dask:
         try:
             client = library("distributed").Client(self.address, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
-            raise TensornetError(
-                f"no Dask scheduler answers at {self.address}: {error}",
-                fix="start `dask scheduler` and `dask worker`, and give the address that it prints",
-            ) from None
+            fix = "start `dask scheduler` and `dask worker`, and give the address that it prints"
+            raise TensornetError(f"no Dask scheduler answers at {self.address}: {error}", fix=fix) from None
         with client, client.get_executor(pure=False) as executor:
             yield executor
 
@@ -175,10 +173,8 @@ class Submitit:
             executor = library("submitit").AutoExecutor(folder=self.folder, cluster=self.cluster)
             executor.update_parameters(**{"name": "tensornet", "cpus_per_task": 1, **self.resources})
         except (RuntimeError, NameError, ValueError, TypeError) as error:
-            raise TensornetError(
-                f"submitit cannot use '{self.cluster}' so: {error}",
-                fix="where there is Slurm, name what its partitions take; elsewhere --submitit local",
-            ) from None
+            fix = "where there is Slurm, name what its partitions take; elsewhere --submitit local"
+            raise TensornetError(f"submitit cannot use '{self.cluster}' so: {error}", fix=fix) from None
         yield executor
 
 
@@ -235,10 +231,8 @@ def on_workers(
             say(f"a worker was lost; of what it did, {len(again)} are asked for again")
         left = {number: tries - (number in again) for number, tries in left.items()}
         if left and min(left.values()) == 0:
-            raise TensornetError(
-                f"workers end again and again before they are done: {lost}",
-                fix="look at what ends them: a lack of memory (then fewer at once), or a limit of time",
-            )
+            fix = "look at what ends them: a lack of memory (then fewer at once), or a limit of time"
+            raise TensornetError(f"workers end again and again before they are done: {lost}", fix=fix)
 
 
 _ALONE = threading.Lock()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from tensornet.errors import TensornetError, near
 from .arrays import Data
 from .compressing import BUDGETS, CompressedRow
 from .digits import digits
-from .libraries import library
+from .libraries import frozen
 from .task import OPTIMIZERS, Examples, Recipe, Task, checked_seeds
 from .text import text
 from .thesis import thesis
@@ -221,23 +220,18 @@ def read_study(path: str | Path) -> StudyFile:
     """
     path, name = Path(path), str(path)
     try:
-        document = library("tomllib" if sys.version_info >= (3, 11) else "tomli").loads(
-            path.read_text("utf-8")
-        )
-        return _study(name, document)
+        return _study(name, toml(path))
     except OSError as error:
         reason = error.strerror or error
         raise TensornetError(f"cannot read {name}: {reason}", fix="give a TOML file") from None
     except RecursionError:
-        raise TensornetError(
-            f"{name}: lists or tables lie too deep in one another", fix="write them flat"
-        ) from None
+        fix = "write them flat"
+        raise TensornetError(f"{name}: lists or tables lie too deep in one another", fix=fix) from None
     except ValueError as error:  # not UTF-8, or not TOML: the error says where
         if isinstance(error, TensornetError):
             raise
-        raise TensornetError(
-            f"{name} is no TOML: {error}", fix="see docs/studies.md for one that is"
-        ) from None
+        fix = "see docs/studies.md for one that is"
+        raise TensornetError(f"{name} is no TOML: {error}", fix=fix) from None
 
 
 def _study(path: str, document: Mapping[str, Any]) -> StudyFile:
@@ -289,7 +283,7 @@ def _entries(path: str, document: Mapping[str, Any]) -> Iterator[tuple[str, RowE
             fix = f'write "{BUDGET}" in the place of the setting that takes them'
             raise _wrong(path, f"{place}.budgets", "no setting takes them", fix)
         entry = RowEntry(place, None, row.get("recipe", {}), row.get("label", ""), row.get("control", False))
-        for budget in map(_frozen, budgets) if key else ():
+        for budget in map(frozen, budgets) if key else ():
             told = "x".join(map(str, budget)) if isinstance(budget, tuple) else str(budget)
             label = f"{entry.label or name} {told.replace('x', '×')}"
             yield f"{name}-{told}", replace(entry, built=make(budget, told), label=label)
@@ -303,7 +297,7 @@ Make = Callable[[Any, str], BuiltRow | CompressedRow | None]
 
 def _built(path: str, place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
     """The key of a row that takes its budgets, and the row of a model for each."""
-    model, settings = row.get("model"), _frozen(row.get("settings", {}))
+    model, settings = row.get("model"), frozen(row.get("settings", {}))
     if model is None and (settings or "about" in row or "budgets" in row):
         raise _wrong(
             path, place, "it has settings, and no model", 'add model = "…", one of `tensornet count`'
@@ -337,7 +331,7 @@ def _compressed(path: str, place: str, row: Mapping[str, Any]) -> tuple[str, Mak
     own: dict[str, Any] = {
         key: tuple(flat(row[key])) for key in ("method", "include", "exclude") if key in row
     }
-    own |= {key: _frozen(row[key]) for key in ("modes", "uniform", "calibrate") if key in row}
+    own |= {key: frozen(row[key]) for key in ("modes", "uniform", "calibrate") if key in row}
     if row.get("calibrate", 0) < 0:
         raise _wrong(path, f"{place}.calibrate", f"it is {row['calibrate']}", "give how many examples, or 0")
 
@@ -359,13 +353,6 @@ def _compression(row: CompressedRow) -> str:
     parts += ["the same part of each weight"] if row.uniform else []
     parts += [f"weighed by {row.calibrate:,} examples"] if row.calibrate else []
     return ", ".join(parts)
-
-
-def _frozen(value: Any) -> Any:
-    """The value with tuples in place of lists, at every level."""
-    if isinstance(value, dict):
-        return {name: _frozen(each) for name, each in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 # ---------------------------------------------------------------------------- errors
