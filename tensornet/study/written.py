@@ -17,7 +17,7 @@ from tensornet.errors import TensornetError, near
 from .arrays import Data
 from .compressing import BUDGETS, CompressedRow
 from .digits import digits
-from .libraries import frozen
+from .libraries import frozen, toml
 from .task import OPTIMIZERS, Examples, Recipe, Task, checked_seeds
 from .text import text
 from .thesis import thesis
