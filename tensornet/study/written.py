@@ -133,7 +133,7 @@ class StudyFile:
         rows = {name: entry.built or self._known(base, name, entry) for name, entry in entries.items()}
         if self.reference and self.reference not in rows:
             fix = f"choose of {', '.join(rows)}"
-            raise _wrong(self.path, "reference", f"there is no row '{self.reference}'", fix)
+            raise _wrong("reference", f"there is no row '{self.reference}'", fix)
         recipe, recipes = self._changed(base.recipe, "recipe", self.recipe), {}
         for name, entry in entries.items():
             origin = self._origin(entries, entry)
@@ -179,27 +179,22 @@ class StudyFile:
         name = entry.built.origin
         if name not in trained:
             fix = f"choose of {', '.join(trained)}, or add [rows.{name}]"
-            raise _wrong(
-                self.path,
-                f"{entry.place}.from",
-                f"there is no row '{name}' that is trained from scratch",
-                fix,
-            )
+            raise _wrong(f"{entry.place}.from", f"there is no row '{name}' that is trained from scratch", fix)
         return trained[name]
 
     def _changed(self, recipe: Recipe, key: str, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
         """A recipe with other numbers; `epochs` is the least number of epochs allowed."""
         if "optimizer" in changes:
             fix = f'write optimizers = ["{changes["optimizer"]}"] above the tables'
-            raise _wrong(self.path, f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
-        with _located(self.path, key):
+            raise _wrong(f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
+        with _located(key):
             return recipe.changed(changes, epochs)
 
     def _known(self, base: Task, name: str, entry: RowEntry) -> Any:
         """The row of this name in the base study."""
         if name not in base.rows:
             fix = f"{near(name, base.rows)}give it a model, or choose of {', '.join(base.rows)}"
-            raise _wrong(self.path, entry.place, f"the study '{self.study}' has no row '{name}'", fix)
+            raise _wrong(entry.place, f"the study '{self.study}' has no row '{name}'", fix)
         return base.rows[name]
 
     def key_of(self, name: str) -> str:
@@ -220,7 +215,7 @@ def read_study(path: str | Path) -> StudyFile:
     """
     path, name = Path(path), str(path)
     try:
-        return _study(name, toml(path))
+        document = toml(path)
     except OSError as error:
         reason = error.strerror or error
         raise TensornetError(f"cannot read {name}: {reason}", fix="give a TOML file") from None
@@ -228,40 +223,40 @@ def read_study(path: str | Path) -> StudyFile:
         fix = "write them flat"
         raise TensornetError(f"{name}: lists or tables lie too deep in one another", fix=fix) from None
     except ValueError as error:  # not UTF-8, or not TOML: the error says where
-        if isinstance(error, TensornetError):
-            raise
         fix = "see docs/studies.md for one that is"
         raise TensornetError(f"{name} is no TOML: {error}", fix=fix) from None
-
-
-def _study(path: str, document: Mapping[str, Any]) -> StudyFile:
-    """The study of a parsed file."""
     if not document:
-        raise TensornetError(f"{path} says nothing", fix=f"give one or more of {', '.join(KEYS)}")
-    _check_keys(path, "", document, KEYS)
+        raise TensornetError(f"{name} says nothing", fix=f"give one or more of {', '.join(KEYS)}")
+    with _located(name):
+        return _study(path, document)
+
+
+def _study(path: Path, document: Mapping[str, Any]) -> StudyFile:
+    """The study of a parsed file."""
+    _check_keys("", document, KEYS)
     told = {
         key: document[key] for key in ("study", "title", "reference", "recipe", "data") if key in document
     }
-    beside = Path(path).parent / document.get("data", "")
+    beside = path.parent / document.get("data", "")
     if "data" in document and beside.exists():
         told["data"] = str(beside)
     if "seeds" in document:
-        with _located(path, "seeds"):
+        with _located("seeds"):
             told["seeds"] = checked_seeds(document["seeds"])
     rows: dict[str, RowEntry] = {}
-    for row, entry in _entries(path, document):
+    for row, entry in _entries(document):
         if row in rows:
-            raise _wrong(path, entry.place, f"there are two rows '{row}'", "give one of them another name")
+            raise _wrong(entry.place, f"there are two rows '{row}'", "give one of them another name")
         rows[row] = entry
     names = document.get("optimizers", [])
     for each in names:
         if not isinstance(each, str) or each not in OPTIMIZERS:
             fix = f"{near(str(each), OPTIMIZERS)}choose of {', '.join(OPTIMIZERS)}"
-            raise _wrong(path, "optimizers", f"there is no optimizer '{each}'", fix)
-    return StudyFile(path, **told, optimizers=tuple(dict.fromkeys(names)), rows=rows)
+            raise _wrong("optimizers", f"there is no optimizer '{each}'", fix)
+    return StudyFile(str(path), **told, optimizers=tuple(dict.fromkeys(names)), rows=rows)
 
 
-def _entries(path: str, document: Mapping[str, Any]) -> Iterator[tuple[str, RowEntry]]:
+def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, RowEntry]]:
     """The rows by name; a row with budgets gives one for each of them."""
     rows = document.get("rows", {})
     if isinstance(rows, list):
@@ -270,18 +265,18 @@ def _entries(path: str, document: Mapping[str, Any]) -> Iterator[tuple[str, RowE
     for name, row in rows.items():
         place = f"rows.{name}"
         if not re.fullmatch(r"[\w+-][\w.+-]*", name):
-            raise _wrong(path, place, "a name goes into names of files", "use letters, digits, and - + _ .")
+            raise _wrong(place, "a name goes into names of files", "use letters, digits, and - + _ .")
         if not isinstance(row, dict):
-            raise _wrong(path, place, f"it is {row!r}", f"write a table: [{place}]")
-        _check_keys(path, place, row, COMPRESSED if "from" in row else BUILT)
-        key, make = (_compressed if "from" in row else _built)(path, place, row)
+            raise _wrong(place, f"it is {row!r}", f"write a table: [{place}]")
+        _check_keys(place, row, COMPRESSED if "from" in row else BUILT)
+        key, make = (_compressed if "from" in row else _built)(place, row)
         budgets = row.get("budgets", document.get("budgets", []))
         if key and not budgets:
             fix = f"give a list, e.g. budgets = [0.1, 0.3], in the file or in [{place}]"
-            raise _wrong(path, f"{place}.{key}", "there are no budgets", fix)
+            raise _wrong(f"{place}.{key}", "there are no budgets", fix)
         if not key and "budgets" in row:
             fix = f'write "{BUDGET}" in the place of the setting that takes them'
-            raise _wrong(path, f"{place}.budgets", "no setting takes them", fix)
+            raise _wrong(f"{place}.budgets", "no setting takes them", fix)
         entry = RowEntry(place, None, row.get("recipe", {}), row.get("label", ""), row.get("control", False))
         for budget in map(frozen, budgets) if key else ():
             told = "x".join(map(str, budget)) if isinstance(budget, tuple) else str(budget)
@@ -295,21 +290,19 @@ Make = Callable[[Any, str], BuiltRow | CompressedRow | None]
 """A row with a budget, and the text of the budget in names."""
 
 
-def _built(path: str, place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
+def _built(place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
     """The key of a row that takes its budgets, and the row of a model for each."""
     model, settings = row.get("model"), frozen(row.get("settings", {}))
     if model is None and (settings or "about" in row or "budgets" in row):
-        raise _wrong(
-            path, place, "it has settings, and no model", 'add model = "…", one of `tensornet count`'
-        )
+        raise _wrong(place, "it has settings, and no model", 'add model = "…", one of `tensornet count`')
     if model is not None and model not in tn.models.names():
         fix = f"{near(model, tn.models.names())}`tensornet count` lists the models and their settings"
-        raise _wrong(path, f"{place}.model", f"there is no model '{model}'", fix)
+        raise _wrong(f"{place}.model", f"there is no model '{model}'", fix)
     known = tn.models.settings(model) if model else {}
     for key in settings:
         if key not in known:
             fix = f"{near(key, known)}its settings: {', '.join(known)}"
-            raise _wrong(path, f"{place}.settings.{key}", f"'{model}' has no such setting", fix)
+            raise _wrong(f"{place}.settings.{key}", f"'{model}' has no such setting", fix)
     where = [key for key, value in settings.items() if value == BUDGET]
 
     def make(budget: Any, told: str) -> BuiltRow | None:
@@ -321,23 +314,23 @@ def _built(path: str, place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
     return f"settings.{where[0]}" if where else "", make
 
 
-def _compressed(path: str, place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
+def _compressed(place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
     """The key of a row that takes its budgets, and the row compressed from another for each."""
     kinds = [kind for kind in BUDGETS if kind in row]
     if len(kinds) != 1:
         found = f"there are {len(kinds)} budgets" if kinds else "there is no budget"
-        raise _wrong(path, place, found, f"give one of {', '.join(BUDGETS)}")
+        raise _wrong(place, found, f"give one of {', '.join(BUDGETS)}")
     (kind,) = kinds
     own: dict[str, Any] = {
         key: tuple(flat(row[key])) for key in ("method", "include", "exclude") if key in row
     }
     own |= {key: frozen(row[key]) for key in ("modes", "uniform", "calibrate") if key in row}
     if row.get("calibrate", 0) < 0:
-        raise _wrong(path, f"{place}.calibrate", f"it is {row['calibrate']}", "give how many examples, or 0")
+        raise _wrong(f"{place}.calibrate", f"it is {row['calibrate']}", "give how many examples, or 0")
 
     def make(budget: Any, told: str) -> CompressedRow:
         amount = budget if told else row[kind]
-        with _located(path, f"{place}.{kind}"):
+        with _located(f"{place}.{kind}"):
             Budget.of(**{kind: amount})
         made = CompressedRow(row.get("about", ""), row["from"], kind, amount, **own)
         return made if made.about else replace(made, about=_compression(made))
@@ -358,32 +351,30 @@ def _compression(row: CompressedRow) -> str:
 # ---------------------------------------------------------------------------- errors
 
 
-def _check_keys(
-    path: str, place: str, table: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]
-) -> None:
+def _check_keys(place: str, table: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> None:
     """Raises an error unless each key is known and its value has an allowed type."""
     for key, value in table.items():
         full = f"{place}.{key}" if place else key
         if key not in known:
             fix = f"{near(key, known)}its keys: {', '.join(known)}"
-            raise _wrong(path, full, "there is no such key", fix)
+            raise _wrong(full, "there is no such key", fix)
         whole = key not in ("seeds", "calibrate", "modes") or type(value) is not float
         if KINDS.get(type(value)) not in known[key] or not whole:
-            raise _wrong(path, full, f"it is {value!r}", f"give {' or '.join(known[key])}")
+            raise _wrong(full, f"it is {value!r}", f"give {' or '.join(known[key])}")
 
 
 @contextmanager
-def _located(path: str, key: str) -> Iterator[None]:
-    """Puts the file and the key in front of an error."""
+def _located(key: str) -> Iterator[None]:
+    """Puts the key, or the file, in front of an error."""
     try:
         yield
     except TensornetError as error:
-        raise type(error)(f"{path}: {key}: {error.message}", error.place, error.fix) from None
+        raise type(error)(f"{key}: {error.message}", error.place, error.fix) from None
 
 
-def _wrong(path: str, key: str, message: str, fix: str) -> TensornetError:
-    """An error that names the file, the key and the fix."""
-    return TensornetError(f"{path}: {key}: {message}", fix=fix)
+def _wrong(key: str, message: str, fix: str) -> TensornetError:
+    """An error that names the key and the fix."""
+    return TensornetError(f"{key}: {message}", fix=fix)
 
 
 TASKS: dict[str, Callable[[Data], Task]] = {"digits": digits, "text": text, "thesis": thesis}
@@ -430,7 +421,10 @@ class Subject:
                 raise TensornetError(f"{self.written.path}: study: {message}", fix=fix)
             raise TensornetError(message, fix=f"{fix}, or give a file, as my.toml")
         base = TASKS[self.name](self.data)
-        return base if self.written is None else self.written.of(base)
+        if self.written is None:
+            return base
+        with _located(self.written.path):
+            return self.written.of(base)
 
     def examples(self, seed: int) -> Examples:
         """The examples of a seed; those of the last call are cached."""
