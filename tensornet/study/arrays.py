@@ -53,9 +53,8 @@ def _is_dataset(data: str) -> bool:
     folder = Path(data)
     if not folder.exists():
         return re.fullmatch(r"[\w.-]+/[\w.-]+", data) is not None
-    return (folder / "dataset_dict.json").is_file() or all(
-        (folder / part).is_dir() for part in ("train", "test")
-    )
+    parts = (folder / "train").is_dir() and (folder / "test").is_dir() and not (folder / "wnids.txt").exists()
+    return parts or (folder / "dataset_dict.json").is_file()
 
 
 def name_of(data: Data) -> str:

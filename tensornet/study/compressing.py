@@ -121,28 +121,21 @@ def compressed_start(
         TensornetError: the budget cannot be met.
     """
     graph, parameters = trained
-    budget: dict[str, Any] = {row.budget: row.amount}
-    sizes: dict[str, Any] = {}
-    if row.budget in ("flops", "seconds"):
-        sizes = sizes_of_batch(graph, examples, recipe.batch)
+    settings = {name: getattr(row, name) for name in ("method", "modes", "include", "exclude", "uniform")}
+    timed = row.budget in ("flops", "seconds")
+    sizes: dict[str, Any] = sizes_of_batch(graph, examples, recipe.batch) if timed else {}
+    sizes |= {row.budget: row.amount, "calibrate": _calibration(row, examples, recipe.batch, seed)}
     # sums split over another number of threads round differently
     with hardware.reproducible(), library("threadpoolctl").threadpool_limits(hardware.threads):
-        small: Compressed = tn.compress(
-            graph,
-            parameters,
-            **budget,
-            method=row.method,
-            modes=row.modes,
-            include=row.include,
-            exclude=row.exclude,
-            uniform=row.uniform,
-            calibrate=_calibration(row, examples, recipe.batch, seed),
-            **sizes,
-        )
+        small: Compressed = tn.compress(graph, parameters, **settings, **sizes)
         assert small.params is not None
         before = _logits(graph, parameters, examples, recipe.batch, hardware)
         after = _logits(small.model, small.params, examples, recipe.batch, hardware)
-    compression = _told(small, origin, before, after, examples.test_labels)
+    top1, top5 = (100.0 * float(each) / len(after) for each in right_ones(after, examples.test_labels))
+    error = float((after - before).norm() / before.norm())
+    weights = tuple(_weight(each, small.misfits.get(each.path)) for each in small.allocation.rows)
+    counts = (origin.name, origin.parameters, origin.test_top1, origin.test_top5, top1, top5)
+    compression = Compression(*counts, error, weights)
     return Start(classifier(task, row, examples, compression), small.params, compression)
 
 
@@ -155,9 +148,8 @@ def _calibration(
     torch = library("torch")
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(examples.train_labels), generator=draw)[: row.calibrate]
-    return [
-        examples.batch(tuple(each[part] for each in examples.train_inputs)) for part in chosen.split(batch)
-    ]
+    inputs = (tuple(each[part] for each in examples.train_inputs) for part in chosen.split(batch))
+    return list(map(examples.batch, inputs))
 
 
 def _logits(
@@ -175,30 +167,8 @@ def _logits(
     return torch.cat(found)
 
 
-def _told(small: Compressed, origin: RunResult, before: Any, after: Any, labels: Any) -> Compression:
-    """The record of a compression: the forms of the weights, and what they lose."""
-    top1, top5 = (100.0 * float(each) / len(labels) for each in right_ones(after, labels))
-    weights = tuple(_weight(row, small.misfits.get(row.path)) for row in small.allocation.rows)
-    return Compression(
-        origin=origin.name,
-        parameters=origin.parameters,
-        before_top1=origin.test_top1,
-        before_top5=origin.test_top5,
-        test_top1=top1,
-        test_top5=top5,
-        error=float((after - before).norm() / before.norm()),
-        weights=weights,
-    )
-
-
 def _weight(row: Allotted, misfit: Misfit | None) -> CompressedWeight:
     level = row.level
-    return CompressedWeight(
-        path=row.path,
-        shape=row.shape,
-        form=level.method or DENSE,
-        ranks=level.rank if isinstance(level.rank, tuple) else (),
-        parameters=level.parameters,
-        error=0.0 if misfit is None else misfit.weight,
-        output_error=None if misfit is None else misfit.output,
-    )
+    ranks = level.rank if isinstance(level.rank, tuple) else ()
+    errors = (0.0, None) if misfit is None else (misfit.weight, misfit.output)
+    return CompressedWeight(row.path, row.shape, level.method or DENSE, ranks, level.parameters, *errors)

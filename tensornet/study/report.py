@@ -64,24 +64,18 @@ def write_outputs(
         if (folder / name).is_dir():
             set_aside(folder / name)
     aside = [
-        str(path.relative_to(folder)) for path in (*set_aside_in(folder), *set_aside_in(folder / "runs"))
+        str(path.relative_to(folder)) for each in (folder, folder / "runs") for path in set_aside_in(each)
     ]
     environment = {"python": platform.python_version(), **environment, "set_aside": aside}
     pictures = draw(task, runs, environment["data"]["test"])
     markdown = report(task, runs, environment, costs)
-    body = (
-        library("markdown_it")
-        .MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
-        .enable("table")
-        .render(markdown)
-    )
+    renderer = library("markdown_it").MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
+    body = renderer.enable("table").render(markdown)
     for name in PICTURES:
         source = base64.b64encode(pictures.get(f"{name}.svg", b"")).decode()
         body = body.replace(f'src="{name}.png"', f'src="data:image/svg+xml;base64,{source}"')
-    told_of = json.dumps(environment, indent=1)
-    page = _filled(
-        "report.html.jinja", title=task.title, body=body, models=costs.values(), environment=told_of
-    )
+    values = {"models": costs.values(), "environment": json.dumps(environment, indent=1)}
+    page = _filled("report.html.jinja", title=task.title, body=body, **values)
     document = {
         "format": "tensornet.study.results",
         "environment": environment,
@@ -147,6 +141,7 @@ def report(
 ) -> str:
     """`report.md`: the tables of these runs, their pictures, how to read them and how to reproduce them."""
     groups, firsts = _groups(runs)
+    own = (task.base or task).recipe
     made = [name for name, each in firsts.items() if each.compression]
     tested, best = (
         environment["data"]["test"],
@@ -168,7 +163,7 @@ def report(
         weights=_weights({name: firsts[name] for name in made}),
         published=_published(task, groups, firsts),
         error=100.0 * (best * (1.0 - best) / tested) ** 0.5,
-        tried=_listed([name.replace("_", " ") for name in task.tried]),
+        tried=_listed([name.replace("_", " ") for name in task.tried if getattr(own, name)]),
         formulas={
             name: f"{each.parameters:,} = `{each.formula}`, {each.sizes}"
             for name, each in firsts.items()
