@@ -13,9 +13,7 @@ __all__ += ["Sizes", "tell", "tell_json", "Threads"]
 
 Option = typer.Option
 Named = Annotated[str, typer.Argument(help="A layer or a model, or equations as for `plan`.")]
-Json = Annotated[
-    bool, Option("--json", help="Print JSON for machines; an error stays text, on standard error.")
-]
+Json = Annotated[bool, Option("--json", help="Print JSON for machines; an error stays text, on stderr.")]
 Settings = Annotated[
     list[str] | None,
     Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable."),

@@ -286,9 +286,8 @@ def _standardised(train: Any) -> tn.Graph:
     mean = sum(part.sum(over, np.float64, keepdims=True) for part in parts) / number
     squares = sum(((part - mean) ** 2).sum(over, keepdims=True) for part in parts)
     deviation = np.sqrt(squares / number)
-    deviation = np.where(
-        deviation > 1e-6 * np.maximum(1.0, abs(mean)), deviation, 1.0
-    )  # constants stay unscaled
+    constant = deviation <= 1e-6 * np.maximum(1.0, abs(mean))
+    deviation = np.where(constant, 1.0, deviation)
     if not axes:
         return tn.layer(f"y[...] = (x[...] - ({mean.item()!r})) / ({deviation.item()!r})", inputs="x")
     constants = {"mu": mean.reshape(-1).astype(np.float32), "sigma": deviation.reshape(-1).astype(np.float32)}

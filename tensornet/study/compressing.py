@@ -85,9 +85,8 @@ def classifier(task: Task, row: Any, examples: Examples, compression: Compressio
     if not isinstance(row, CompressedRow):
         return task.build(row, examples)
     assert compression is not None
-    weights = {
-        each.path: (each.form, each.ranks or "same") for each in compression.weights if each.form != DENSE
-    }
+    given = [each for each in compression.weights if each.form != DENSE]
+    weights = {each.path: (each.form, each.ranks or "same") for each in given}
     graph = task.build(task.rows[row.origin], examples)
     if not weights:
         return graph

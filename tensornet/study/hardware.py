@@ -81,9 +81,8 @@ class Hardware:
 
     def described(self) -> dict[str, Any]:
         """The properties that numbers depend on."""
-        return {"device": self.kind} | {
-            name: getattr(self, name) for name in ("threads", "precision", "processes")
-        }
+        names = ("threads", "precision", "processes")
+        return {"device": self.kind} | {name: getattr(self, name) for name in names}
 
     def autocast(self) -> Any:
         """The context in which the forward pass runs."""

@@ -140,11 +140,10 @@ def _idx(folder: Path, stem: str) -> Any:
 
 def read_cifar10(folder: Path) -> Arrays:
     """The arrays of `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`: a label and 3072 pixels each."""
-    parts = (
-        [_batch(folder / f"data_batch_{number}.bin") for number in range(1, 6)],
-        [_batch(folder / "test_batch.bin")],
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    train, test = (
+        np.concatenate([_batch(folder / name) for name in each]) for each in (names, ["test_batch.bin"])
     )
-    train, test = map(np.concatenate, parts)
     return train[:, 1:].reshape(-1, 3, 32, 32), train[:, 0], test[:, 1:].reshape(-1, 3, 32, 32), test[:, 0]
 
 

@@ -35,9 +35,8 @@ def library(name: str) -> Any:
         top = name.partition(".")[0]
         package, extra = PACKAGES.get(top, top), EXTRAS.get(top, "study")
         fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that it needs"
-        raise BackendError(
-            f"the study needs {package}, and it cannot be imported: {error}", fix=fix
-        ) from None
+        told = f"the study needs {package}, and it cannot be imported: {error}"
+        raise BackendError(told, fix=fix) from None
 
 
 def toml(path: Path) -> Any:
@@ -64,6 +63,5 @@ def check_libraries() -> None:
 
 def versions() -> dict[str, str]:
     """Library → version, for the libraries that numbers depend on."""
-    return {"tensornet-einsum": tn.__version__} | {
-        name: version(name) for name in ("numpy", "torch", "scikit-learn")
-    }
+    names = ("numpy", "torch", "scikit-learn")
+    return {"tensornet-einsum": tn.__version__} | {name: version(name) for name in names}

@@ -143,10 +143,8 @@ def report(
     groups, firsts = _groups(runs)
     own = (task.base or task).recipe
     made = [name for name, each in firsts.items() if each.compression]
-    tested, best = (
-        environment["data"]["test"],
-        max(group.test_top1.mean() for group in groups.values()) / 100.0,
-    )
+    tested = environment["data"]["test"]
+    best = max(group.test_top1.mean() for group in groups.values()) / 100.0
     best = min(best, 1.0 - 1.0 / tested)  # if no example is wrong, the error of one wrong example
     return _filled(
         "report.md.jinja",

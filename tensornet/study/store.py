@@ -198,9 +198,8 @@ class Checkpoints:
 
     def load(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None; a damaged one is set aside, and does not replace a good one."""
-        return read_or_set_aside(self.path, self._read, self.say) or read_or_set_aside(
-            self.previous, self._read, self.say
-        )
+        newest = read_or_set_aside(self.path, self._read, self.say)
+        return newest or read_or_set_aside(self.previous, self._read, self.say)
 
     def _read(self, path: Path) -> Checkpoint:
         tensors, texts = _read(path, CHECKPOINT, self.fingerprint)

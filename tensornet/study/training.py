@@ -6,6 +6,7 @@ checkpoint only has to keep the parameters, the state of the optimizer, and the 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import time
@@ -187,9 +188,8 @@ class TrainingRun:
         hardware, recipe = self.hardware, self.recipe
         with hardware.autocast():
             logits = self.wrapped(*taken).float()
-        loss = self.torch.nn.functional.cross_entropy(
-            logits, labels, label_smoothing=recipe.smoothing, reduction="sum"
-        )
+        entropy = functools.partial(self.torch.nn.functional.cross_entropy, reduction="sum")
+        loss = entropy(logits, labels, label_smoothing=recipe.smoothing)
         self.optimizer.zero_grad()
         # gradients are averaged over the processes, so each loss is multiplied by their number
         self.scaler.scale(loss * (hardware.processes / count)).backward()
@@ -217,9 +217,8 @@ class TrainingRun:
         self.module.eval()
         with self.torch.no_grad(), self.hardware.autocast():
             for *inputs, labels in zip(*(each[mine].split(share) for each in part), strict=True):
-                right += self.torch.stack(
-                    right_ones(self.module(*self.examples.batch(tuple(inputs))), labels)
-                )
+                logits = self.module(*self.examples.batch(tuple(inputs)))
+                right += self.torch.stack(right_ones(logits, labels))
         self.module.train()
         top1, top5 = (100.0 * self.hardware.total(right) / len(part[-1])).tolist()
         return top1, top5
@@ -261,9 +260,8 @@ class TrainingRun:
         for number, slots in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{slot}": each.cpu() for slot, each in slots.items()}
         history = [asdict(epoch) for epoch in self.history]
-        return Checkpoint(
-            tensors, {"step": self.step, "history": history, "scaler": self.scaler.state_dict()}
-        )
+        state = {"step": self.step, "history": history, "scaler": self.scaler.state_dict()}
+        return Checkpoint(tensors, state)
 
     def resume(self, checkpoints: Checkpoints | None) -> None:
         """Restores the newest checkpoint, if there is one, in all processes."""

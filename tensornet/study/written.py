@@ -30,6 +30,7 @@ BUDGET = "budget"
 TEXT, NUMBER, LIST, TABLE, FLAG = "a text", "a number", "a list", "a table", "true or false"
 KINDS: dict[type, str] = {str: TEXT, int: NUMBER, float: NUMBER, list: LIST, dict: TABLE, bool: FLAG}
 
+OF_FILE = ("study", "title", "reference", "recipe", "data")
 KEYS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("study", "data", "title", "reference"), (TEXT,)),
     **{
@@ -234,9 +235,7 @@ def read_study(path: str | Path) -> StudyFile:
 def _study(path: Path, document: Mapping[str, Any]) -> StudyFile:
     """The study of a parsed file."""
     _check_keys("", document, KEYS)
-    told = {
-        key: document[key] for key in ("study", "title", "reference", "recipe", "data") if key in document
-    }
+    told = {key: document[key] for key in OF_FILE if key in document}
     beside = path.parent / document.get("data", "")
     if "data" in document and beside.exists():
         told["data"] = str(beside)
