@@ -155,6 +155,7 @@ def _compression(shown: _Shown) -> Any:
     low = min(made.compressed_top1.min(), axes.get_ylim()[0] + 1.0)
     axes.set_ylim(max(0.0, low - 1.0))
     axes.legend(loc="best", frameon=False)
+    _label(axes, shown.points, "parameters")
     return figure
 
 
@@ -181,7 +182,7 @@ def _training(shown: _Shown) -> Any:
     for axes, (name, point) in zip(panels.flat, shown.points.iterrows(), strict=False):
         _line(axes, shown, name, "train", "train", BLUE, "--")
         _line(axes, shown, name, "test", "test", ORANGE, "-")
-        axes.set_title(f"{point.label}: {round(point.parameters):,}", fontsize=FONT)
+        axes.set_title(f"{point.label}: {round(point.parameters):,} parameters", fontsize=FONT)
     for axes in panels.flat[:count]:
         _by_epoch(axes, "error (%)")
         axes.label_outer()
