@@ -98,11 +98,11 @@ def kept(folder: Path, name: str) -> Path:
 def stopped_after(steps: int, name: str = "*") -> Iterator[None]:
     """Every step is kept, and the study that runs here is interrupted after so many checkpoints of that name."""
     from tensornet.study import jobs, training
-    from tensornet.study.store import Checkpoint, Checkpoints
+    from tensornet.study.store import Checkpoints
 
     save, left = Checkpoints.save, [steps]
 
-    def stop(kept: Checkpoints, checkpoint: Checkpoint) -> None:
+    def stop(kept: Checkpoints, checkpoint: Any) -> None:
         save(kept, checkpoint)
         left[0] -= kept.path.match(name)
         if not left[0]:

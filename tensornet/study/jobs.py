@@ -20,17 +20,7 @@ from .hardware import Hardware
 from .libraries import versions
 from .progress import noted
 from .results import Appraisal, Compression, RunResult
-from .store import (
-    BLANK,
-    Checkpoint,
-    RunStore,
-    is_sealed,
-    load_trained,
-    read_or_set_aside,
-    remove,
-    seal,
-    write_whole,
-)
+from .store import BLANK, RunStore, is_sealed, load_trained, read_or_set_aside, remove, seal, write_whole
 from .task import Examples, Recipe
 from .training import Progress, TrainingRun, sizes_of_batch, train
 from .written import Subject
@@ -174,8 +164,8 @@ def _kept_or_made(job: Job, origin: Run, store: RunStore) -> Start:
     kept, row = store.checkpoints(job.run.name, job.settings, "start"), task.rows[job.run.of]
     before = kept.load()
     if before is not None:
-        compression = read(Compression, Part(before.state, "compression"))
-        return Start(classifier(task, row, examples, compression), dict(before.tensors), compression)
+        compression = read(Compression, Part.of(before["compression"], "compression"))
+        return Start(classifier(task, row, examples, compression), before["parameters"], compression)
     found = store.load(origin.name, job.settings["from"])
     if found is None:
         fix = "give the command again"
@@ -183,8 +173,7 @@ def _kept_or_made(job: Job, origin: Run, store: RunStore) -> Start:
     trained = load_trained(store.path(origin.name, job.settings["from"]))
     start = compressed_start(task, row, examples, found, trained, job.run.recipe, job.seed, job.hardware)
     if job.run.recipe.epochs:
-        tensors = {name: each.contiguous() for name, each in start.parameters.items()}
-        kept.save(Checkpoint(tensors, write(start.compression)))
+        kept.save({"parameters": start.parameters, "compression": json.dumps(write(start.compression))})
     return start
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -25,7 +26,7 @@ from tensornet.files import whole
 from .libraries import library
 from .results import RunResult, Trained
 
-__all__ = ["BLANK", "Checkpoint", "Checkpoints", "fingerprint", "is_sealed", "load_trained"]
+__all__ = ["BLANK", "Checkpoints", "fingerprint", "is_sealed", "load_trained"]
 __all__ += ["read_or_set_aside", "read_tensors", "remove", "RunStore", "seal", "sealed_tensors"]
 __all__ += ["set_aside", "set_aside_in", "write_whole"]
 
@@ -143,8 +144,6 @@ def remove(path: Path) -> None:
 FORMAT = "tensornet.study.run.4"
 """The format of a finished run. The fourth is one file, with the result beside the weights."""
 
-CHECKPOINT = "tensornet.study.checkpoint"
-
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """A text that changes if any setting changes, or the format in which a run is kept."""
@@ -152,25 +151,9 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _read(path: Path, kind: str, of: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tensors and texts of a file of this kind and of the run with this fingerprint."""
-    tensors, texts = read_tensors(path)
-    if (texts["format"], texts["fingerprint"]) != (kind, of):
-        raise ValueError("it is not one of this run")
-    return tensors, texts
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The state of a run: its tensors by name, and the rest as JSON."""
-
-    tensors: Mapping[str, Any]
-    state: Mapping[str, Any]
-
-
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest checkpoint of a run and the one before it.
+    """The newest checkpoint of a run and the one before it, each behind the digest of its content and its run.
 
     Attributes:
         path: the file of the newest; the one before has `.previous` in its name.
@@ -187,23 +170,31 @@ class Checkpoints:
         """The file of the checkpoint before the newest."""
         return self.path.with_suffix(f".previous{self.path.suffix}")
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Keeps a checkpoint; the newest so far becomes the previous one.
+    def _digest(self, content: bytes) -> bytes:
+        return hashlib.sha256(self.fingerprint.encode() + content).digest()
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Keeps a state of tensors and plain values; the newest so far becomes the previous one.
 
         Raises:
             TensornetError: the folder cannot be written.
         """
-        texts = {"format": CHECKPOINT, "fingerprint": self.fingerprint, "state": json.dumps(checkpoint.state)}
-        write_whole(self.path, sealed_tensors(checkpoint.tensors, texts), self.previous)
+        buffer = io.BytesIO()
+        library("torch").save(dict(state), buffer)
+        content = buffer.getvalue()
+        write_whole(self.path, self._digest(content) + content, self.previous)
 
-    def load(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or None; a damaged one is set aside, and does not replace a good one."""
+    def load(self) -> dict[str, Any] | None:
+        """The newest state that is whole, or None; a damaged one is set aside, and does not replace a good one."""
         newest = read_or_set_aside(self.path, self._read, self.say)
         return newest or read_or_set_aside(self.previous, self._read, self.say)
 
-    def _read(self, path: Path) -> Checkpoint:
-        tensors, texts = _read(path, CHECKPOINT, self.fingerprint)
-        return Checkpoint(tensors, json.loads(texts["state"]))
+    def _read(self, path: Path) -> dict[str, Any]:
+        digest, content = path.read_bytes()[:32], path.read_bytes()[32:]
+        if digest != self._digest(content):
+            raise ValueError("its content is not what this run wrote")
+        found: dict[str, Any] = library("torch").load(io.BytesIO(content), "cpu", weights_only=True)
+        return found
 
     def remove(self) -> None:
         """Removes both files, and those that a killed process left half-written."""
@@ -279,7 +270,9 @@ class RunStore:
         """The finished run with these settings; None if it is absent, or damaged and therefore set aside."""
 
         def result(path: Path) -> RunResult:
-            _, texts = _read(path, FORMAT, fingerprint(settings))
+            _, texts = read_tensors(path)
+            if (texts["format"], texts["fingerprint"]) != (FORMAT, fingerprint(settings)):
+                raise ValueError("it is not one of this run")
             return read(RunResult, Part.of(texts["result"], "result"))
 
         return read_or_set_aside(self.path(name, settings), result, self.say)

@@ -21,7 +21,7 @@ from tensornet.graph.argument_shapes import sizes_from_shapes
 from .hardware import Hardware
 from .libraries import library
 from .results import Epoch, RunResult, Trained
-from .store import Checkpoint, Checkpoints
+from .store import Checkpoints
 from .task import Recipe
 
 if TYPE_CHECKING:
@@ -253,39 +253,26 @@ class TrainingRun:
         """The parameters, by name, on the CPU."""
         return {name: each.detach().cpu().clone() for name, each in self.module.state_dict().items()}
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> dict[str, Any]:
         """All state that the rest of the run depends on."""
-        tensors = {f"parameters.{name}": each for name, each in self.parameters().items()}
-        tensors["sums"] = self.sums.cpu().clone()
-        for number, slots in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{slot}": each.cpu() for slot, each in slots.items()}
-        history = [asdict(epoch) for epoch in self.history]
-        state = {"step": self.step, "history": history, "scaler": self.scaler.state_dict()}
-        return Checkpoint(tensors, state)
+        state = {"optimizer": self.optimizer.state_dict()["state"], "scaler": self.scaler.state_dict()}
+        state |= {"module": self.module.state_dict(), "sums": self.sums}
+        return state | {"step": self.step, "history": [asdict(epoch) for epoch in self.history]}
 
     def resume(self, checkpoints: Checkpoints | None) -> None:
         """Restores the newest checkpoint, if there is one, in all processes."""
-        found = checkpoints.load() if checkpoints is not None and self.hardware.rank == 0 else None
-        found = self.hardware.agreed(found)
+        first = checkpoints if self.hardware.rank == 0 else None
+        found = self.hardware.agreed(first.load() if first is not None else None)
         if found is None:
             return
-        parameters: dict[str, Any] = {}
-        slots: dict[int, dict[str, Any]] = {}
-        for name, tensor in found.tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind == "parameters":
-                parameters[rest] = tensor
-            elif kind == "optimizer":
-                number, slot = rest.split(".", 1)
-                slots.setdefault(int(number), {})[slot] = tensor
-        self.module.load_state_dict(parameters)
+        self.module.load_state_dict(found["module"])
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        self.scaler.load_state_dict(found.state["scaler"])
-        self.sums.copy_(found.tensors["sums"])
-        self.step, self.history = found.state["step"], [Epoch(**each) for each in found.state["history"]]
-        if checkpoints is not None and self.hardware.rank == 0:
-            checkpoints.say(f"{self.name}: goes on after step {self.step:,} of {self.steps:,}")
+        self.optimizer.load_state_dict({"state": found["optimizer"], "param_groups": groups})
+        self.scaler.load_state_dict(found["scaler"])
+        self.sums.copy_(found["sums"])
+        self.step, self.history = found["step"], [Epoch(**each) for each in found["history"]]
+        if first is not None:
+            first.say(f"{self.name}: goes on after step {self.step:,} of {self.steps:,}")
 
     def _shuffled(self, epoch: int) -> Any:
         """The order of the examples in an epoch, the same on every device and in every process."""
