@@ -141,7 +141,7 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
 def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """By columns `text` and `label`; here without a network."""
     datasets = pytest.importorskip("datasets")
-    part = datasets.Dataset.from_dict({"text": ["good film", "bad film"], "label": [1, 0]})
+    part = datasets.Dataset.from_dict({"id": [7, 8], "text": ["good film", "bad film"], "label": [1, 0]})
     asked = []
     monkeypatch.setattr(
         datasets,

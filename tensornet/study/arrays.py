@@ -156,13 +156,13 @@ def columns_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
         if label is None or not others:
             fix = f"call the column of classes {' or '.join(LABELS)}"
             raise TensornetError(f"{name} has the columns {', '.join(part.column_names)}", fix=fix)
-        kinds = {each: type(part.features[each]).__name__ for each in others}
-        photos = next((each for each in others if kinds[each] == "Image"), None)
-        numbers = part.with_format("numpy")
-        columns = [np.asarray(numbers[each][:]) for each in others if photos is None]
-        arrays[f"x_{which}"] = _pixels(part[photos][:], name) if photos else np.stack(columns, -1)
-        if len(columns) == 1:
-            arrays[f"x_{which}"] = columns[0]
+        kinds = {each: "text" if each == "text" else type(part.features[each]).__name__ for each in others}
+        one = next((each for each in others if kinds[each] in ("Image", "text")), None)
+        if one is not None:
+            arrays[f"x_{which}"] = _pixels(part[one][:], name) if kinds[one] == "Image" else part[one][:]
+        else:
+            columns = [np.asarray(part.with_format("numpy")[each][:]) for each in others]
+            arrays[f"x_{which}"] = np.stack(columns, -1) if len(columns) > 1 else columns[0]
         arrays[f"y_{which}"] = np.asarray(part[label][:])
     return arrays
 
