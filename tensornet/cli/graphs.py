@@ -133,34 +133,23 @@ def _counted(graph: Graph, depth: int) -> dict[str, Any]:
         "parameter_formula": str(tn.parameter_formula(graph)),
         "flops": _plain(collected.flops),  # flop_count would plan again
         "flop_formula": str(sympy.expand(collected.formula)),
-        "flop_parts": [
-            {
-                "part": each.name,
-                "times": each.times,
-                "formula": str(each.formula),
-                "flops": _plain(each.flops),
-            }
-            for each in collected.parts
-        ],
+        "flop_parts": [_part(each, "flops", times=each.times) for each in collected.parts],
         "sizes": {name: size for name, size in graph.sizes if isinstance(size, int)},
         "open_sizes": list(graph.open_sizes),
         "assumed": dict.fromkeys(graph.open_sizes, NOMINAL),
-        "parts": [
-            {"part": part.name, "formula": str(part.formula), "parameters": _plain(part.parameters)}
-            for part in tn.parameter_table(graph, depth)
-        ],
+        "parts": [_part(each, "parameters") for each in tn.parameter_table(graph, depth)],
     }
+
+
+def _part(each: Any, what: str, **more: int) -> dict[str, Any]:
+    return {"part": each.name, **more, "formula": str(each.formula), what: _plain(getattr(each, what))}
 
 
 def _print_count(document: dict[str, Any]) -> None:
     count, flops = _grouped(document["parameters"]), _grouped(document["flops"])
     parts = [(each["part"], each["formula"], _grouped(each["parameters"])) for each in document["parts"]]
-    _tell_table(
-        ("part", "formula", "parameters"),
-        parts,
-        ("total", document["parameter_formula"], count),
-        document["name"],
-    )
+    total = ("total", document["parameter_formula"], count)
+    _tell_table(("part", "formula", "parameters"), parts, total, document["name"])
     tell(f"parameters: {document['parameter_formula']} = {count}")
     if len(document["flop_parts"]) < 2:
         tell(f"FLOPs: {document['flop_formula']} = {flops}")
@@ -197,13 +186,11 @@ def _listed(sizes: dict[str, int]) -> str:
 def _list_models(as_json: bool) -> None:
     from .. import models
 
-    rows = {
-        name: {
-            key: "" if value is models.REQUIRED else str(value)
-            for key, value in models.settings(name).items()
-        }
-        for name in models.names()
-    }
+    def shown(value: Any) -> str:
+        return "" if value is models.REQUIRED else str(value)
+
+    known_of = {name: models.settings(name) for name in models.names()}
+    rows = {name: {key: shown(value) for key, value in known.items()} for name, known in known_of.items()}
     if as_json:
         tell_json(rows)
         return
@@ -236,13 +223,9 @@ def sweep(
     dtype: Dtype = "float32",
     measure: Annotated[bool, Option(help="Time them, side by side.")] = True,
     training: Annotated[bool, Option("--training", help="Both ways as well.")] = False,
-    baseline: Annotated[
-        str | None, Option(help="The row that others are compared with; else the first.")
-    ] = None,
+    baseline: Annotated[str | None, Option(help="The row to compare with; else the first.")] = None,
     rounds: Annotated[int, Option(min=1, help="Turns of each.")] = 7,
-    clock: Annotated[
-        str, Option(help="wall, or process: only time that this process had the processor.")
-    ] = "wall",
+    clock: Annotated[str, Option(help="wall, or process: the time of the processor.")] = "wall",
     threads: Threads = None,
     picture: Annotated[Path | None, Option(help="Draw time against parameters: a PNG, SVG or PDF.")] = None,
     as_json: Json = False,

@@ -65,9 +65,7 @@ PARAMETERS = {"Swin-T": 27_528_690, "tensorized": 1_368_626}
 """The numbers of parameters that the thesis prints, the same for every data set."""
 
 
-def _row(
-    modes: tuple[Any, ...], heads: tuple[Any, ...], learning_rate: float, weights: str, dense: bool
-) -> SwinRow:
+def _row(dense: bool, modes: Any, heads: Any, learning_rate: float, weights: str = "soft") -> SwinRow:
     """A row; of a dense one the modes only give the width of each stage, and the heads their number."""
     settings = {"modes": modes, "heads": heads, "weights": weights}
     if dense:
@@ -86,9 +84,7 @@ def experiments() -> dict[str, Experiment]:
         published = table.get("published", ())
         found[name] = Experiment(
             **{key: table[key] for key in ("title", "shape", "table", "threads") if key in table},
-            rows={
-                row: _row(**{"weights": "soft", **each}, dense=row == "swin") for row, each in rows.items()
-            },
+            rows={row: _row(dense=row == "swin", **each) for row, each in rows.items()},
             recipe=Recipe().changed(table["recipe"]),
             published=tuple(Published(model, by, PARAMETERS[model], *rest) for model, by, *rest in published),
         )
@@ -111,13 +107,13 @@ def thesis(data: Data) -> Task:
             Path(name_of(data)).stem,
             replace(experiments()["digits"], shape={"depths": (2, 2)}),
         )
-        load = _load_arrays
+        source = None
     else:
         source = source_of(data)  # type: ignore[arg-type]
         name, experiment = source.name, experiments()[source.name]
 
-        def load(seed: int, data: Data) -> Examples:
-            return load_images(source, seed)
+    def load(seed: int, data: Data) -> Examples:
+        return load_arrays(data, images=True) if source is None else load_images(source, seed)
 
     def build(row: SwinRow, examples: Examples) -> tn.Graph:
         own = experiment.shape if "image" in experiment.shape else {**fitting(examples), **experiment.shape}
@@ -139,14 +135,10 @@ def thesis(data: Data) -> Task:
         tried=("learning_rate", "shift", "rotate", "zoom", "flip"),
         published=experiment.published,
         source=experiment.table,
-        splits=load is not _load_arrays and name == "digits",
+        splits=source is not None and name == "digits",
         controls=frozenset({"swin"}),
         kinds=("dense", "tensorized"),
     )
-
-
-def _load_arrays(seed: int, data: Data) -> Examples:
-    return load_arrays(data, images=True)
 
 
 MOST_PATCHES = 8
