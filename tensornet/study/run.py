@@ -111,9 +111,9 @@ def run_study(
         console = Console(file=io.StringIO()) if hardware.rank else console or Console()
         here = Path(folder).absolute() if workers else Path(folder)
         study = _Study(here, subject, changes, chosen, hardware, console, workers)
+        study.check(runs)
         if not hardware.rank:
             study.store.prepare()
-        study.check(runs)
         results = study.run(runs, fresh)
         if not hardware.rank:
             study.write(results, measure and hardware.processes == 1)
