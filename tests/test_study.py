@@ -136,7 +136,8 @@ def test_what_was_tried_on_the_digits_is_said(finished: Finished) -> None:
     report = (finished[0] / "report.md").read_text(encoding="utf-8")
     assert report.startswith("# Handwritten digits: parameters and accuracy\n")
     assert (
-        "recipe batch, learning rate, weight decay and warmup were chosen as those of the better of two" in report
+        "recipe batch, learning rate, weight decay and warmup were chosen as those of the better of two"
+        in report
     )
 
 
