@@ -40,6 +40,7 @@ __all__ = [
     "along",
     "composed",
     "distinct_axes",
+    "has_positions",
     "interned",
     "own_axes",
     "row_major",
@@ -256,6 +257,15 @@ def distinct_axes(reads: Entries) -> tuple[Axis, ...] | None:
     """The axes of some entries; None unless each entry is an axis that no other has."""
     axes = tuple(entry.axis for entry in reads)
     return None if None in axes or len({*axes}) < len(axes) else axes
+
+
+def has_positions(each: Node) -> bool:
+    """Whether a node reads or writes otherwise than along one whole axis in each dimension."""
+    return None in each.dims or any(
+        entry.axis is None or each.sizes[entry.axis] != length
+        for node, reads in each.operands
+        for entry, length in zip(reads, node.shape, strict=True)
+    )
 
 
 def own_axes(each: Node) -> tuple[int, ...] | None:

@@ -19,7 +19,7 @@ from .build import leaf
 from .equations import LEAVES, is_position_operand
 from .function import Function, order, over_others, rebuilt
 from .naming import Names, graph_of
-from .node import Node, Size
+from .node import Node, Size, has_positions
 
 __all__ = ["Change", "Cost", "Facts", "Program", "improved"]
 
@@ -94,6 +94,16 @@ class Program:
     def readers(self) -> Mapping[Node, int]:
         """How often each of its nodes is read."""
         return Counter([*self.function.outputs, *(each for node in self.nodes for each in node.children)])
+
+    @functools.cached_property
+    def features(self) -> frozenset[str]:
+        """What passes look for: its operations; "function" for any of the language, "products" for several
+        contractions, and "position" for a read or a result that is not along one whole axis a dimension.
+        """
+        found = {each.op for each in self.nodes}
+        found |= {"function"} if not found.isdisjoint(FUNCTIONS) else set()
+        found |= {"products"} if sum(each.op == "contract" for each in self.nodes) > 1 else set()
+        return frozenset(found | {"position"} if any(map(has_positions, self.nodes)) else found)
 
     @property
     def facts(self) -> Facts:

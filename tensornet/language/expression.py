@@ -296,7 +296,10 @@ def depth(expression: Expression) -> int:
 def parts_of(expression: Expression) -> Sequence[Expression]:
     """The direct parts of an expression, in the order of the text."""
     if isinstance(expression, Ref):
-        return _told_in(expression.index)
+        known = expression.__dict__
+        if "told" not in known:
+            known["told"] = _told_in(expression.index)
+        return known["told"]  # type: ignore[no-any-return]
     if isinstance(expression, Contraction):
         return expression.factors
     if isinstance(expression, Call):
@@ -311,7 +314,7 @@ def _told_in(index: tuple[Index | Parts, ...]) -> Sequence[Expression]:
     if all(isinstance(entry, _AXES) for entry in index):
         return ()
     entries = (each for entry in index for each in (entry.entries if isinstance(entry, Parts) else (entry,)))
-    return [*filter(is_computed_index, entries)]
+    return tuple(filter(is_computed_index, entries))
 
 
 def _with_told(index: tuple[Any, ...], told: Iterator[Expression]) -> tuple[Any, ...]:

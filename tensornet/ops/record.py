@@ -272,7 +272,7 @@ class Function:
         """Whether it replaces equations and is never written by users."""
         return bool(self.computes) or self.placed
 
-    @property
+    @functools.cached_property
     def recognised(self) -> tuple[KernelEquation, ...]:
         """The equations that it may replace."""
         if not self.fused:

@@ -75,10 +75,12 @@ def select_kernels(
         kernels: the kernels that may be selected.
         values: every open size.
     """
-    patterns = [(kernel, each, pattern_of(each)) for kernel in kernels for each in kernel.recognised]
+    functions = functools.cache(canonical_functions)
+    there = functions(program.features.intersection(FUNCTIONS))
+    every = ((kernel, each) for kernel in kernels for each in kernel.recognised)
+    patterns = [(*each, pattern) for each in every if (pattern := pattern_of(each[1])).functions <= there]
     if not patterns:
         return program
-    functions = functools.cache(canonical_functions)
 
     def changes(present: Program, head: Node) -> Iterator[Change]:
         if head.is_scalar or head.element < Element.WIDE or not _is_open(head):

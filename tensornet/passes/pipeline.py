@@ -85,10 +85,22 @@ class PassContext:
 
 
 class Pass(NamedTuple):
-    """A pass over a program: the field's word for it, and the pass itself. Without work it returns the same program."""
+    """A pass over a program. Without work it returns the same program.
+
+    Attributes:
+        name: the field's word for it.
+        rewrite: the pass itself.
+        needs: what a program must have for it to find work, at least one of `Program.features`; nothing if empty.
+    """
 
     name: str
-    run: Callable[[Program, PassContext], Program]
+    rewrite: Callable[[Program, PassContext], Program]
+    needs: tuple[str, ...] = ()
+
+    def run(self, program: Program, context: PassContext) -> Program:
+        """The program after the pass, which is not entered if there is nothing to do."""
+        idle = self.needs and program.features.isdisjoint(self.needs)
+        return program if idle else self.rewrite(program, context)
 
 
 def program_of(graph: Graph) -> Program:
@@ -99,29 +111,40 @@ def program_of(graph: Graph) -> Program:
 # ---------------------------------------------------------------------------- the passes
 
 SIMPLIFICATION = (
-    Pass("gather pushdown at one position", lambda program, _: push_positions_down(program)),
-    Pass("contraction fusion", lambda program, _: fuse_contractions(program)),
+    Pass("gather pushdown at one position", lambda program, _: push_positions_down(program), ("position",)),
+    Pass("contraction fusion", lambda program, _: fuse_contractions(program), ("products", "copy")),
 )
 """The passes that always pay."""
 
 ALGEBRA = (
-    Pass("distribution", lambda program, c: distribute(program, c.cost, c.values)),
-    Pass("known totals", lambda program, _: drop_known_totals(program)),
+    Pass("distribution", lambda program, c: distribute(program, c.cost, c.values), ("add",)),
+    Pass("known totals", lambda program, _: drop_known_totals(program), ("add",)),
     *SIMPLIFICATION,
 )
 
 PIPELINE = (
-    Pass("expansion", lambda program, c: expand(program, c.supported)),
+    Pass("expansion", lambda program, c: expand(program, c.supported), ("function",)),
     SIMPLIFICATION[0],
-    Pass("gather pushdown", lambda program, c: push_gathers_down(program, c.cost)),
-    Pass("reduction pushdown", lambda program, c: push_reductions_down(program, c.cost, c.sums)),
-    Pass("grouped GEMM", lambda program, c: select_grouped_gemm(program, c.cost, c.supported)),
+    Pass("gather pushdown", lambda program, c: push_gathers_down(program, c.cost), ("position",)),
+    Pass(
+        "reduction pushdown", lambda program, c: push_reductions_down(program, c.cost, c.sums), ("function",)
+    ),
+    Pass("grouped GEMM", lambda program, c: select_grouped_gemm(program, c.cost, c.supported), ("position",)),
     Pass(
         "kernel selection of convolutions",
         lambda program, c: select_convolutions(program, c.cost, c.supported),
+        ("position", "function"),
     ),
-    Pass("kernel selection of pooling", lambda program, c: select_pooling(program, c.cost, c.supported)),
-    Pass("one-hot elimination", lambda program, c: eliminate_one_hots(program, c.cost, c.supported)),
+    Pass(
+        "kernel selection of pooling",
+        lambda program, c: select_pooling(program, c.cost, c.supported),
+        ("function",),
+    ),
+    Pass(
+        "one-hot elimination",
+        lambda program, c: eliminate_one_hots(program, c.cost, c.supported),
+        ("position", "function"),
+    ),
     Pass(
         "kernel selection before algebra",
         lambda program, c: select_kernels(program, c.settled_cost, c.kernels, c.values),
@@ -129,8 +152,8 @@ PIPELINE = (
     *SIMPLIFICATION,
     *ALGEBRA,
     Pass("kernel selection", lambda program, c: select_kernels(program, c.cost, c.kernels, c.values)),
-    Pass("tautologies", lambda program, _: drop_tautologies(program)),
-    Pass("horizontal fusion", lambda program, c: fuse_horizontally(program, c.cost)),
+    Pass("tautologies", lambda program, _: drop_tautologies(program), ("where",)),
+    Pass("horizontal fusion", lambda program, c: fuse_horizontally(program, c.cost), ("products",)),
     *SIMPLIFICATION,
 )
 """All passes, in order."""

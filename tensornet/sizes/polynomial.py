@@ -230,7 +230,7 @@ def name_of(size: Any) -> str | None:
 
 def size_names(size: Any) -> tuple[str, ...]:
     """The names in a size, sorted; none in a number."""
-    return size.names if isinstance(size, Size) else ()
+    return (size._names or size.names) if isinstance(size, Size) else ()
 
 
 def terms_of(size: SizeLike) -> tuple[tuple[Monomial, Number], ...]:
@@ -513,7 +513,7 @@ _ROUNDED: dict[type, Callable[[Any], Any]] = {Floor: _floor, Positive: positive_
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: a number when nothing is left open."""
     while isinstance(size, Size):
-        found = put_in(size, values)
+        found = put_in(size, values) if size.name is None else values.get(size.name, size)
         if found is size or (isinstance(found, Size) and found == size):
             break
         size = found
