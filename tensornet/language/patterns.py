@@ -69,6 +69,12 @@ class Pattern:
         factors = self.expression.factors if isinstance(self.expression, Contraction) else ()
         return not any(is_scalar(each) or (isinstance(each, Ref) and not each.index) for each in factors)
 
+    @functools.cached_property
+    def held_by(self) -> Mapping[frozenset[str], str]:
+        """The axis that exactly some tensors have; one whose positions do not matter, if there is one."""
+        by_place = sorted(self.holders.items(), key=lambda each: each[0] not in self.placed)
+        return {holders: axis for axis, holders in by_place}
+
     @property
     def tensors(self) -> tuple[Ref, ...]:
         """The operands that are plain tensors."""
@@ -215,13 +221,14 @@ def groups_of(
         told: for axes whose positions the pattern uses, the axes whose positions the program uses there.
     """
     groups: dict[str, tuple[str, ...]] = dict.fromkeys(pattern.holders, ())
-    by_place = sorted(pattern.holders.items(), key=lambda each: each[0] not in pattern.placed)
-    of = {holders: axis for axis, holders in by_place}
-    whole = [name for name in axes if name not in pattern.partial]
-    for axis in dict.fromkeys(axis for name in whole for axis in axes[name]):
-        held = frozenset(name for name in whole if axis in axes[name])
+    holders: dict[str, list[str]] = {}
+    for name in (name for name in axes if name not in pattern.partial):
+        for axis in axes[name]:
+            holders.setdefault(axis, []).append(name)
+    for axis, names in holders.items():
+        held = frozenset(names)
         named = (each for each, own in told.items() if axis in own and pattern.holders[each] == held)
-        of_axis = next(named, of.get(held))
+        of_axis = next(named, pattern.held_by.get(held))
         if of_axis is None:
             return None
         groups[of_axis] = (*groups[of_axis], axis)

@@ -592,7 +592,7 @@ class _Search:
         """The match with the axes of the program for each axis of the pattern; None if they do not agree."""
         pattern = self.pattern
         names = {axis: found.outer(axis) for axis in found.outside}
-        runs = [(run, frozenset(map(found.outer, told))) for run, told in found.runs]
+        runs = [(run, frozenset([names.get(axis, axis) for axis in told])) for run, told in found.runs]
         axes = {
             name: tuple(dict.fromkeys(names.get(axis, axis) for axis in free_axes(each)))
             for name, each in found.bound.items()
