@@ -1,6 +1,6 @@
 """
-Attention in sixteen forms
-==========================
+Attention in eighteen forms
+===========================
 
 Each layer is its equations, as the paper has them. ``check`` holds it against plain torch, in float64.
 """
@@ -402,3 +402,59 @@ def signed_by_hand(x, Q1, Q2, K1, K2, V1, V2):
 
 
 check(signed, signed_by_hand, x=(2, 5, 4, 6))
+
+# %%
+# Differential attention
+# ----------------------
+# `Differential Transformer <https://arxiv.org/abs/2410.05258>`_, Ye et al. 2024, eq. 1 and 2: the difference of two
+# softmaxes, of which λ is learnt.
+
+differential = tn.layer(
+    """
+    q[b,i,k,d] = x[b,i,c] * Wq[k,d,c]
+    p[b,j,k,d] = x[b,j,c] * Wk[k,d,c]
+    v[b,j,e]   = x[b,j,c] * Wv[e,c]
+    a[b,k,i,j] = softmax[j](q[b,i,k,d] * p[b,j,k,d] / sqrt(d))
+    l          = exp(sum[d](l1[d] * m1[d])) - exp(sum[d](l2[d] * m2[d])) + 0.8
+    y[b,i,e]   = (a[b,0,i,j] - l * a[b,1,i,j]) * v[b,j,e]
+    """,
+    inputs="x", c=6, d=4, e=5, k=2,
+)
+
+
+def differential_by_hand(x, Wq, Wk, Wv, l1, m1, l2, m2):
+    q, k = (torch.einsum("bic,kdc->bkid", x, W) for W in (Wq, Wk))
+    first, second = (q @ k.transpose(-1, -2) / 2).softmax(-1).unbind(1)
+    return (first - ((l1 @ m1).exp() - (l2 @ m2).exp() + 0.8) * second) @ F.linear(x, Wv)
+
+
+check(differential, differential_by_hand, x=(2, 7, 6))
+
+# %%
+# Gated attention unit
+# --------------------
+# `Transformer Quality in Linear Time <https://arxiv.org/abs/2202.10447>`_, Hua et al. 2022, section 2.2: queries
+# and keys are one tensor, scaled and moved; scores are squared and not normalized; the result is gated.
+
+gated = tn.layer(
+    """
+    u[b,n,e] = silu(x[b,n,c] * Wu[e,c])
+    v[b,n,e] = silu(x[b,n,c] * Wv[e,c])
+    z[b,n,s] = silu(x[b,n,c] * Wz[s,c])
+    q[b,n,s] = z * gq[s] + bq[s]
+    k[b,n,s] = z * gk[s] + bk[s]
+    a[b,n,m] = square(relu(q[b,n,s] * k[b,m,s] / m + w[m - n + o - 1]))
+    y[b,n,c] = x + u[b,n,e] * a[b,n,m] * v[b,m,e] * Wo[c,e]
+    """,
+    inputs="x", c=6, e=8, s=4, o=7, n=7,
+)
+
+
+def gated_by_hand(x, Wu, Wv, Wz, gq, bq, gk, bk, w, Wo):
+    u, v, z = (F.silu(F.linear(x, W)) for W in (Wu, Wv, Wz))
+    n = torch.arange(7)
+    s = (z * gq + bq) @ (z * gk + bk).transpose(-1, -2) / 7 + w[n - n[:, None] + 6]
+    return x + F.linear(u * (s.relu().square() @ v), Wo)
+
+
+check(gated, gated_by_hand, x=(2, 7, 6))

@@ -395,3 +395,35 @@ def delta_by_hand(q, k, v, r):
 
 
 check(delta, delta_by_hand, q=(2, 6, 3), k=(2, 6, 3), v=(2, 6, 4), r=(2, 6))
+
+# %%
+# Convolutional LSTM
+# ------------------
+# `Convolutional LSTM Network <https://arxiv.org/abs/1506.04214>`_, Shi et al. 2015, eq. 3, in one dimension and without
+# peepholes: input and state are read in windows of three.
+
+convolutional = tn.layer(
+    """
+    z[b,t,c,i]   = pad(x[b,t,c,i], i=(1,1))
+    p[b,t,q,i]   = pad(h[b,t-1,q,i], i=(1,1))
+    s[b,t,g,o,i] = z[b,t,c,i+u] * W[g,o,c,u] + p[b,t,q,i+u] * R[g,o,q,u] + w[g,o]
+    k[b,t,o,i]   = sigmoid(s[b,t,1,o,i]) * k[b,t-1,o,i] + sigmoid(s[b,t,0,o,i]) * tanh(s[b,t,3,o,i])
+    h[b,t,o,i]   = sigmoid(s[b,t,2,o,i]) * tanh(k[b,t,o,i])
+    """,
+    inputs="x", c=3, o=4, q=4, g=4, u=3,
+)
+
+
+def convolutional_by_hand(x, W, R, w):
+    h = c = torch.zeros(2, 4, 9, dtype=x.dtype)
+    made = []
+    for one in x.unbind(1):
+        s = F.conv1d(one, W.flatten(0, 1), w.flatten(), padding=1) + F.conv1d(h, R.flatten(0, 1), padding=1)
+        i, f, o, g = s.unflatten(1, (4, 4)).unbind(1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        made.append(h)
+    return torch.stack(made, 1)
+
+
+check(convolutional, convolutional_by_hand, x=(2, 5, 3, 9))
