@@ -97,7 +97,14 @@ def _is_code(line, below):
     return len(below) == 2 and not below[0].strip() and below[1].startswith(deeper)
 
 
+def listed_once(app, name, source):
+    """A gallery's own page lists its pages, which the hidden list of sphinx-gallery would add to the sidebar again."""
+    if name in [f"{folder}/index" for folder in sphinx_gallery_conf["gallery_dirs"]]:
+        source[0] = source[0].rpartition(".. toctree::\n   :hidden:")[0]
+
+
 def setup(app):
+    app.connect("source-read", listed_once)
     app.connect("autodoc-process-docstring", as_rest, priority=400)  # before napoleon
     app.add_directive("commands", Commands)
     app.add_directive("speed", Speed)

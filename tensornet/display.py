@@ -27,12 +27,12 @@ def folded(title: str, shown: str, parts: Mapping[str, str]) -> str:
 
     Example:
         >>> print(folded("a graph", preformatted("y = x"), {"2 leaves": preformatted("x: input")}))
-        <div><b>a graph</b>
+        <div style="overflow-x:auto"><b>a graph</b>
         <pre>y = x</pre>
         <details><summary><code>2 leaves</code></summary><pre>x: input</pre></details>
         </div>
     """
-    lines = [f"<div><b>{html.escape(title)}</b>", shown]
+    lines = [f'<div style="overflow-x:auto"><b>{html.escape(title)}</b>', shown]
     lines += [
         f"<details><summary><code>{html.escape(name)}</code></summary>{part}</details>"
         for name, part in parts.items()

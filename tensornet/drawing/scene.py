@@ -12,7 +12,7 @@ from .diagram import Diagram, Edge
 from .layered import Extent, Link, layered
 from .network import placed
 
-__all__ = ["Box", "Curve", "Scene", "beside", "collisions", "in_layers", "in_panels", "networks"]
+__all__ = ["Box", "Curve", "Scene", "collisions", "in_panels", "networks"]
 
 Point: TypeAlias = "tuple[float, float]"
 
@@ -24,6 +24,9 @@ LOOP = 26.0
 
 PADDING = {"label": (4.0, 0.0), "text": (4.0, 0.0), "leg": (4.0, 0.0), "axis": (8.0, 4.0)}
 """What a box has around its text, by its kind; any other has 16 and 8."""
+
+SQUARE = ("axis", "input", "parameter", "constant")
+"""The kinds of boxes that are at least as wide as high."""
 
 TIP = 4.0
 """Half of the width of an arrow."""
@@ -121,11 +124,7 @@ def _extent(kind: str, lines: Sequence[str]) -> Extent:
         return 0.0, 0.0
     width = max(map(len, lines)) * CHARACTER + across
     height = len(lines) * LINE + along
-    return (
-        (max(width, height), height)
-        if kind in ("axis", "input", "parameter", "constant")
-        else (width, height)
-    )
+    return (max(width, height) if kind in SQUARE else width), height
 
 
 def _box(kind: str, lines: tuple[str, ...], x: float, y: float, result: bool = False) -> Box:
@@ -211,7 +210,7 @@ def networks(diagrams: Sequence[Diagram]) -> Scene:
     row = [_sign(f"{diagrams[0].title} =")]
     for number, diagram in enumerate(diagrams):
         row += [_sign("+")] * bool(number) + [_network(diagram)]
-    return beside(row, 8.0, middle=True)
+    return joined(row, 8.0, middle=True)
 
 
 def _sign(text: str) -> Scene:
@@ -262,16 +261,18 @@ def _at(
 # ---------------------------------------------------------------------------- several scenes
 
 
-def beside(scenes: Sequence[Scene], apart: float, middle: bool = False) -> Scene:
-    """Scenes in a row, at the top or in the middle."""
-    height, x = max(scene.height for scene in scenes), 0.0
+def joined(scenes: Sequence[Scene], apart: float, down: bool = False, middle: bool = False) -> Scene:
+    """Scenes in a row, or below one another, at their beginnings or in the middle."""
+    breadth, at = max(scene.width if down else scene.height for scene in scenes), 0.0
     boxes, curves = list[Box](), list[Curve]()
     for scene in scenes:
-        put = scene.moved(x, (height - scene.height) / 2 if middle else 0.0)
+        side = (breadth - (scene.width if down else scene.height)) / 2 if middle else 0.0
+        put = scene.moved(*((side, at) if down else (at, side)))
         curves += [replace(c, ends=tuple(end + len(boxes) for end in c.ends)) for c in put.curves]
         boxes += put.boxes
-        x += scene.width + apart
-    return Scene(x - apart, height, tuple(boxes), tuple(curves))
+        at += (scene.height if down else scene.width) + apart
+    extent = (breadth, at - apart) if down else (at - apart, breadth)
+    return Scene(*extent, tuple(boxes), tuple(curves))
 
 
 def in_panels(diagrams: Sequence[Diagram]) -> Scene:
@@ -283,7 +284,7 @@ def in_panels(diagrams: Sequence[Diagram]) -> Scene:
             taken = 0.0
         rows[-1].append(scene)
         taken += scene.width + 24
-    return _below([beside(row, 24.0) for row in rows], 24.0)
+    return joined([joined(row, 24.0) for row in rows], 24.0, down=True)
 
 
 def _panel(diagram: Diagram) -> Scene:
@@ -291,27 +292,8 @@ def _panel(diagram: Diagram) -> Scene:
     if not diagram.title:
         return scene
     title = _sign(diagram.title)
-    whole = _below([title, scene], 8.0).moved(12.0, 8.0)
+    whole = joined([title, scene], 8.0, down=True).moved(12.0, 8.0)
     width, height = whole.width + 24, whole.height + 20
     frame = Box("panel", (), width / 2, height / 2, width, height)
     curves = tuple(replace(c, ends=tuple(end + 1 for end in c.ends)) for c in whole.curves)
     return Scene(width, height, (frame, *whole.boxes), curves)
-
-
-def _below(scenes: Sequence[Scene], apart: float) -> Scene:
-    """Scenes below one another."""
-    turned = beside([_turned(scene) for scene in scenes], apart)
-    return _turned(turned)
-
-
-def _turned(scene: Scene) -> Scene:
-    """The scene with its axes exchanged."""
-    return Scene(
-        scene.height,
-        scene.width,
-        tuple(replace(b, x=b.y, y=b.x, width=b.height, height=b.width) for b in scene.boxes),
-        tuple(
-            replace(c, points=tuple((y, x) for x, y in c.points), tip=tuple((y, x) for x, y in c.tip))
-            for c in scene.curves
-        ),
-    )
