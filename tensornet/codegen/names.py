@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import keyword
 import re
 import unicodedata
@@ -25,8 +26,13 @@ _WORD = re.compile(r"(?<![\w.{])[^\W\d]\w*(?!\w*\s*=(?!=))")
 
 def reserved(backend: Backend) -> set[str]:
     """The names that generated code uses for anything but tensors, sizes and blocks."""
-    words = (word for text in backend.templates.values() for word in _WORD.findall(text))
-    return _RESERVED.union(FUNCTIONS, words)
+    return _RESERVED.union(FUNCTIONS, *map(_words, backend.templates.values()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _words(template: str) -> tuple[str, ...]:
+    """The names in a template."""
+    return tuple(_WORD.findall(template))
 
 
 def identifier(name: str, taken: set[str]) -> str:
