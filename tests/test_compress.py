@@ -467,6 +467,71 @@ def test_batches_weigh_weights_of_modules() -> None:
     assert found.allocation.after <= 0.5 * found.allocation.before
 
 
+class Masked(nn.Module):
+    """Layers over positions, of which a mask says which count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(16, 24), nn.Linear(24, 8)
+
+    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.two(torch.tanh(self.one(x)))
+        return found
+
+
+def test_padding_does_not_count() -> None:
+    torch.manual_seed(0)
+    network, x = Masked(), torch.randn(6, 9, 16)
+    mask = (torch.arange(9) < torch.arange(2, 8)[:, None]).long()
+    junk = torch.where(mask[..., None].bool(), x, 50 * torch.randn(6, 9, 16))
+    made = [
+        tn.compress(network, parameters=0.5, calibrate=[{"x": each, "attention_mask": mask}])
+        for each in (x, junk)
+    ]
+    assert made[0].loss == pytest.approx(made[1].loss)
+    torch.testing.assert_close(made[0].model.one.weight, made[1].model.one.weight)
+
+
+def test_weights_count_by_what_the_output_minds() -> None:
+    """Hidden units that no output reads may be lost; of three ways to weigh, the best on held batches is taken."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8)).double()
+    network[2].weight.data[:, 6:] = 0  # type: ignore[operator]
+    batches = list(torch.randn(8, 40, 32, dtype=torch.float64))
+    options: dict[str, Any] = {"parameters": 0.6, "include": "0.weight"}
+    plain, weighed = (tn.compress(network, **options, calibrate=each) for each in (None, batches))
+    with torch.no_grad():
+        y, *others = (torch.cat([each(x) for x in batches]) for each in (network, plain.model, weighed.model))
+    lost = [float((each - y).norm()) for each in others]
+    assert lost[1] < 0.01 * lost[0]
+    assert weighed.loss is not None
+    assert plain.loss is None
+
+
+def test_forms_are_found_for_each_weight() -> None:
+    """A kernel of Tucker's form, a Kronecker product and a matrix of low rank, each with a little noise."""
+    draw = np.random.default_rng(0)
+    ends = [np.linalg.qr(draw.standard_normal((24, 5)))[0] for _ in range(2)]
+    kernel = np.einsum("rsuv,or,is->oiuv", draw.standard_normal((5, 5, 3, 3)), *ends)
+    kron = np.kron(draw.standard_normal((8, 6)), draw.standard_normal((8, 8)))
+    arrays = [kernel, kron, decaying(24, 24, 3.0)]
+    network = nn.ModuleList([nn.Conv2d(24, 24, 3), nn.Linear(48, 64), nn.Linear(24, 24)]).double()
+    for layer, array in zip(network, arrays, strict=True):
+        noise = 1e-3 * array.std() * draw.standard_normal(array.shape)
+        layer.weight.data = torch.as_tensor(array + noise)  # type: ignore[union-attr]
+    found = tn.compress(network, parameters=0.15, method="auto")
+    chosen = {row.path: (row.level.method, row.level.error) for row in found.allocation.rows}
+    assert chosen["0.weight"][0] == "tucker"
+    assert chosen["1.weight"][0] in (
+        "kronecker",
+        "blocktt",
+        "btt",
+        "monarch",
+    )  # of rank 1 all are that product
+    assert max(error for _, error in chosen.values()) < 0.05
+    assert tn.compress(network, error=0.3, max_error=0.01, method="auto").allocation.error < 0.01
+
+
 @given(st.sampled_from(FORMS), st.integers(2, 24), st.integers(2, 24), st.booleans(), st.floats(0.3, 1.0))
 @examples(10)
 def test_linear_layers_of_any_shape(method: str, ins: int, outs: int, bias: bool, part: float) -> None:

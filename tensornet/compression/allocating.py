@@ -16,7 +16,7 @@ from ..errors import ShapeError
 from ..weights.equations import Modes
 from ..weights.factorizations import FACTORIZATIONS, SHARING
 from ..weights.ranks import Rank
-from .levels import Candidate, Cost, Level, check_modes, levels
+from .levels import AUTO, Candidate, Cost, Level, check_modes, levels
 
 __all__ = ["Allocation", "Allotted", "Budget", "Options", "allotted", "flat"]
 
@@ -405,6 +405,8 @@ def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
         ShapeError: there are none, or a form has factors that several weights share.
     """
     given = methods.replace(",", " ").split() if isinstance(methods, str) else methods
+    if given == [AUTO] or given == (AUTO,):
+        return (AUTO,)
     found = tuple(given) if isinstance(given, Sequence) else ()
     if not found or not all(isinstance(each, str) for each in found):
         fix = f"give one or several of {', '.join(FACTORIZATIONS)}"

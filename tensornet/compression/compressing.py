@@ -246,7 +246,7 @@ class _Weights:
             return replace(self, ways=(self.candidates(None),))
         batches, held = held_out(batches_of(calibrate))
         weighed = self.candidates(batches)
-        return replace(self, ways=([replace(each, metric=None) for each in weighed], weighed), held=held)
+        return replace(self, ways=([each.plain or each for each in weighed], weighed), held=held)
 
     def candidates(self, inputs: Any) -> Sequence[Candidate]:
         """The weights that may become factors, weighed by some batches."""
@@ -363,7 +363,8 @@ def _candidates(
             kept = tuple(n for n in each[0].dims if set(each[0].axes(n)) & set(each[0].kept))
             rows = sum(_rows(whole, site, known) for site in each)
             layer = alone(dims, each[0].dims, kept)
-            yield Candidate(name, dims, layer, params[name], max(1, rows), weighed.get(name))
+            plain = Candidate(name, dims, layer, params[name], max(1, rows))
+            yield replace(plain, metric=weighed[name], plain=plain) if name in weighed else plain
         elif looked_up := _looked_up(whole, name, known):
             yield Candidate(name, dims, alone(dims), params[name], looked_up)
 

@@ -8,7 +8,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..codec import document
@@ -22,7 +22,7 @@ from ..weights.equations import Formed, Modes, formed
 from ..weights.factorizations import FACTORIZATIONS, form_named
 from ..weights.ranks import Rank
 
-__all__ = ["WEIGHT", "Candidate", "Cost", "Level", "alone", "any_rank", "check_modes", "levels"]
+__all__ = ["AUTO", "WEIGHT", "Candidate", "Cost", "Level", "alone", "any_rank", "check_modes", "levels"]
 
 WEIGHT = "weight"
 """The name of the weight in a layer of this weight alone."""
@@ -32,6 +32,21 @@ FRACTIONS = (1.0, 0.7, 0.5, 0.36, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.025, 0.0
 
 RANKS = 40
 """The approximate number of ranks at which a matrix is tried. Low ranks are closer together."""
+
+AUTO = "auto"
+"""The method that chooses forms for each weight."""
+
+KERNELS = ("low_rank", "tucker", "tt")
+"""The forms that are tried of a kernel."""
+
+MATRICES = ("low_rank", "kronecker", "btt", "monarch", "tt", "blocktt")
+"""The forms that are tried of a matrix."""
+
+NEAR = 1.1
+"""A form of a matrix is tried if it loses at most this many times what low rank does at some size."""
+
+AFTER = 5
+"""The limit of rounds after a weighed decomposition."""
 
 ROUNDS = 10
 """The limit of rounds of least squares for each level."""
@@ -56,6 +71,7 @@ class Candidate:
         rows: the number of rows that a call of the network multiplies by it, or looks up in it.
         metric: the metric that weighs its columns and rows, if there is one.
         scale: the loss at an error of 1.
+        plain: the same without a metric, if it has one.
     """
 
     path: str
@@ -65,6 +81,7 @@ class Candidate:
     rows: int = 1
     metric: Metric | None = None
     scale: float = 1.0
+    plain: Candidate | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,9 +93,28 @@ class Candidate:
         """The weight with its decompositions, which all forms and ranks share."""
         return Target(numbers(self.array, self.path), self.metric, self.path)
 
+    @functools.cached_property
+    def forms(self) -> tuple[str, ...]:
+        """The forms that `method="auto"` tries: of kernels, and of matrices those that come near low rank somewhere.
+
+        What they lose is told by decompositions without a metric, which are quick.
+        """
+        if self.plain is not None:
+            return self.plain.forms
+        if len(self.dims) > 2:
+            return KERNELS
+        low, *others = (levels(replace(self, metric=None), (kind,), None) for kind in MATRICES)
+        return (
+            MATRICES[0],
+            *(kind for kind, each in zip(MATRICES[1:], others, strict=True) if _is_near(each, low)),
+        )
+
     def fitted(self, method: str, rank: Rank, modes: Modes | None) -> Approximation:
-        """The factors of a form."""
-        return approximate(formed(self.dims, method, rank, modes).program, self.array, shared=self.target)
+        """The factors of a form. Of weighed ones, decompositions are a good start, and few rounds follow."""
+        form = formed(self.dims, method, rank, modes)
+        is_tree = self.metric is not None and self.target.error(_form(form)) is not None
+        settings = Settings(iterations=AFTER if is_tree else None)
+        return approximate(form.program, self.array, settings=settings, shared=self.target)
 
 
 @document()
@@ -199,11 +235,10 @@ def levels(
     size = math.prod(candidate.shape)
     dense = float(size) if cost is None else cost(candidate.layer, candidate.rows)
     found = [Level(None, "same", (candidate.shape,), size, dense, 0.0, 0.0)]
-    for kind in map(form_named, methods):
-        ranks: Sequence[Rank] = FRACTIONS
-        if FACTORIZATIONS[kind].halves:
-            ranks = _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
-        forms = filter(None, (_formed(candidate.dims, kind, rank, modes) for rank in ranks))
+    for kind in candidate.forms if methods == (AUTO,) else map(form_named, methods):
+        forms = filter(
+            None, (_formed(candidate.dims, kind, rank, modes) for rank in _ranks(candidate, kind, modes))
+        )
         for parameters, form in {sum(map(math.prod, each.shapes)): each for each in forms}.items():
             if parameters < size:
                 rank = tuple(form.product.ranks.values()) or "same"
@@ -219,6 +254,52 @@ def levels(
     return tuple(found)
 
 
+def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Rank]:
+    """The ranks at which a form is tried."""
+    if FACTORIZATIONS[kind].halves:
+        return _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
+    full = _formed(candidate.dims, kind, "same", modes)
+    spectrum = None if full is None else candidate.target.spectrum(_form(full))
+    return FRACTIONS if full is None or spectrum is None else _descent(full, *spectrum)
+
+
+def _descent(full: Formed, squares: Any, bonds: Sequence[tuple[str, ...]]) -> list[tuple[int, ...]]:
+    """Ranks from full ones down: each step lowers the one that loses least for the parameters that it saves."""
+    for dim in range(squares.ndim):
+        squares = squares.cumsum(dim)
+    place, names = {axis: n for n, (axis,) in enumerate(bonds)}, list(full.product.ranks)
+    ranks, found = tuple(full.product.ranks.values()), list[tuple[int, ...]]()
+
+    def kept(ranks: Sequence[int]) -> float:
+        sizes = {place[name]: rank for name, rank in zip(names, ranks, strict=True)}
+        return float(squares[tuple(min(sizes[n], size) - 1 for n, size in enumerate(squares.shape))])
+
+    def count(ranks: Sequence[int]) -> int:
+        sizes = {**full.sizes, **dict(zip(names, ranks, strict=True))}
+        return sum(math.prod(sizes[axis] for axis in factor.axes) for factor in full.product.factors)
+
+    def worth(lower: tuple[int, ...]) -> float:
+        return (kept(ranks) - kept(lower)) / max(1, count(ranks) - count(lower))
+
+    while max(ranks) > 1:
+        found.append(ranks)
+        lower = [
+            (*ranks[:n], min(r - 1, int(0.9 * r)), *ranks[n + 1 :]) for n, r in enumerate(ranks) if r > 1
+        ]
+        ranks = min(lower, key=worth)
+    counts = {round(math.log(count(each)) * RANKS / 2): each for each in found}
+    return [*counts.values(), ranks]
+
+
+def _is_near(levels: Sequence[Level], low: Sequence[Level]) -> bool:
+    """Whether a form loses little more than low rank does with as many parameters."""
+    return any(
+        level.error
+        < NEAR * min((each.error for each in low if each.parameters <= level.parameters), default=1.0)
+        for level in levels[1:]
+    )
+
+
 @functools.cache
 def _ladder(most: int) -> tuple[int, ...]:
     """Ranks from 1 to a largest, each at least 1 higher.
@@ -231,10 +312,14 @@ def _ladder(most: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _form(form: Formed) -> Form:
+    factors = tuple(Factor(each.name, each.axes) for each in form.product.factors)
+    return Form(form.dims, form.sizes, (Product(1.0, factors),))
+
+
 def _error(candidate: Candidate, form: Formed) -> float:
     """The error of a form: by decompositions alone if its factors form a tree, else by least squares."""
-    factors = tuple(Factor(each.name, each.axes) for each in form.product.factors)
-    error = candidate.target.error(Form(form.dims, form.sizes, (Product(1.0, factors),)))
+    error = candidate.target.error(_form(form))
     if error is not None:
         return error
     settings = Settings(iterations=ROUNDS, tolerance=1e-4)

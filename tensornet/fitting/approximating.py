@@ -21,7 +21,7 @@ from ..sizes import evaluate
 from .alternating import DIRECT, Least, Together, balanced
 from .forms import Form, form_of
 from .general import General, check_linear, of_parameters
-from .metrics import Metric, Placed, placed, weighed
+from .metrics import Metric, Placed, held, placed, times, weighed
 from .trees import Decomposed, Tree, tree_of
 
 __all__ = [
@@ -104,11 +104,11 @@ class Target:
     path: str = ""
     _whitened: dict[tuple[Any, ...], Decomposed] = field(default_factory=dict)
 
-    def whitened(self, sides: Sequence[Metric]) -> Decomposed:
+    def whitened(self, sides: Sequence[Placed]) -> Decomposed:
         """The weight, weighed on some sides."""
-        key = tuple(side.dims for side in sides)
+        key = tuple(each.side.dims for each in sides)
         if key not in self._whitened:
-            self._whitened[key] = Decomposed(weighed(self.weight, sides))
+            self._whitened[key] = Decomposed(weighed(self.weight, [each.side for each in sides]))
         return self._whitened[key]
 
     def error(self, form: Form) -> float | None:
@@ -116,17 +116,26 @@ class Target:
         tree = tree_of(form, form.products[0])
         if tree is None:
             return None
-        at = placed(self.metric, form, [factor.name for factor in tree.factors])
-        held = [each for each in at if each.holders is not None]
-        decomposed = self.whitened([each.side for each in held])
-        if len(held) == len(at):
+        sides = self.sides_of(form, [factor.name for factor in tree.factors])
+        decomposed = self.whitened(sides)
+        if self.metric is None or [each.side for each in sides] == [*self.metric.sides]:
             return decomposed.error(tree)
-        assert self.metric is not None
-        arrays = decomposed.factors(tree)
-        for each in held:
-            arrays.update(each.undone(arrays))
-        made = Least(form, self.weight, arrays, (), 1.0).value(form.products[0])
-        return self.metric.relative(self.weight, made.reshape(self.weight.shape))
+        made = decomposed.nearest(tree).reshape(self.weight.shape)
+        for side in (each.side for each in sides):
+            made = times(made, side.dims, side.roots[1], side.apart)
+        return self.metric.relative(self.weight, made)
+
+    def sides_of(self, form: Form, wanted: Sequence[str]) -> tuple[Placed, ...]:
+        """The sides of the metric that factors of a form hold."""
+        return held(self.metric, form, wanted, self.weight)
+
+    def spectrum(self, form: Form) -> tuple[Any, list[tuple[str, ...]]] | None:
+        """The squares of the core of full rank, if several factors of a form stand around a centre, and their bonds."""
+        tree = tree_of(form, form.products[0])
+        if tree is None or tree.centre is None or len(tree.cuts) < 2:
+            return None
+        sides = self.sides_of(form, [factor.name for factor in tree.factors])
+        return self.whitened(sides).squares(tree), [cut.bond for cut in tree.cuts]
 
 
 @dataclass(frozen=True)
@@ -352,38 +361,36 @@ def approximated(task: Task, form: Form) -> tuple[dict[str, Any], Any]:
         constant = whole.reshape(target.weight.shape)
         form = replace(form, products=tuple(each for each in form.products if each not in fixed))
     left = replace(target, weight=target.weight - constant, _whitened={}) if fixed else target
-    at = placed(target.metric, form, task.wanted)
-    found = _weighed(replace(task, target=left), form, arrays, at)
+    found = _weighed(replace(task, target=left), form, arrays)
     made = Least(form, left.weight.reshape(form.shape(form.axes)), dict(found), (), 1.0).whole()
     return found, constant + made.reshape(target.weight.shape)
 
 
-def _weighed(task: Task, form: Form, arrays: dict[str, Any], at: Sequence[Placed]) -> dict[str, Any]:
+def _weighed(task: Task, form: Form, arrays: dict[str, Any]) -> dict[str, Any]:
     """The factors that minimize ‖G^½·(W − Ŵ)·C^½‖.
 
-    First the sides that factors hold are weighed; with these factors as a start, the others too.
+    First the sides that factors hold are weighed. With the factors found so as a start, all are, if there are more.
     """
-    sides, settings = [each.side for each in at], task.settings
-    norm = float(np.linalg.norm(weighed(task.target.weight, sides)))
-    decomposed = task.target.whitened([each.side for each in at if each.holders is not None])
-    weight = decomposed.weight.reshape(form.shape(form.axes))
-    least = Least(form, weight, arrays, task.wanted, norm, settings.regularization)
+    target, regularization = task.target, task.settings.regularization
+    start = target.sides_of(form, task.wanted)
+    decomposed, shape = target.whitened(start), form.shape(form.axes)
+    norm = math.sqrt(decomposed.square)
+    least = Least(form, decomposed.weight.reshape(shape), arrays, task.wanted, norm, regularization)
     found = _solved(task, least, decomposed)
-    rest = [each for each in at if each.holders is None]
-    if rest:
-        for each in rest:
-            form, root = each.rooted(form)
-            found[each.name] = root.astype(weight.dtype)
-        whole = weighed(decomposed.weight, [each.side for each in rest]).reshape(weight.shape)
-        least = replace(least, form=form, weight=whole, arrays=found)
-        _alternated(task, least, 0)
-        balanced(least, task.generator(0))
-        found = {
-            name: array for name, array in least.arrays.items() if name not in {each.name for each in rest}
-        }
-    for each in at:
+    for each in start:
         found.update(each.undone(found))
-    return found
+    sides = target.metric.sides if target.metric is not None else ()
+    if [each.side for each in start] == [*sides]:
+        return found
+    whole, at = weighed(target.weight, sides), placed(sides, form, task.wanted)
+    for each in at:
+        form, root = each.rooted(form)
+        found[each.name] = root.astype(whole.dtype)
+    norm = float(np.linalg.norm(whole))
+    least = Least(form, whole.reshape(shape), found, task.wanted, norm, regularization)
+    _alternated(task, least, 0)
+    balanced(least, task.generator(0))
+    return {name: array for name, array in least.arrays.items() if name not in {each.name for each in at}}
 
 
 def _solved(task: Task, least: Least, decomposed: Decomposed) -> dict[str, Any]:

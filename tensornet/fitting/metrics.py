@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +64,14 @@ class Metric:
         values, vectors = np.linalg.eigh(moments / (mean or 1.0))
         values = np.sqrt(np.maximum(values, 0.0) + self.damping)[..., None, :]
         return (vectors * values) @ vectors.mT, (vectors / values) @ vectors.mT
+
+    def marginals(self, weight: Any) -> Iterator[Metric]:
+        """The moments of each single dimension of the columns: partial traces."""
+        count, shape = len(self.dims), [weight.shape[dim] for dim in self.dims]
+        for n, dim in enumerate(self.dims if self.apart is None and count > 1 else ()):
+            twice = [each if each != n else count for each in range(count)]
+            whole = self.moments.reshape(*shape, *shape)
+            yield Metric((dim,), np.einsum(whole, [*range(count), *twice], [n, count]), self.damping)
 
     def norm(self, weight: Any) -> float:
         """‖G^½·W·C^½‖ without damping: (E‖W·x‖²)^½ up to a constant factor where there is no G."""
@@ -135,10 +143,10 @@ class Placed:
         return made, self.side.roots[0].reshape(made.shape(root.axes))
 
 
-def placed(metric: Metric | None, form: Form, wanted: Sequence[str]) -> tuple[Placed, ...]:
-    """The sides of a metric in a form with some wanted factors."""
+def placed(sides: Iterable[Metric], form: Form, wanted: Sequence[str]) -> tuple[Placed, ...]:
+    """Some sides in a form with some wanted factors."""
     found = []
-    for side in () if metric is None else metric.sides:
+    for side in sides:
         axes = tuple(axis for dim in side.dims for axis in form.dims[dim])
         apart = () if side.apart is None else form.dims[side.apart]
         having = [[f for f in product.factors if set(axes) & set(f.axes)] for product in form.products]
@@ -147,4 +155,13 @@ def placed(metric: Metric | None, form: Form, wanted: Sequence[str]) -> tuple[Pl
             for each in having
         )
         found.append(Placed(side, axes, apart, tuple(each[0] for each in having) if alone else None))
+    return tuple(found)
+
+
+def held(metric: Metric | None, form: Form, wanted: Sequence[str], weight: Any) -> tuple[Placed, ...]:
+    """The sides that factors hold; of other sides the moments of single dimensions that factors hold."""
+    found: list[Placed] = []
+    for each in placed(() if metric is None else metric.sides, form, wanted):
+        parts = (each,) if each.holders is not None else placed(each.side.marginals(weight), form, wanted)
+        found += [part for part in parts if part.holders is not None]
     return tuple(found)

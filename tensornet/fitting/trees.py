@@ -220,13 +220,12 @@ class Decomposed:
         weight, found = self._whole(tree), dict[str, Any]()
         if tree.centre is not None:
             for cut in tree.cuts:
-                found[cut.factor.name] = tree.end(cut, self._vectors(tree, cut)[..., : tree.rank(cut)])
+                found[cut.factor.name] = tree.end(cut, self._leading(tree, cut))
             return tree.with_centre(weight, found)
         rest = Named(weight, tree.form.axes)
         for cut in tree.cuts:
             matrix, rank = unfolded(rest, tree.shared, cut.rows, cut.columns), tree.rank(cut)
-            is_first = not found
-            vectors = self._vectors(tree, cut)[..., :rank] if is_first else leading(matrix, rank)
+            vectors = leading(matrix, rank) if found else self._leading(tree, cut)
             found[cut.factor.name] = tree.end(cut, vectors)
             left, axes = _padded(vectors.mT @ matrix, -2, rank), (*tree.shared, *cut.bond, *cut.columns)
             rest = Named(left.reshape(tree.form.shape(axes)), axes)
@@ -236,28 +235,63 @@ class Decomposed:
     def error(self, tree: Tree) -> float:
         """‖W − Ŵ‖ / ‖W‖ of the factors that decompositions give."""
         if tree.centre is not None:
-            squares = self._once("core", tree, tree.cuts, lambda: self._core(tree))
-            part = tuple(slice(tree.rank(cut)) for cut in tree.cuts)
-            kept = float(squares[part].sum())
+            kept = float(self.squares(tree)[tuple(slice(tree.rank(cut)) for cut in tree.cuts)].sum())
         else:
             *_, last = self.factors(tree).values()
             kept = float(np.vdot(last, last))
         return math.sqrt(max(0.0, 1.0 - kept / self.square)) if self.square else 0.0
 
-    def _core(self, tree: Tree) -> Any:
-        """The squares of the core of full rank, summed over all axes but the bonds."""
-        rest = Named(self._whole(tree), tree.form.axes)
-        for cut in tree.cuts:
-            vectors = self._vectors(tree, cut)
-            columns = tuple(axis for axis in rest.axes if axis not in (*tree.shared, *cut.rows))
-            left = vectors.mT @ unfolded(rest, tree.shared, cut.rows, columns)
-            sizes = (rest.array.shape[rest.axes.index(axis)] for axis in columns)
-            axes = (*tree.shared, cut.factor.name, *columns)
-            rest = Named(left.reshape(*tree.form.shape(tree.shared), left.shape[-2], *sizes), axes)
-        bonds = tuple(cut.factor.name for cut in tree.cuts)
-        others = tuple(axis for axis in rest.axes if axis not in bonds)
-        array = _moved(rest, (*bonds, *others))
-        return (array**2).sum(tuple(range(len(bonds), array.ndim)), dtype=np.float64)
+    def nearest(self, tree: Tree) -> Any:
+        """Ŵ of the factors that decompositions give, with the form's axes."""
+        if tree.centre is None:
+            made = self.factors(tree)
+            (last,) = (factor for factor in tree.factors if factor not in [cut.factor for cut in tree.cuts])
+            rest = Named(made[last.name], last.axes)
+        else:
+            made = {cut.factor.name: tree.end(cut, self._leading(tree, cut)) for cut in tree.cuts}
+            core, bonds = self._core(tree), {cut.factor.name: cut for cut in tree.cuts}
+            part = tuple(slice(tree.rank(bonds[axis]) if axis in bonds else None) for axis in core.axes)
+            whole = (bonds[axis].bond if axis in bonds else (axis,) for axis in core.axes)
+            axes = tuple(itertools.chain.from_iterable(whole))
+            rest = Named(core.array[part].reshape(tree.form.shape(axes)), axes)
+        for cut in reversed(tree.cuts):
+            end = unfolded(Named(made[cut.factor.name], cut.factor.axes), tree.shared, cut.rows, cut.bond)
+            columns = tuple(axis for axis in rest.axes if axis not in (*tree.shared, *cut.bond))
+            axes = (*tree.shared, *cut.rows, *columns)
+            again = end @ unfolded(rest, tree.shared, cut.bond, columns)
+            rest = Named(again.reshape(tree.form.shape(axes)), axes)
+        return _moved(rest, tree.form.axes)
+
+    def squares(self, tree: Tree) -> Any:
+        """The squares of the core of full rank, summed over all axes but the bonds, along the cuts of the tree."""
+
+        def summed() -> Any:
+            core, bonds = self._core(tree), tuple(cut.factor.name for cut in tree.cuts)
+            array = _moved(core, (*bonds, *(axis for axis in core.axes if axis not in bonds)))
+            return (array**2).sum(tuple(range(len(bonds), array.ndim)), dtype=np.float64)
+
+        return self._once("squares", tree, tree.cuts, summed)
+
+    def _core(self, tree: Tree) -> Named:
+        """The core of full rank; its axis along a bond has the name of the factor there."""
+
+        def core() -> Named:
+            rest = Named(self._whole(tree), tree.form.axes)
+            for cut in tree.cuts:
+                vectors = self._vectors(tree, cut)
+                columns = tuple(axis for axis in rest.axes if axis not in (*tree.shared, *cut.rows))
+                left = vectors.mT @ unfolded(rest, tree.shared, cut.rows, columns)
+                sizes = (rest.array.shape[rest.axes.index(axis)] for axis in columns)
+                axes = (*tree.shared, cut.factor.name, *columns)
+                rest = Named(left.reshape(*tree.form.shape(tree.shared), left.shape[-2], *sizes), axes)
+            return rest
+
+        found: Named = self._once("core", tree, tree.cuts, core)
+        return found
+
+    def _leading(self, tree: Tree, cut: Cut) -> Any:
+        """The leading left singular vectors of an unfolding of the weight."""
+        return self._vectors(tree, cut)[..., : tree.rank(cut)]
 
     def _vectors(self, tree: Tree, cut: Cut) -> Any:
         """All left singular vectors of an unfolding of the weight."""

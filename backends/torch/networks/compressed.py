@@ -139,11 +139,13 @@ class _Holding:
             return candidate
         if not by_output or not self.total:
             metric = Metric(self.read, self.moments.cpu().numpy(), DAMPING)
-            return replace(candidate, metric=metric)
+            return replace(candidate, metric=metric, plain=candidate)
         outs = tuple(n for n in range(len(self.shape)) if n not in self.kind.columns)
         other = Metric((0,) if self.kind == CONVOLUTION else outs, self.results.cpu().numpy(), OUTPUT_DAMPING)
         metric = Metric(self.read, self.columns.cpu().numpy() / self.total, OUTPUT_DAMPING, other=other)
-        return replace(candidate, metric=metric, scale=metric.norm(candidate.target.weight) ** 2)
+        return replace(
+            candidate, metric=metric, scale=metric.norm(candidate.target.weight) ** 2, plain=candidate
+        )
 
 
 OUTPUT_DAMPING = 2e-3
