@@ -48,6 +48,7 @@ class Components:
         new: the node that replaces each old one, rebuilt nodes included.
         rule: a rewrite of each node that is rebuilt.
         results: the nodes that are required from outside.
+        chosen: whether a kernel was quicker than a loop, by the form of both.
         rank, readers: the place of each node in a topological order, and its readers.
         reading: the nodes that each node reads; for a state, the tensors that it holds.
         groups: the nodes, those that recur together in one group, each group after those that it reads.
@@ -67,6 +68,7 @@ class Components:
         own = {each.name for each in self.leaves.values()} - {each.name for each in self.states.values()}
         self.outputs = {name: found.nodes[name] for name in asked if name not in own}
         self.results, self.new = frozenset(self.outputs.values()), dict[Node, Node]()
+        self.chosen = dict[Any, bool]()
         self.rule: Rule = lambda each: each
         self._find()
 
