@@ -212,10 +212,7 @@ def on_workers(
                         for number in [number for number in waiting if lost is None and ready(items[number])]:
                             pending[number] = executor.submit(_answer, function, items[number])
                             waiting.remove(number)
-                        for number in [number for number, future in pending.items() if future.done()]:
-                            result = pending.pop(number).result()
-                            if isinstance(result, TensornetError):
-                                raise result
+                        for number, result in _finished(pending):
                             del left[number]
                             done(items[number], result)
                     except workers.lost() as error:
@@ -233,6 +230,15 @@ def on_workers(
         if left and min(left.values()) == 0:
             fix = "look at what ends them: a lack of memory (then fewer at once), or a limit of time"
             raise TensornetError(f"workers end again and again before they are done: {lost}", fix=fix)
+
+
+def _finished(pending: dict[int, Any]) -> Iterator[tuple[int, Any]]:
+    """Takes the calls that have ended, and returns their results; raises the error of one that failed."""
+    for number in [number for number, future in pending.items() if future.done()]:
+        result = pending.pop(number).result()
+        if isinstance(result, TensornetError):
+            raise result
+        yield number, result
 
 
 _ALONE = threading.Lock()

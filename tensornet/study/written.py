@@ -146,13 +146,6 @@ class StudyFile:
             row = rows[row.origin] if isinstance(row, CompressedRow) else row
             return {} if isinstance(row, BuiltRow) else base.changes(row)
 
-        def build(row: Any, examples: Examples) -> tn.Graph:
-            if not isinstance(row, BuiltRow):
-                return base.build(row, examples)
-            taken = tn.models.settings(row.model)
-            known = {name: size for name, size in examples.sizes.items() if name in taken}
-            return tn.models.create(row.model, **{**known, **row.settings})
-
         own = all(entry.built is None for entry in entries.values())
         reference = self.reference or base.reference
         controls = frozenset(name for name, entry in entries.items() if entry.control)
@@ -161,7 +154,7 @@ class StudyFile:
             title=self.title or (base.title if own else f"{{data}}: the rows of {Path(self.path).name}"),
             rows=rows,
             recipe=recipe,
-            build=build,
+            build=lambda row, examples: _build(base, row, examples),
             changes=changes_of,
             overrides=recipes,
             reference=reference if reference in rows else "",
@@ -202,6 +195,15 @@ class StudyFile:
         """The key that an error about a row names: its settings if it has a model, else the row itself."""
         entry = self.rows.get(name, RowEntry(f"rows.{name}"))
         return f"{entry.place}.settings" if isinstance(entry.built, BuiltRow) else entry.place
+
+
+def _build(base: Task, row: Any, examples: Examples) -> tn.Graph:
+    """The classifier of a row that is trained from scratch, with a logit for each class of these examples."""
+    if not isinstance(row, BuiltRow):
+        return base.build(row, examples)
+    taken = tn.models.settings(row.model)
+    known = {name: size for name, size in examples.sizes.items() if name in taken}
+    return tn.models.create(row.model, **{**known, **row.settings})
 
 
 # ---------------------------------------------------------------------------- reading
