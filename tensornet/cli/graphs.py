@@ -71,20 +71,24 @@ def _said(text: str) -> None:
 
 def draw(
     name: Named,
-    out: Annotated[Path, typer.Option(help="The SVG file to write.")] = Path("graph.svg"),
+    out: Annotated[Path, typer.Option(help="The file to write: .svg, .png, .pdf, .dot or .mmd.")] = Path(
+        "graph.svg"
+    ),
+    unfold: Annotated[bool, typer.Option("--unfold", help="Draw each block too, once.")] = False,
+    style: Annotated[str, typer.Option(help="layers, network (of tensors), or auto.")] = "auto",
     settings: Settings = None,
     inputs: Inputs = "",
     outputs: Outputs = "",
     size: Sizes = None,
     as_json: Json = False,
 ) -> None:
-    """Draw a layer or a model; each operand is above the results computed from it.
+    """Draw a layer or a model: each operand above the results computed from it, or a tensor network.
 
     Example: tensornet draw "y[b,o] = gelu(x[b,i] * W[o,i])" --inputs x --out layer.svg
     """
     import tensornet as tn
 
-    tn.draw(graph_of(name, settings, inputs, outputs, size), out)
+    tn.draw(graph_of(name, settings, inputs, outputs, size), out, unfold=unfold, style=style)
     if as_json:
         tell_json({"file": str(out)})
     else:
