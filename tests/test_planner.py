@@ -393,6 +393,16 @@ def test_a_small_product_with_a_bias_is_one_step_however_few_its_rows_are(batch:
     assert steps == ["t1[b,o] = x[b,i] * W[o,i] + c[o]", "h[b,o] = relu(t1[b,o])", "y[b,i] = h[b,o] * V[i,o]"]
 
 
+def test_a_longer_sum_gives_its_bias_to_the_product() -> None:
+    """As a residual layer in one line: z + F.linear(x, W, u), with one pass over the result fewer."""
+    graph = tn.layer("y[b,o] = z[b,o] + x[b,i] * W[o,i] + u[o] + v[o]", inputs="x z")
+    plan = tn.plan(graph, backend="torch", b=64, i=32, o=16)
+    assert [str(step.equation) for step in plan.steps] == [
+        "t1[b,o] = x[b,i] * W[o,i] + u[o]",
+        "y[b,o] = z[b,o] + t1[b,o] + v[o]",
+    ]
+
+
 @pytest.mark.parametrize(
     "line", ["relu(x[b,i,t]*W[o,i] + c[o])", "softmax[t](x[b,i,t]*W[o,i] + c[o])", "x[b,i,t]*W[b,o,i] + c[o]"]
 )

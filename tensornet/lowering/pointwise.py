@@ -194,7 +194,7 @@ def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None)
     }  # products last: a bias is fused only into the last step
     operands = [lowered[n] for n in range(len(arguments))]
     if adds:
-        operands = _exact_together(context, operands)
+        operands = _bias_taken(context, _exact_together(context, operands))
     fused = _fused(context, call.function, operands)
     if fused is not None:
         return fused
@@ -299,6 +299,18 @@ def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
     return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None
 
 
+def _bias_taken(context: LoweringContext, terms: list[Operand]) -> list[Operand]:
+    """The terms of a longer sum. The last product and a bias that its step takes are one of them."""
+    places = [n for n, each in enumerate(terms) if each.value is not None and not each.numbers]
+    at = next((n for n in places if _product_of(context, terms[n].value)), None)  # type: ignore[arg-type]
+    if at is None or len(terms) < 3:
+        return terms
+    for n in places:
+        if n != at and (made := _with_bias(context, (terms[at], terms[n]))) is not None:
+            return [Operand(made) if m == at else each for m, each in enumerate(terms) if m != n]
+    return terms
+
+
 def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | None:
     """The last matrix product with a bias added to each of its rows, as one step, which most libraries offer."""
     values = [each.value for each in terms if each.value is not None and not each.numbers]
@@ -308,6 +320,8 @@ def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | No
     last = _product_of(context, made)
     if last is None or (way := last.arrangement) is None or way.kind not in ("matmul", "linear"):
         return None
+    if isinstance(last.equation.right, Call):
+        return None  # it has a bias, or a function, already
     if way.batch or not (way.rows and way.columns) or bias.layout != way.result[-1]:
         return None
     if max(Element.WIDE, bias.element) > made.element or made.element.is_exact:
