@@ -67,6 +67,16 @@ def test_the_front_page_counts_the_layers_of_the_gallery() -> None:
         assert re.search(rf"\b{layers} (layers )?of", page.read_text(encoding="utf-8")), page
 
 
+def test_fences_of_code_close() -> None:
+    for page in DOCS.rglob("*.md"):
+        opened = False
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if line.startswith("```"):
+                assert not opened or line == "```", f"{page}: {line}"
+                opened = not opened
+        assert not opened, page
+
+
 def test_links_that_lead_nowhere_are_found(site: None, tmp_path: Path) -> None:
     from links import broken
 
