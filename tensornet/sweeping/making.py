@@ -99,9 +99,8 @@ def sweep(
     """
     chosen = load_backend(backend)
     chosen.namespace()
-    place = Place(
-        chosen, chosen.device() if device is None else device, element_type(dtype), threads, clock, seed
-    )
+    where = chosen.device() if device is None else device
+    place = Place(chosen, where, element_type(dtype), threads, clock, seed)
     place.check()
     if type(rounds) is not int or rounds < 1:
         raise TensornetError(f"rounds is {rounds!r}", fix="give a whole number, 1 or more")
@@ -113,10 +112,9 @@ def sweep(
     if error is not None and not callable(error):
         fix = "give a function of a graph, or what the graphs are to approximate as weights="
         raise TensornetError(f"error is {error!r}", fix=fix)
-    if weights is not None:
-        if error is not None:
-            raise TensornetError("error and weights are both given", fix="give one of them")
-        error = functools.partial(nearest, weights=weights)
+    if weights is not None and error is not None:
+        raise TensornetError("error and weights are both given", fix="give one of them")
+    error = error if weights is None else functools.partial(nearest, weights=weights)
     given = to_backend(inputs or {}, chosen, device=place.device)
     asked = _Asked(place, training, error, sizes, given)
     found = candidates(graphs, over, baseline)
@@ -213,24 +211,18 @@ class _Asked:
         )
         if self.error is not None:
             row = self._with_error(row, candidate.graph)
+        made = _Planned(row, forward, None, sizes, assumed)
         if not self.training:
-            return _Planned(row, forward, None, sizes, assumed)
+            return made
+        place = self.place
+        target: dict[str, Any] = {"backend": place.backend, "device": place.device, "dtype": place.dtype}
         try:
             both = self._plan(self._joint(graph))
-            place = self.place
-            back = plan(
-                graph,
-                backend=place.backend,
-                device=place.device,
-                dtype=place.dtype,
-                training=True,
-                compare=False,
-            )
+            back = plan(graph, **target, training=True, compare=False)
         except TensornetError as error:
-            return _Planned(_noted(row, f"no backward pass: {error.message}"), forward, None, sizes, assumed)
+            return replace(made, row=_noted(row, f"no backward pass: {error.message}"))
         kept = sum(size for _, size in back.kept)
-        row = replace(row, expected_training_seconds=both.seconds, kept=kept)
-        return _Planned(row, forward, both, sizes, assumed)
+        return replace(made, row=replace(row, expected_training_seconds=both.seconds, kept=kept), both=both)
 
     def _sized(self, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         """The graph with every size bound, and the names of sizes that are assumed."""
@@ -275,24 +267,20 @@ def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any], 
     """The rows with the time of a call, and of both passes if these were planned."""
     rows = {each.row.name: each.row for each in made}
     for way in ("seconds", "training_seconds"):
-        runs = {}
+        runs = dict[str, Callable[[], Any]]()
         for each in made:
+            name = each.row.name
             try:
                 run = _run(each, way, place, given)
             except (TensornetError, MemoryError, RuntimeError) as error:
                 if not isinstance(error, TensornetError) and not _is_of_memory(error):
                     raise
                 reason = getattr(error, "message", None) or str(error).partition("\n")[0]
-                rows[each.row.name] = _noted(rows[each.row.name], f"not timed: {reason}")
+                rows[name] = _noted(rows[name], f"not timed: {reason}")
             else:
-                if run is not None:
-                    runs[each.row.name] = run
+                runs |= {} if run is None else {name: run}
         for name, found in timings(runs, rounds, clock=place.read, told=measuring).items():
-            times: dict[str, Any] = {
-                way: found.median,
-                f"{way}_low": found.low,
-                f"{way}_high": found.high,
-            }
+            times: dict[str, Any] = {way: found.median, f"{way}_low": found.low, f"{way}_high": found.high}
             rows[name] = replace(rows[name], **times)
     return list(rows.values())
 
@@ -307,9 +295,7 @@ def _run(made: _Planned, way: str, place: Place, given: Mapping[str, Any]) -> Ca
     """The function to be timed for a column, after one call; None if the graph has no such pass."""
     if made.plan is None or (made.both is None and way == "training_seconds"):
         return None
-    if made.both is None or way == "seconds":
-        run = place.forward(made.plan, given)
-    else:
-        run = place.training(made.plan, made.both, given)
+    training = made.both if way == "training_seconds" else None
+    run = place.forward(made.plan, given) if training is None else place.training(made.plan, training, given)
     run()
     return run

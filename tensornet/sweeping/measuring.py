@@ -105,11 +105,8 @@ class Place:
             both: the plan of both passes.
             given: the given inputs; others are random.
         """
-        return (
-            self._autograd(plan, given)
-            if self.backend.name == "torch"
-            else self._equations(plan, both, given)
-        )
+        is_torch = self.backend.name == "torch"
+        return self._autograd(plan, given) if is_torch else self._equations(plan, both, given)
 
     def _autograd(self, plan: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
         import torch
@@ -134,13 +131,14 @@ class Place:
 
     def _inputs(self, plan: Plan, given: Mapping[str, Any]) -> list[Any]:
         taken = [each for each in arguments(plan) if each[0].kind == "input"]
-        arrays = drawn(
-            (each for each in taken if each[0].name not in given), self.backend, self.device, self.seed
-        )
-        for leaf, _, dtype in taken:
-            if leaf.name in given:
-                arrays[leaf.name] = self.backend.asarray(given[leaf.name], dtype, self.device)
-        return [arrays[leaf.name] for leaf, *_ in taken]
+        missing = (each for each in taken if each[0].name not in given)
+        arrays = drawn(missing, self.backend, self.device, self.seed)
+        return [
+            self.backend.asarray(given[leaf.name], dtype, self.device)
+            if leaf.name in given
+            else arrays[leaf.name]
+            for leaf, _, dtype in taken
+        ]
 
     def _module(self, graph: Graph) -> Any:
         with _whatever_the_start():
@@ -148,9 +146,8 @@ class Place:
 
     def _function(self, graph: Graph) -> Callable[..., Any]:
         with _whatever_the_start():
-            parameters = init(
-                graph, seed=self.seed, backend=self.backend, dtype=self.dtype, device=self.device
-            )
+            target: dict[str, Any] = {"backend": self.backend, "dtype": self.dtype, "device": self.device}
+            parameters = init(graph, seed=self.seed, **target)
         return compile(graph, backend=self.backend, params=parameters)
 
 

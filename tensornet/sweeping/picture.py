@@ -74,14 +74,10 @@ def drawn(
     axes = figure.add_subplot()
     _draw(axes, points)
     axes.margins(0.1)
-    if all(each.x > 0 for each in points):
-        axes.set_xscale("log")
-    if all(each.y > 0 for each in points):
-        axes.set_yscale("log")
-    _write_out(axes.xaxis, x, [each.x for each in points])
-    _write_out(axes.yaxis, y, [each.y for each in points])
-    axes.set_xlabel(x.label)
-    axes.set_ylabel(y.label)
+    for letter, column in (("x", x), ("y", y)):
+        values = [getattr(each, letter) for each in points]
+        axes.set(**{f"{letter}scale": "log" if min(values) > 0 else "linear", f"{letter}label": column.label})
+        _write_out(getattr(axes, f"{letter}axis"), column, values)
     axes.set_title(title, fontsize=9, loc="left")
     axes.grid(visible=True, which="major", alpha=0.25)
     axes.legend(title=groups or None, fontsize=8, title_fontsize=8, frameon=False, **BESIDE)
@@ -103,27 +99,16 @@ def front(points: Sequence[Point]) -> list[Point]:
 
 def _draw(axes: Any, points: Sequence[Point]) -> None:
     """Draws the points by group, and a line through the Pareto front."""
-    best = front(points)
-    axes.step(
-        [each.x for each in best],
-        [each.y for each in best],
-        where="post",
-        color="0.7",
-        zorder=1,
-        label="best",
-    )
+    x, y, *_ = zip(*front(points), strict=True)
+    axes.step(x, y, where="post", color="0.7", zorder=1, label="best")
     for number, group in enumerate(dict.fromkeys(each.group for each in points)):
-        inside = sorted(each for each in points if each.group == group)
-        axes.plot(
-            [each.x for each in inside],
-            [each.y for each in inside],
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKS[number % len(MARKS)],
-            markersize=5,
-            linestyle="",
-            zorder=2,
-            label=group or None,
-        )
+        x, y, *_ = zip(*sorted(each for each in points if each.group == group), strict=True)
+        look = {
+            "color": COLOURS[number % len(COLOURS)],
+            "marker": MARKS[number % len(MARKS)],
+            "linestyle": "",
+        }
+        axes.plot(x, y, **look, markersize=5, zorder=2, label=group or None)
 
 
 def _write_out(axis: Any, column: Column, values: Sequence[float]) -> None:
@@ -153,16 +138,9 @@ def _label(axes: Any, points: Sequence[Point]) -> None:
     taken = [Bbox.from_extents(across - 5, up - 5, across + 5, up + 5) for across, up in places]
     best = front(points)
     for point in sorted(points, key=lambda each: each not in best):
-        for offset, horizontal, vertical in SIDES:
-            text = axes.annotate(
-                point.label,
-                (point.x, point.y),
-                offset,
-                textcoords="offset points",
-                ha=horizontal,
-                va=vertical,
-                fontsize=7,
-            )
+        for offset, across, up in SIDES:
+            look: dict[str, Any] = {"ha": across, "va": up, "fontsize": 7, "textcoords": "offset points"}
+            text = axes.annotate(point.label, (point.x, point.y), offset, **look)
             box = text.get_window_extent(renderer)
             if not any(box.overlaps(other) for other in taken):
                 taken.append(box)
