@@ -26,6 +26,7 @@ from ..language.expression import (
     scalar_value,
     subexpressions,
 )
+from ..ops.along_axes import STEPS
 from ..ops.structure import ONEHOT
 from ..ops.table import FUNCTIONS, Element, Function
 from .graph import Apply, Graph
@@ -212,6 +213,8 @@ def _of_call(call: Call, function: Function, known: Mapping[str, Element]) -> El
     if function.rounds and _is_whole_quotient(call.arguments[0], known):
         return Element.WHOLE
     found = [of_expression(each, known) for each in call.arguments]
+    if function.name in STEPS.values() and len(found) == 1:
+        found.append(Element.WHOLE)  # the start, 0
     filling = [of_number(value) for _, values in call.options for value in values if function.resized]
     return function.element(
         found, lambda: [scalar_value(a) if is_scalar(a) else None for a in call.arguments], filling
