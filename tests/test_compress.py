@@ -530,6 +530,12 @@ def test_forms_are_found_for_each_weight() -> None:
     )  # of rank 1 all are that product
     assert max(error for _, error in chosen.values()) < 0.05
     assert tn.compress(network, error=0.3, max_error=0.01, method="auto").allocation.error < 0.01
+    line = nn.Sequential(nn.Flatten(), nn.Linear(72, 10))  # forms with the same cuts share a decomposition
+    weighed = tn.compress(
+        line, parameters=0.5, method=("blocktt", "kronecker"), calibrate=torch.randn(64, 72)
+    )
+    assert weighed.misfits["1.weight"].output is not None
+    assert weighed.misfits["1.weight"].output <= 1.001 * weighed.allocation.error  # rounds follow
 
 
 @given(st.sampled_from(FORMS), st.integers(2, 24), st.integers(2, 24), st.booleans(), st.floats(0.3, 1.0))

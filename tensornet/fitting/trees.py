@@ -275,19 +275,22 @@ class Decomposed:
     def _core(self, tree: Tree) -> Named:
         """The core of full rank; its axis along a bond has the name of the factor there."""
 
-        def core() -> Named:
+        axes = tree.form.axes
+        for cut in tree.cuts:
+            axes = (*tree.shared, cut.factor.name, *(a for a in axes if a not in (*tree.shared, *cut.rows)))
+
+        def core() -> Any:
             rest = Named(self._whole(tree), tree.form.axes)
             for cut in tree.cuts:
                 vectors = self._vectors(tree, cut)
                 columns = tuple(axis for axis in rest.axes if axis not in (*tree.shared, *cut.rows))
                 left = vectors.mT @ unfolded(rest, tree.shared, cut.rows, columns)
                 sizes = (rest.array.shape[rest.axes.index(axis)] for axis in columns)
-                axes = (*tree.shared, cut.factor.name, *columns)
-                rest = Named(left.reshape(*tree.form.shape(tree.shared), left.shape[-2], *sizes), axes)
-            return rest
+                made = left.reshape(*tree.form.shape(tree.shared), left.shape[-2], *sizes)
+                rest = Named(made, (*tree.shared, cut.factor.name, *columns))
+            return rest.array
 
-        found: Named = self._once("core", tree, tree.cuts, core)
-        return found
+        return Named(self._once("core", tree, tree.cuts, core), axes)  # other forms name these axes otherwise
 
     def _leading(self, tree: Tree, cut: Cut) -> Any:
         """The leading left singular vectors of an unfolding of the weight."""
