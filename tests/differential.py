@@ -48,6 +48,7 @@ DEVICES = {"torch-cuda": ("torch", "cuda"), "cupy": ("cupy", None)}
 
 PATIENCE = 60
 STEP = 1e-5
+APART = 1e-2
 SHRUNK = 20
 """So many findings of a kind are made smaller."""
 SMALLER = 200
@@ -365,8 +366,8 @@ def _gradients(
     if slope is None:
         return
 
-    def again() -> float | None:
-        return _slope(loss, STEP / 16)
+    def again(apart: float) -> float | None:
+        return _slope(loss, STEP / 16, apart)
 
     if thorough or case.seed % 4 == 1:
         _same_slope("tangents", _forward(graph, arrays, direction, weights, backend), slope, again)
@@ -397,9 +398,10 @@ def _gradients(
     done["gradients"] += 1
 
 
-def _same_slope(what: str, found: float, slope: float, again: Callable[[], float | None]) -> None:
-    if abs(found - slope) > 1e-5 * max(1, abs(slope)):
-        closer = again()
+def _same_slope(what: str, found: float, slope: float, again: Callable[[float], float | None]) -> None:
+    apart = abs(found - slope) / max(1, abs(slope))
+    if apart > 1e-5:
+        closer = again(min(APART, apart))  # at a kink the two sides differ by as much
         if closer is None or abs(closer - slope) > 1e-6 * max(1, abs(slope)):
             raise Unsure("a kink is too near")
         raise Wrong(f"{what}: the slope is {found:.6g}, not {slope:.6g}")
@@ -458,18 +460,20 @@ def _dropped(
     if slope is not None:
         _, gradients = drawn(0)
         found = sum(float((gradients[name] * each).sum()) for name, each in direction.items())
-        _same_slope("dropped", found, slope, lambda: _slope(lambda far: drawn(far)[0], STEP / 16))
+        _same_slope(
+            "dropped", found, slope, lambda apart: _slope(lambda far: drawn(far)[0], STEP / 16, apart)
+        )
 
 
-def _slope(loss: Callable[[float], float], step: float) -> float | None:
-    """The derivative by differences; nothing where the two sides differ, as at a kink."""
+def _slope(loss: Callable[[float], float], step: float, apart: float = APART) -> float | None:
+    """The derivative by differences; nothing where the two sides differ by so much of it, as at a kink."""
     try:
         before, here, after = loss(-step), loss(0), loss(step)
     except (oracle.Refused, oracle.Untold):
         return None
     slope = (after - before) / (2 * step)
     sides = abs((after - here) / step - (here - before) / step)
-    return slope if np.isfinite(slope) and abs(here) < 1e6 and sides < 1e-2 * max(1, abs(slope)) else None
+    return slope if np.isfinite(slope) and abs(here) < 1e6 and sides < apart * max(1, abs(slope)) else None
 
 
 # ---------------------------------------------------------------------------- smaller programs
