@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
+from torch._C._dynamo import guards
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
 
@@ -19,6 +19,9 @@ __all__ = ["GuardedCache", "signature"]
 backend = load_backend("torch")
 
 Guard: TypeAlias = Callable[..., bool]
+
+GUARDS: Any = getattr(guards, "TensorGuards", None)
+"""The guards of torch, which are not public: without them, each call asks for its signature."""
 
 
 class GuardedCache(CallCache):
@@ -66,11 +69,11 @@ def _never(*arrays: Any) -> bool:
 
 def _guard(arrays: Sequence[Any]) -> Guard:
     """Whether tensors are like these, in any memory layout; never if one of them is given twice."""
-    if len({id(each) for each in arrays}) < len(arrays):
+    if GUARDS is None or len({id(each) for each in arrays}) < len(arrays):
         return _never
     sizes: list[Any] = [list(each.shape) for each in arrays]
     strides: list[Any] = [[None] * each.ndim for each in arrays]
-    check: Guard = TensorGuards(*arrays, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    check: Guard = GUARDS(*arrays, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return check
 
 
