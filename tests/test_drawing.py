@@ -15,7 +15,7 @@ import pytest
 import sympy
 
 import tensornet as tn
-from tensornet.drawing.layered import Link, layered
+from tensornet.drawing.layout import layered
 from tensornet.drawing.scene import collisions
 
 from .conftest import ROOT, sampled
@@ -238,32 +238,27 @@ def test_text_fits_its_box_in_the_font_of_matplotlib() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_boxes_lie_apart_and_below_what_they_read(seed: int) -> None:
     random.seed(seed)
-    nodes = {f"n{n}": (random.uniform(20, 120), random.uniform(20, 60)) for n in range(40)}
-    ends = [(f"n{random.randrange(n)}", f"n{n}") for n in range(1, 40) for _ in range(2)]
-    links = [Link(*each, (random.uniform(0, 60), 16.0)) for each in ends]
-    found = layered(nodes, links, {"n3": 30.0})
-    boxes = [(*found.centres[name], *extent) for name, extent in nodes.items()]
-    boxes += [(*centre, *link.label) for centre, link in zip(found.labels, links, strict=True)]
-    for (x, y, w, h), (u, v, width, height) in itertools.combinations(boxes, 2):
+    nodes = np.array([(random.uniform(20, 120), random.uniform(20, 60)) for _ in range(40)])
+    links = [(random.randrange(n), n) for n in range(1, 40) for _ in range(2)]
+    labels = np.array([(random.uniform(0, 60), 16.0) for _ in links])
+    kept = np.array([30.0 * (n == 3) for n in range(40)])
+    centres, routes = layered(nodes, labels, links, kept)
+    boxes = [*zip(centres.tolist(), [*nodes.tolist(), *labels.tolist()], strict=True)]
+    for ((x, y), (w, h)), ((u, v), (width, height)) in itertools.combinations(boxes, 2):
         assert abs(x - u) >= (w + width) / 2 - 1e-6 or abs(y - v) >= (h + height) / 2 - 1e-6
-    assert all(x - w / 2 + 1e-6 >= 0 and x + w / 2 <= found.width + 1e-6 for x, _, w, _ in boxes)
-    for link, centre, route in zip(links, found.labels, found.routes, strict=True):
-        heights = [y for _, y in route]
-        assert all(above <= below + 1e-6 for above, below in itertools.pairwise(heights))
-        assert found.centres[link.start][1] < centre[1] < found.centres[link.end][1]
-        (x, y), (u, v) = route[0], route[-1]
-        start, end = found.centres[link.start], found.centres[link.end]
-        assert y == start[1] + nodes[link.start][1] / 2
-        assert v == end[1] - nodes[link.end][1] / 2
-        assert abs(x - start[0]) <= nodes[link.start][0] / 2
-        assert abs(u - end[0]) <= nodes[link.end][0] / 2
+    assert all(x - w / 2 + 1e-6 >= 0 for (x, _), (w, _) in boxes)
+    for (start, end), centre, route in zip(links, centres[40:], routes, strict=True):
+        assert all(above <= below + 1e-6 for above, below in itertools.pairwise(route[:, 1]))
+        assert centres[start, 1] < centre[1] < centres[end, 1]
+        for node, (x, y), side in ((start, route[0], 1), (end, route[-1], -1)):
+            assert y == centres[node, 1] + side * nodes[node, 1] / 2
+            assert abs(x - centres[node, 0]) <= nodes[node, 0] / 2
 
 
 def test_few_edges_cross_where_none_need_to() -> None:
-    links = [Link(f"a{n}", f"b{(n * 7) % 10}", (20.0, 16.0)) for n in range(10)]
-    names = dict.fromkeys([f"{side}{n}" for side in "ab" for n in range(10)], (30.0, 20.0))
-    found = layered(names, links, {})
-    across = sorted((found.centres[link.start][0], found.centres[link.end][0]) for link in links)
+    links = [(n, 10 + (n * 7) % 10) for n in range(10)]
+    centres, _ = layered(np.full((20, 2), (30.0, 20.0)), np.full((10, 2), (20.0, 16.0)), links, np.zeros(20))
+    across = sorted((centres[start, 0], centres[end, 0]) for start, end in links)
     assert [end for _, end in across] == sorted(end for _, end in across)
     assert all(abs(start - end) < 1e-6 for start, end in across)
 

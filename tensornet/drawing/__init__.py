@@ -1,8 +1,7 @@
 """Pictures of graphs: layered graph drawing, and tensor network diagrams.
 
 In: a graph. Out: a picture, as SVG in a notebook, or as a file of SVG, PNG, PDF, DOT or Mermaid. A graph becomes
-diagrams (`diagram`, `network`), these a scene of boxes and curves (`scene`, by the layouts of `layered` and `network`),
-and the scene a picture (`formats`).
+diagrams (`diagram`), these a scene of boxes and curves (`scene`, by `layout`), and the scene a picture (`formats`).
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from pathlib import Path
 from ..errors import EquationError, near, path_of
 from ..files import whole
 from ..graph.graph import Graph, of_graph
-from .diagram import Diagram, diagram_of
+from .diagram import Diagram, diagram_of, networks_of
 from .formats import by_matplotlib, dot, mermaid, svg
-from .network import networks_of
 from .scene import Scene, collisions, in_panels, networks
 
 __all__ = ["Picture", "draw"]

@@ -1,11 +1,17 @@
-"""Diagrams of graphs: tensors and operations as nodes, the axes that each tensor is read with on the edges."""
+"""Diagrams of graphs: tensors and operations as nodes, the axes that each tensor is read with on the edges.
+
+A product of tensors is a tensor network, in the notation of Penrose 1971: tensors as nodes that share axes, with the
+axes of the result as open legs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, TypeGuard
 
-from ..graph.graph import Apply, Graph
+from ..graph.graph import Apply, Graph, given_to
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import dim_size, index_of
 from ..language.equation import Equation
@@ -14,17 +20,21 @@ from ..language.expression import (
     Contraction,
     Expression,
     Ref,
+    axes_of_index,
     is_scalar,
     parts_of,
     show_entry,
     show_index,
+    subexpressions,
 )
-from ..ops.along_axes import STEPS
+from ..ops.along_axes import PREVIOUS
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, name_of
 
-__all__ = ["Diagram", "Edge", "Node", "diagram_of"]
+__all__ = ["Diagram", "Edge", "Node", "diagram_of", "networks_of"]
+
+Line: TypeAlias = "Equation | Apply"
 
 LONGEST = 48
 """The most characters in a line below a name."""
@@ -62,7 +72,7 @@ class Edge:
 
     Attributes:
         start, end: the nodes.
-        label: the axes.
+        label: the axes; lines of them for a loop.
         back: whether the tensor is read at another position and is defined below, or is the reader itself.
     """
 
@@ -91,76 +101,54 @@ class Diagram:
 
 def diagram_of(graph: Graph, title: str = "") -> Diagram:
     """The diagram of a graph, with its calls of blocks folded, and those in a chain in one node."""
-    runs = [*_runs(graph)]
-    edges = tuple(_bundled(dict.fromkeys(_edges(graph, runs)), runs))
-    read = {edge.start for edge in edges}
+    runs = _runs(graph)
+    edges = tuple(_edges(graph, runs))
+    shown, names = {edge.start for edge in edges}.union(graph.outputs), graph.names_of_blocks()
     nodes: dict[str, Node] = {}
     for leaf in graph.leaves:
-        result = leaf.name in graph.outputs
-        if leaf.name in read or result:
+        if leaf.name in shown:
             index = show_index(index_of(leaf.dims))
-            shown = _sizes(graph, leaf.name) or (f"[{index}]" if index else "")
-            nodes[leaf.name] = Node(leaf.kind, leaf.name, _told(shown), result)
-    names = graph.names_of_blocks()
+            told = _sizes(graph, leaf.name) or (f"[{index}]" if index else "")
+            nodes[leaf.name] = Node(leaf.kind, leaf.name, _told(told), leaf.name in graph.outputs)
     for run in runs:
-        item = run.last
-        result = any(name in graph.outputs for name in item.defines)
+        item = run[-1]
+        result = not set(graph.outputs).isdisjoint(item.defines)
         if isinstance(item, Equation):
-            left = f"{item.name}[{show_index(item.left)}]" if item.left else item.name
-            told = _told(_done(item.right), _sizes(graph, item.name))
-            nodes[item.name] = Node("equation", left, told, result)
+            lines = _told(_operations(item.right), _sizes(graph, item.name))
+            nodes[item.name] = Node("equation", _left(item), lines, result)
         else:
             nodes[item.results[0]] = _of_call(graph, run, item, names[item.graph], result)
     return Diagram(title, nodes, edges)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Lines of a graph in one node: an equation, a call, or calls of one block, each on the results of the one before.
-
-    Attributes:
-        first: the line whose operands the node reads.
-        last: the line whose results it has.
-        times: the number of lines.
-    """
-
-    first: Equation | Apply
-    last: Equation | Apply
-    times: int = 1
+def _left(equation: Equation) -> str:
+    return f"{equation.name}[{show_index(equation.left)}]" if equation.left else equation.name
 
 
-def _runs(graph: Graph) -> Iterator[_Run]:
-    """The lines of a graph in runs, in order."""
-    readers: dict[str, set[int]] = {}
-    for number, item in enumerate(graph.body):
-        read = item.operands if isinstance(item, Apply) else (ref.name for ref in item.references)
-        for name in read:
-            readers.setdefault(name, set()).add(number)
-    run: _Run | None = None
-    for number, item in enumerate(graph.body):
-        alone = run is not None and all(
-            readers.get(name, {number}) == {number} and name not in graph.outputs for name in run.last.defines
-        )
-        if run is not None and alone and _goes_on(run, item):
-            run = _Run(run.first, item, run.times + 1)
-            continue
-        if run is not None:
-            yield run
-        run = _Run(item, item)
-    if run is not None:
-        yield run
+def _runs(graph: Graph) -> list[list[Line]]:
+    """The lines of a graph in order; calls of one block, each on the results of the one before, are together."""
+    readers = Counter(name for item in graph.body for name in {*given_to(item)})
+    readers.update(graph.outputs)
+    runs = list[list[Line]]()
+    for item in graph.body:
+        if runs and _goes_on(runs[-1][-1], item, readers):
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    return runs
 
 
-def _goes_on(run: _Run, item: Equation | Apply) -> bool:
-    """Whether a line is a call of the block of a run, with the same operands but those that the run passes on."""
-    last, first = run.last, run.first
-    if not (isinstance(item, Apply) and isinstance(last, Apply) and isinstance(first, Apply)):
+def _goes_on(last: Line, item: Line, readers: Mapping[str, int]) -> bool:
+    """Whether a line calls the block of the one before, and alone reads its results, which it has as operands."""
+    if not (isinstance(item, Apply) and isinstance(last, Apply)):
         return False
     pairs = [*zip(last.operands, item.operands, strict=False)]
+    passed = [new for _, new in pairs if new in last.results]
     return (
         (item.graph, item.along, bool(item.scope)) == (last.graph, last.along, bool(last.scope))
-        and any(new in last.results for _, new in pairs)
-        and all(old == new or new in last.results for old, new in pairs)
+        and bool(passed)
+        and all(old == new or new in passed for old, new in pairs)
+        and all(readers[name] == (name in passed) for name in last.results)
     )
 
 
@@ -169,50 +157,33 @@ def _told(*lines: str) -> tuple[str, ...]:
     return tuple(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines if line)
 
 
-def _of_call(graph: Graph, run: _Run, call: Apply, name: str, result: bool) -> Node:
+def _of_call(graph: Graph, run: Sequence[Line], call: Apply, name: str, result: bool) -> Node:
     """The node of a call, or of a run: its scope, the block if it has another name, and the results."""
-    assert isinstance(run.first, Apply)
-    title = run.first.scope or name
-    if run.times > 1 and call.scope:
-        stem = call.scope.rpartition(".")[0]
-        title += (
-            f" … {call.scope.removeprefix(f'{stem}.') if title.rpartition('.')[0] == stem else call.scope}"
-        )
-    block = f"{run.times} × {name}(…)" if run.times > 1 else f"{name}(…)" if title != name else ""
+    first = getattr(run[0], "scope", "") or name
+    title, block = first, f"{name}(…)" if first != name else ""
+    if len(run) > 1:
+        block = f"{len(run)} × {name}(…)"
+        stem = first.rpartition(".")[0]
+        title += f" … {call.scope.removeprefix(f'{stem}.')}" if call.scope else ""
     along = f"along {call.along.axis.name}" if call.along is not None else ""
-    alone = len(call.results) == 1
-    results = [_sizes(graph, each) if alone else _short(each, call.scope) for each in call.results]
-    shown = ", ".join(results)
-    told = shown if len(shown) <= LONGEST else f"{len(results)} results"
-    return Node("block", title, _told(" ".join(filter(None, (block, along))), told), result)
+    results = [name.removeprefix(f"{call.scope}.") for name in call.results]
+    told = _sizes(graph, call.results[0]) if len(results) == 1 else ", ".join(results)
+    told = told if len(told) <= LONGEST else f"{len(results)} results"
+    return Node("block", title, _told(f"{block} {along}".strip(), told), result)
 
 
-def _short(name: str, scope: str) -> str:
-    """A name without the scope that it is under."""
-    return name.removeprefix(f"{scope}.")
-
-
-def _done(right: Expression) -> str:
+def _operations(right: Expression) -> str:
     """The operations of an equation: the functions that it applies to tensors, and the axes that it sums."""
-    waiting, summed, called = [right], dict[str, None](), dict[str, None]()
-    products = False
-    while waiting:
-        part = waiting.pop(0)
-        if is_scalar(part) or isinstance(part, Ref):
-            continue
-        if isinstance(part, Contraction):
+    summed, called, products = dict[str, None](), dict[str, None](), False
+    for part in subexpressions(right):
+        if isinstance(part, Contraction) and not is_scalar(part):
             summed.update(dict.fromkeys(part.summed))
             products |= sum(not is_scalar(each) for each in part.factors) > 1
-        elif isinstance(part, Call):
+        elif isinstance(part, Call) and not (is_scalar(part) or is_step(part) or part.function == INDEX.name):
             row = FUNCTIONS[part.function]
-            if is_step(part) or part.function == INDEX.name:
-                waiting += part.arguments
-                continue
             over = f"[{','.join(part.axes)}]" if part.axes else ""
             called["÷" if row.name == "reciprocal" else row.infix or f"{row.name}{over}"] = None
-        waiting += parts_of(part)
-    words = [*called, *(["×"] if products else []), *([f"Σ {','.join(summed)}"] if summed else [])]
-    return " ".join(words)
+    return " ".join([*called, *["×"] * products, *[f"Σ {','.join(summed)}"] * bool(summed)])
 
 
 def _sizes(graph: Graph, name: str) -> str:
@@ -220,46 +191,39 @@ def _sizes(graph: Graph, name: str) -> str:
     dims = graph.named[name]
     sizes = [evaluate(dim_size(dim), graph.bound) for dim in dims]
     shown = (
-        str(size) if isinstance(size, int) or name_of(size) else entry
-        for size, entry in zip(sizes, map(show_entry, index_of(dims)), strict=True)
+        str(size) if isinstance(size, int) or name_of(size) else show_entry(entry)
+        for size, entry in zip(sizes, index_of(dims), strict=True)
     )
     return "×".join(shown) if any(isinstance(size, int) for size in sizes) else ""
 
 
-def _edges(graph: Graph, runs: Iterable[_Run]) -> Iterator[Edge]:
-    """The edges: an edge from each tensor to each reader, for each way in which the tensor is read."""
+def _edges(graph: Graph, runs: Iterable[Sequence[Line]]) -> Iterator[Edge]:
+    """An edge for each way in which a tensor is read; one in all for many results of a block, and for a loop."""
     made = {name: item for item in graph.body for name in item.defines}
     known = {leaf.name for leaf in graph.leaves}
-    for run in runs:
-        here = run.last.defines[0]
-        for name, axes in _read(graph, run.first):
-            start = made[name].defines[0] if name in made else name
-            several = name in made and len(made[name].defines) > 1
-            label = f"{_short(name, getattr(made[name], 'scope', ''))}[{axes}]" if several else axes
-            yield Edge(start, here, label, name not in known)
-        known.update(run.last.defines)
+    for first, *rest in runs:
+        here, found = [first, *rest][-1].defines[0], dict[tuple[str, bool], dict[str, None]]()
+        for name, axes in _read(graph, first):
+            results = made[name].defines if name in made else (name,)
+            short = name.removeprefix(f"{getattr(made.get(name), 'scope', '')}.")
+            label = axes if len(results) == 1 else f"{short}[{axes}]"
+            found.setdefault((results[0], name not in known), {})[label] = None
+        for (start, back), labels in found.items():
+            if start == here:
+                yield Edge(start, here, "\n".join(labels), True)
+            elif len(labels) > FEW and start in made and len(made[start].defines) > 1:
+                yield Edge(start, here, f"{len(labels)} results", back)
+            else:
+                yield from (Edge(start, here, label, back) for label in labels)
+        known.update([first, *rest][-1].defines)
 
 
-def _bundled(edges: Iterable[Edge], runs: Iterable[_Run]) -> Iterator[Edge]:
-    """The edges, with one in place of those to one reader that has more than a few results of a block."""
-    results = {run.last.defines[0]: len(run.last.defines) for run in runs}
-    bundles: dict[tuple[str, str, bool], list[Edge]] = {}
-    for edge in edges:
-        bundles.setdefault((edge.start, edge.end, edge.back), []).append(edge)
-    for (start, end, back), bundle in bundles.items():
-        if len(bundle) > FEW and results.get(start, 1) > 1:
-            yield Edge(start, end, f"{len(bundle)} results", back)
-        else:
-            yield from bundle
-
-
-def _read(graph: Graph, item: Equation | Apply) -> Iterator[tuple[str, str]]:
+def _read(graph: Graph, item: Line) -> Iterator[tuple[str, str]]:
     """The tensors that an equation or a call reads, and the axes that it reads each with."""
     if isinstance(item, Equation):
         yield from _shifted(item.right, {})
     else:
-        for name in item.operands:
-            yield name, show_index(index_of(graph.named[name]))
+        yield from ((name, show_index(index_of(graph.named[name]))) for name in item.operands)
 
 
 def _shifted(part: Expression, by: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -267,12 +231,61 @@ def _shifted(part: Expression, by: Mapping[str, int]) -> Iterator[tuple[str, str
     if isinstance(part, Ref):
         entries = (f"{each}{by[each]:+d}" if each in by else each for each in part.index)  # type: ignore[index]
         yield part.name, show_index(tuple(entries))
+    parts = parts_of(part)
     if isinstance(part, Call) and is_step(part):
-        (axis,) = part.axes
-        step = next(step for step, name in STEPS.items() if name == part.function)
-        yield from _shifted(part.arguments[0], {**by, axis: by.get(axis, 0) + step})
-        for start in part.arguments[1:]:
-            yield from _shifted(start, by)
-        return
-    for each in parts_of(part):
+        axis, step = part.axes[0], -1 if part.function == PREVIOUS.name else 1
+        yield from _shifted(parts[0], {**by, axis: by.get(axis, 0) + step})
+        parts = parts[1:]
+    for each in parts:
         yield from _shifted(each, by)
+
+
+def networks_of(graph: Graph) -> tuple[Diagram, ...]:
+    """The networks of the terms of a graph's one equation; nothing if it is no product of tensors, or a sum of such."""
+    if len(graph.body) != 1 or not isinstance(graph.body[0], Equation):
+        return ()
+    equation = graph.body[0]
+    right = equation.right
+    terms = right.arguments if isinstance(right, Call) and right.function == "add" else (right,)
+    networks = [
+        [*filter(_is_node, factors)] if all(map(_is_node, factors)) else []
+        for factors in (term.factors if isinstance(term, Contraction) else (term,) for term in terms)
+    ]
+    if not all(networks) or max(map(len, networks)) < 2:
+        return ()
+    return tuple(_network(graph, equation, each) for each in networks)
+
+
+def _is_node(factor: Expression) -> TypeGuard[Ref]:
+    """Whether a factor is a tensor with axes alone, each once, whether of their own or in composites."""
+    if not isinstance(factor, Ref) or not all(isinstance(entry, str | tuple) for entry in factor.index):
+        return False
+    count = sum(len(entry) if isinstance(entry, tuple) else 1 for entry in factor.index)
+    return len(axes_of_index(factor.index)) == count
+
+
+def _network(graph: Graph, equation: Equation, factors: Sequence[Ref]) -> Diagram:
+    kinds = {leaf.name: leaf.kind for leaf in graph.leaves}
+    nodes: dict[str, Node] = {}
+    holders: dict[str, list[str]] = {}
+    for factor in factors:
+        name = factor.name if factor.name not in nodes else f"{factor.name} {len(nodes)}"
+        nodes[name] = Node(kinds[factor.name], factor.name)
+        for axis in axes_of_index(factor.index):
+            holders.setdefault(axis, []).append(name)
+    scope, edges = graph.scope(equation), list[Edge]()
+    for axis, names in holders.items():
+        size, is_open = evaluate(scope[axis], graph.bound), axis in axes_of_index(equation.left)
+        label = f"{axis}:{size}" if isinstance(size, int) else axis
+        if len(names) == 2 and not is_open:
+            edges.append(Edge(names[0], names[1], label))
+            continue
+        joined = f"[{axis}]"
+        nodes[joined] = (
+            Node("axis", label) if len(names) > 1 else Node("leg", label if is_open else f"Σ {label}")
+        )
+        edges += [Edge(name, joined, "") for name in names]
+        if is_open and len(names) > 1:
+            nodes[f"{joined} open"] = Node("leg", "")
+            edges.append(Edge(joined, f"{joined} open", ""))
+    return Diagram(_left(equation), nodes, tuple(edges), directed=False)

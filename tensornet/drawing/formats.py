@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ..errors import BackendError
 from .diagram import Diagram, Node
@@ -14,92 +16,84 @@ from .scene import LINE, Box, Curve, Scene
 
 __all__ = ["by_matplotlib", "dot", "mermaid", "svg"]
 
-MARGIN, DOTS = 12.0, 200
-"""What is left around a scene, in pixels, and the dots per inch of a PNG."""
+Mark: TypeAlias = "tuple[str, dict[str, Any], str]"
+"""An element of SVG: its name, attributes (points as an array) and text."""
 
-FILLS = {
-    "input": "#dbeafe",
-    "parameter": "#dcfce7",
-    "constant": "#f3f4f6",
-    "equation": "#ffffff",
-    "block": "#fef3c7",
-    "axis": "#ffffff",
-    "panel": "#ffffff",
-}
-"""The colour of each kind of box that has a frame."""
+MARGIN, DOTS, TIP = 12.0, 200, 4.0
+"""What is left around a scene, in pixels; the dots per inch of a PNG; half of the width of an arrow."""
 
-PLATES = ("label", "leg")
-"""The kinds of boxes that hide what is behind their text."""
+WHITE, INK, FAINT, LINES = "#ffffff", "#1e293b", "#64748b", "#94a3b8"
+"""The colours of the paper, of names, of what is told of them, and of edges."""
 
-INK, FAINT, LINES = "#1e293b", "#64748b", "#94a3b8"
-"""The colours of names, of what is told of them, and of edges."""
+FILLS = {"input": "#dbeafe", "parameter": "#dcfce7", "constant": "#f3f4f6", "block": "#fef3c7"}
+"""The colours of boxes by kind, others are white."""
 
 FONT = "DejaVu Sans Mono, Menlo, Consolas, monospace"
-
-
-def _texts(box: Box) -> Iterator[tuple[str, float, bool]]:
-    """The lines of a box: each with the height of its middle, and whether it is a name."""
-    top = box.y - len(box.lines) * LINE / 2
-    for number, line in enumerate(box.lines):
-        yield line, top + (number + 0.5) * LINE, number == 0 and box.kind not in ("label", "leg", "axis")
 
 
 # ---------------------------------------------------------------------------- pictures
 
 
+def _marks(scene: Scene) -> Iterator[Mark]:
+    """What is drawn, in order."""
+    for box in (box for box in scene.boxes if box.kind == "panel"):
+        yield from _of_box(box)
+    for curve in scene.curves:
+        yield from _of_curve(curve)
+    for box in (box for box in scene.boxes if box.kind != "panel" and box.width):
+        yield from _of_box(box)
+
+
+def _of_curve(curve: Curve) -> Iterator[Mark]:
+    points = np.array(curve.points)
+    dashes = {"stroke-dasharray": "4 3"} if curve.dashed else {}
+    yield "path", {"d": points, "fill": "none", "stroke": LINES, **dashes}, ""
+    if curve.directed:
+        ways = points - points[-1]
+        back = ways[abs(ways).max(1) > 1][-1]
+        back *= TIP / np.linalg.norm(back)
+        side = back[::-1] * (1, -1)
+        corners = points[-1] + [0 * back, 2 * back - side, 2 * back + side]
+        yield "polygon", {"points": corners, "fill": LINES}, ""
+
+
+def _of_box(box: Box) -> Iterator[Mark]:
+    top, is_plate = box.y - box.height / 2, box.kind in ("label", "leg")
+    if box.kind != "text":
+        corner = {"x": box.x - box.width / 2, "y": top, "width": box.width, "height": box.height}
+        stroke = {
+            "rx": box.height / 2 if box.kind == "axis" else 6,
+            "stroke": LINES if box.kind == "panel" else FAINT,
+            "stroke-width": 1 + box.result,
+        }
+        yield "rect", {**corner, "fill": FILLS.get(box.kind, WHITE), **({} if is_plate else stroke)}, ""
+    for number, line in enumerate(box.lines):
+        is_name = number == 0 and not is_plate and box.kind != "axis"
+        look = {"fill": INK, "font-weight": "bold"} if is_name else {"fill": FAINT}
+        y = box.y + (number + 0.5 - len(box.lines) / 2) * LINE + 4
+        yield "text", {"x": box.x, "y": y, **look}, line
+
+
 def svg(scene: Scene) -> str:
     """The scene as an SVG picture on white."""
     width, height = scene.width + 2 * MARGIN, scene.height + 2 * MARGIN
-    scene = scene.moved(MARGIN, MARGIN)
+    look = f'font-family="{FONT}" font-size="12" text-anchor="middle"'
+    area = f'viewBox="{-MARGIN:.0f} {-MARGIN:.0f} {width:.1f} {height:.1f}"'
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
-        f' viewBox="0 0 {width:.1f} {height:.1f}" font-family="{FONT}" font-size="12" text-anchor="middle">',
-        '<rect width="100%" height="100%" rx="4" fill="#fff"/>',
-        *(_svg_box(box) for box in scene.boxes if box.kind == "panel"),
-        *(_svg_curve(curve) for curve in scene.curves),
-        *(_svg_box(box) for box in scene.boxes if box.kind != "panel"),
-        "</svg>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" {area} {look}>',
+        f'<rect x="{-MARGIN}" y="{-MARGIN}" width="100%" height="100%" rx="4" fill="{WHITE}"/>',
     ]
-    return "\n".join(filter(None, lines))
+    for name, attributes, text in _marks(scene):
+        shown = "".join(f' {key}="{_value(key, value)}"' for key, value in attributes.items())
+        lines.append(f"<{name}{shown}>{html.escape(text)}</{name}>" if text else f"<{name}{shown}/>")
+    return "\n".join([*lines, "</svg>"])
 
 
-def _svg_curve(curve: Curve) -> str:
-    start, *rest = (f"{x:.1f},{y:.1f}" for x, y in curve.points)
-    dashes = ' stroke-dasharray="4 3"' if curve.dashed else ""
-    path = f'<path d="M{start} C{" ".join(rest)}" fill="none" stroke="{LINES}"{dashes}/>'
-    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in curve.tip)
-    return path + (f'<polygon points="{corners}" fill="{LINES}"/>' if corners else "")
-
-
-def _svg_box(box: Box) -> str:
-    if not box.width:
-        return ""
-    framed = box.kind in FILLS
-    left, top = box.x - box.width / 2, box.y - box.height / 2
-    shape = ""
-    if framed or box.kind in PLATES:
-        frame = (
-            f' rx="{_radius(box):.0f}" stroke="{_stroke(box)}" stroke-width="{1 + box.result}"'
-            if framed
-            else ""
-        )
-        shape = (
-            f'<rect x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
-            f' fill="{FILLS.get(box.kind, "#fff")}"{frame}/>'
-        )
-    return shape + "".join(
-        f'<text x="{box.x:.1f}" y="{y + 4:.1f}" fill="{INK if is_name else FAINT}"'
-        f"{' font-weight=' + chr(34) + 'bold' + chr(34) if is_name else ''}>{html.escape(line)}</text>"
-        for line, y, is_name in _texts(box)
-    )
-
-
-def _radius(box: Box) -> float:
-    return box.height / 2 if box.kind == "axis" else 6.0
-
-
-def _stroke(box: Box) -> str:
-    return LINES if box.kind == "panel" else FAINT
+def _value(key: str, value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        start, *rest = (f"{x:.1f},{y:.1f}" for x, y in value.tolist())
+        return f"M{start} C{' '.join(rest)}" if key == "d" else " ".join([start, *rest])
+    return value if isinstance(value, str) else f"{value:.1f}".removesuffix(".0")
 
 
 def by_matplotlib(scene: Scene, path: Path, kind: str) -> None:
@@ -119,59 +113,44 @@ def by_matplotlib(scene: Scene, path: Path, kind: str) -> None:
     except ImportError as error:
         fix = "pip install matplotlib, or write an SVG file, which needs no other library"
         raise BackendError(f"matplotlib cannot be imported: {error}", fix=fix) from None
-    width, height = scene.width + 2 * MARGIN, scene.height + 2 * MARGIN
+    right, bottom = scene.width + MARGIN, scene.height + MARGIN
     with matplotlib.rc_context({"font.family": "DejaVu Sans Mono", "pdf.fonttype": 42}):
-        figure = Figure(figsize=(width / 96, height / 96))
-        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        figure = Figure(figsize=((right + MARGIN) / 96, (bottom + MARGIN) / 96))
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(-MARGIN, right), ylim=(bottom, -MARGIN))
         axes.set_axis_off()
-        scene = scene.moved(MARGIN, MARGIN)
-        for curve in scene.curves:
-            _plot_curve(axes, curve)
-        for box in scene.boxes:
-            _plot_box(axes, box)
-        figure.savefig(
-            path, format=kind, dpi=DOTS, metadata={"CreationDate": None} if kind == "pdf" else None
-        )
+        for order, (_, attributes, text) in enumerate(_marks(scene)):
+            _plot(axes, attributes, text, order)
+        metadata = {"CreationDate": None} if kind == "pdf" else None
+        figure.savefig(path, format=kind, dpi=DOTS, metadata=metadata)
 
 
-def _plot_curve(axes: Any, curve: Curve) -> None:
-    from matplotlib.patches import PathPatch, Polygon
+def _plot(axes: Any, mark: dict[str, Any], text: str, order: int) -> None:
+    from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
     from matplotlib.path import Path as Way
 
-    way = Way(curve.points, [Way.MOVETO, *[Way.CURVE4] * (len(curve.points) - 1)])
-    axes.add_patch(
-        PathPatch(way, fill=False, edgecolor=LINES, lw=0.75, ls="--" if curve.dashed else "-", zorder=2)
-    )
-    if curve.tip:
-        axes.add_patch(Polygon(curve.tip, color=LINES, lw=0, zorder=2))
-
-
-def _plot_box(axes: Any, box: Box) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
-    framed = box.kind in FILLS
-    if framed or box.kind in PLATES:
-        radius = _radius(box) if framed else 0.0
-        inner = (box.x - box.width / 2 + radius, box.y - box.height / 2 + radius)
-        style = f"round,pad={radius},rounding_size={radius}" if framed else "square,pad=0"
-        axes.add_patch(
-            FancyBboxPatch(
-                inner,
-                box.width - 2 * radius,
-                box.height - 2 * radius,
-                boxstyle=style,
-                facecolor=FILLS.get(box.kind, "#fff"),
-                edgecolor=_stroke(box) if framed else "none",
-                lw=0.75 * (1 + box.result) if framed else 0,
-                zorder=1 if box.kind == "panel" else 3,
-            )
-        )
-    for line, y, is_name in _texts(box):
-        weight = "bold" if is_name else "normal"
+    if "width" not in mark and "x" in mark:
+        weight = mark.get("font-weight", "normal")
         axes.text(
-            box.x, y, line, ha="center", va="center_baseline", size=9, weight=weight, zorder=4,
-            color=INK if is_name else FAINT, parse_math=False,
+            mark["x"], mark["y"], text, ha="center", va="baseline", size=9, weight=weight, color=mark["fill"],
+            zorder=order, parse_math=False,
         )  # fmt: skip
+        return
+    look = {
+        "facecolor": mark["fill"],
+        "edgecolor": mark.get("stroke", "none"),
+        "lw": 0.75 * mark.get("stroke-width", 1),
+        "ls": "--" if "stroke-dasharray" in mark else "-",
+        "zorder": order,
+    }
+    if "d" in mark:
+        axes.add_patch(PathPatch(Way(mark["d"], [Way.MOVETO, *[Way.CURVE4] * (len(mark["d"]) - 1)]), **look))
+    elif "points" in mark:
+        axes.add_patch(Polygon(mark["points"], **look))
+    else:
+        inset = mark.get("rx", 0)
+        inner = (mark["x"] + inset, mark["y"] + inset)
+        extent = (mark["width"] - 2 * inset, mark["height"] - 2 * inset)
+        axes.add_patch(FancyBboxPatch(inner, *extent, boxstyle=f"round,pad={inset}", **look))
 
 
 # ---------------------------------------------------------------------------- text for the layout of others
@@ -180,26 +159,21 @@ def _plot_box(axes: Any, box: Box) -> None:
 def dot(diagrams: Sequence[Diagram]) -> str:
     """The diagrams in DOT, the language of Graphviz."""
     kind, arrow = ("digraph", "->") if diagrams[0].directed else ("graph", "--")
-    lines = [
-        f"{kind} {{",
-        '  node [fontname="Courier", fontsize=10]',
-        '  edge [fontname="Courier", fontsize=9]',
-    ]
 
     def edge(start: str, end: str, label: str, back: bool) -> str:
         dashed = ", style=dashed, constraint=false" if back else ""
         return f"{start} {arrow} {end} [label={_quoted(label)}{dashed}]"
 
-    def opening(number: int, title: str) -> str:
-        return f"subgraph cluster_{number} {{ label={_quoted(title)}"
-
-    lines += _grouped(diagrams, _dot_node, edge, opening, "}")
-    return "\n".join([*lines, "}"])
+    groups = _grouped(
+        diagrams, _dot_node, edge, lambda n, title: f"cluster_{n} {{ label={_quoted(title)}", "}"
+    )
+    font = '[fontname="Courier", fontsize=10]'
+    return "\n".join([f"{kind} {{", f"  node {font}", f"  edge {font}", *groups, "}"])
 
 
 def _dot_node(key: str, node: Node) -> str:
     shape = {"leg": "plaintext", "axis": "circle"}.get(node.kind, "box")
-    fill = f', style="rounded,filled", fillcolor="{FILLS[node.kind]}"' if shape == "box" else ""
+    fill = f', style="rounded,filled", fillcolor="{FILLS.get(node.kind, WHITE)}"' if shape == "box" else ""
     thick = ", penwidth=2" if node.result else ""
     return f"{key} [shape={shape}, label={_quoted(chr(10).join(node.lines))}{fill}{thick}]"
 
@@ -211,49 +185,41 @@ def _quoted(text: str) -> str:
 
 def mermaid(diagrams: Sequence[Diagram]) -> str:
     """The diagrams in Mermaid, which GitHub, GitLab and Jupyter show."""
-    link = "-->" if diagrams[0].directed else "---"
+    way, link = ("TD", "-->") if diagrams[0].directed else ("LR", "---")
 
     def edge(start: str, end: str, label: str, back: bool) -> str:
-        way = "-.->" if back else link
-        return f"{start} {way}{f'|{_entities(label)}|' if label else ''} {end}"
+        return f"{start} {'-.->' if back else link}{f'|{_entities(label)}|' if label else ''} {end}"
 
+    groups = _grouped(diagrams, _mermaid_node, edge, lambda n, title: f"s{n} [{_entities(title)}]", "end")
     kinds = dict.fromkeys(node.kind for each in diagrams for node in each.nodes.values())
-    lines = ["flowchart TD" if diagrams[0].directed else "flowchart LR"]
-    lines += _grouped(
-        diagrams, _mermaid_node, edge, lambda n, title: f"subgraph s{n} [{_entities(title)}]", "end"
-    )
-    lines += [
-        f"  classDef {kind} fill:{FILLS.get(kind, '#ffffff')},stroke:{FAINT},color:{INK}" for kind in kinds
-    ]
-    return "\n".join(lines)
+    styles = (f"  classDef {kind} fill:{FILLS.get(kind, WHITE)},stroke:{FAINT},color:{INK}" for kind in kinds)
+    return "\n".join([f"flowchart {way}", *groups, *styles])
 
 
 def _mermaid_node(key: str, node: Node) -> str:
     opening, closing = ("((", "))") if node.kind == "axis" else ("[", "]")
-    return f"{key}{opening}{_entities('<br/>'.join(node.lines) or ' ')}{closing}:::{node.kind}"
+    return f"{key}{opening}{_entities(chr(10).join(node.lines) or ' ')}{closing}:::{node.kind}"
 
 
 def _entities(text: str) -> str:
     """Text in quotes, with what Mermaid reads as a sign of its own as a number."""
-    return '"' + re.sub(r'["#;&|]', lambda found: f"#{ord(found[0])};", text) + '"'
+    escaped = re.sub(r'["#;&|]', lambda found: f"#{ord(found[0])};", text)
+    return f'"{escaped}"'.replace("\n", "<br/>")
 
 
 def _grouped(
     diagrams: Sequence[Diagram],
     node: Callable[[str, Node], str],
     edge: Callable[[str, str, str, bool], str],
-    opening: Callable[[int, str], str],
+    group: Callable[[int, str], str],
     closing: str,
 ) -> Iterator[str]:
-    """The lines of all nodes and edges; a diagram with a title is a group."""
+    """The lines of all nodes and edges; a diagram in layers that has a title is a group."""
     for number, diagram in enumerate(diagrams):
-        keys: Mapping[str, str] = {name: f"n{number}_{n}" for n, name in enumerate(diagram.nodes)}
+        keys = {name: f"n{number}_{n}" for n, name in enumerate(diagram.nodes)}
         titled = diagram.title and diagram.directed
-        if titled:
-            yield f"  {opening(number, diagram.title)}"
-        for name, each in diagram.nodes.items():
-            yield f"  {node(keys[name], each)}"
-        for each_edge in diagram.edges:
-            yield f"  {edge(keys[each_edge.start], keys[each_edge.end], each_edge.label, each_edge.back)}"
-        if titled:
-            yield f"  {closing}"
+        yield from [f"  subgraph {group(number, diagram.title)}"] * bool(titled)
+        yield from (f"  {node(keys[name], each)}" for name, each in diagram.nodes.items())
+        for each in diagram.edges:
+            yield f"  {edge(keys[each.start], keys[each.end], each.label, each.back)}"
+        yield from [f"  {closing}"] * bool(titled)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from .diagram import Diagram, Edge
-from .layered import Extent, Link, layered
-from .network import placed
+from .layout import layered, least_stress
 
-__all__ = ["Box", "Curve", "Scene", "collisions", "in_panels", "networks"]
+__all__ = ["LINE", "Box", "Curve", "Scene", "collisions", "in_panels", "networks"]
 
 Point: TypeAlias = "tuple[float, float]"
 
@@ -28,14 +28,15 @@ PADDING = {"label": (4.0, 0.0), "text": (4.0, 0.0), "leg": (4.0, 0.0), "axis": (
 SQUARE = ("axis", "input", "parameter", "constant")
 """The kinds of boxes that are at least as wide as high."""
 
-TIP = 4.0
-"""Half of the width of an arrow."""
-
 UNIT, SCALES = 36.0, (1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
 """The distance of neighbours in a tensor network, and how many times it is tried."""
 
-ROW = 1100.0
-"""The width of a row of panels."""
+ROW, GUTTER = 1100.0, 24.0
+"""The width of a row of panels, and what is between panels."""
+
+STEPS = np.linspace(0, 1, 17)[:, None]
+BERNSTEIN = np.array([1, 3, 3, 1]) * STEPS ** np.arange(4) * (1 - STEPS) ** np.arange(3, -1, -1)
+"""The polynomials of a cubic Bézier curve, at steps dense enough to find the boxes that it crosses."""
 
 
 @dataclass(frozen=True)
@@ -50,45 +51,27 @@ class Box:
     height: float
     result: bool = False
 
-    def overlaps(self, other: Box, apart: float = 0.0) -> bool:
-        """Whether two boxes are nearer than a distance."""
-        return (
-            abs(self.x - other.x) < (self.width + other.width) / 2 + apart
-            and abs(self.y - other.y) < (self.height + other.height) / 2 + apart
-        )
-
-    def holds(self, point: Point) -> bool:
-        """Whether a point lies in the box."""
-        return abs(point[0] - self.x) < self.width / 2 and abs(point[1] - self.y) < self.height / 2
+    def meets(self, x: Any, y: Any, width: float = 0.0, height: float = 0.0) -> bool:
+        """Whether any of these points, or a box with its centre there, lies in the box in part."""
+        beside = abs(self.x - x) < (self.width + width) / 2
+        return bool(np.any(beside & (abs(self.y - y) < (self.height + height) / 2)))
 
 
 @dataclass(frozen=True)
 class Curve:
-    """An edge, with its ends in the boxes of two nodes.
+    """An edge, from a box to another.
 
     Attributes:
         points: the first point, and for each cubic Bézier curve two controls and its end.
-        tip: the corners of the arrow; empty for none.
         dashed: whether the tensor is read at another position.
+        directed: whether it has a tip at its end.
         ends: the number of the boxes that it may touch: those of its nodes and of its label.
     """
 
     points: tuple[Point, ...]
-    tip: tuple[Point, ...] = ()
     dashed: bool = False
+    directed: bool = False
     ends: tuple[int, ...] = ()
-
-    def sampled(self) -> Iterator[Point]:
-        """Points on the curve, dense enough to find the boxes that it crosses."""
-        for at in range(0, len(self.points) - 1, 3):
-            piece = self.points[at : at + 4]
-            for t in (n / 16 for n in range(17)):
-                factors = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3)
-                x, y = (
-                    sum(factor * point[axis] for factor, point in zip(factors, piece, strict=True))
-                    for axis in (0, 1)
-                )
-                yield x, y
 
 
 @dataclass(frozen=True)
@@ -100,35 +83,17 @@ class Scene:
     boxes: tuple[Box, ...] = ()
     curves: tuple[Curve, ...] = ()
 
-    def moved(self, x: float, y: float) -> Scene:
-        """The scene to the right and down."""
-        return Scene(
-            self.width,
-            self.height,
-            tuple(replace(box, x=box.x + x, y=box.y + y) for box in self.boxes),
-            tuple(
-                replace(each, points=_moved(each.points, x, y), tip=_moved(each.tip, x, y))
-                for each in self.curves
-            ),
-        )
 
-
-def _moved(points: Iterable[Point], x: float, y: float) -> tuple[Point, ...]:
-    return tuple((u + x, v + y) for u, v in points)
-
-
-def _extent(kind: str, lines: Sequence[str]) -> Extent:
-    """The extent of a box with these lines."""
-    across, along = PADDING.get(kind, (16.0, 8.0))
-    if not any(lines):
-        return 0.0, 0.0
-    width = max(map(len, lines)) * CHARACTER + across
-    height = len(lines) * LINE + along
-    return (max(width, height) if kind in SQUARE else width), height
-
-
-def _box(kind: str, lines: tuple[str, ...], x: float, y: float, result: bool = False) -> Box:
-    return Box(kind, lines, x, y, *_extent(kind, lines), result)
+def merged(parts: Iterable[tuple[Scene, float, float]]) -> Scene:
+    """Scenes in one, each after how far it is moved to the right and down."""
+    boxes, curves, width, height = list[Box](), list[Curve](), 0.0, 0.0
+    for scene, x, y in parts:
+        for curve in scene.curves:
+            points = tuple((u + x, v + y) for u, v in curve.points)
+            curves.append(replace(curve, points=points, ends=tuple(end + len(boxes) for end in curve.ends)))
+        boxes += (replace(box, x=box.x + x, y=box.y + y) for box in scene.boxes)
+        width, height = max(width, x + scene.width), max(height, y + scene.height)
+    return Scene(width, height, tuple(boxes), tuple(curves))
 
 
 def collisions(scene: Scene) -> list[str]:
@@ -137,72 +102,77 @@ def collisions(scene: Scene) -> list[str]:
     found = [
         f"{one.lines} overlaps {other.lines}"
         for (_, one), (_, other) in itertools.combinations(boxes, 2)
-        if one.overlaps(other)
+        if one.meets(other.x, other.y, other.width, other.height)
     ]
     for curve in scene.curves:
-        points = list(curve.sampled())
-        for number, box in boxes:
-            if number not in curve.ends and any(map(box.holds, points)):
-                found.append(f"an edge crosses {box.lines}")
+        pieces = (BERNSTEIN @ curve.points[at : at + 4] for at in range(0, len(curve.points) - 1, 3))
+        x, y = np.concatenate([*pieces]).T
+        crossed = (box for number, box in boxes if number not in curve.ends and box.meets(x, y))
+        found += (f"an edge crosses {box.lines}" for box in crossed)
     return found
 
 
-# ---------------------------------------------------------------------------- layers
+def _extent(kind: str, lines: Sequence[str]) -> Point:
+    """The width and the height of a box with these lines."""
+    if not any(lines):
+        return 0.0, 0.0
+    across, along = PADDING.get(kind, (16.0, 8.0))
+    width, height = max(map(len, lines)) * CHARACTER + across, len(lines) * LINE + along
+    return (max(width, height) if kind in SQUARE else width), height
+
+
+def _drawn(diagram: Diagram, edges: Sequence[Edge], places: Any, curves: Iterable[np.ndarray]) -> Scene:
+    """A diagram with its nodes, and then the labels of its edges, at places, and the edges along curves."""
+    texts = [(node.kind, node.lines, node.result) for node in diagram.nodes.values()]
+    texts += [("label", tuple(edge.label.split("\n")), False) for edge in edges]
+    boxes = tuple(
+        Box(kind, lines, float(x), float(y), *_extent(kind, lines), result)
+        for (kind, lines, result), (x, y) in zip(texts, places, strict=True)
+    )
+    number = {name: n for n, name in enumerate(diagram.nodes)}
+    drawn = tuple(
+        Curve(
+            tuple(map(tuple, points.tolist())),
+            edge.back,
+            diagram.directed,
+            (number[edge.start], number[edge.end], n),
+        )
+        for n, (edge, points) in enumerate(zip(edges, curves, strict=True), len(number))
+    )
+    centres, halves = np.array([((b.x, b.y), (b.width / 2, b.height / 2)) for b in boxes]).swapaxes(0, 1)
+    corners = np.concatenate([centres - halves, centres + halves, *(curve.points for curve in drawn)])
+    (left, top), (right, bottom) = corners.min(0).tolist(), corners.max(0).tolist()
+    return merged([(Scene(right, bottom, boxes, drawn), -left, -top)])
 
 
 def in_layers(diagram: Diagram) -> Scene:
     """The nodes in layers, operands above their results."""
-    loops: dict[str, list[str]] = {}
-    for edge in diagram.edges:
-        if edge.start == edge.end:
-            loops.setdefault(edge.start, []).append(edge.label)
-    edges = [edge for edge in diagram.edges if edge.start != edge.end]
-    extents = {name: _extent(node.kind, node.lines) for name, node in diagram.nodes.items()}
-    kept = {name: LOOP + _extent("label", labels)[0] for name, labels in loops.items()}
-    down = [(edge.end, edge.start) if edge.back else (edge.start, edge.end) for edge in edges]
-    links = [Link(*ends, _extent("label", (edge.label,))) for ends, edge in zip(down, edges, strict=True)]
-    found = layered(extents, links, kept)
-    boxes = [
-        _box(node.kind, node.lines, *found.centres[name], node.result) for name, node in diagram.nodes.items()
-    ]
     number = {name: n for n, name in enumerate(diagram.nodes)}
-    curves = list[Curve]()
-    for edge, centre, route in zip(edges, found.labels, found.routes, strict=True):
-        ends = (number[edge.start], number[edge.end], len(boxes))
-        boxes.append(_box("label", (edge.label,) if edge.label else (), *centre))
-        curves.append(Curve(_smooth(route), _tip(route, edge.back), edge.back, ends))
-    for name, labels in loops.items():
-        curves.append(_loop(boxes[number[name]], number[name], len(boxes)))
-        boxes.append(_label_of_loop(boxes[number[name]], labels))
-    return Scene(found.width, found.height, tuple(boxes), tuple(curves))
+    loops = [edge for edge in diagram.edges if edge.start == edge.end]
+    edges = [edge for edge in diagram.edges if edge.start != edge.end]
+    extents = np.array([_extent(node.kind, node.lines) for node in diagram.nodes.values()])
+    labels = [_extent("label", edge.label.split("\n")) for edge in (*edges, *loops)]
+    kept = np.zeros(len(extents))
+    for edge, (width, _) in zip(loops, labels[len(edges) :], strict=True):
+        kept[number[edge.start]] = LOOP + width
+    ends = ((edge.end, edge.start) if edge.back else (edge.start, edge.end) for edge in edges)
+    down = [(number[above], number[below]) for above, below in ends]
+    centres, routes = layered(extents, np.reshape(labels[: len(edges)], (-1, 2)), down, kept)
+    places = [*centres.tolist()]
+    curves = [_smooth(way)[:: -1 if edge.back else 1] for edge, way in zip(edges, routes, strict=True)]
+    for edge, (width, _) in zip(loops, labels[len(edges) :], strict=True):
+        node = number[edge.start]
+        x, y, far = centres[node, 0] + extents[node, 0] / 2, centres[node, 1], LOOP * 1.3
+        places.append((x + LOOP + width / 2, y))
+        curves.append(np.array([(x, y + 8), (x + far, y + 14), (x + far, y - 14), (x, y - 8)]))
+    return _drawn(diagram, [*edges, *loops], places, curves)
 
 
-def _loop(box: Box, number: int, label: int) -> Curve:
-    right, far = box.x + box.width / 2, box.x + box.width / 2 + LOOP * 1.3
-    points = ((right, box.y + 8), (far, box.y + 14), (far, box.y - 14), (right, box.y - 8))
-    tip = ((right, box.y - 8), (right + 7, box.y - 14), (right + 8, box.y - 7))
-    return Curve(points, tip, True, (number, label))
-
-
-def _label_of_loop(box: Box, labels: Sequence[str]) -> Box:
-    width, _ = _extent("label", labels)
-    return _box("label", tuple(labels), box.x + box.width / 2 + LOOP + width / 2, box.y)
-
-
-def _smooth(route: Sequence[Point]) -> tuple[Point, ...]:
+def _smooth(route: np.ndarray) -> np.ndarray:
     """The curve through points that is vertical at each of them."""
-    points = [route[0]]
-    for (x, y), (u, v) in itertools.pairwise(route):
-        points += [(x, (y + v) / 2), (u, (y + v) / 2), (u, v)]
-    return tuple(points)
-
-
-def _tip(route: Sequence[Point], back: bool) -> tuple[Point, ...]:
-    (x, y), step = (route[0], 2 * TIP) if back else (route[-1], -2 * TIP)
-    return ((x, y), (x - TIP, y + step), (x + TIP, y + step))
-
-
-# ---------------------------------------------------------------------------- tensor networks
+    points = np.repeat(route, 3, axis=0)[1:-1]
+    points[1::3, 1] = points[2::3, 1] = (route[1:, 1] + route[:-1, 1]) / 2
+    return points
 
 
 def networks(diagrams: Sequence[Diagram]) -> Scene:
@@ -210,90 +180,55 @@ def networks(diagrams: Sequence[Diagram]) -> Scene:
     row = [_sign(f"{diagrams[0].title} =")]
     for number, diagram in enumerate(diagrams):
         row += [_sign("+")] * bool(number) + [_network(diagram)]
-    return joined(row, 8.0, middle=True)
+    height, ends = max(scene.height for scene in row), itertools.accumulate(scene.width + 8 for scene in row)
+    return merged(
+        (each, end - each.width - 8, (height - each.height) / 2) for each, end in zip(row, ends, strict=True)
+    )
 
 
 def _sign(text: str) -> Scene:
     width, height = _extent("text", (text,))
-    return Scene(width, height, (_box("text", (text,), width / 2, height / 2),))
+    return Scene(width, height, (Box("text", (text,), width / 2, height / 2, width, height),))
 
 
 def _network(diagram: Diagram) -> Scene:
     """A network at the smallest scale at which nothing collides."""
-    names = {name: n for n, name in enumerate(diagram.nodes)}
-    labels = [(len(names) + n, edge) for n, edge in enumerate(edge for edge in diagram.edges if edge.label)]
-    links = [(names[edge.start], names[edge.end]) for edge in diagram.edges if not edge.label]
-    for at, edge in labels:
-        links += [(names[edge.start], at), (at, names[edge.end])]
-    layouts, fewest, best = placed(len(names) + len(labels), links), math.inf, None
+    number = {name: n for n, name in enumerate(diagram.nodes)}
+    ways = [(number[edge.start], n, number[edge.end]) for n, edge in enumerate(diagram.edges, len(number))]
+    links = [link for way in ways for link in itertools.pairwise(way)]
+    lengths = [1.0 if edge.label else 0.5 for edge in diagram.edges for _ in range(2)]
+    found = list[tuple[int, int, Scene]]()
+    layouts = least_stress(len(number) + len(ways), links, lengths)
     for scale, places in itertools.product(SCALES, layouts):
-        scene = _at([(x, y) for x, y in (places * UNIT * scale).tolist()], diagram, names, labels)
-        found = len(collisions(scene))
-        if best is None or found < fewest:
-            fewest, best = found, scene
-        if not found:
+        points = places * UNIT * scale
+        scene = _drawn(diagram, diagram.edges, points, [_through(*points[[*way]]) for way in ways])
+        found.append((len(collisions(scene)), len(found), scene))
+        if not found[-1][0]:
             break
-    assert best is not None
-    return best
+    return min(found)[2]
 
 
-def _at(
-    places: Sequence[Point], diagram: Diagram, names: Mapping[str, int], labels: Sequence[tuple[int, Edge]]
-) -> Scene:
-    boxes = [_box(node.kind, node.lines, *places[names[name]]) for name, node in diagram.nodes.items()]
-    boxes += [_box("label", (edge.label,), *places[at]) for at, edge in labels]
-    curves = list[Curve]()
-    for edge in diagram.edges:
-        start, end = names[edge.start], names[edge.end]
-        at = next((at for at, each in labels if each is edge), None)
-        (x, y), (u, v) = places[start], places[end]
-        middle = ((x + u) / 2, (y + v) / 2) if at is None else places[at]
-        turn = [2 * m - (a + b) / 2 for m, a, b in zip(middle, (x, y), (u, v), strict=True)]
-        controls = [(a + 2 * (turn[0] - a) / 3, b + 2 * (turn[1] - b) / 3) for a, b in ((x, y), (u, v))]
-        ends = (start, end) if at is None else (start, end, at)
-        curves.append(Curve(((x, y), *controls, (u, v)), ends=ends))
-    left, top = min(b.x - b.width / 2 for b in boxes), min(b.y - b.height / 2 for b in boxes)
-    width = max(b.x + b.width / 2 for b in boxes) - left
-    height = max(b.y + b.height / 2 for b in boxes) - top
-    return Scene(width, height, tuple(boxes), tuple(curves)).moved(-left, -top)
+def _through(start: np.ndarray, middle: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The curve between two ends that has its middle there."""
+    turn = (4 * middle - start - end) / 3
+    return np.stack([start, start / 3 + turn, end / 3 + turn, end])
 
 
-# ---------------------------------------------------------------------------- several scenes
-
-
-def joined(scenes: Sequence[Scene], apart: float, down: bool = False, middle: bool = False) -> Scene:
-    """Scenes in a row, or below one another, at their beginnings or in the middle."""
-    breadth, at = max(scene.width if down else scene.height for scene in scenes), 0.0
-    boxes, curves = list[Box](), list[Curve]()
-    for scene in scenes:
-        side = (breadth - (scene.width if down else scene.height)) / 2 if middle else 0.0
-        put = scene.moved(*((side, at) if down else (at, side)))
-        curves += [replace(c, ends=tuple(end + len(boxes) for end in c.ends)) for c in put.curves]
-        boxes += put.boxes
-        at += (scene.height if down else scene.width) + apart
-    extent = (breadth, at - apart) if down else (at - apart, breadth)
-    return Scene(*extent, tuple(boxes), tuple(curves))
-
-
-def in_panels(diagrams: Sequence[Diagram]) -> Scene:
+def in_panels(diagrams: Iterable[Diagram]) -> Scene:
     """Diagrams in rows; those with a title are framed, below it."""
-    rows, taken = [list[Scene]()], 0.0
-    for scene in map(_panel, diagrams):
-        if rows[-1] and taken + scene.width > ROW:
-            rows.append([])
-            taken = 0.0
-        rows[-1].append(scene)
-        taken += scene.width + 24
-    return joined([joined(row, 24.0) for row in rows], 24.0, down=True)
+    parts, x, y, deepest = list[tuple[Scene, float, float]](), 0.0, 0.0, 0.0
+    for panel in map(_panel, diagrams):
+        if x and x + panel.width > ROW:
+            x, y, deepest = 0.0, y + deepest + GUTTER, 0.0
+        parts.append((panel, x, y))
+        x, deepest = x + panel.width + GUTTER, max(deepest, panel.height)
+    return merged(parts)
 
 
 def _panel(diagram: Diagram) -> Scene:
-    scene = in_layers(diagram)
+    scene, title = in_layers(diagram), _sign(diagram.title)
     if not diagram.title:
         return scene
-    title = _sign(diagram.title)
-    whole = joined([title, scene], 8.0, down=True).moved(12.0, 8.0)
-    width, height = whole.width + 24, whole.height + 20
-    frame = Box("panel", (), width / 2, height / 2, width, height)
-    curves = tuple(replace(c, ends=tuple(end + 1 for end in c.ends)) for c in whole.curves)
-    return Scene(width, height, (frame, *whole.boxes), curves)
+    width, height = max(title.width, scene.width) + 24, scene.height + 44
+    frame = Scene(width, height, (Box("panel", (), width / 2, height / 2, width, height),))
+    return merged([(frame, 0, 0), (title, 12, 8), (scene, 12, 32)])

@@ -1,0 +1,207 @@
+"""Layouts: positions of nodes, and of the labels of their edges, so that each label has a place of its own.
+
+Layered graph drawing (Sugiyama, Tagawa and Toda 1981), in the form of Gansner, Koutsofios, North and Vo 1993 (`dot` of
+Graphviz): a label, and each rank that a long edge passes, is an item of the layout like a node is. The ranks and the
+horizontal positions are linear programs, which HiGHS solves. Tensor networks have positions of the least stress
+(Gansner, Koren and North 2005): distances in the picture are near those in the network.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = ["layered", "least_stress"]
+
+Link: TypeAlias = "tuple[int, int]"
+
+SWEEPS = 24
+"""The number of sweeps over the ranks that look for an order with few crossings."""
+
+APART, GAPS = 16.0, (12.0, 44.0)
+"""The least distance between the items of a rank; the least and the greatest between ranks."""
+
+PORTS = 22.0
+"""The distance of the ends of edges at a node, where it is wide enough."""
+
+STRAIGHTNESS, CENTRED = np.array([1.0, 2.0, 8.0]), 0.2
+"""The weight of straightness of an edge by its ends that are bends, and of a node's place amid its neighbours."""
+
+STARTS, STEPS, UNCONNECTED = 7, 120, 4.0
+"""The random starts of stress majorization, the steps from each, and the distance of what no link connects."""
+
+
+def layered(
+    nodes: np.ndarray, labels: np.ndarray, links: Sequence[Link], kept: np.ndarray
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Computes a layered layout.
+
+    Args:
+        nodes, labels: the extents, (width, height), of the nodes and of the labels of the links.
+        links: the edges, from one node to another, without cycles.
+        kept: the width to keep free on either side of each node.
+
+    Returns:
+        The centres of the nodes and then of the labels, and the points that each edge goes through; it runs vertically
+        at each of them.
+    """
+    ranks = _ranks(len(nodes), links)
+    ways = list[list[int]]()
+    for start, end in links:
+        inner = range(ranks[start] + 1, ranks[end])
+        ways.append([start, *range(len(ranks), len(ranks) + len(inner)), end])
+        ranks += inner
+    rank, places = np.array(ranks), [*range(len(nodes)), *(way[-2] for way in ways)]
+    extents, free = np.zeros((len(ranks), 2)), np.zeros(len(ranks))
+    extents[places] = np.concatenate([nodes, labels])
+    free[: len(nodes)] = kept
+    pairs = np.array([pair for way in ways for pair in itertools.pairwise(way)], int).reshape(-1, 2)
+    at = _order(ranks, [(one, other) for one, other in pairs.tolist()])
+    ports = [_ports(pairs[:, side], at[pairs[:, 1 - side]], extents[:, 0]) for side in (0, 1)]
+    row = np.lexsort((at, rank))
+    beside = np.stack([row[:-1], row[1:]], 1)[rank[row[:-1]] == rank[row[1:]]]
+    x = _across(extents[:, 0] / 2 + free, len(nodes), pairs, ports[0] - ports[1], beside)
+    far, height = np.zeros((2, max(ranks) + 1))
+    np.maximum.at(far, rank[pairs[:, 1]], abs(x[pairs[:, 0]] - x[pairs[:, 1]]))
+    np.maximum.at(height, rank, extents[:, 1])
+    bottom = np.cumsum(height + np.clip(far / 5, *GAPS))
+    y, half = (bottom - height / 2)[rank], extents[:, 1] / 2
+    routes, last = list[np.ndarray](), np.cumsum([len(way) - 1 for way in ways], dtype=int) - 1
+    for way, into in zip(ways, last, strict=True):
+        across = x[way]
+        across[0] += ports[0][into - len(way) + 2]
+        across[-1] += ports[1][into]
+        down = np.stack([(bottom - height)[rank[way]], bottom[rank[way]]], 1)
+        down[0, 0], down[-1, 1] = y[way[0]] + half[way[0]], y[way[-1]] - half[way[-1]]
+        routes.append(np.stack([np.repeat(across, 2), down.ravel()], 1))
+    return np.stack([x, y], 1)[places], routes
+
+
+def _differences(pairs: Any, count: int) -> Any:
+    """The matrix by which values become their differences: of the first of each pair and the second."""
+    from scipy.sparse import csr_array
+
+    pairs = np.reshape(np.array(pairs, int), (-1, 2))
+    signs, rows = np.tile([1.0, -1.0], len(pairs)), np.repeat(np.arange(len(pairs)), 2)
+    return csr_array((signs, (rows, pairs.ravel())), shape=(len(pairs), count))
+
+
+def _least(cost: np.ndarray, rows: Any, most: np.ndarray) -> np.ndarray:
+    """The values from 0 with the least cost by which no row is more than its bound: a linear program."""
+    from scipy.optimize import linprog
+
+    return np.asarray(linprog(cost, A_ub=rows, b_ub=most, method="highs").x)
+
+
+def _ranks(nodes: int, links: Sequence[Link]) -> list[int]:
+    """The rank of each node, by which edges are as short as possible in total; even, as labels lie between."""
+    rows = _differences(links, nodes)
+    found = _least(-rows.sum(axis=0), rows, np.full(len(links), -1.0))
+    return [2 * round(each) for each in found - found.min()]
+
+
+def _order(rank: Sequence[int], pairs: Sequence[Link]) -> np.ndarray:
+    """The place of each item in its rank, sorted by the means of the neighbours above and below in turn."""
+    rows = [[item for item, its in enumerate(rank) if its == each] for each in range(max(rank) + 1)]
+    above, below = [list[int]() for _ in rank], [list[int]() for _ in rank]
+    for one, other in pairs:
+        below[one].append(other)
+        above[other].append(one)
+    at, found = [0] * len(rank), list[tuple[int, list[int]]]()
+    for sweep in range(SWEEPS + 1):
+        beside, way = (above, 1) if sweep % 2 else (below, -1)
+        for row in rows[::way]:
+            if sweep:
+                row.sort(key={item: fmean([at[n] for n in beside[item]] or [at[item]]) for item in row}.get)  # type: ignore[arg-type]
+            for place, item in enumerate(row):
+                at[item] = place
+        found.append((_crossings(rank, pairs, at), [*at]))
+        if not found[-1][0]:
+            break
+    return np.array(min(found, key=lambda each: each[0])[1])
+
+
+def _crossings(rank: Sequence[int], pairs: Sequence[Link], at: Sequence[int]) -> int:
+    """The number of crossings between neighbouring ranks."""
+    crossings, ends = 0, [list[int]() for _ in range(max(rank) + 1)]
+    for (_, end), above in sorted(((at[one], at[other]), rank[one]) for one, other in pairs):
+        crossings += len(ends[above]) - bisect_right(ends[above], end)
+        insort(ends[above], end)
+    return crossings
+
+
+def _ports(items: np.ndarray, others: np.ndarray, widths: np.ndarray) -> Any:
+    """How far from the middle of each item the edge to a neighbour, by its place, ends."""
+    order = np.lexsort((others, items))
+    counts, places = np.bincount(items)[items], np.empty(len(items))
+    places[order] = np.arange(len(items)) - np.searchsorted(items[order], items[order])
+    return (places - (counts - 1) / 2) * np.minimum(PORTS, np.maximum(widths[items] - 12, 0) / counts)
+
+
+def _across(
+    half: np.ndarray, nodes: int, pairs: np.ndarray, shifts: np.ndarray, beside: np.ndarray
+) -> np.ndarray:
+    """The horizontal positions by which edges are as straight as possible, and items keep their distance."""
+    from scipy.sparse import block_array, csr_array, diags_array, eye_array, vstack
+
+    wishes, weights = [_differences(pairs, len(half))], [STRAIGHTNESS[(pairs >= nodes).sum(1)]]
+    for ends in (pairs.T, pairs.T[::-1]):
+        near = csr_array((np.ones(len(pairs)), tuple(ends)), shape=(len(half), len(half)))
+        counts = near.sum(axis=1)
+        wishes.append((diags_array(counts, format="csr") - near)[np.flatnonzero(counts > 1)])
+        weights.append(CENTRED / counts[counts > 1])
+    wish, weight = vstack(wishes), np.concatenate(weights)
+    shift = np.concatenate([shifts, np.zeros(len(weight) - len(pairs))])
+    missed, distances = -eye_array(len(weight)), -half[beside].sum(1) - APART
+    rows = block_array([[wish, missed], [-wish, missed], [_differences(beside, len(half)), None]])
+    cost = np.concatenate([np.zeros(len(half)), weight])
+    found = _least(cost, rows, np.concatenate([-shift, shift, distances]))[: len(half)]
+    return np.asarray(found - np.min(found - half))
+
+
+def least_stress(items: int, links: Sequence[Link], lengths: Sequence[float]) -> list[np.ndarray]:
+    """Positions whose distances are near those in a graph, along its links, by stress majorization.
+
+    Args:
+        items: the number of items.
+        links: pairs of items, each once.
+        lengths: the distance of each pair.
+
+    Returns:
+        The positions found from several starts, those with the least stress first: a row for each item, with the
+        longer way across.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
+    graph = csr_array((lengths, np.transpose(links)), shape=(items, items))
+    distances = shortest_path(graph, directed=False)
+    distances[np.isinf(distances)] = UNCONNECTED
+    centring = np.eye(items) - 1 / items
+    vectors, values, _ = np.linalg.svd(centring @ distances**2 @ centring)
+    np.fill_diagonal(distances, np.inf)
+    starts = [
+        vectors[:, :2] * np.sqrt(values[:2]),
+        *np.random.default_rng(0).standard_normal((STARTS, items, 2)),
+    ]
+    found = [_majorized(start, distances) for start in starts]
+    return [places for _, places in sorted(found, key=lambda each: round(each[0], 6))]
+
+
+def _majorized(places: np.ndarray, distances: np.ndarray) -> tuple[float, np.ndarray]:
+    """The stress, and the positions turned so that they spread most across."""
+    from scipy.spatial.distance import cdist
+
+    inverse = np.linalg.pinv(np.diag((distances**-2).sum(1)) - distances**-2)
+    for _ in range(STEPS):
+        pulls = 1 / (distances * (cdist(places, places) + np.eye(len(places))))
+        places = inverse @ (np.diag(pulls.sum(1)) - pulls) @ places
+    stress = ((cdist(places, places) / distances - 1) ** 2).sum()
+    _, turned = np.linalg.eigh(np.cov(places.T))
+    places = places @ turned[:, ::-1]
+    return float(stress), places * np.where(places[0] > 0, -1, 1)
