@@ -7,6 +7,8 @@ import itertools
 import json
 import math
 import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -468,7 +470,7 @@ def test_batches_weigh_weights_of_modules() -> None:
 
 
 class Masked(nn.Module):
-    """Layers over positions, of which a mask says which count."""
+    """Layers over positions, and a mask that says which positions count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -490,6 +492,99 @@ def test_padding_does_not_count() -> None:
     ]
     assert made[0].loss == pytest.approx(made[1].loss)
     torch.testing.assert_close(made[0].model.one.weight, made[1].model.one.weight)
+
+
+class Answering(nn.Module):
+    """Two layers, and a function of what they make."""
+
+    def __init__(self, answer: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.one, self.two, self.answer = nn.Linear(16, 24), nn.Linear(24, 8), answer
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.answer(self.two(self.one(x)))
+
+
+@dataclass
+class Answer:
+    """An answer that is no tensor."""
+
+    y: torch.Tensor
+
+
+def _changed(y: torch.Tensor) -> torch.Tensor:
+    """2·σ(y), in place: the derivative of σ needs what is changed."""
+    return torch.sigmoid(y).mul_(2)
+
+
+MASKED = torch.arange(8) == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "same"),
+    [
+        (lambda y: [{"y": y}], lambda y: y),
+        (Answer, lambda y: y),
+        (lambda y: torch.complex(y, y.exp()), lambda y: torch.cat([y, y.exp()])),
+        (lambda y: y.masked_fill(MASKED, -torch.inf), lambda y: y[..., 1:]),
+        (_changed, None),
+        (lambda y: None, None),
+        (lambda y: {}, None),
+        (lambda y: y.argmax(-1), None),
+        (lambda y: y[y > 0], None),
+    ],
+    ids=["nested", "dataclass", "complex", "masked", "in_place", "none", "empty", "whole", "other_sizes"],
+)
+def test_what_a_network_answers(answer: Callable[[torch.Tensor], Any], same: Any) -> None:
+    """Real and complex numbers count wherever they are; without them, or gradients, what weights multiply counts."""
+    torch.manual_seed(0)
+    x, network = torch.randn(20, 16), Answering(answer)
+    found = tn.compress(network, parameters=0.6, calibrate=x)
+    assert all(each.output is not None for each in found.misfits.values())
+    small = found.model
+    with torch.no_grad():
+        if same is not None:
+            y, made = same(network.two(network.one(x))), same(small.two(small.one(x)))
+            assert found.loss == pytest.approx(float((y - made).square().sum() / y.square().sum()), rel=1e-4)
+            return
+        for name, rows in (("one", x), ("two", network.one(x))):
+            weight = getattr(network, name).weight
+            lost = (weight - getattr(small, name).weight) @ rows.mT
+            expected = float(lost.norm() / (weight @ rows.mT).norm())
+            assert found.misfits[f"{name}.weight"].output == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_batches_keep_the_bound_of_an_error(is_graph: bool) -> None:
+    """Random weights have no form within the bound, but the inputs are of few directions."""
+    torch.manual_seed(0)
+    x = torch.randn(200, 3) @ torch.randn(3, 32)
+    network = nn.Linear(32, 32, bias=False)
+    args: tuple[Any, ...] = (network,)
+    if is_graph:
+        graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=32, o=32)
+        args = (graph, {"W": network.weight.detach()})
+    found = tn.compress(*args, error=0.05, calibrate=x)
+    assert found.allocation.error <= 0.05
+    assert found.allocation.after <= 3 * 64
+    assert found.loss is not None
+    assert found.loss < 0.05**2
+
+
+def test_graphs_without_weights_have_nothing_to_weigh() -> None:
+    graph = tn.layer("y[b] = tanh(x[b])", inputs="x")
+    assert tn.compress(graph, {}, error=0.5, calibrate=np.ones(3)).loss is None
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_one_image_weighs_a_kernel_as_a_batch_of_it(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if wide:
+        monkeypatch.setattr("tensornet.backends.torch.networks.compressed.WIDE", 1)
+    torch.manual_seed(0)
+    network, image = nn.Conv2d(8, 16, 3, padding=1, stride=2), torch.randn(8, 13, 10)
+    one, batch = (tn.compress(network, error=0.6, calibrate=[each]).misfits for each in (image, image[None]))
+    assert one["weight"].output is not None
+    assert one["weight"] == batch["weight"]
 
 
 def test_weights_count_by_what_the_output_minds() -> None:
@@ -522,12 +617,8 @@ def test_forms_are_found_for_each_weight() -> None:
     found = tn.compress(network, parameters=0.15, method="auto")
     chosen = {row.path: (row.level.method, row.level.error) for row in found.allocation.rows}
     assert chosen["0.weight"][0] == "tucker"
-    assert chosen["1.weight"][0] in (
-        "kronecker",
-        "blocktt",
-        "btt",
-        "monarch",
-    )  # of rank 1 all are that product
+    products = ("kronecker", "blocktt", "btt", "monarch")  # at rank 1 all of these are Kronecker products
+    assert chosen["1.weight"][0] in products
     assert max(error for _, error in chosen.values()) < 0.05
     assert tn.compress(network, error=0.3, max_error=0.01, method="auto").allocation.error < 0.01
     line = nn.Sequential(nn.Flatten(), nn.Linear(72, 10))  # forms with the same cuts share a decomposition

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from ..codegen.program import planned
 from ..errors import EquationError, ShapeError
 from ..fitting.activations import Site, batches_of, metrics, sites
@@ -201,22 +203,25 @@ class Network(Protocol):
     def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
         """The network with factors."""
 
-    def loss(self, made: Compressed) -> float:
-        """What its output loses on batches that were held out."""
+    @property
+    def held(self) -> Sequence[Any]:
+        """The batches that were held out."""
+
+    def loss(self, made: Compressed) -> float | None:
+        """What its output loses on these; None if its output tells nothing."""
 
 
 def best(network: Network, modes: Modes | None) -> Compressed:
-    """The compressed network of the way to weigh weights that loses least on batches that were held out."""
+    """The compressed network of the way to weigh weights that loses least on held batches; the first if none tells."""
     made = []
     for candidates in network.ways:
         allocation = network.allocated(candidates)
         chosen = [each for each in candidates if each.path in allocation.weights]
         found = {each.path: each.fitted(*allocation.weights[each.path], modes) for each in chosen}
         made.append(network.made(allocation, found))
-    if len(made) == 1:
-        return made[0]
-    measured = [replace(each, loss=network.loss(each)) for each in made]
-    return min(measured, key=lambda each: each.loss if each.loss is not None else math.inf)
+    if network.held:
+        made = [replace(each, loss=network.loss(each)) for each in made]
+    return min(made, key=lambda each: math.inf if each.loss is None else each.loss)
 
 
 @dataclass(frozen=True)
@@ -246,7 +251,9 @@ class _Weights:
             return replace(self, ways=(self.candidates(None),))
         batches, held = held_out(batches_of(calibrate))
         weighed = self.candidates(batches)
-        return replace(self, ways=([each.plain or each for each in weighed], weighed), held=held)
+        plain = [each.plain or each for each in weighed]
+        is_bound, held = self.options.budget.kind == "error", held if weighed else []
+        return replace(self, ways=(weighed,) if is_bound else (weighed, plain), held=held)
 
     def candidates(self, inputs: Any) -> Sequence[Candidate]:
         """The weights that may become factors, weighed by some batches."""
@@ -279,7 +286,7 @@ class _Weights:
         params = {leaf.name: {**self.params, **factors}[leaf.name] for leaf in graph.parameters}
         return Compressed(graph, params, allocation, misfits_of(found))
 
-    def loss(self, made: Compressed) -> float:
+    def loss(self, made: Compressed) -> float | None:
         """‖y − ŷ‖² / ‖y‖² of the outputs for the batches that were held out."""
         runs = [
             compile(graph, backend=backend_of(next(iter(params.values()))), params=params)
@@ -288,15 +295,29 @@ class _Weights:
         return lost_by([run(*batch) for run in runs] for batch in self.held)
 
 
-def lost_by(pairs: Iterable[Sequence[Any]]) -> float:
-    """Σ‖y − ŷ‖² / Σ‖y‖² over pairs of results, each an array or a tuple of arrays."""
+def lost_by(pairs: Iterable[Sequence[Any]]) -> float | None:
+    """Σ‖y − ŷ‖² / Σ‖y‖² over pairs of results, each an array or a tuple of arrays; None if all are empty or 0.
+
+    What is −∞ in both, such as a masked logit, does not count. Results of different shapes have an infinite loss.
+    """
     lost = whole = 0.0
     for pair in pairs:
-        results = zip(*(each if isinstance(each, tuple) else (each,) for each in pair), strict=True)
-        for y, other in results:
-            before, after = (backend_of(each).numpy(each).astype("float64") for each in (y, other))
-            lost, whole = lost + float(((before - after) ** 2).sum()), whole + float((before**2).sum())
+        ours, theirs = (each if isinstance(each, tuple) else (each,) for each in pair)
+        arrays = [[_wide(each) for each in results] for results in (ours, theirs)]
+        if [each.shape for each in arrays[0]] != [each.shape for each in arrays[1]]:
+            return math.inf
+        for before, after in zip(*arrays, strict=True):
+            differing = before != after
+            lost += float((np.abs(before[differing] - after[differing]) ** 2).sum())
+            whole += float((np.abs(before[np.isfinite(before)]) ** 2).sum())
+    if not whole and not lost:
+        return None
     return lost / (whole or 1.0) if math.isfinite(lost) else math.inf
+
+
+def _wide(array: Any) -> Any:
+    found = backend_of(array).numpy(array)
+    return found.astype("complex128" if found.dtype.kind == "c" else "float64")
 
 
 def held_out(batches: Iterable[T]) -> tuple[list[T], list[T]]:

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -97,25 +97,21 @@ class _Holding:
     def see(self, module: Any, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor | None) -> None:
         """Adds the operand x and the result y of one call to the statistics, and the gradient of y when it comes."""
         kind = self.kind
-        self.rows = max(self.rows, y.numel() // (y.shape[1] if kind == CONVOLUTION else y.shape[-1]))
+        self.rows = max(self.rows, y.numel() // (self.shape[0] if kind == CONVOLUTION else y.shape[-1]))
         if len(self.holders) > 1 or self.groups > 1 or not (kind.text or kind == CONVOLUTION):
             return
-        if kind == CONVOLUTION:
-            x = _patches(module, x.detach()) if len(self.read) > 1 else _places(x.detach())
         is_masked = mask is not None and kind.text and x.shape[: mask.ndim] == mask.shape
-        kept = mask.bool() if mask is not None and is_masked else ...
-
-        def rows_of(each: torch.Tensor) -> tuple[torch.Tensor, float]:
-            """The rows that count, and how many each stands for."""
-            found = each[kept].reshape(-1, each.shape[-1])
-            step = math.ceil(len(found) / ROWS) or 1
-            return found[::step].to(torch.float64 if each.dtype == torch.float64 else torch.float32), step
-
-        rows, count = rows_of(x.detach())
+        kept = mask.bool() if mask is not None and is_masked else None
+        x, ends = x.detach(), 1
+        if kind == CONVOLUTION and len(self.read) > 1:
+            x, ends = _patches(module, x), len(self.read)
+        elif kind == CONVOLUTION:
+            x = _places(module, x)
+        rows, count = _rows(x, kept, ends)
         self.moments = self.moments + count * (rows.mT @ rows).double()
 
         def back(gradient: torch.Tensor) -> None:
-            g, times = rows_of(_places(gradient) if kind == CONVOLUTION else gradient)
+            g, times = _rows(_places(module, gradient) if kind == CONVOLUTION else gradient, kept)
             ours, theirs = g.pow(2).sum(1), rows.pow(2).sum(1)
             if len(g) != len(rows):  # each place of the input is read at several places of the result
                 ours, theirs = ours.mean().expand(len(rows)), theirs.mean().expand(len(g))
@@ -152,21 +148,36 @@ OUTPUT_DAMPING = 2e-3
 """The damping where second moments of gradients weigh weights, which few directions dominate."""
 
 
-def _places(x: torch.Tensor) -> torch.Tensor:
-    """The channels of images in rows, one for each place."""
-    return x.flatten(2).mT.flatten(0, 1)
+def _rows(x: torch.Tensor, kept: torch.Tensor | None, ends: int = 1) -> tuple[torch.Tensor, int]:
+    """Rows of a tensor, and how many each stands for. Only these are copied: patches overlap, and all take much memory.
+
+    Args:
+        x: the tensor; the last `ends` dimensions are a row.
+        kept: a mask of the first dimensions: which rows count.
+    """
+    found = x[None] if kept is None else x[kept][None]
+    before = found.shape[: found.ndim - ends]
+    step = math.ceil(math.prod(before) / ROWS) or 1
+    places = torch.arange(0, math.prod(before), step, device=x.device)
+    rows = found[torch.unravel_index(places, before)].flatten(1)
+    return rows.to(torch.float64 if x.dtype == torch.float64 else torch.float32), step
+
+
+def _places(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """Images, or one image, with their channels last."""
+    return x.movedim(-1 - len(module.kernel_size), -1)
 
 
 def _patches(module: Any, x: torch.Tensor) -> torch.Tensor:
-    """The operands of a convolution in rows: what its kernel is multiplied by at each place."""
-    ends = module._reversed_padding_repeated_twice
+    """What the kernel of a convolution is multiplied by at each place, in the last dimensions of a view."""
+    ends, places = module._reversed_padding_repeated_twice, len(module.kernel_size)
+    x = x if x.ndim > 1 + places else x[None]
     x = torch.nn.functional.pad(x, ends, mode=module.padding_mode.replace("zeros", "constant"))
     for n, (size, stride, apart) in enumerate(
         zip(module.kernel_size, module.stride, module.dilation, strict=True)
     ):
         x = x.unfold(2 + n, apart * (size - 1) + 1, stride)[..., ::apart]
-    places = len(module.kernel_size)
-    return x.movedim(1, 1 + places).flatten(1 + places).flatten(0, places)
+    return x.movedim(1, 1 + places)
 
 
 def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Holding]:
@@ -223,7 +234,7 @@ class _Network:
             saves_itself(network, functools.partial(_write, allocation), INSTEAD)
         return Compressed(network, None, allocation, misfits_of(found))
 
-    def loss(self, made: Compressed) -> float:
+    def loss(self, made: Compressed) -> float | None:
         """‖y − ŷ‖² / ‖y‖² of the outputs for the batches that were held out."""
         with _evaluating(self.network), _evaluating(made.model), torch.no_grad():
             networks = (self.network, made.model)
@@ -254,7 +265,8 @@ def network_of(
     ways: list[Sequence[Candidate]] = [plain]
     if calibrate is not None:
         pairs = [*zip(holdings, plain, strict=True)]
-        ways += [[each.weighed(one, by_output) for each, one in pairs] for by_output in (False, True)]
+        by_input, by_output = ([each.weighed(one, both) for each, one in pairs] for both in (False, True))
+        ways = [by_input] if options.budget.kind == "error" else [by_input, by_output, plain]
     return _Network(network, include, exclude, options, device, ways, held)
 
 
@@ -341,9 +353,26 @@ def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Sequence[
     """Runs a network on batches, and records for each weight the operands that it is multiplied by, and gradients.
 
     The gradients are those of the output, multiplied by random numbers: E[g·gᵀ] = Jᵀ·J, J the derivative of the output.
+    Some networks have none in evaluation mode, as they change in place what a derivative needs. These run without.
     """
     if not batches:
         raise no_batches()
+    try:
+        _recorded(network, holdings, batches, True)
+        return
+    except RuntimeError:
+        for each in holdings:
+            each.rows, each.total = 0, 0.0
+            each.moments = each.columns = each.results = 0.0
+    _recorded(network, holdings, batches, False)
+
+
+def _recorded(network: Module, holdings: Sequence[_Holding], batches: Sequence[Any], gradients: bool) -> None:
+    """Records what weights are multiplied by, and maybe gradients.
+
+    Raises:
+        RuntimeError: the network raises it, or has no gradients.
+    """
     mask: list[torch.Tensor | None] = [None]
 
     def seen(holding: _Holding, module: Any, args: tuple[Any, ...], result: Any) -> None:
@@ -357,9 +386,9 @@ def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Sequence[
         if kind != PROJECTIONS
     ]
     draw = torch.Generator().manual_seed(0)
-    frozen = [each.weight for each in holdings if not each.weight.requires_grad]
+    frozen = [each.weight for each in holdings if gradients and not each.weight.requires_grad]
     try:
-        with _evaluating(network), torch.enable_grad():
+        with _evaluating(network), torch.set_grad_enabled(gradients):
             for each in frozen:
                 each.requires_grad_(True)
             for batch in batches:
@@ -396,14 +425,28 @@ def _mask(batch: Any) -> torch.Tensor | None:
 
 def _results(network: Module, batch: Any) -> list[torch.Tensor]:
     """The real results of a network for a batch: of transformers the logits, or what comes first. Padding is 0."""
-    found, mask = _run(network, batch), _mask(batch)
-    if isinstance(found, Mapping):
-        found = found.get("logits", next(iter(found.values())))
-    parts = [found] if isinstance(found, torch.Tensor) else list(found)
-    real = [each for each in parts if isinstance(each, torch.Tensor) and each.is_floating_point()]
+    mask = _mask(batch)
+    real = [
+        torch.view_as_real(each) if each.is_complex() else each for each in _tensors(_run(network, batch))
+    ]
+    real = [each for each in real if each.is_floating_point()]
     if mask is None:
         return real
-    return [each * mask[..., None] if each.shape[:-1] == mask.shape else each for each in real]
+    gone = ~mask.bool()[..., None]
+    return [each.masked_fill(gone, 0) if each.shape[:-1] == mask.shape else each for each in real]
+
+
+def _tensors(found: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a result, in containers of any depth."""
+    if isinstance(found, torch.Tensor):
+        yield found
+    elif isinstance(found, Mapping):
+        yield from _tensors(found.get("logits", next(iter(found.values()), None)))
+    elif isinstance(found, tuple | list):
+        for each in found:
+            yield from _tensors(each)
+    elif is_dataclass(found):
+        yield from _tensors([getattr(found, each.name) for each in fields(found)])
 
 
 def _run(network: Module, batch: Any) -> Any:
