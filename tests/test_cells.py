@@ -37,6 +37,7 @@ n[b,t,o] = tanh(x[b,t,i] * Wn[o,i] + bn[o] + r * (h[b,t-1,p] * Un[o,p] + un[o]))
 h[b,t,o] = (1 - z) * n + z * h[b,t-1,o]
 """
 
+TWO = "h[b,t,o,m] = tanh(x[b,t,i] * W[o,m,i] + h[b,t-1,p,q] * U[o,m,p,q] + v[o,m])"
 PLAIN = "h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p] + v[o])"
 
 OPEN = {"a": 2, "b": 3, "t": 5}
@@ -105,7 +106,14 @@ OTHERS = {
     "each channel by itself": PLAIN.replace("h[b,t-1,p] * U[o,p]", "h[b,t-1,o] * U[o]"),
     "weights of their own at each position": PLAIN.replace("U[o,p]", "U[t,o,p]"),
     "no input": PLAIN.replace("x[b,t,i] * W[o,i]", "x[b,t,o]"),
-}
+    "the state from its end": "p: 3\n" + PLAIN.replace("h[b,t-1,p]", "h[b,t-1,2-p]"),
+    "the state rolled": "p: 3\n" + PLAIN.replace("h[b,t-1,p]", "h[b,t-1,(p + 1) % 3]"),
+    "a part of the state": "p: 2\n" + PLAIN.replace("h[b,t-1,p]", "h[b,t-1,p+1]"),
+    "windows of the state": "p: 2\nu: 2\n" + PLAIN.replace("h[b,t-1,p] * U[o,p]", "h[b,t-1,p+u] * U[o,p,u]"),
+    "two axes of the state, one from its end": f"m: 2\nq: 2\n{TWO}".replace("h[b,t-1,p,q]", "h[b,t-1,p,1-q]"),
+    "a diagonal of the state": f"m: 3\n{TWO}".replace("h[b,t-1,p,q] * U[o,m,p,q]", "h[b,t-1,p,p] * U[o,m,p]"),
+    "a sum of the state": f"m: 2\n{TWO}".replace("h[b,t-1,p,q] * U[o,m,p,q]", "sum[q](h[b,t-1,p,q]) * U[o,m,p]"),
+}  # fmt: skip
 
 
 def case(name: str, dtype: Any = np.float64) -> tuple[str, tn.Graph, dict[str, np.ndarray]]:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from ..graph.graph import Graph
 from ..ir.build import axes_in, concatenated, node, number
 from ..ir.function import order
-from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, row_major, substitute
+from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills, row_major, substitute
 from ..language.expression import Ref
 from ..language.patterns import pattern_of
 from ..ops.record import KernelEquation
@@ -187,15 +187,26 @@ class _Reading:
         around, (factors, summed) = {*self._around}, term
         given = [each for each in factors if not around.isdisjoint(axes_of(each.reads))]
         weights = [each for each in factors if each not in given]
+        if not all(self._is_read_whole(each) for each in given if self.forms.recurs(each)):
+            raise NotLinear
         read = tuple(axis for axis in axes_in(given) if axis in {*axes_in(weights)} & summed)
         axes = {*axes_in(weights)} - self.forms.fixed.keys()
         if not axes.issuperset(self.made) or not axes <= {*self.made} | summed:
             raise NotLinear
-        if not read or {*axes_in(given)} - summed - {*read} != around:
+        alone = frozenset[Axis]() if any(map(self.forms.recurs, given)) else summed
+        if not read or {*axes_in(given)} - alone - {*read} != around:
             raise NotLinear
         made, channels = (_position(each, self.forms.sizes) for each in (self.made, read))
         whole = self.forms.node(given, (*map(along, self._around), channels))
         return given, whole, self.forms.node(weights, (made, channels))
+
+    def _is_read_whole(self, part: Operand) -> bool:
+        """Whether a tensor is read along whole dimensions, each element once and in order: the kernel reads it so."""
+        axes, same = [*axes_of(part.reads)], self.component.components.program.same
+        pairs = zip(part.reads, part.node.shape, strict=True)
+        return len({*axes}) == len(axes) and all(
+            fills(entry, self.forms.sizes, length, same) for entry, length in pairs
+        )
 
     @property
     def _around(self) -> list[Axis]:
