@@ -301,3 +301,33 @@ def test_a_call_unlike_the_last_is_seen(compiled: bool) -> None:
     module.W.data = module.W.data[:, :1]
     with pytest.raises(tn.ShapeError, match="'W'"):
         module(x)
+
+
+def test_a_call_with_something_else_than_tensors_of_the_last_is_refused() -> None:
+    """PyTorch's guards raise an error at another number of tensors, and end the process at a nested one."""
+    graph = tn.layer("y[b,p] = relu(x[b,i] * W[o,i]) * V[p,o]", inputs="x", i=3, o=4, p=2)
+    module, x = tn.module(graph), torch.randn(5, 3)
+    for _ in range(3):
+        module(x)
+    with pytest.warns(UserWarning, match="prototype"):
+        nested = torch.nested.nested_tensor([torch.ones(3), torch.ones(3)])
+    for wrong in (nested, 3.0, None):
+        with pytest.raises(tn.BackendError, match="'x' is a"):
+            module(wrong)
+    for several in ((), (x, x)):
+        with pytest.raises(tn.ShapeError, match="'W'"):
+            module.run(*several)
+    torch.testing.assert_close(module(x), (x @ module.W.T).relu() @ module.V.T)
+
+
+def test_gradients_that_are_inputs_do_not_record() -> None:
+    """Without gradients, tensors that require them are taken for others, and w's gradient is x itself."""
+    f = tn.value_and_grad(tn.layer("y = x[i] * w[i]", inputs="x"), loss="y", backend="torch")
+    x, w = torch.randn(2, 4)
+    with torch.no_grad():
+        for _ in range(3):
+            f({"w": w}, x)
+        value, gradients = f({"w": w.clone().requires_grad_()}, x.clone().requires_grad_())
+    assert not value.requires_grad
+    assert not gradients["w"].requires_grad
+    torch.testing.assert_close(gradients["w"], x)

@@ -40,7 +40,12 @@ class GuardedCache(CallCache):
     def last(self, arrays: Sequence[Any]) -> Any:
         """What was prepared for arrays that are like those of the last call in this grad mode, or None."""
         fits, found = self._last[torch.is_grad_enabled()]
-        return found if fits(*arrays) and forward_ad._current_level < 0 else None
+        try:
+            if True in [each.is_nested for each in arrays]:  # at which a guard ends the process
+                return None
+            return found if fits(*arrays) and forward_ad._current_level < 0 else None
+        except (AttributeError, TypeError):  # one is no tensor, or there are more or fewer
+            return None
 
     def get(self, arrays: Sequence[Any]) -> Any:
         if is_dynamo_compiling():  # which does not trace guards

@@ -126,10 +126,10 @@ class ValueAndGrad:
         except (AttributeError, RuntimeError):
             self._executable.ready(arrays)  # says which is no array
             raise
-        self._executable, ready, is_recorded = found or self._prepare(arrays)
-        value, *gradients = self._executable.call(
-            ready, [*map(_apart, arrays)] if is_recorded else arrays, training
-        )
+        executable, ready, is_recorded = found or self._prepare(arrays)
+        self._executable = executable
+        results = executable.call(ready, [*map(_apart, arrays)] if is_recorded else arrays, training)
+        value, *gradients = map(_apart, results)  # in `torch.no_grad()`, one may be an array that records
         return value, dict(zip(self.wrt, gradients, strict=True))
 
     def _check_real(self, arrays: Mapping[str, Any]) -> None:
