@@ -286,6 +286,12 @@ def test_few_edges_cross_where_none_need_to() -> None:
         ("y[t,o] = E[x[t],o] / 1e-5", r"y_{t o} &= \frac{E_{x_{t}, o}}{10^{-5}}"),
         ("y[i] = floor(x[i]) + x[i] // 2 + rsqrt(x[i])",
          r"y_{i} &= \left\lfloor x_{i} \right\rfloor + \left\lfloor \frac{x_{i}}{2} \right\rfloor + \frac{1}{\sqrt{x_{i}}}"),
+        ("y[i] = 1e-6 ** x[i]", r"y_{i} &= \left(10^{-6}\right)^{x_{i}}"),
+        ("y[i] = (-3) ** x[i]", r"y_{i} &= \left(-3\right)^{x_{i}}"),
+        ("y[i] = rsqrt(x[i]) ** 2 + (1 / x[i]) ** 2",
+         r"y_{i} &= \left(\frac{1}{\sqrt{x_{i}}}\right)^{2} + \left(\frac{1}{x_{i}}\right)^{2}"),
+        ("y[i] = x[i] * -3 - x[i] * -1e-6", r"y_{i} &= x_{i} \, \left(-3\right) - x_{i} \, \left(-10^{-6}\right)"),
+        ("y[i] = -3 * x[i] + (x[i] > -3)", r"y_{i} &= -3 \, x_{i} + \left(x_{i} > -3\right)"),
     ],
 )  # fmt: skip
 def test_equations_as_latex(text: str, expected: str) -> None:

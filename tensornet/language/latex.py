@@ -112,7 +112,7 @@ def _written(expression: Expression) -> tuple[str, int]:
         case Ref(name, index):
             return _tensor(name, index), ATOM
         case Literal(value):
-            return _number(value, show(expression)), ATOM
+            return _number(value, show(expression))
         case Size(axis):
             return _name(axis), ATOM
         case Contraction(factors, summed):
@@ -124,16 +124,17 @@ def _written(expression: Expression) -> tuple[str, int]:
         case Call("add", terms):
             return _sum(terms), SUM
         case Call("reciprocal"):
-            return _product((expression,)), ATOM
+            return _product((expression,)), PRODUCT
         case Call(function, arguments) if FUNCTIONS[function].latex:
-            return FUNCTIONS[function].latex.format(*(_written(each)[0] for each in arguments)), ATOM
+            text = FUNCTIONS[function].latex.format(*(_written(each)[0] for each in arguments))
+            return text, PRODUCT if text.startswith(r"\frac") else ATOM
         case Call("power", (base, exponent)):
             return f"{_bound(base, ATOM)}^{{{_written(exponent)[0]}}}", PRODUCT
         case Call(function, arguments) if FUNCTIONS[function].infix:
             sign = FUNCTIONS[function].infix
             if len(arguments) == 1:
                 return rf"\neg {_bound(arguments[0], ATOM)}", PRODUCT
-            return f" {SIGNS.get(sign, sign)} ".join(_bound(each, ATOM) for each in arguments), SUM
+            return f" {SIGNS.get(sign, sign)} ".join(map(_side, arguments)), SUM
     return _call(expression), ATOM
 
 
@@ -152,14 +153,21 @@ def _axes(axes: Iterable[str]) -> str:
     return ", ".join(map(_name, axes))
 
 
-def _number(value: complex, text: str) -> str:
-    """A number: a power of ten, or π, where it is one."""
+def _number(value: complex, text: str) -> tuple[str, int]:
+    """A number and its precedence level: a power of ten, or π, where it is one."""
     if isinstance(value, complex) or "e" not in text:
-        return text.replace("inf", r"\infty").replace(str(math.pi), r"\pi")
-    digits, _, power = text.partition("e")
-    sign, digits = ("-", digits[1:]) if digits.startswith("-") else ("", digits)
-    times = "" if float(digits) == 1 else rf"{digits} \cdot "
-    return f"{sign}{times}10^{{{int(power)}}}"
+        shown, level = text.replace("inf", r"\infty").replace(str(math.pi), r"\pi"), ATOM
+    else:
+        digits, _, power = text.partition("e")
+        sign, digits = ("-", digits[1:]) if digits.startswith("-") else ("", digits)
+        times = "" if float(digits) == 1 else rf"{digits} \cdot "
+        shown, level = f"{sign}{times}10^{{{int(power)}}}", PRODUCT
+    return shown, SUM if shown.startswith("-") else level
+
+
+def _side(expression: Expression) -> str:
+    """A side of an operator such as `>`."""
+    return _written(expression)[0] if isinstance(expression, Literal) else _bound(expression, ATOM)
 
 
 def _bound(expression: Expression, level: int) -> str:
@@ -173,13 +181,17 @@ def _product(factors: Sequence[Expression]) -> str:
     below = [divisor for each in rest if (divisor := divisor_of(each))]
     above = [each for each in rest if not divisor_of(each)]
     if not below:
-        return sign + _times(above)
+        return sign + _times(above, leads=not sign)
     inside = (_written(each[0])[0] if len(each) == 1 else _times(each) for each in (above, below))
     return rf"{sign}\frac{{{next(inside) or 1}}}{{{next(inside)}}}"
 
 
-def _times(factors: Sequence[Expression]) -> str:
-    return r" \, ".join(_bound(each, PRODUCT) for each in factors)
+def _times(factors: Sequence[Expression], leads: bool = True) -> str:
+    """Factors side by side. A negative number has parentheses unless it is the first one and nothing precedes it."""
+    texts = [_bound(each, PRODUCT) for each in factors]
+    if leads and factors and isinstance(factors[0], Literal):
+        texts[0] = _written(factors[0])[0]
+    return r" \, ".join(texts)
 
 
 def _sum(terms: Sequence[Expression]) -> str:
