@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tensorly.decomposition import parafac, tensor_train, tucker
 
 import tensornet as tn
+from tensornet.errors import BackendError, DtypeError
 from tensornet.fitting.approximating import Progress, Settings, approximate
 from tensornet.fitting.metrics import Metric
 from tensornet.sizes import evaluate
@@ -166,6 +167,27 @@ def test_ridge_regression_of_one_factor() -> None:
     )
     ridge = 0.5 * (weight**2).mean() * np.eye(3)
     np.testing.assert_allclose(found.factors["B"], np.linalg.solve(known.T @ known + ridge, known.T @ weight))
+
+
+@pytest.mark.parametrize("program", ["W[o,i] = A[o,r] * B[r,i]", "W[o,i] = roll(A[o,r] * B[r,i], o=1)"])
+def test_a_ridge_on_two_factors_shrinks_singular_values(program: str) -> None:
+    """min ‖W − A·B‖² + μ·(‖A‖² + ‖B‖²) = ‖W‖² − Σ max(σ − μ, 0)² over the first singular values σ."""
+    weight, ranks = np.random.default_rng(0).standard_normal((9, 7)), 4
+    graph, penalty = tn.layer(program, r=ranks), 0.9 * (weight**2).mean()
+    a, b = approximate(graph, weight, settings=Settings(regularization=0.9)).factors.values()
+    a = np.roll(a, 1, 0) if "roll" in program else a
+    found = ((weight - a @ b) ** 2).sum() + penalty * ((a**2).sum() + (b**2).sum())
+    values = np.linalg.svd(weight, compute_uv=False)[:ranks]
+    least = (weight**2).sum() - (np.maximum(values - penalty, 0) ** 2).sum()
+    assert least <= found <= least * (1 + 1e-3)
+
+
+def test_fits_are_in_float32_or_float64() -> None:
+    for dtype in ("float16", "bfloat16"):
+        with pytest.raises(DtypeError, match="nothing is fitted in"):
+            Settings(dtype=dtype)
+    with pytest.raises(BackendError, match="there is no element type 'float33'"):
+        Settings(dtype="float33")
 
 
 # ---------------------------------------------------------------------------- what is known, what is moved

@@ -95,9 +95,19 @@ class Least:
         """Ŵ."""
         return sum(map(self.value, self.form.products), np.zeros_like(self.weight))
 
+    def loss(self) -> float:
+        """‖W − Ŵ‖² + λ·Σ‖factor‖²."""
+        gap = self.weight - self.whole()
+        return float(np.vdot(gap, gap)) + self.ridge()
+
+    def ridge(self) -> float:
+        """λ·Σ‖factor‖²."""
+        squares = (float(np.linalg.norm(self.arrays[name]) ** 2) for name in self.wanted if self.penalty)
+        return self.penalty * sum(squares)
+
     def error(self) -> float:
-        """‖W − Ŵ‖ / ‖W‖."""
-        return float(np.linalg.norm(self.weight - self.whole())) / (self.norm or 1.0)
+        """(‖W − Ŵ‖² + λ·Σ‖factor‖²)^½ / ‖W‖."""
+        return math.sqrt(self.loss()) / (self.norm or 1.0)
 
     def put(self, name: str, array: Any) -> None:
         """Replaces a factor, and drops cached values that depend on it."""
@@ -151,7 +161,7 @@ class Least:
                 now, times = self._optimum(product, factor, right, before)
                 self.put(factor.name, now)
                 square_now = square - 2 * float(np.vdot(right, now)) + float(np.vdot(now, times))
-                error = math.sqrt(max(square_now, 0.0)) / (self.norm or 1.0)
+                error = math.sqrt(max(square_now, 0.0) + self.ridge()) / (self.norm or 1.0)
         return error
 
     def _optimum(self, product: Product, factor: Factor, right: Any, before: Any) -> tuple[Any, Any]:
@@ -253,16 +263,9 @@ class Together:
         """Whether the factors are small enough to be moved together."""
         return self.count <= UNKNOWNS
 
-    def loss(self) -> float:
-        """‖W − Ŵ‖² + λ·Σ‖factor‖²."""
-        least = self.least
-        gap = least.weight - least.whole()
-        ridge = sum(float(np.vdot(least.arrays[f.name], least.arrays[f.name])) for _, f in self.factors)
-        return float(np.vdot(gap, gap)) + least.penalty * ridge
-
     def round(self) -> float:
         """Takes one step that lowers the loss, if there is one. The result is the relative error."""
-        least, before = self.least, self.loss()
+        least, before = self.least, self.least.loss()
         matrix, gradient = self.matrix(), self.gradient()
         mean = float(np.trace(matrix)) / self.count or 1.0
         kept = {factor.name: least.arrays[factor.name] for _, factor in self.factors}
@@ -270,7 +273,7 @@ class Together:
             step = np.linalg.solve(matrix + self.weight * mean * np.eye(self.count), gradient)
             for (name, old), place in zip(kept.items(), self.places, strict=True):
                 least.put(name, old + step[place].reshape(old.shape))
-            if self.loss() < before:
+            if least.loss() < before:
                 self.weight = max(self.weight / 5, LOWEST)
                 return least.error()
             self.weight *= 4

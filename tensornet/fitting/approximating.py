@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import element_type
 from ..errors import DtypeError, ShapeError
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
@@ -65,7 +66,7 @@ class Progress:
         path: the name of the weight.
         start: the number of the start, from 0.
         round: the number of the round, from 0.
-        error: the relative error after this round.
+        error: (‖W − Ŵ‖² + λ·Σ‖factor‖²)^½ / ‖W‖ after this round.
     """
 
     path: str
@@ -158,6 +159,8 @@ class Settings:
         for name, number in {"regularization": self.regularization, "tolerance": self.tolerance}.items():
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
                 raise ShapeError(f"{name} is {number!r}", fix="give a number from 0")
+        if self.dtype is not None and element_type(self.dtype) not in ("float32", "float64"):
+            raise DtypeError(f"nothing is fitted in {self.dtype}", fix="give dtype='float32' or 'float64'")
 
 
 def approximate(

@@ -78,9 +78,11 @@ class General:
         return self.turned(self._forward({**self.arrays, **changed}))
 
     def error(self) -> float:
-        """‖W − Ŵ‖ / ‖W‖."""
-        norm = float(np.linalg.norm(self.weight))
-        return float(np.linalg.norm(self.weight - self.value({}))) / (norm or 1.0)
+        """(‖W − Ŵ‖² + λ·Σ‖factor‖²)^½ / ‖W‖."""
+        gap, norm = self.weight - self.value({}), float(np.linalg.norm(self.weight))
+        ridge = self.regularization * float((self.weight**2).mean())
+        squares = sum(float(np.linalg.norm(self.arrays[name])) ** 2 for name in self.wanted if ridge)
+        return math.sqrt(float(np.vdot(gap, gap)) + ridge * squares) / (norm or 1.0)
 
     def start(self, generator: Any) -> None:
         """Sets factors to random initial values."""
