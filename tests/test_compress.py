@@ -571,6 +571,12 @@ def test_batches_keep_the_bound_of_an_error(is_graph: bool) -> None:
     assert found.loss < 0.05**2
 
 
+@pytest.mark.parametrize("limit", [0, -0.1, 1.5, math.nan, True, "0.1"])
+def test_largest_errors_are_numbers_up_to_1(limit: Any) -> None:
+    with pytest.raises(tn.ShapeError, match="is no error of a weight"):
+        tn.compress(nn.Linear(8, 8), parameters=0.5, max_error=limit)
+
+
 def test_graphs_without_weights_have_nothing_to_weigh() -> None:
     graph = tn.layer("y[b] = tanh(x[b])", inputs="x")
     assert tn.compress(graph, {}, error=0.5, calibrate=np.ones(3)).loss is None

@@ -95,7 +95,8 @@ class Options:
         Raises:
             ShapeError: the budget, a form or the largest error is invalid.
         """
-        if max_error is not None and not (isinstance(max_error, int | float) and 0 < max_error <= 1):
+        is_number = isinstance(max_error, int | float) and not isinstance(max_error, bool)
+        if max_error is not None and not (is_number and 0 < max_error <= 1):
             raise ShapeError(
                 f"max_error={max_error!r} is no error of a weight", fix="give a number up to 1, as 0.3"
             )

@@ -145,7 +145,9 @@ def compress(
         params: the parameters of the graph, name to array.
         parameters, flops, seconds, error: the one budget, as for `tensornet.allocate`.
         method, modes, include, exclude, uniform, max_error: as for `tensornet.allocate`; names are those of parameters.
-        calibrate: batches of inputs, such as a loader. The factors then minimize the error of each weight's output.
+        calibrate: batches of inputs, such as a loader. Weights are weighed by what they are multiplied by, in a module
+            also by how much its output changes with them, and not at all; what changes the output least is taken.
+            With `error`, inputs alone weigh them.
             For a module, each batch is an array, a tuple of arguments, or a mapping of keyword arguments.
         backend, device: the target for which FLOPs and seconds are planned.
         progress: as for `tensornet.allocate`.
