@@ -75,8 +75,8 @@ def compile(
         tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
             the fastest; its choice is stored with the plans.
         backward: on torch, "planned" to plan products of three factors and more together with their gradients,
-            unless they take a few microseconds only. Autograd then computes these as planned, unless a transform or
-            compiler is active or the plan is tuned.
+            unless they are expected to take less than 50 µs. Autograd then computes these as planned, unless a
+            transform or compiler is active or the plan is tuned.
             "autograd" to leave all gradients to autograd.
         jit: on JAX, whether calls outside of its transforms are compiled as a whole, by `jax.jit`, once for each
             kind of arrays; otherwise operations run one after another.
