@@ -124,7 +124,7 @@ def test_a_tensor_read_at_another_position_has_a_dashed_edge_from_below() -> Non
     )
     picture = tn.draw(graph)
     assert {"b,t-1,p", "b,t-1,o"} <= set(texts(picture))
-    dashed = [curve for curve in picture.scene.curves if curve.dashed]
+    dashed = [curve for curve in picture.scene.curves if curve.back]
     assert len(dashed) == 2 == picture.svg.count("stroke-dasharray")
     boxes = {box.lines[0]: box for box in picture.scene.boxes if box.lines}
     assert boxes["x"].y < boxes["z[b,t,o]"].y < boxes["c[b,t,o]"].y < boxes["h[b,t,o]"].y
@@ -148,7 +148,7 @@ def test_a_product_is_a_tensor_network(
     (diagram,) = tn.draw(tn.layer(text, inputs="x")).diagrams
     assert not diagram.directed
     assert {edge.label: (edge.start, edge.end) for edge in diagram.edges if edge.label} == edges
-    titles = {name: node.title for name, node in diagram.nodes.items()}
+    titles = {name: node.lines[0] for name, node in diagram.nodes.items()}
     assert {titles[edge.end]: edge.start for edge in diagram.edges if not edge.label} == legs
 
 
@@ -242,7 +242,7 @@ def test_boxes_lie_apart_and_below_what_they_read(seed: int) -> None:
     links = [(random.randrange(n), n) for n in range(1, 40) for _ in range(2)]
     labels = np.array([(random.uniform(0, 60), 16.0) for _ in links])
     kept = np.array([30.0 * (n == 3) for n in range(40)])
-    centres, routes = layered(nodes, labels, links, kept)
+    centres, routes = layered(np.concatenate([nodes, labels]), links, kept)
     boxes = [*zip(centres.tolist(), [*nodes.tolist(), *labels.tolist()], strict=True)]
     for ((x, y), (w, h)), ((u, v), (width, height)) in itertools.combinations(boxes, 2):
         assert abs(x - u) >= (w + width) / 2 - 1e-6 or abs(y - v) >= (h + height) / 2 - 1e-6
@@ -257,7 +257,7 @@ def test_boxes_lie_apart_and_below_what_they_read(seed: int) -> None:
 
 def test_few_edges_cross_where_none_need_to() -> None:
     links = [(n, 10 + (n * 7) % 10) for n in range(10)]
-    centres, _ = layered(np.full((20, 2), (30.0, 20.0)), np.full((10, 2), (20.0, 16.0)), links, np.zeros(20))
+    centres, _ = layered(np.full((30, 2), (20.0, 16.0)), links, np.zeros(20))
     across = sorted((centres[start, 0], centres[end, 0]) for start, end in links)
     assert [end for _, end in across] == sorted(end for _, end in across)
     assert all(abs(start - end) < 1e-6 for start, end in across)

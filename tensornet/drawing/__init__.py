@@ -20,7 +20,8 @@ from .scene import Scene, collisions, in_panels, networks
 __all__ = ["Picture", "draw"]
 
 STYLES = ("auto", "layers", "network")
-ENDINGS = (".svg", ".png", ".pdf", ".dot", ".mmd")
+TEXTS = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid"}
+"""The attribute of a picture that is in a file, by its ending."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,14 @@ class Picture:
             TensornetError: the file cannot be written.
         """
         kind = path_of(path).suffix.lower()
-        if kind not in ENDINGS:
-            fix = f"let it end with {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+        if kind not in (*TEXTS, ".png", ".pdf"):
+            fix = "let it end with .svg, .png, .pdf, .dot or .mmd"
             raise EquationError(f"'{path}' is no name of a picture", fix=fix)
         with whole(path_of(path)) as half:
-            if kind in (".png", ".pdf"):
-                by_matplotlib(self.scene, half, kind[1:])
+            if kind in TEXTS:
+                half.write_text(getattr(self, TEXTS[kind]), encoding="utf-8")
             else:
-                text = {".svg": "svg", ".dot": "dot", ".mmd": "mermaid"}[kind]
-                half.write_text(getattr(self, text), encoding="utf-8")
+                by_matplotlib(self.scene, half, kind[1:])
 
 
 @of_graph
@@ -121,14 +121,13 @@ def draw(
 
 
 def _picture(graph: Graph, unfold: bool, style: str) -> Picture:
-    if style != "layers":
-        diagrams = networks_of(graph)
-        if not diagrams and style == "network":
-            fix = 'take style="layers", or write one equation: a product of tensors, or a sum of such'
-            raise EquationError("the graph is no tensor network", fix=fix)
-        scene = networks(diagrams) if diagrams else None
-        if scene is not None and (style == "network" or not collisions(scene)):
+    if style != "layers" and (diagrams := networks_of(graph)):
+        scene = networks(diagrams)
+        if style == "network" or not collisions(scene):
             return Picture(svg(scene), scene, diagrams)
+    if style == "network":
+        fix = 'take style="layers", or write one equation: a product of tensors, or a sum of such'
+        raise EquationError("the graph is no tensor network", fix=fix)
     diagrams = (diagram_of(graph), *(_blocks(graph) if unfold else ()))
     scene = in_panels(diagrams)
     return Picture(svg(scene), scene, diagrams)

@@ -23,7 +23,6 @@ from ..language.expression import (
     axes_of_index,
     is_scalar,
     parts_of,
-    show_entry,
     show_index,
     subexpressions,
 )
@@ -40,7 +39,7 @@ LONGEST = 48
 """The most characters in a line below a name."""
 
 FEW = 4
-"""The most results of a block that have an edge each to one reader."""
+"""The most results of a block of which an edge shows the axes."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +48,14 @@ class Node:
 
     Attributes:
         kind: "input", "parameter", "constant", "equation" or "block"; in a tensor network also "axis", which joins
-            tensors or is open, and "text".
-        title: its name.
-        details: lines below the name.
+            tensors or is open, and "leg".
+        lines: its name, and what is told of it.
         result: whether it is a result of the graph.
     """
 
     kind: str
-    title: str
-    details: tuple[str, ...] = ()
+    lines: tuple[str, ...]
     result: bool = False
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The name and the details."""
-        return (self.title, *self.details)
 
 
 @dataclass(frozen=True)
@@ -72,7 +64,7 @@ class Edge:
 
     Attributes:
         start, end: the nodes.
-        label: the axes; lines of them for a loop.
+        label: the axes, in a line for each way in which the tensor is read.
         back: whether the tensor is read at another position and is defined below, or is the reader itself.
     """
 
@@ -98,6 +90,12 @@ class Diagram:
     edges: tuple[Edge, ...]
     directed: bool = True
 
+    @property
+    def ends(self) -> list[tuple[int, int]]:
+        """The numbers of the nodes of each edge."""
+        number = {name: n for n, name in enumerate(self.nodes)}
+        return [(number[edge.start], number[edge.end]) for edge in self.edges]
+
 
 def diagram_of(graph: Graph, title: str = "") -> Diagram:
     """The diagram of a graph, with its calls of blocks folded, and those in a chain in one node."""
@@ -105,19 +103,17 @@ def diagram_of(graph: Graph, title: str = "") -> Diagram:
     edges = tuple(_edges(graph, runs))
     shown, names = {edge.start for edge in edges}.union(graph.outputs), graph.names_of_blocks()
     nodes: dict[str, Node] = {}
-    for leaf in graph.leaves:
-        if leaf.name in shown:
-            index = show_index(index_of(leaf.dims))
-            told = _sizes(graph, leaf.name) or (f"[{index}]" if index else "")
-            nodes[leaf.name] = Node(leaf.kind, leaf.name, _told(told), leaf.name in graph.outputs)
+    for leaf in (leaf for leaf in graph.leaves if leaf.name in shown):
+        index = f"[{show_index(index_of(leaf.dims))}]"
+        lines = _told(leaf.name, _sizes(graph, leaf.name) or index.replace("[]", ""))
+        nodes[leaf.name] = Node(leaf.kind, lines, leaf.name in graph.outputs)
     for run in runs:
         item = run[-1]
-        result = not set(graph.outputs).isdisjoint(item.defines)
         if isinstance(item, Equation):
-            lines = _told(_operations(item.right), _sizes(graph, item.name))
-            nodes[item.name] = Node("equation", _left(item), lines, result)
+            kind, lines = "equation", _told(_left(item), _operations(item.right), _sizes(graph, item.name))
         else:
-            nodes[item.results[0]] = _of_call(graph, run, item, names[item.graph], result)
+            kind, lines = "block", _told(*_of_call(graph, run, item, names[item.graph]))
+        nodes[item.defines[0]] = Node(kind, lines, not set(graph.outputs).isdisjoint(item.defines))
     return Diagram(title, nodes, edges)
 
 
@@ -157,8 +153,8 @@ def _told(*lines: str) -> tuple[str, ...]:
     return tuple(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines if line)
 
 
-def _of_call(graph: Graph, run: Sequence[Line], call: Apply, name: str, result: bool) -> Node:
-    """The node of a call, or of a run: its scope, the block if it has another name, and the results."""
+def _of_call(graph: Graph, run: Sequence[Line], call: Apply, name: str) -> tuple[str, str, str]:
+    """What is told of a call, or of a run: its scope, the block if it has another name, and the results."""
     first = getattr(run[0], "scope", "") or name
     title, block = first, f"{name}(…)" if first != name else ""
     if len(run) > 1:
@@ -168,8 +164,7 @@ def _of_call(graph: Graph, run: Sequence[Line], call: Apply, name: str, result: 
     along = f"along {call.along.axis.name}" if call.along is not None else ""
     results = [name.removeprefix(f"{call.scope}.") for name in call.results]
     told = _sizes(graph, call.results[0]) if len(results) == 1 else ", ".join(results)
-    told = told if len(told) <= LONGEST else f"{len(results)} results"
-    return Node("block", title, _told(f"{block} {along}".strip(), told), result)
+    return title, f"{block} {along}".strip(), told if len(told) <= LONGEST else f"{len(results)} results"
 
 
 def _operations(right: Expression) -> str:
@@ -189,41 +184,37 @@ def _operations(right: Expression) -> str:
 def _sizes(graph: Graph, name: str) -> str:
     """The sizes of a tensor, `b×4×8`, with an axis where the size is a formula; empty if none is known."""
     dims = graph.named[name]
-    sizes = [evaluate(dim_size(dim), graph.bound) for dim in dims]
-    shown = (
-        str(size) if isinstance(size, int) or name_of(size) else show_entry(entry)
-        for size, entry in zip(sizes, index_of(dims), strict=True)
-    )
-    return "×".join(shown) if any(isinstance(size, int) for size in sizes) else ""
+    found = [
+        (evaluate(dim_size(dim), graph.bound), show_index((entry,)))
+        for dim, entry in zip(dims, index_of(dims), strict=True)
+    ]
+    shown = (str(size) if isinstance(size, int) or name_of(size) else entry for size, entry in found)
+    return "×".join(shown) if any(isinstance(size, int) for size, _ in found) else ""
 
 
 def _edges(graph: Graph, runs: Iterable[Sequence[Line]]) -> Iterator[Edge]:
-    """An edge for each way in which a tensor is read; one in all for many results of a block, and for a loop."""
+    """An edge from each tensor to each reader; with no axes where it has many results of a block."""
     made = {name: item for item in graph.body for name in item.defines}
     known = {leaf.name for leaf in graph.leaves}
-    for first, *rest in runs:
-        here, found = [first, *rest][-1].defines[0], dict[tuple[str, bool], dict[str, None]]()
-        for name, axes in _read(graph, first):
+    for run in runs:
+        found = dict[tuple[tuple[str, ...], bool], dict[str, None]]()
+        for name, axes in _read(graph, run[0]):
             results = made[name].defines if name in made else (name,)
             short = name.removeprefix(f"{getattr(made.get(name), 'scope', '')}.")
             label = axes if len(results) == 1 else f"{short}[{axes}]"
-            found.setdefault((results[0], name not in known), {})[label] = None
-        for (start, back), labels in found.items():
-            if start == here:
-                yield Edge(start, here, "\n".join(labels), True)
-            elif len(labels) > FEW and start in made and len(made[start].defines) > 1:
-                yield Edge(start, here, f"{len(labels)} results", back)
-            else:
-                yield from (Edge(start, here, label, back) for label in labels)
-        known.update([first, *rest][-1].defines)
+            found.setdefault((results, name not in known), {})[label] = None
+        for (results, back), labels in found.items():
+            many = len(labels) > FEW and len(results) > 1
+            label = f"{len(labels)} results" if many else "\n".join(labels)
+            yield Edge(results[0], run[-1].defines[0], label, back)
+        known.update(run[-1].defines)
 
 
-def _read(graph: Graph, item: Line) -> Iterator[tuple[str, str]]:
+def _read(graph: Graph, item: Line) -> Iterable[tuple[str, str]]:
     """The tensors that an equation or a call reads, and the axes that it reads each with."""
     if isinstance(item, Equation):
-        yield from _shifted(item.right, {})
-    else:
-        yield from ((name, show_index(index_of(graph.named[name]))) for name in item.operands)
+        return _shifted(item.right, {})
+    return ((name, show_index(index_of(graph.named[name]))) for name in item.operands)
 
 
 def _shifted(part: Expression, by: Mapping[str, int]) -> Iterator[tuple[str, str]]:
@@ -247,11 +238,9 @@ def networks_of(graph: Graph) -> tuple[Diagram, ...]:
     equation = graph.body[0]
     right = equation.right
     terms = right.arguments if isinstance(right, Call) and right.function == "add" else (right,)
-    networks = [
-        [*filter(_is_node, factors)] if all(map(_is_node, factors)) else []
-        for factors in (term.factors if isinstance(term, Contraction) else (term,) for term in terms)
-    ]
-    if not all(networks) or max(map(len, networks)) < 2:
+    products = [term.factors if isinstance(term, Contraction) else (term,) for term in terms]
+    networks = [[factor for factor in factors if _is_node(factor)] for factors in products]
+    if [*map(len, networks)] != [*map(len, products)] or max(map(len, networks)) < 2:
         return ()
     return tuple(_network(graph, equation, each) for each in networks)
 
@@ -270,7 +259,7 @@ def _network(graph: Graph, equation: Equation, factors: Sequence[Ref]) -> Diagra
     holders: dict[str, list[str]] = {}
     for factor in factors:
         name = factor.name if factor.name not in nodes else f"{factor.name} {len(nodes)}"
-        nodes[name] = Node(kinds[factor.name], factor.name)
+        nodes[name] = Node(kinds[factor.name], (factor.name,))
         for axis in axes_of_index(factor.index):
             holders.setdefault(axis, []).append(name)
     scope, edges = graph.scope(equation), list[Edge]()
@@ -280,12 +269,10 @@ def _network(graph: Graph, equation: Equation, factors: Sequence[Ref]) -> Diagra
         if len(names) == 2 and not is_open:
             edges.append(Edge(names[0], names[1], label))
             continue
-        joined = f"[{axis}]"
-        nodes[joined] = (
-            Node("axis", label) if len(names) > 1 else Node("leg", label if is_open else f"Σ {label}")
-        )
+        joined, several = f"[{axis}]", len(names) > 1
+        nodes[joined] = Node("axis" if several else "leg", (label if is_open or several else f"Σ {label}",))
         edges += [Edge(name, joined, "") for name in names]
-        if is_open and len(names) > 1:
-            nodes[f"{joined} open"] = Node("leg", "")
+        if is_open and several:
+            nodes[f"{joined} open"] = Node("leg", ())
             edges.append(Edge(joined, f"{joined} open", ""))
     return Diagram(_left(equation), nodes, tuple(edges), directed=False)

@@ -25,8 +25,14 @@ MARGIN, DOTS, TIP = 12.0, 200, 4.0
 WHITE, INK, FAINT, LINES = "#ffffff", "#1e293b", "#64748b", "#94a3b8"
 """The colours of the paper, of names, of what is told of them, and of edges."""
 
-FILLS = {"input": "#dbeafe", "parameter": "#dcfce7", "constant": "#f3f4f6", "block": "#fef3c7"}
-"""The colours of boxes by kind, others are white."""
+FILLS = {
+    "input": "#dbeafe",
+    "parameter": "#dcfce7",
+    "constant": "#f3f4f6",
+    "block": "#fef3c7",
+    "panel": "none",
+}
+"""The colours of boxes by kind; others are white."""
 
 FONT = "DejaVu Sans Mono, Menlo, Consolas, monospace"
 
@@ -36,39 +42,34 @@ FONT = "DejaVu Sans Mono, Menlo, Consolas, monospace"
 
 def _marks(scene: Scene) -> Iterator[Mark]:
     """What is drawn, in order."""
-    for box in (box for box in scene.boxes if box.kind == "panel"):
-        yield from _of_box(box)
     for curve in scene.curves:
         yield from _of_curve(curve)
-    for box in (box for box in scene.boxes if box.kind != "panel" and box.width):
+    for box in scene.boxes:
         yield from _of_box(box)
 
 
 def _of_curve(curve: Curve) -> Iterator[Mark]:
-    points = np.array(curve.points)
-    dashes = {"stroke-dasharray": "4 3"} if curve.dashed else {}
+    points = np.array(curve.points)[:: -1 if curve.back else 1]
+    dashes = {"stroke-dasharray": "4 3"} if curve.back else {}
     yield "path", {"d": points, "fill": "none", "stroke": LINES, **dashes}, ""
     if curve.directed:
         ways = points - points[-1]
         back = ways[abs(ways).max(1) > 1][-1]
         back *= TIP / np.linalg.norm(back)
-        side = back[::-1] * (1, -1)
-        corners = points[-1] + [0 * back, 2 * back - side, 2 * back + side]
+        corners = points[-1] + np.outer((0, 2, 2), back) + np.outer((0, 1, -1), back[::-1] * (1, -1))
         yield "polygon", {"points": corners, "fill": LINES}, ""
 
 
 def _of_box(box: Box) -> Iterator[Mark]:
-    top, is_plate = box.y - box.height / 2, box.kind in ("label", "leg")
-    if box.kind != "text":
-        corner = {"x": box.x - box.width / 2, "y": top, "width": box.width, "height": box.height}
-        stroke = {
-            "rx": box.height / 2 if box.kind == "axis" else 6,
-            "stroke": LINES if box.kind == "panel" else FAINT,
-            "stroke-width": 1 + box.result,
-        }
-        yield "rect", {**corner, "fill": FILLS.get(box.kind, WHITE), **({} if is_plate else stroke)}, ""
-    for number, line in enumerate(box.lines):
-        is_name = number == 0 and not is_plate and box.kind != "axis"
+    look: dict[str, Any] = {"fill": FILLS.get(box.kind, WHITE)}
+    left, top = box.x - box.width / 2, box.y - box.height / 2
+    radius = box.height / 2 if box.kind == "axis" else 6
+    if box.kind not in ("label", "leg", "text"):
+        look |= {"stroke": FAINT, "stroke-width": 1 + box.result, "rx": radius}
+    if box.width:
+        yield "rect", {"x": left, "y": top, "width": box.width, "height": box.height, **look}, ""
+    for number, line in enumerate(filter(None, box.lines)):
+        is_name = number == 0 and box.kind not in ("label", "leg", "axis")
         look = {"fill": INK, "font-weight": "bold"} if is_name else {"fill": FAINT}
         y = box.y + (number + 0.5 - len(box.lines) / 2) * LINE + 4
         yield "text", {"x": box.x, "y": y, **look}, line
@@ -125,32 +126,24 @@ def by_matplotlib(scene: Scene, path: Path, kind: str) -> None:
 
 
 def _plot(axes: Any, mark: dict[str, Any], text: str, order: int) -> None:
-    from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon
+    from matplotlib.patches import FancyBboxPatch, PathPatch
     from matplotlib.path import Path as Way
 
-    if "width" not in mark and "x" in mark:
-        weight = mark.get("font-weight", "normal")
-        axes.text(
-            mark["x"], mark["y"], text, ha="center", va="baseline", size=9, weight=weight, color=mark["fill"],
-            zorder=order, parse_math=False,
-        )  # fmt: skip
+    if text:
+        look = {"weight": mark.get("font-weight"), "color": mark["fill"], "zorder": order}
+        axes.text(mark["x"], mark["y"], text, ha="center", size=9, parse_math=False, **look)
         return
-    look = {
-        "facecolor": mark["fill"],
-        "edgecolor": mark.get("stroke", "none"),
-        "lw": 0.75 * mark.get("stroke-width", 1),
-        "ls": "--" if "stroke-dasharray" in mark else "-",
-        "zorder": order,
-    }
-    if "d" in mark:
-        axes.add_patch(PathPatch(Way(mark["d"], [Way.MOVETO, *[Way.CURVE4] * (len(mark["d"]) - 1)]), **look))
-    elif "points" in mark:
-        axes.add_patch(Polygon(mark["points"], **look))
-    else:
+    fill = {"facecolor": mark["fill"], "edgecolor": mark.get("stroke", "none"), "zorder": order}
+    line = {"lw": 0.75 * mark.get("stroke-width", 1), "ls": "--" if "stroke-dasharray" in mark else "-"}
+    if "x" in mark:
         inset = mark.get("rx", 0)
-        inner = (mark["x"] + inset, mark["y"] + inset)
-        extent = (mark["width"] - 2 * inset, mark["height"] - 2 * inset)
-        axes.add_patch(FancyBboxPatch(inner, *extent, boxstyle=f"round,pad={inset}", **look))
+        inner, extent = (mark["x"] + inset, mark["y"] + inset), (mark["width"], mark["height"])
+        width, height = (each - 2 * inset for each in extent)
+        axes.add_patch(FancyBboxPatch(inner, width, height, f"round,pad={inset}", **fill, **line))
+    else:
+        points, code = (mark["d"], Way.CURVE4) if "d" in mark else (mark["points"], Way.LINETO)
+        way = Way(points, [Way.MOVETO, *[code] * (len(points) - 1)])
+        axes.add_patch(PathPatch(way, **fill, **line))
 
 
 # ---------------------------------------------------------------------------- text for the layout of others
@@ -159,23 +152,16 @@ def _plot(axes: Any, mark: dict[str, Any], text: str, order: int) -> None:
 def dot(diagrams: Sequence[Diagram]) -> str:
     """The diagrams in DOT, the language of Graphviz."""
     kind, arrow = ("digraph", "->") if diagrams[0].directed else ("graph", "--")
-
-    def edge(start: str, end: str, label: str, back: bool) -> str:
-        dashed = ", style=dashed, constraint=false" if back else ""
-        return f"{start} {arrow} {end} [label={_quoted(label)}{dashed}]"
-
-    groups = _grouped(
-        diagrams, _dot_node, edge, lambda n, title: f"cluster_{n} {{ label={_quoted(title)}", "}"
-    )
+    edges = [f"{{}} {arrow} {{}} [label={{}}{each}]" for each in ("", ", style=dashed, constraint=false")]
+    lines = _lines(diagrams, _quoted, _dot_node, edges, ("cluster_{} {{ label={}", "}"))
     font = '[fontname="Courier", fontsize=10]'
-    return "\n".join([f"{kind} {{", f"  node {font}", f"  edge {font}", *groups, "}"])
+    return "\n".join([f"{kind} {{", f"  node {font}", f"  edge {font}", *lines, "}"])
 
 
-def _dot_node(key: str, node: Node) -> str:
+def _dot_node(node: Node) -> str:
     shape = {"leg": "plaintext", "axis": "circle"}.get(node.kind, "box")
     fill = f', style="rounded,filled", fillcolor="{FILLS.get(node.kind, WHITE)}"' if shape == "box" else ""
-    thick = ", penwidth=2" if node.result else ""
-    return f"{key} [shape={shape}, label={_quoted(chr(10).join(node.lines))}{fill}{thick}]"
+    return f"{{}} [shape={shape}, label={{}}{fill}{', penwidth=2' if node.result else ''}]"
 
 
 def _quoted(text: str) -> str:
@@ -186,19 +172,16 @@ def _quoted(text: str) -> str:
 def mermaid(diagrams: Sequence[Diagram]) -> str:
     """The diagrams in Mermaid, which GitHub, GitLab and Jupyter show."""
     way, link = ("TD", "-->") if diagrams[0].directed else ("LR", "---")
-
-    def edge(start: str, end: str, label: str, back: bool) -> str:
-        return f"{start} {'-.->' if back else link}{f'|{_entities(label)}|' if label else ''} {end}"
-
-    groups = _grouped(diagrams, _mermaid_node, edge, lambda n, title: f"s{n} [{_entities(title)}]", "end")
+    edges = [f"{{0}} {each}|{{2}}| {{1}}" for each in (link, "-.->")]
+    lines = _lines(diagrams, _entities, _mermaid_node, edges, ("s{} [{}]", "end"))
     kinds = dict.fromkeys(node.kind for each in diagrams for node in each.nodes.values())
     styles = (f"  classDef {kind} fill:{FILLS.get(kind, WHITE)},stroke:{FAINT},color:{INK}" for kind in kinds)
-    return "\n".join([f"flowchart {way}", *groups, *styles])
+    return "\n".join([f"flowchart {way}", *(line.replace('|""|', "") for line in lines), *styles])
 
 
-def _mermaid_node(key: str, node: Node) -> str:
+def _mermaid_node(node: Node) -> str:
     opening, closing = ("((", "))") if node.kind == "axis" else ("[", "]")
-    return f"{key}{opening}{_entities(chr(10).join(node.lines) or ' ')}{closing}:::{node.kind}"
+    return f"{{}}{opening}{{}}{closing}:::{node.kind}"
 
 
 def _entities(text: str) -> str:
@@ -207,19 +190,20 @@ def _entities(text: str) -> str:
     return f'"{escaped}"'.replace("\n", "<br/>")
 
 
-def _grouped(
+def _lines(
     diagrams: Sequence[Diagram],
-    node: Callable[[str, Node], str],
-    edge: Callable[[str, str, str, bool], str],
-    group: Callable[[int, str], str],
-    closing: str,
+    quoted: Callable[[str], str],
+    node: Callable[[Node], str],
+    edges: Sequence[str],
+    group: tuple[str, str],
 ) -> Iterator[str]:
-    """The lines of all nodes and edges; a diagram in layers that has a title is a group."""
+    """The lines of all nodes and edges, by templates; a diagram in layers that has a title is a group."""
     for number, diagram in enumerate(diagrams):
-        keys = {name: f"n{number}_{n}" for n, name in enumerate(diagram.nodes)}
-        titled = diagram.title and diagram.directed
-        yield from [f"  subgraph {group(number, diagram.title)}"] * bool(titled)
-        yield from (f"  {node(keys[name], each)}" for name, each in diagram.nodes.items())
-        for each in diagram.edges:
-            yield f"  {edge(keys[each.start], keys[each.end], each.label, each.back)}"
-        yield from [f"  {closing}"] * bool(titled)
+        opening, closing = group if diagram.title and diagram.directed else ("", "")
+        yield from [f"  subgraph {opening.format(number, quoted(diagram.title))}"] * bool(opening)
+        for n, each in enumerate(diagram.nodes.values()):
+            yield f"  {node(each).format(f'n{number}_{n}', quoted(chr(10).join(each.lines)))}"
+        for (start, end), edge in zip(diagram.ends, diagram.edges, strict=True):
+            text = edges[edge.back].format(f"n{number}_{start}", f"n{number}_{end}", quoted(edge.label))
+            yield f"  {text}"
+        yield from [f"  {closing}"] * bool(closing)

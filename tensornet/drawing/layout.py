@@ -37,12 +37,12 @@ STARTS, STEPS, UNCONNECTED = 7, 120, 4.0
 
 
 def layered(
-    nodes: np.ndarray, labels: np.ndarray, links: Sequence[Link], kept: np.ndarray
+    extents: np.ndarray, links: Sequence[Link], kept: np.ndarray
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Computes a layered layout.
 
     Args:
-        nodes, labels: the extents, (width, height), of the nodes and of the labels of the links.
+        extents: the width and the height of each node, and then of the label of each link.
         links: the edges, from one node to another, without cycles.
         kept: the width to keep free on either side of each node.
 
@@ -50,36 +50,39 @@ def layered(
         The centres of the nodes and then of the labels, and the points that each edge goes through; it runs vertically
         at each of them.
     """
-    ranks = _ranks(len(nodes), links)
-    ways = list[list[int]]()
+    ranks, ways = _ranks(len(kept), links), list[list[int]]()
     for start, end in links:
-        inner = range(ranks[start] + 1, ranks[end])
-        ways.append([start, *range(len(ranks), len(ranks) + len(inner)), end])
-        ranks += inner
-    rank, places = np.array(ranks), [*range(len(nodes)), *(way[-2] for way in ways)]
-    extents, free = np.zeros((len(ranks), 2)), np.zeros(len(ranks))
-    extents[places] = np.concatenate([nodes, labels])
-    free[: len(nodes)] = kept
+        between = range(ranks[start] + 1, ranks[end])
+        ways.append([start, *range(len(ranks), len(ranks) + len(between)), end])
+        ranks += between
+    rank, items = np.array(ranks), [*range(len(kept)), *(way[-2] for way in ways)]
+    (width, high), free = np.zeros((2, len(ranks))), np.pad(kept, (0, len(ranks) - len(kept)))
+    width[items], high[items] = extents.T
     pairs = np.array([pair for way in ways for pair in itertools.pairwise(way)], int).reshape(-1, 2)
-    at = _order(ranks, [(one, other) for one, other in pairs.tolist()])
-    ports = [_ports(pairs[:, side], at[pairs[:, 1 - side]], extents[:, 0]) for side in (0, 1)]
+    (above, below), at = pairs.T, _order(ranks, [(one, other) for one, other in pairs.tolist()])
+    out, into = _ports(above, at[below], width), _ports(below, at[above], width)
     row = np.lexsort((at, rank))
     beside = np.stack([row[:-1], row[1:]], 1)[rank[row[:-1]] == rank[row[1:]]]
-    x = _across(extents[:, 0] / 2 + free, len(nodes), pairs, ports[0] - ports[1], beside)
+    x = _across(width / 2 + free, len(kept), pairs, out - into, beside)
     far, height = np.zeros((2, max(ranks) + 1))
-    np.maximum.at(far, rank[pairs[:, 1]], abs(x[pairs[:, 0]] - x[pairs[:, 1]]))
-    np.maximum.at(height, rank, extents[:, 1])
+    np.maximum.at(far, rank[below], abs(x[above] - x[below]))
+    np.maximum.at(height, rank, high)
     bottom = np.cumsum(height + np.clip(far / 5, *GAPS))
-    y, half = (bottom - height / 2)[rank], extents[:, 1] / 2
-    routes, last = list[np.ndarray](), np.cumsum([len(way) - 1 for way in ways], dtype=int) - 1
-    for way, into in zip(ways, last, strict=True):
-        across = x[way]
-        across[0] += ports[0][into - len(way) + 2]
-        across[-1] += ports[1][into]
-        down = np.stack([(bottom - height)[rank[way]], bottom[rank[way]]], 1)
-        down[0, 0], down[-1, 1] = y[way[0]] + half[way[0]], y[way[-1]] - half[way[-1]]
-        routes.append(np.stack([np.repeat(across, 2), down.ravel()], 1))
-    return np.stack([x, y], 1)[places], routes
+    y = (bottom - height / 2)[rank]
+    pieces = np.stack(
+        [x[above] + out, bottom[rank[above]], x[below] + into, (bottom - height)[rank[below]]], 1
+    )
+    routes = list[np.ndarray]()
+    for way, piece in zip(
+        ways, np.split(pieces, np.cumsum([len(way) - 1 for way in ways])[:-1]), strict=False
+    ):
+        inner = piece.reshape(-1, 2)
+        first, last = (
+            (inner[0, 0], y[way[0]] + high[way[0]] / 2),
+            (inner[-1, 0], y[way[-1]] - high[way[-1]] / 2),
+        )
+        routes.append(np.array([first, *inner, last]))
+    return np.stack([x, y], 1)[items], routes
 
 
 def _differences(pairs: Any, count: int) -> Any:
@@ -108,22 +111,22 @@ def _ranks(nodes: int, links: Sequence[Link]) -> list[int]:
 def _order(rank: Sequence[int], pairs: Sequence[Link]) -> np.ndarray:
     """The place of each item in its rank, sorted by the means of the neighbours above and below in turn."""
     rows = [[item for item, its in enumerate(rank) if its == each] for each in range(max(rank) + 1)]
-    above, below = [list[int]() for _ in rank], [list[int]() for _ in rank]
+    beside = [list[int]() for _ in rank], [list[int]() for _ in rank]
     for one, other in pairs:
-        below[one].append(other)
-        above[other].append(one)
-    at, found = [0] * len(rank), list[tuple[int, list[int]]]()
+        beside[0][one].append(other)
+        beside[1][other].append(one)
+    at, found = [0] * len(rank), list[tuple[int, int, list[int]]]()
     for sweep in range(SWEEPS + 1):
-        beside, way = (above, 1) if sweep % 2 else (below, -1)
-        for row in rows[::way]:
+        for row in rows[:: 1 if sweep % 2 else -1]:
             if sweep:
-                row.sort(key={item: fmean([at[n] for n in beside[item]] or [at[item]]) for item in row}.get)  # type: ignore[arg-type]
+                means = {each: fmean([at[n] for n in beside[sweep % 2][each]] or [at[each]]) for each in row}
+                row.sort(key=means.__getitem__)
             for place, item in enumerate(row):
                 at[item] = place
-        found.append((_crossings(rank, pairs, at), [*at]))
+        found.append((_crossings(rank, pairs, at), sweep, [*at]))
         if not found[-1][0]:
             break
-    return np.array(min(found, key=lambda each: each[0])[1])
+    return np.array(min(found)[2])
 
 
 def _crossings(rank: Sequence[int], pairs: Sequence[Link], at: Sequence[int]) -> int:
@@ -164,7 +167,7 @@ def _across(
     return np.asarray(found - np.min(found - half))
 
 
-def least_stress(items: int, links: Sequence[Link], lengths: Sequence[float]) -> list[np.ndarray]:
+def least_stress(items: int, links: Sequence[Link], lengths: Sequence[float]) -> Any:
     """Positions whose distances are near those in a graph, along its links, by stress majorization.
 
     Args:
@@ -184,24 +187,15 @@ def least_stress(items: int, links: Sequence[Link], lengths: Sequence[float]) ->
     distances[np.isinf(distances)] = UNCONNECTED
     centring = np.eye(items) - 1 / items
     vectors, values, _ = np.linalg.svd(centring @ distances**2 @ centring)
+    random = np.random.default_rng(0).standard_normal((STARTS, items, 2))
+    places = np.concatenate([[vectors[:, :2] * np.sqrt(values[:2])], random])
     np.fill_diagonal(distances, np.inf)
-    starts = [
-        vectors[:, :2] * np.sqrt(values[:2]),
-        *np.random.default_rng(0).standard_normal((STARTS, items, 2)),
-    ]
-    found = [_majorized(start, distances) for start in starts]
-    return [places for _, places in sorted(found, key=lambda each: round(each[0], 6))]
-
-
-def _majorized(places: np.ndarray, distances: np.ndarray) -> tuple[float, np.ndarray]:
-    """The stress, and the positions turned so that they spread most across."""
-    from scipy.spatial.distance import cdist
-
     inverse = np.linalg.pinv(np.diag((distances**-2).sum(1)) - distances**-2)
     for _ in range(STEPS):
-        pulls = 1 / (distances * (cdist(places, places) + np.eye(len(places))))
-        places = inverse @ (np.diag(pulls.sum(1)) - pulls) @ places
-    stress = ((cdist(places, places) / distances - 1) ** 2).sum()
-    _, turned = np.linalg.eigh(np.cov(places.T))
-    places = places @ turned[:, ::-1]
-    return float(stress), places * np.where(places[0] > 0, -1, 1)
+        apart = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1) + np.eye(items)
+        pulls = 1 / (distances * apart)
+        places = inverse @ (pulls.sum(2, keepdims=True) * places - pulls @ places)
+    stress = ((apart / distances - 1) ** 2).sum((1, 2))
+    _, turned = np.linalg.eigh(places.swapaxes(1, 2) @ places)
+    places = (places @ turned[..., ::-1])[np.argsort(stress.round(6), kind="stable")]
+    return places * np.where(places[:, :1] > 0, -1, 1)

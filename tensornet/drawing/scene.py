@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from .diagram import Diagram, Edge
+from .diagram import Diagram
 from .layout import layered, least_stress
 
 __all__ = ["LINE", "Box", "Curve", "Scene", "collisions", "in_panels", "networks"]
@@ -20,13 +20,11 @@ CHARACTER, LINE = 7.25, 16.0
 """The width of a character and the height of a line, at a font of 12 pixels."""
 
 LOOP = 26.0
-"""How far the edge of a tensor to itself goes out of its node."""
+AROUND = np.array([(0, -8), (LOOP * 1.3, -14), (LOOP * 1.3, 14), (0, 8)])
+"""How far the edge of a tensor to itself goes out of its node, and the curve of it."""
 
-PADDING = {"label": (4.0, 0.0), "text": (4.0, 0.0), "leg": (4.0, 0.0), "axis": (8.0, 4.0)}
-"""What a box has around its text, by its kind; any other has 16 and 8."""
-
-SQUARE = ("axis", "input", "parameter", "constant")
-"""The kinds of boxes that are at least as wide as high."""
+PADDING = {"label": (4.0, 0.0), "text": (4.0, 0.0), "leg": (4.0, 0.0), "axis": (13.0, 4.0)}
+"""What a box has around its text, by its kind; any other has 17 and 8."""
 
 UNIT, SCALES = 36.0, (1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
 """The distance of neighbours in a tensor network, and how many times it is tried."""
@@ -51,11 +49,6 @@ class Box:
     height: float
     result: bool = False
 
-    def meets(self, x: Any, y: Any, width: float = 0.0, height: float = 0.0) -> bool:
-        """Whether any of these points, or a box with its centre there, lies in the box in part."""
-        beside = abs(self.x - x) < (self.width + width) / 2
-        return bool(np.any(beside & (abs(self.y - y) < (self.height + height) / 2)))
-
 
 @dataclass(frozen=True)
 class Curve:
@@ -63,13 +56,13 @@ class Curve:
 
     Attributes:
         points: the first point, and for each cubic Bézier curve two controls and its end.
-        dashed: whether the tensor is read at another position.
-        directed: whether it has a tip at its end.
+        back: whether it leads back: it is dashed, and its tip is at the first point.
+        directed: whether it has a tip.
         ends: the number of the boxes that it may touch: those of its nodes and of its label.
     """
 
     points: tuple[Point, ...]
-    dashed: bool = False
+    back: bool = False
     directed: bool = False
     ends: tuple[int, ...] = ()
 
@@ -98,17 +91,17 @@ def merged(parts: Iterable[tuple[Scene, float, float]]) -> Scene:
 
 def collisions(scene: Scene) -> list[str]:
     """The boxes that overlap, and those that an edge of others crosses."""
-    boxes = [(number, box) for number, box in enumerate(scene.boxes) if box.kind != "panel" and box.width]
-    found = [
-        f"{one.lines} overlaps {other.lines}"
-        for (_, one), (_, other) in itertools.combinations(boxes, 2)
-        if one.meets(other.x, other.y, other.width, other.height)
-    ]
+    numbers = [n for n, box in enumerate(scene.boxes) if box.kind != "panel" and box.width]
+    boxes = [scene.boxes[number] for number in numbers]
+    centres = np.array([(box.x, box.y) for box in boxes])
+    halves = np.array([(box.width / 2, box.height / 2) for box in boxes])
+    overlap = (abs(centres[:, None] - centres) < halves[:, None] + halves).all(-1)
+    found = [f"{boxes[n].lines} overlaps {boxes[m].lines}" for n, m in np.argwhere(np.triu(overlap, 1))]
     for curve in scene.curves:
         pieces = (BERNSTEIN @ curve.points[at : at + 4] for at in range(0, len(curve.points) - 1, 3))
-        x, y = np.concatenate([*pieces]).T
-        crossed = (box for number, box in boxes if number not in curve.ends and box.meets(x, y))
-        found += (f"an edge crosses {box.lines}" for box in crossed)
+        crossed = (abs(np.concatenate([*pieces])[:, None] - centres) < halves).all(-1).any(0)
+        others = (n for n in np.flatnonzero(crossed) if numbers[n] not in curve.ends)
+        found += (f"an edge crosses {boxes[n].lines}" for n in others)
     return found
 
 
@@ -116,56 +109,52 @@ def _extent(kind: str, lines: Sequence[str]) -> Point:
     """The width and the height of a box with these lines."""
     if not any(lines):
         return 0.0, 0.0
-    across, along = PADDING.get(kind, (16.0, 8.0))
-    width, height = max(map(len, lines)) * CHARACTER + across, len(lines) * LINE + along
-    return (max(width, height) if kind in SQUARE else width), height
+    across, along = PADDING.get(kind, (17.0, 8.0))
+    return max(map(len, lines)) * CHARACTER + across, len(lines) * LINE + along
 
 
-def _drawn(diagram: Diagram, edges: Sequence[Edge], places: Any, curves: Iterable[np.ndarray]) -> Scene:
+def _texts(diagram: Diagram) -> list[tuple[str, tuple[str, ...], bool]]:
+    """The kind and the lines of each node, and whether it is a result; then those of the labels of the edges."""
+    nodes = [(node.kind, node.lines, node.result) for node in diagram.nodes.values()]
+    return [*nodes, *(("label", tuple(edge.label.split("\n")), False) for edge in diagram.edges)]
+
+
+def _drawn(diagram: Diagram, places: np.ndarray, curves: Iterable[np.ndarray]) -> Scene:
     """A diagram with its nodes, and then the labels of its edges, at places, and the edges along curves."""
-    texts = [(node.kind, node.lines, node.result) for node in diagram.nodes.values()]
-    texts += [("label", tuple(edge.label.split("\n")), False) for edge in edges]
     boxes = tuple(
-        Box(kind, lines, float(x), float(y), *_extent(kind, lines), result)
-        for (kind, lines, result), (x, y) in zip(texts, places, strict=True)
+        Box(kind, lines, x, y, *_extent(kind, lines), result)
+        for (kind, lines, result), (x, y) in zip(_texts(diagram), places.tolist(), strict=True)
     )
-    number = {name: n for n, name in enumerate(diagram.nodes)}
     drawn = tuple(
-        Curve(
-            tuple(map(tuple, points.tolist())),
-            edge.back,
-            diagram.directed,
-            (number[edge.start], number[edge.end], n),
+        Curve(tuple((x, y) for x, y in points.tolist()), edge.back, diagram.directed, (*ends, number))
+        for number, (edge, ends, points) in enumerate(
+            zip(diagram.edges, diagram.ends, curves, strict=True), len(diagram.nodes)
         )
-        for n, (edge, points) in enumerate(zip(edges, curves, strict=True), len(number))
     )
-    centres, halves = np.array([((b.x, b.y), (b.width / 2, b.height / 2)) for b in boxes]).swapaxes(0, 1)
-    corners = np.concatenate([centres - halves, centres + halves, *(curve.points for curve in drawn)])
+    halves = np.array([(box.width / 2, box.height / 2) for box in boxes])
+    corners = np.concatenate([places - halves, places + halves, *(curve.points for curve in drawn)])
     (left, top), (right, bottom) = corners.min(0).tolist(), corners.max(0).tolist()
     return merged([(Scene(right, bottom, boxes, drawn), -left, -top)])
 
 
 def in_layers(diagram: Diagram) -> Scene:
     """The nodes in layers, operands above their results."""
-    number = {name: n for n, name in enumerate(diagram.nodes)}
-    loops = [edge for edge in diagram.edges if edge.start == edge.end]
-    edges = [edge for edge in diagram.edges if edge.start != edge.end]
-    extents = np.array([_extent(node.kind, node.lines) for node in diagram.nodes.values()])
-    labels = [_extent("label", edge.label.split("\n")) for edge in (*edges, *loops)]
-    kept = np.zeros(len(extents))
-    for edge, (width, _) in zip(loops, labels[len(edges) :], strict=True):
-        kept[number[edge.start]] = LOOP + width
-    ends = ((edge.end, edge.start) if edge.back else (edge.start, edge.end) for edge in edges)
-    down = [(number[above], number[below]) for above, below in ends]
-    centres, routes = layered(extents, np.reshape(labels[: len(edges)], (-1, 2)), down, kept)
-    places = [*centres.tolist()]
-    curves = [_smooth(way)[:: -1 if edge.back else 1] for edge, way in zip(edges, routes, strict=True)]
-    for edge, (width, _) in zip(loops, labels[len(edges) :], strict=True):
-        node = number[edge.start]
-        x, y, far = centres[node, 0] + extents[node, 0] / 2, centres[node, 1], LOOP * 1.3
-        places.append((x + LOOP + width / 2, y))
-        curves.append(np.array([(x, y + 8), (x + far, y + 14), (x + far, y - 14), (x, y - 8)]))
-    return _drawn(diagram, [*edges, *loops], places, curves)
+    ends, count = diagram.ends, len(diagram.nodes)
+    extents = np.array([_extent(kind, lines) for kind, lines, _ in _texts(diagram)])
+    loops = [number for number, (start, end) in enumerate(ends) if start == end]
+    others = [number for number, (start, end) in enumerate(ends) if start != end]
+    kept, items = np.zeros(count), [*range(count), *(count + number for number in others)]
+    for number in loops:
+        kept[ends[number][0]] = LOOP + extents[count + number, 0]
+    links = [(end, start) if diagram.edges[n].back else (start, end) for n, (start, end) in enumerate(ends)]
+    places = np.zeros_like(extents)
+    places[items], routes = layered(extents[items], [links[number] for number in others], kept)
+    curves = dict(zip(others, map(_smooth, routes), strict=True))
+    for number in loops:
+        node, label = ends[number][0], count + number
+        curves[number] = places[node] + np.array([extents[node, 0] / 2, 0]) + AROUND
+        places[label] = places[node] + np.array([(extents[node, 0] + extents[label, 0]) / 2 + LOOP, 0])
+    return _drawn(diagram, places, [curves[number] for number in range(len(ends))])
 
 
 def _smooth(route: np.ndarray) -> np.ndarray:
@@ -177,12 +166,15 @@ def _smooth(route: np.ndarray) -> np.ndarray:
 
 def networks(diagrams: Sequence[Diagram]) -> Scene:
     """Networks whose sum is a tensor, in a row."""
-    row = [_sign(f"{diagrams[0].title} =")]
-    for number, diagram in enumerate(diagrams):
-        row += [_sign("+")] * bool(number) + [_network(diagram)]
-    height, ends = max(scene.height for scene in row), itertools.accumulate(scene.width + 8 for scene in row)
+    signs = [f"{diagrams[0].title} =", *["+"] * (len(diagrams) - 1)]
+    row = [
+        scene
+        for text, diagram in zip(signs, diagrams, strict=True)
+        for scene in (_sign(text), _network(diagram))
+    ]
+    height, lefts = max(scene.height for scene in row), np.cumsum([0, *(scene.width + 8 for scene in row)])
     return merged(
-        (each, end - each.width - 8, (height - each.height) / 2) for each, end in zip(row, ends, strict=True)
+        (each, left, (height - each.height) / 2) for each, left in zip(row, lefts.tolist(), strict=False)
     )
 
 
@@ -193,15 +185,14 @@ def _sign(text: str) -> Scene:
 
 def _network(diagram: Diagram) -> Scene:
     """A network at the smallest scale at which nothing collides."""
-    number = {name: n for n, name in enumerate(diagram.nodes)}
-    ways = [(number[edge.start], n, number[edge.end]) for n, edge in enumerate(diagram.edges, len(number))]
+    ways = [(start, n, end) for n, (start, end) in enumerate(diagram.ends, len(diagram.nodes))]
     links = [link for way in ways for link in itertools.pairwise(way)]
     lengths = [1.0 if edge.label else 0.5 for edge in diagram.edges for _ in range(2)]
+    layouts = least_stress(len(diagram.nodes) + len(ways), links, lengths)
     found = list[tuple[int, int, Scene]]()
-    layouts = least_stress(len(number) + len(ways), links, lengths)
     for scale, places in itertools.product(SCALES, layouts):
         points = places * UNIT * scale
-        scene = _drawn(diagram, diagram.edges, points, [_through(*points[[*way]]) for way in ways])
+        scene = _drawn(diagram, points, [_through(*points[[*way]]) for way in ways])
         found.append((len(collisions(scene)), len(found), scene))
         if not found[-1][0]:
             break
