@@ -111,9 +111,8 @@ def draw(
           n0_1 -- n0_3 [label=""]
     """
     if style not in STYLES:
-        raise EquationError(
-            f"style={style!r}", fix=f"{near(str(style), STYLES)}it is one of {', '.join(STYLES)}"
-        )
+        fix = f"{near(str(style), STYLES)}it is one of {', '.join(STYLES)}"
+        raise EquationError(f"style={style!r}", fix=fix)
     picture = _picture(graph, unfold, style)
     if path is not None:
         picture.save(path)

@@ -184,12 +184,12 @@ def _operations(right: Expression) -> str:
 def _sizes(graph: Graph, name: str) -> str:
     """The sizes of a tensor, `b×4×8`, with an axis where the size is a formula; empty if none is known."""
     dims = graph.named[name]
-    found = [
-        (evaluate(dim_size(dim), graph.bound), show_index((entry,)))
-        for dim, entry in zip(dims, index_of(dims), strict=True)
-    ]
-    shown = (str(size) if isinstance(size, int) or name_of(size) else entry for size, entry in found)
-    return "×".join(shown) if any(isinstance(size, int) for size, _ in found) else ""
+    sizes = [evaluate(dim_size(dim), graph.bound) for dim in dims]
+    axes = [show_index((entry,)) for entry in index_of(dims)]
+    shown = (
+        str(n) if isinstance(n, int) or name_of(n) else axis for n, axis in zip(sizes, axes, strict=True)
+    )
+    return "×".join(shown) if any(isinstance(size, int) for size in sizes) else ""
 
 
 def _edges(graph: Graph, runs: Iterable[Sequence[Line]]) -> Iterator[Edge]:
@@ -197,8 +197,10 @@ def _edges(graph: Graph, runs: Iterable[Sequence[Line]]) -> Iterator[Edge]:
     made = {name: item for item in graph.body for name in item.defines}
     known = {leaf.name for leaf in graph.leaves}
     for run in runs:
-        found = dict[tuple[tuple[str, ...], bool], dict[str, None]]()
-        for name, axes in _read(graph, run[0]):
+        first, found = run[0], dict[tuple[tuple[str, ...], bool], dict[str, None]]()
+        given = ((name, show_index(index_of(graph.named[name]))) for name in given_to(first))
+        read = _shifted(first.right, {}) if isinstance(first, Equation) else given
+        for name, axes in read:
             results = made[name].defines if name in made else (name,)
             short = name.removeprefix(f"{getattr(made.get(name), 'scope', '')}.")
             label = axes if len(results) == 1 else f"{short}[{axes}]"
@@ -208,13 +210,6 @@ def _edges(graph: Graph, runs: Iterable[Sequence[Line]]) -> Iterator[Edge]:
             label = f"{len(labels)} results" if many else "\n".join(labels)
             yield Edge(results[0], run[-1].defines[0], label, back)
         known.update(run[-1].defines)
-
-
-def _read(graph: Graph, item: Line) -> Iterable[tuple[str, str]]:
-    """The tensors that an equation or a call reads, and the axes that it reads each with."""
-    if isinstance(item, Equation):
-        return _shifted(item.right, {})
-    return ((name, show_index(index_of(graph.named[name]))) for name in item.operands)
 
 
 def _shifted(part: Expression, by: Mapping[str, int]) -> Iterator[tuple[str, str]]:

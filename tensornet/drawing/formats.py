@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -137,9 +138,9 @@ def _plot(axes: Any, mark: dict[str, Any], text: str, order: int) -> None:
     line = {"lw": 0.75 * mark.get("stroke-width", 1), "ls": "--" if "stroke-dasharray" in mark else "-"}
     if "x" in mark:
         inset = mark.get("rx", 0)
-        inner, extent = (mark["x"] + inset, mark["y"] + inset), (mark["width"], mark["height"])
-        width, height = (each - 2 * inset for each in extent)
-        axes.add_patch(FancyBboxPatch(inner, width, height, f"round,pad={inset}", **fill, **line))
+        corner, width, height = (mark["x"] + inset, mark["y"] + inset), mark["width"], mark["height"]
+        style = f"round,pad={inset}"
+        axes.add_patch(FancyBboxPatch(corner, width - 2 * inset, height - 2 * inset, style, **fill, **line))
     else:
         points, code = (mark["d"], Way.CURVE4) if "d" in mark else (mark["points"], Way.LINETO)
         way = Way(points, [Way.MOVETO, *[code] * (len(points) - 1)])
@@ -165,8 +166,7 @@ def _dot_node(node: Node) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    return json.dumps(text, ensure_ascii=False)
 
 
 def mermaid(diagrams: Sequence[Diagram]) -> str:
@@ -186,8 +186,7 @@ def _mermaid_node(node: Node) -> str:
 
 def _entities(text: str) -> str:
     """Text in quotes, with what Mermaid reads as a sign of its own as a number."""
-    escaped = re.sub(r'["#;&|]', lambda found: f"#{ord(found[0])};", text)
-    return f'"{escaped}"'.replace("\n", "<br/>")
+    return '"' + re.sub(r'["#;&|]', lambda found: f"#{ord(found[0])};", text).replace("\n", "<br/>") + '"'
 
 
 def _lines(

@@ -68,20 +68,13 @@ def layered(
     np.maximum.at(far, rank[below], abs(x[above] - x[below]))
     np.maximum.at(height, rank, high)
     bottom = np.cumsum(height + np.clip(far / 5, *GAPS))
-    y = (bottom - height / 2)[rank]
-    pieces = np.stack(
-        [x[above] + out, bottom[rank[above]], x[below] + into, (bottom - height)[rank[below]]], 1
-    )
-    routes = list[np.ndarray]()
-    for way, piece in zip(
-        ways, np.split(pieces, np.cumsum([len(way) - 1 for way in ways])[:-1]), strict=False
-    ):
-        inner = piece.reshape(-1, 2)
-        first, last = (
-            (inner[0, 0], y[way[0]] + high[way[0]] / 2),
-            (inner[-1, 0], y[way[-1]] - high[way[-1]] / 2),
-        )
-        routes.append(np.array([first, *inner, last]))
+    top, y = bottom - height, (bottom - height / 2)[rank]
+    pieces = np.stack([x[above] + out, bottom[rank[above]], x[below] + into, top[rank[below]]], 1)
+    split, half = np.split(pieces, np.cumsum([len(way) - 1 for way in ways])[:-1]), high / 2
+    routes = [
+        np.vstack([(way[0, 0], (y + half)[start]), way.reshape(-1, 2), (way[-1, 2], (y - half)[end])])
+        for (start, end), way in zip(links, split, strict=False)
+    ]
     return np.stack([x, y], 1)[items], routes
 
 

@@ -105,31 +105,28 @@ def collisions(scene: Scene) -> list[str]:
     return found
 
 
-def _extent(kind: str, lines: Sequence[str]) -> Point:
-    """The width and the height of a box with these lines."""
-    if not any(lines):
-        return 0.0, 0.0
-    across, along = PADDING.get(kind, (17.0, 8.0))
-    return max(map(len, lines)) * CHARACTER + across, len(lines) * LINE + along
+def _box(kind: str, lines: tuple[str, ...], result: bool = False) -> Box:
+    """A box of the extent of its lines, with its corner at 0."""
+    across, along = PADDING.get(kind, (17.0, 8.0)) if any(lines) else (0.0, 0.0)
+    width = max(map(len, lines), default=0) * CHARACTER + across
+    height = len(lines) * LINE * any(lines) + along
+    return Box(kind, lines, width / 2, height / 2, width, height, result)
 
 
-def _texts(diagram: Diagram) -> list[tuple[str, tuple[str, ...], bool]]:
-    """The kind and the lines of each node, and whether it is a result; then those of the labels of the edges."""
-    nodes = [(node.kind, node.lines, node.result) for node in diagram.nodes.values()]
-    return [*nodes, *(("label", tuple(edge.label.split("\n")), False) for edge in diagram.edges)]
+def _boxes(diagram: Diagram) -> list[Box]:
+    """The boxes of the nodes, and then those of the labels of the edges."""
+    nodes = [_box(node.kind, node.lines, node.result) for node in diagram.nodes.values()]
+    return nodes + [_box("label", tuple(edge.label.split("\n"))) for edge in diagram.edges]
 
 
 def _drawn(diagram: Diagram, places: np.ndarray, curves: Iterable[np.ndarray]) -> Scene:
     """A diagram with its nodes, and then the labels of its edges, at places, and the edges along curves."""
-    boxes = tuple(
-        Box(kind, lines, x, y, *_extent(kind, lines), result)
-        for (kind, lines, result), (x, y) in zip(_texts(diagram), places.tolist(), strict=True)
-    )
+    placed = zip(_boxes(diagram), places.tolist(), strict=True)
+    boxes = tuple(replace(box, x=x, y=y) for box, (x, y) in placed)
+    labels = range(len(diagram.nodes), len(boxes))
     drawn = tuple(
-        Curve(tuple((x, y) for x, y in points.tolist()), edge.back, diagram.directed, (*ends, number))
-        for number, (edge, ends, points) in enumerate(
-            zip(diagram.edges, diagram.ends, curves, strict=True), len(diagram.nodes)
-        )
+        Curve(tuple((x, y) for x, y in points.tolist()), edge.back, diagram.directed, (*ends, label))
+        for edge, ends, label, points in zip(diagram.edges, diagram.ends, labels, curves, strict=True)
     )
     halves = np.array([(box.width / 2, box.height / 2) for box in boxes])
     corners = np.concatenate([places - halves, places + halves, *(curve.points for curve in drawn)])
@@ -140,7 +137,7 @@ def _drawn(diagram: Diagram, places: np.ndarray, curves: Iterable[np.ndarray]) -
 def in_layers(diagram: Diagram) -> Scene:
     """The nodes in layers, operands above their results."""
     ends, count = diagram.ends, len(diagram.nodes)
-    extents = np.array([_extent(kind, lines) for kind, lines, _ in _texts(diagram)])
+    extents = np.array([(box.width, box.height) for box in _boxes(diagram)])
     loops = [number for number, (start, end) in enumerate(ends) if start == end]
     others = [number for number, (start, end) in enumerate(ends) if start != end]
     kept, items = np.zeros(count), [*range(count), *(count + number for number in others)]
@@ -166,21 +163,19 @@ def _smooth(route: np.ndarray) -> np.ndarray:
 
 def networks(diagrams: Sequence[Diagram]) -> Scene:
     """Networks whose sum is a tensor, in a row."""
-    signs = [f"{diagrams[0].title} =", *["+"] * (len(diagrams) - 1)]
-    row = [
-        scene
-        for text, diagram in zip(signs, diagrams, strict=True)
-        for scene in (_sign(text), _network(diagram))
-    ]
-    height, lefts = max(scene.height for scene in row), np.cumsum([0, *(scene.width + 8 for scene in row)])
-    return merged(
-        (each, left, (height - each.height) / 2) for each, left in zip(row, lefts.tolist(), strict=False)
-    )
+    row = [_sign(f"{diagrams[0].title} ="), _network(diagrams[0])]
+    for diagram in diagrams[1:]:
+        row += [_sign("+"), _network(diagram)]
+    height, parts, x = max(scene.height for scene in row), list[tuple[Scene, float, float]](), 0.0
+    for scene in row:
+        parts.append((scene, x, (height - scene.height) / 2))
+        x += scene.width + 8
+    return merged(parts)
 
 
 def _sign(text: str) -> Scene:
-    width, height = _extent("text", (text,))
-    return Scene(width, height, (Box("text", (text,), width / 2, height / 2, width, height),))
+    box = _box("text", (text,))
+    return Scene(box.width, box.height, (box,))
 
 
 def _network(diagram: Diagram) -> Scene:
