@@ -69,11 +69,20 @@ def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _small_products_are_nodes() -> None:
+def _small_products_are_nodes() -> float:
     """Products of any size are planned both ways, so that small programs try what large ones do."""
     from tensornet.lowering import contractions
 
-    contractions.NODE = 0.0
+    users, contractions.NODE = contractions.NODE, 0.0
+    return users
+
+
+@pytest.fixture
+def users_plans(_small_products_are_nodes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plans of this process are those of a user's, and so of the processes that a test starts."""
+    from tensornet.lowering import contractions
+
+    monkeypatch.setattr(contractions, "NODE", _small_products_are_nodes)
 
 
 def _why_no_gpu() -> str:

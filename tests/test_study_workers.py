@@ -38,7 +38,7 @@ from tensornet.study.workers import TRIES, on_workers
 
 from .studies import Unsteady, study
 
-pytestmark = pytest.mark.usefixtures("without_pictures")
+pytestmark = pytest.mark.usefixtures("without_pictures", "users_plans")
 
 ROWS = ("dense-6", "tcl8-cp", "tcl8-tt", "tcl4-cp")
 
