@@ -290,6 +290,27 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_study(tmp_path / "none.toml")
 
 
+DEEP = ".".join("a" * 3000)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (f"title.{DEEP} = 1", "title"),
+        (f"recipe.learning_rate.{DEEP} = 1", "recipe"),
+        (f"[rows.x]\nmodel = 'mlp'\nsettings.{DEEP} = 1", "rows"),
+        ("budgets = " + "[" * 120 + "]" * 120, "budgets"),
+        ("budgets = " + "[" * 5000 + "]" * 5000, ".*mine.toml"),
+    ],
+)
+def test_what_lies_deep_in_one_another(tmp_path: Path, text: str, key: str) -> None:
+    """Dotted keys are read without recursion, so they may lie deeper than Python can print or copy."""
+    with pytest.raises(
+        TensornetError, match=rf"{key}: lists or tables lie more than 100 deep in one another"
+    ):
+        read_study(toml(tmp_path, text))
+
+
 def test_data_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     assert read_study(toml(tmp_path, 'data = "images"')).data == str(tmp_path / "images")

@@ -223,15 +223,32 @@ def read_study(path: str | Path) -> StudyFile:
         reason = error.strerror or error
         raise TensornetError(f"cannot read {name}: {reason}", fix="give a TOML file") from None
     except RecursionError:
-        fix = "write them flat"
-        raise TensornetError(f"{name}: lists or tables lie too deep in one another", fix=fix) from None
+        raise _wrong(name, DEEP, "write them flat") from None
     except ValueError as error:  # not UTF-8, or not TOML: the error says where
         fix = "see docs/studies.md for one that is"
         raise TensornetError(f"{name} is no TOML: {error}", fix=fix) from None
     if not document:
         raise TensornetError(f"{name} says nothing", fix=f"give one or more of {', '.join(KEYS)}")
     with _located(name):
+        _check_levels(document)
         return _study(path, document)
+
+
+LEVELS = 100
+"""The deepest nesting of lists and tables that is allowed: ten times what a study needs, a tenth of what Python can."""
+
+DEEP = f"lists or tables lie more than {LEVELS} deep in one another"
+
+
+def _check_levels(document: Mapping[str, Any]) -> None:
+    """Raises an error if lists or tables are nested deeper than `LEVELS`; recursion over them could overflow."""
+    for key, value in document.items():
+        inside: list[Any] = [[value]]
+        for _ in range(LEVELS):
+            found = (each.values() if isinstance(each, dict) else each for each in inside)
+            inside = [each for values in found for each in values if isinstance(each, dict | list)]
+        if inside:
+            raise _wrong(key, DEEP, "write them flat")
 
 
 def _study(path: Path, document: Mapping[str, Any]) -> StudyFile:
