@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from tensornet.study.arrays import load_arrays
+from tensornet.study.arrays import are_arrays, load_arrays
 from tensornet.study.images import (
     Source,
     load_images,
@@ -453,6 +454,37 @@ def test_data_sets_of_the_library_and_of_the_hub(tmp_path: Path, monkeypatch: py
         load_arrays(lambda: one)
     with pytest.raises(TensornetError, match=r"has the parts train\nfix: give the parts train and test"):
         load_arrays(lambda: {"train": found["train"]})
+    wide = table.map(lambda row: {"f0": [row["f0"]] * 2})
+    with pytest.raises(TensornetError, match=r"has columns of several shapes: f0, f1, f2, f3\nfix: leave"):
+        load_arrays(lambda: wide)
+    told = table.map(lambda row: {"text": "good"})
+    with pytest.raises(TensornetError, match=r"x_train holds <U4\nfix: give numbers"):
+        load_arrays(lambda: told)
+
+
+@pytest.mark.parametrize("name", ["wine.npz", "data/wine.npz", "../wine.npz"])
+def test_a_file_that_is_missing_is_not_asked_of_the_hub(name: str) -> None:
+    with pytest.raises(TensornetError, match=rf"there is no file {name}\nfix: .*numpy.savez writes them"):
+        load_arrays(name)
+    assert not are_arrays("./wine")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_unpacks_to_more_than_it_says_is_not_unpacked(tmp_path: Path, packed: bool) -> None:
+    """64 MiB of zeros behind 15,680 that are announced; and more announced than any such file holds."""
+    write_mnist(tmp_path, packed=packed)
+    path = tmp_path / ("train-images-idx3-ubyte" + ".gz" * packed)
+    for count, told in ((20, "and others are there"), (2**31, "more than 1,073,741,824")):
+        content = struct.pack(">BBBB3I", 0, 0, 8, 3, count, 28, 28) + bytes(2**26)
+        path.write_bytes(gzip.compress(content, 1) if packed else content)
+        tracemalloc.start()
+        with pytest.raises(
+            TensornetError, match=rf"cannot be read: {count}×28×28 bytes are announced, {told}"
+        ):
+            read_mnist(tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2**23
 
 
 def test_a_folder_of_images_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,28 @@ def test_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     assert examples.train_labels.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ({"sentence": ["good", "bad"], "label": ["up", "down"]}, [1, 0]),
+        ({"a": [0.5, 1.5], "label": [1, 0]}, r"a/b holds no texts\nfix: give a column `text`"),
+        ({"a": ["x", "y"], "b": ["z", "z"], "label": [1, 0]}, "a/b holds no texts"),
+        ({"text": ["good", None], "label": [1, 0]}, "a/b holds no texts"),
+        ({"text": ["good", "bad"], "label": [1, None]}, r"a/b: y_train holds object, no classes"),
+    ],
+)
+def test_columns_of_a_data_set(monkeypatch: pytest.MonkeyPatch, columns: Any, found: Any) -> None:
+    """Classes may have names; what holds no texts or no classes is refused, and not trained on."""
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_dict(columns)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict(train=part, test=part))
+    if isinstance(found, list):
+        assert load_texts(0, "a/b").train_labels.tolist() == found
+        return
+    with pytest.raises(TensornetError, match=found):
+        load_texts(0, "a/b")
+
+
 def test_the_hub_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
 

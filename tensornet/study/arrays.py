@@ -21,7 +21,8 @@ from tensornet.errors import TensornetError, near
 from .libraries import library
 from .task import Examples
 
-__all__ = ["NAMES", "Data", "are_arrays", "columns_of", "examples_of", "hub", "load_arrays", "name_of"]
+__all__ = ["NAMES", "Data", "are_arrays", "columns_of", "examples_of", "hub", "labels_of", "load_arrays"]
+__all__ += ["name_of"]
 
 Data = str | Callable[[], Any] | None
 """Where examples come from: a name, a folder, a file, or a function that returns arrays or a data set."""
@@ -32,6 +33,9 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 EXPECTED = (
     "expected are x_train and x_test, examples along the first axis, y_train and y_test, a class for each"
 )
+
+END = ".npz"
+"""The end of the name of a file of arrays."""
 
 CHANNELS = (1, 3, 4)
 """Numbers of channels: an image whose last axis has such a size, and whose first has not, has its channels last."""
@@ -45,14 +49,14 @@ LABELS = ("label", "labels", "y", "target", "class")
 
 def are_arrays(data: Data) -> bool:
     """Whether the examples are the user's own: a function, a file `.npz`, or a data set of `datasets`."""
-    return callable(data) or (data is not None and (data.endswith(".npz") or _is_dataset(data)))
+    return callable(data) or (data is not None and (data.endswith(END) or _is_dataset(data)))
 
 
 def _is_dataset(data: str) -> bool:
     """Whether a text names a data set of the hub, `owner/name`, a folder of a kept one, or one of image folders."""
     folder = Path(data)
     if not folder.exists():
-        return re.fullmatch(r"[\w.-]+/[\w.-]+", data) is not None
+        return re.fullmatch(r"\w[\w.-]*/[\w.-]+", data) is not None and not data.endswith(END)
     parts = (folder / "train").is_dir() and (folder / "test").is_dir() and not (folder / "wnids.txt").exists()
     return parts or (folder / "dataset_dict.json").is_file()
 
@@ -97,13 +101,15 @@ def examples_of(
         called: their name in a heading, if it is another.
         known: whether the study's recipe was tried on them, and its published figures are for them.
     """
-    train, test = (_inputs(f"{name}: {each}", arrays[each], images) for each in ("x_train", "x_test"))
+    train, test = (
+        _inputs(f"{name}: {each}", np.asarray(arrays[each]), images) for each in ("x_train", "x_test")
+    )
     if train.shape[1:] != test.shape[1:]:
         raise TensornetError(
             f"{name}: an example of x_train is {_times(train.shape[1:])}, one of x_test {_times(test.shape[1:])}",
             fix="give both of one shape",
         )
-    classes, labels, test_labels = _labels(name, arrays, {"y_train": len(train), "y_test": len(test)})
+    classes, labels, test_labels = labels_of(name, arrays)
     digest = hashlib.sha256()
     for each in (train, labels, test, test_labels):
         digest.update(np.ascontiguousarray(each).data)
@@ -162,6 +168,9 @@ def columns_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
             arrays[f"x_{which}"] = _pixels(part[one][:], name) if kinds[one] == "Image" else part[one][:]
         else:
             columns = [np.asarray(part.with_format("numpy")[each][:]) for each in others]
+            if len({each.shape for each in columns}) > 1:
+                told = f"{name} has columns of several shapes: {', '.join(others)}"
+                raise TensornetError(told, fix="leave some out, or return arrays from a function")
             arrays[f"x_{which}"] = np.stack(columns, -1) if len(columns) > 1 else columns[0]
         arrays[f"y_{which}"] = np.asarray(part[label][:])
     return arrays
@@ -253,9 +262,14 @@ def _inputs(place: str, array: Any, images: bool) -> Any:
     return found[:, None] if images and found.ndim == 3 else found
 
 
-def _labels(name: str, arrays: Mapping[str, Any], counts: Mapping[str, int]) -> tuple[int, Any, Any]:
-    """The number of classes, and the class number of each training and each test example."""
-    for which, count in counts.items():
+def labels_of(name: str, arrays: Mapping[str, Any]) -> tuple[int, Any, Any]:
+    """The number of classes, and the class number of each training and each test example.
+
+    Raises:
+        TensornetError: there are no classes, or not one for each example, or one is only in the test.
+    """
+    for part in ("train", "test"):
+        which, count = f"y_{part}", len(arrays[f"x_{part}"])
         array, place = arrays[which], f"{name}: {which}"
         if array.ndim != 1 or len(array) != count:
             told = f"{place} holds {_times(array.shape)} values for {count:,} examples"

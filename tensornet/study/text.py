@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import tensornet as tn
 from tensornet.errors import TensornetError
 
-from .arrays import Data, columns_of, hub, name_of
+from .arrays import Data, columns_of, hub, labels_of, name_of
 from .libraries import library
 from .task import Examples, Recipe, Task
 
@@ -82,7 +84,10 @@ def load_texts(seed: int, data: str | None) -> Examples:
     name = data or DEFAULT
     is_folder = Path(name).is_dir()
     texts = _of_folder(Path(name)) if is_folder else columns_of(hub(name), name)
-    parts = {which: [str(each) for each in texts[f"x_{which}"]] for which in ("train", "test")}
+    parts = {which: list(texts[f"x_{which}"]) for which in ("train", "test")}
+    if not all(isinstance(each, str) for part in parts.values() for each in part):
+        raise TensornetError(f"{name} holds no texts", fix="give a column `text`, and a column `label`")
+    classes, *known_labels = labels_of(name, texts)
     reader = library("sklearn.feature_extraction.text").CountVectorizer(max_features=WORDS)
     try:
         reader.fit(parts["train"])
@@ -92,15 +97,15 @@ def load_texts(seed: int, data: str | None) -> Examples:
     read, torch = reader.build_analyzer(), library("torch")
     longest = min(LENGTH, max(1, *(len(read(text)) for text in parts["train"])))
     digest, found = hashlib.sha256(), {}
-    for which, part in parts.items():
+    for (which, part), classes_of in zip(parts.items(), known_labels, strict=True):
         tokens = torch.full((len(part), longest), PADDING)
         for number, text in enumerate(part):
             words = [known.get(word, UNKNOWN) for word in read(text)[:longest]] or [UNKNOWN]
             tokens[number, : len(words)] = torch.tensor(words)
-        labels = torch.tensor(texts[f"y_{which}"], dtype=torch.int64)
+        labels = torch.tensor(classes_of)
         digest.update(tokens.numpy().tobytes() + labels.numpy().tobytes())
         found[which] = (tokens, tokens != PADDING), labels
-    sizes = {"vocabulary": len(known) + UNKNOWN + 1, "classes": len({*texts["y_train"], *texts["y_test"]})}
+    sizes = {"vocabulary": len(known) + UNKNOWN + 1, "classes": classes}
     about = (
         f"{len(parts['train']):,} texts of {'a folder' if is_folder else name} for training and"
         f" {len(parts['test']):,} for the test, in {sizes['classes']} classes, {len(known):,} words,"
@@ -127,7 +132,7 @@ def _of_folder(folder: Path) -> dict[str, Any]:
         if len(classes) < 2:
             raise TensornetError(f"{inner} has {len(classes)} class folder(s)", fix=expected)
         found[f"x_{which}"] = [_text(file) for name in classes for file in files[name]]
-        found[f"y_{which}"] = [label for label, name in enumerate(classes) for _ in files[name]]
+        found[f"y_{which}"] = np.repeat(np.arange(len(classes)), [len(files[name]) for name in classes])
     return found
 
 
