@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import STUDY, Processes, RunResult, load_trained, results_folder, run_study
+from tensornet.study import STUDY, Processes, RunResult, libraries, load_trained, results_folder, run_study
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study.arrays import NAMES
@@ -278,6 +279,18 @@ def test_the_pareto_front_holds_what_no_other_beats(finished: Finished) -> None:
 
     rows = [result("a", 100, 90.0), result("b", 50, 95.0), result("c", 200, 97.0), result("d", 200, 96.0)]
     assert list(pareto_front(runs_of(rows, {})).name) == ["b", "c"]
+
+
+def test_a_library_without_metadata_has_no_known_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was built from its source may be: nothing else of a study needs the number."""
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(libraries, "version", missing)
+    libraries._version.cache_clear()
+    assert libraries.versions()["torch"] == "unknown"
+    libraries._version.cache_clear()
 
 
 # ---- resuming

@@ -1,4 +1,4 @@
-"""The command `plan`, which plans equations."""
+"""The commands `plan`, `draw`, `count` and `sweep`, for a graph: its order, its picture, its size and its costs."""
 
 from __future__ import annotations
 

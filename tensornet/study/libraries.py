@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -64,4 +65,12 @@ def check_libraries() -> None:
 def versions() -> dict[str, str]:
     """Library → version, for the libraries that numbers depend on."""
     names = ("numpy", "torch", "scikit-learn")
-    return {"tensornet-einsum": tn.__version__} | {name: version(name) for name in names}
+    return {"tensornet-einsum": tn.__version__} | {name: _version(name) for name in names}
+
+
+@functools.cache
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # built from source, without metadata
+        return "unknown"

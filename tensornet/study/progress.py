@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-__all__ = ["Shown", "noted", "shown"]
+__all__ = ["SECONDS_BETWEEN_NOTES", "Shown", "noted", "shown"]
 
 SECONDS_BETWEEN_LINES = 30.0
 """The time between two lines, if there is no terminal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,10 +20,10 @@ from .compressing import CompressedRow, check_row
 from .hardware import Hardware, processes
 from .jobs import Job, Run, Timed, counts, measured, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
-from .progress import shown
+from .progress import SECONDS_BETWEEN_NOTES, shown
 from .report import table, write_outputs
 from .results import Appraisal, RunResult
-from .store import RunStore
+from .store import RunStore, remove
 from .task import OPTIMIZERS, check_classifier, checked_seeds
 from .workers import Workers, on_workers
 from .written import Subject, forget_examples
@@ -57,7 +58,7 @@ def run_study(
     A finished run with the same settings is kept if the folder already holds it. An interrupted run resumes
     from its checkpoint and ends in the same numbers. Writes `results.json`, `results.csv`,
     `report.md`, `report.html`, pictures as PNG, SVG and PDF, and for each run
-    `runs/<name>.seed<n>.<fingerprint>.json` and its weights as safetensors. They show every finished run
+    `runs/<name>.seed<n>.<fingerprint>.safetensors`, its result and its weights. They show every finished run
     with these settings and seeds, including those of earlier calls. If `torchrun` starts the processes, they
     share each mini-batch; with `workers`, several whole runs are trained at once.
 
@@ -360,10 +361,14 @@ class _Study:
                 raise TensornetError(told, fix="give an --out that every worker sees")
             finished(job, result)
 
+        files, looked = {self._name(job): job.progress for job in jobs}, [-SECONDS_BETWEEN_NOTES]
+
         def look() -> None:
-            for job in jobs:
-                if self._name(job) not in done:
-                    bars.read(self._name(job), job.progress)
+            if time.monotonic() - looked[0] >= SECONDS_BETWEEN_NOTES:  # each file is written as often
+                looked[0] = time.monotonic()
+                for name, path in files.items():
+                    if name not in done:
+                        bars.read(name, path)
 
         def ready(job: Job) -> bool:
             return job.run.origin is None or self._name(job, job.run.origin) in done
@@ -371,8 +376,8 @@ class _Study:
         try:
             on_workers(workers, train_on_worker, jobs, kept, look, ready, self._say)
         finally:
-            for job in jobs:
-                job.progress.unlink(missing_ok=True)
+            for path in files.values():  # left by runs that were stopped
+                remove(path)
 
     def _say(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

@@ -104,7 +104,7 @@ def train(
         parameters: the initial values, by name; drawn by the seed if not given.
         checkpoints: where checkpoints are written, and where the run resumes from.
         every: the least number of seconds between two checkpoints.
-        progress: receives the progress after every step.
+        progress: receives the progress before every step.
 
     Raises:
         TensornetError: the loss is not finite, or a checkpoint cannot be written.
