@@ -25,7 +25,7 @@ import tensornet as tn
 from tensornet import models
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
-from tensornet.compression.compressed import read_arrays
+from tensornet.compression.compressed import read_arrays, write_arrays
 from tensornet.compression.levels import Candidate, alone, levels
 from tensornet.fitting.approximating import Settings, approximate
 from tensornet.fitting.metrics import Metric
@@ -575,6 +575,13 @@ def test_batches_keep_the_bound_of_an_error(is_graph: bool) -> None:
 def test_largest_errors_are_numbers_up_to_1(limit: Any) -> None:
     with pytest.raises(tn.ShapeError, match="is no error of a weight"):
         tn.compress(nn.Linear(8, 8), parameters=0.5, max_error=limit)
+
+
+def test_files_of_another_version_are_refused_by_its_name(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path / "old.safetensors", {}, {"format": "tensornet.compressed.1"})
+    told = r"old.safetensors is a file of version tensornet.compressed.1, not tensornet.compressed.2"
+    with pytest.raises(tn.EquationError, match=told):
+        tn.load_compressed(path)
 
 
 def test_graphs_without_weights_have_nothing_to_weigh() -> None:

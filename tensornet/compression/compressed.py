@@ -167,9 +167,12 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
     """
     path = file_of(path)
     metadata = read_header(path)
-    if metadata.get("format") != FORMAT:
+    kind = metadata.get("format", "")
+    if kind != FORMAT:
+        is_other = kind.startswith(FORMAT.rstrip("0123456789"))
+        what = f"a file of version {kind}, not {FORMAT}" if is_other else "no compressed network"
         fix = "give a file that tensornet.compress or `tensornet compress` wrote"
-        raise EquationError(f"{path} is no compressed network", fix=fix)
+        raise EquationError(f"{path} is {what}", fix="compress the network again" if is_other else fix)
     allocation = Allocation.from_json(metadata.get("allocation", ""))
     if "graph" in metadata:
         return Compressed(Graph.from_json(metadata["graph"]), read_arrays(path)[0], allocation)

@@ -97,7 +97,7 @@ class Candidate:
     def forms(self) -> tuple[str, ...]:
         """The forms that `method="auto"` tries: of kernels, and of matrices those that come near low rank somewhere.
 
-        What they lose is told by decompositions without a metric, which are quick.
+        Their errors are those of decompositions without a metric, which are quick.
         """
         if self.plain is not None:
             return self.plain.forms
