@@ -26,6 +26,7 @@ extensions = [
 ]
 exclude_patterns = ["_build", "gallery", "tutorials"]
 html_theme = "furo"
+smartquotes = False  # commands are copied
 html_title = "tensornet"
 html_show_search_summary = False  # pages opened as files cannot fetch one another
 html_static_path = ["_static"]
@@ -41,6 +42,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"plot_",
     "within_subsection_order": "FileNameSortKey",
     "ignore_pattern": r"against",
+    "first_notebook_cell": f"%%writefile against.py\n{(HERE / 'gallery' / 'against.py').read_text(encoding='utf-8')}",
     "capture_repr": ("_repr_html_",),
     "abort_on_example_error": True,
     "only_warn_on_example_error": False,

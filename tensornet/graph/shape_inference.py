@@ -595,6 +595,8 @@ def _remedy(a: Any, b: Any, axis: str, ref: Ref | None) -> str:
         named = ", ".join(f"{name}=…" for name in open_sizes)
         return f"give those that are not known yet, {named}; or "
     if isinstance(a, int) and isinstance(b, int) and a < b and ref is not None and axis in ref.index:
+        if a == 1:  # as an axis inside a window is where nothing else says how long it is
+            return f"give {axis}={b}, if a window left it the one position that fits; or "
         read = ",".join(f"{axis}+0" if entry == axis else show_entry(entry) for entry in ref.index)
         return f"read the first {a} of the {b}, {ref.name}[{read}]; or "
     if isinstance(a, int) or not isinstance(more, int):

@@ -34,9 +34,21 @@ def meant(*nodes: ast.AST) -> str:
     return next((MEANT[type(node)] for node in nodes if type(node) in MEANT), "")
 
 
+IN_OTHER_WORDS = {
+    "flip": "read it from its end, as in x[b,n-1-i]",
+    "sort": "gather in order, as in x[b,argsort[i](x[b,i])]",
+    "fft": "multiply with cos and sin of 2 * pi * index(k) * index(i) / n",
+    "detach": 'tn.register("stop_gradient", derivative="0", numpy=lambda a: a, torch=lambda a: a.detach())',
+}
+IN_OTHER_WORDS |= {"rfft": IN_OTHER_WORDS["fft"], "stopgradient": IN_OTHER_WORDS["detach"]}
+"""What the language says without a function of its own."""
+
+
 def called_elsewhere(name: str, axes: Sequence[str] = ()) -> str:
     """The hint for a function that other libraries call by this name; empty if there is none."""
     plain = name.lower().replace("_", "")
+    if plain in IN_OTHER_WORDS:
+        return f"{IN_OTHER_WORDS[plain]}; "
     for each in FUNCTIONS.values():
         if plain in each.elsewhere:
             index = f"[{','.join(axes or ['c'])}]" if each.takes_axes else ""

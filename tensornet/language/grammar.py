@@ -219,8 +219,8 @@ it is along the axis says `index(d)`.""",
         "Elements",
         """Elements are truth values, positions, or numbers of the working type, which is the one floating type of the
 arrays that are given. Positions and counts are integers, computed with in 64 bits: they stay exact under `+ - *`,
-`//`, `%` and small powers, until they meet numbers of the working type. Beside numbers a truth value counts as 0 or
-1. Complex arrays are taken where functions say so.""",
+`//`, `%` and small powers, until they meet numbers of the working type. Beside numbers a truth value is the number
+0 or 1. Complex arrays are taken where functions say so.""",
         (Example.of("y[i] = x[i] * (index(i) // 2)", x=(1.0, 1.0, 1.0, 1.0)),),
     ),
     Section(
