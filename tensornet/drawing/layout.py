@@ -143,20 +143,27 @@ def _across(
     half: np.ndarray, nodes: int, pairs: np.ndarray, shifts: np.ndarray, beside: np.ndarray
 ) -> np.ndarray:
     """The horizontal positions by which edges are as straight as possible, and items keep their distance."""
-    from scipy.sparse import block_array, csr_array, diags_array, eye_array, vstack
+    from scipy.sparse import csr_array
 
-    wishes, weights = [_differences(pairs, len(half))], [STRAIGHTNESS[(pairs >= nodes).sum(1)]]
-    for ends in (pairs.T, pairs.T[::-1]):
-        near = csr_array((np.ones(len(pairs)), tuple(ends)), shape=(len(half), len(half)))
-        counts = near.sum(axis=1)
-        wishes.append((diags_array(counts, format="csr") - near)[np.flatnonzero(counts > 1)])
-        weights.append(CENTRED / counts[counts > 1])
-    wish, weight = vstack(wishes), np.concatenate(weights)
-    shift = np.concatenate([shifts, np.zeros(len(weight) - len(pairs))])
-    missed, distances = -eye_array(len(weight)), -half[beside].sum(1) - APART
-    rows = block_array([[wish, missed], [-wish, missed], [_differences(beside, len(half)), None]])
-    cost = np.concatenate([np.zeros(len(half)), weight])
-    found = _least(cost, rows, np.concatenate([-shift, shift, distances]))[: len(half)]
+    wishes, rows, factors = [pairs], [np.arange(len(pairs))], [np.ones(len(pairs))]
+    weights = [STRAIGHTNESS[(pairs >= nodes).sum(1)]]
+    for ends in pairs.T:
+        counts = np.bincount(ends)[ends]
+        items, row = np.unique(ends[counts > 1], return_inverse=True)
+        wishes.append(pairs[counts > 1])
+        factors.append(1 / counts[counts > 1])
+        rows.append(row + sum(map(len, weights)))
+        weights.append(np.full(len(items), CENTRED))
+    weight, columns = np.concatenate(weights), np.concatenate(wishes).ravel()
+    sign, lines = np.outer(np.concatenate(factors), (1, -1)).ravel(), np.repeat(np.concatenate(rows), 2)
+    missed, apart = np.arange(2 * len(weight)), np.arange(2 * len(beside))
+    values = [sign, -sign, np.full(len(missed), -1.0), 1.0 - 2 * (apart % 2)]
+    lines = np.concatenate([lines, lines + len(weight), missed, len(missed) + apart // 2])
+    columns = np.concatenate([columns, columns, len(half) + missed % max(len(weight), 1), beside.ravel()])
+    shift = np.pad(shifts, (0, len(weight) - len(shifts)))
+    most = np.concatenate([-shift, shift, -half[beside].sum(1) - APART])
+    matrix = csr_array((np.concatenate(values), (lines, columns)), shape=(len(most), len(half) + len(weight)))
+    found = _least(np.concatenate([0 * half, weight]), matrix, most)[: len(half)]
     return np.asarray(found - np.min(found - half))
 
 
