@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -28,6 +29,7 @@ from tensornet.study import report as study_report
 from tensornet.study.digits import DIGITS
 from tensornet.study.pictures import FORMATS, PICTURES, draw
 from tensornet.study.results import Appraisal, Epoch, runs_of, told
+from tensornet.study.store import BLANK, seal
 from tensornet.study.task import Recipe
 from tensornet.study.thesis import thesis
 from tensornet.study.written import TASKS, BuiltRow, RowEntry, StudyFile, read_study
@@ -128,6 +130,11 @@ def test_what_is_measured_is_kept(finished: Finished, tmp_path: Path) -> None:
     _, printed = study(copy, task=task, measure=True)
     assert "measured.json is damaged, set aside and not used" in printed
     assert json.loads((copy / "measured.json").read_bytes())["appraisals"][0]["kept"] == kept["dense"]
+    earlier = seal(f'{{"format": "tensornet.study.measured", "seal": "{BLANK}", "appraisals": []}}'.encode())
+    (copy / "measured.json").write_bytes(earlier)  # as an earlier version wrote it: of others, and whole
+    _, printed = study(copy, task=task, measure=True)
+    assert "damaged" not in printed
+    assert "are timed, in turns" in printed
 
 
 class Page(HTMLParser):
@@ -196,11 +203,15 @@ def test_a_click_on_a_heading_sorts(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("without_pictures")
 def test_markup_in_a_name_is_text(tmp_path: Path) -> None:
-    about = WRITTEN.replace("dense 64 → 10", "<script>alert(1)</script>").replace("[0, 3]", "[0]")
-    study(tmp_path / "out", task=toml(tmp_path, about), rows="dense", epochs=1, measure=True)
+    """Also that of the terminal in the title; and a line of a table stays one, whatever is in it."""
+    about = WRITTEN.replace("dense 64 → 10", "<script>alert(1)</script>\\n|two").replace("[0, 3]", "[0]")
+    about = re.sub("(?m)^title.*\n", "", about)
+    task = toml(tmp_path, f"title = 'no [/end] of it'\n{about}")
+    _, printed = study(tmp_path / "out", task=task, rows="dense", epochs=1, measure=True)
+    assert "no [/end] of it" in printed
     text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert Page(text).count["script"] == 1
-    assert "&lt;script&gt;" in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; |two</td>" in text
 
 
 def test_pictures_have_names_and_no_axis_beyond_all(monkeypatch: pytest.MonkeyPatch) -> None:

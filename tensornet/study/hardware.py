@@ -66,7 +66,7 @@ class Hardware:
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
             raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
-        if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS):
+        if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
             raise TensornetError(f"threads is {threads}", fix=f"give a whole number, 1 to {MOST_THREADS}")
         machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
         if device.startswith("cuda"):

@@ -272,7 +272,8 @@ def measured(
         if not is_sealed(content):
             raise ValueError("its content is not what was written")
         document = Part.of(content.decode(), "measurement")
-        same = document["settings"].value == key
+        settings = document.get("settings")  # an earlier version called it otherwise
+        same = settings is not None and settings.value == key
         return tuple(read(Appraisal, each) for each in document["appraisals"]) if same else ()
 
     found = read_or_set_aside(path, kept, say)

@@ -114,11 +114,12 @@ def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisa
     If rows are compressed, their accuracy before fine-tuning replaces the top-5 accuracy.
     """
     from rich.table import Table
+    from rich.text import Text
 
     runs = runs_of(results, costs or {})
     groups, firsts = _groups(runs)
     shares = ["com- pressed", "top-1 (%)"] if runs.origin.notna().any() else ["top-1 (%)", "top-5 (%)"]
-    shown = Table(title=printable(task.title), title_justify="left")
+    shown = Table(title=Text(printable(task.title), "table.title"), title_justify="left")
     for heading in ("name", "para- meters", "FLOPs", *shares, *(["ms a step"] if costs else [])):
         justify = "left" if heading == "name" else "right"
         shown.add_column("\n".join(heading.rsplit(" ", 1)), justify=justify, no_wrap=True)  # type: ignore[arg-type]
