@@ -77,12 +77,14 @@ def _small_products_are_nodes() -> float:
     return users
 
 
-@pytest.fixture
-def users_plans(_small_products_are_nodes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def users_plans(_small_products_are_nodes: float) -> Iterator[None]:
     """The plans of this process are those of a user's, and so of the processes that a test starts."""
     from tensornet.lowering import contractions
 
-    monkeypatch.setattr(contractions, "NODE", _small_products_are_nodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contractions, "NODE", _small_products_are_nodes)
+        yield
 
 
 def _why_no_gpu() -> str:

@@ -20,6 +20,7 @@ from tensornet.contraction.joint_order import joint_order
 from tensornet.contraction.pairs import Problem, flatten, view_order
 from tensornet.device.model import default_profile
 from tensornet.language.expression import Ref, axes_of_index
+from tensornet.lowering import contractions
 from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 
@@ -89,9 +90,9 @@ def test_derivatives_of_derivatives(name: str) -> None:
     assert torch.autograd.gradgradcheck(call, (x.requires_grad_(), *parameters), fast_mode=True)
 
 
-@pytest.mark.usefixtures("users_plans")
-def test_a_small_product_is_left_to_autograd() -> None:
+def test_a_small_product_is_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node with a backward pass of its own takes longer than it saves there."""
+    monkeypatch.setattr(contractions, "NODE", 50e-6)
     graph, _, _ = PRODUCTS["chain"]
     plans = (tn.plan(graph, backend="torch", training=True, b=b) for b in (9, 10**6))
     assert [plan.goes_back for plan in plans] == [False, True]
