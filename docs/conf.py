@@ -42,7 +42,6 @@ sphinx_gallery_conf = {
     "filename_pattern": r"plot_",
     "within_subsection_order": "FileNameSortKey",
     "ignore_pattern": r"against",
-    "first_notebook_cell": f"%%writefile against.py\n{(HERE / 'gallery' / 'against.py').read_text(encoding='utf-8')}",
     "capture_repr": ("_repr_html_",),
     "abort_on_example_error": True,
     "only_warn_on_example_error": False,
@@ -105,7 +104,14 @@ def listed_once(app, name, source):
         source[0] = source[0].rpartition(".. toctree::\n   :hidden:")[0]
 
 
+def finish_notebooks(app, error):
+    """Notebooks of the gallery bring the module that checks them."""
+    for path in Path(app.outdir, "_downloads").rglob("*.ipynb"):
+        made.add_check(path)
+
+
 def setup(app):
+    app.connect("build-finished", finish_notebooks)
     app.connect("source-read", listed_once)
     app.connect("autodoc-process-docstring", as_rest, priority=400)  # before napoleon
     app.add_directive("commands", Commands)

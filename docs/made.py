@@ -1,4 +1,4 @@
-"""What the site shows of data: the speeds of `benchmarks/results` and the options of the command line, as Markdown."""
+"""What the site shows of data: speeds of `benchmarks/results` and options of the command line; notebooks that run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+CHECK = Path(__file__).parent / "gallery" / "against.py"
+MAGIC = "%%writefile against.py\n"
 OURS = "tensornet"
 WAYS = {"forward": "forward", "backward": "both ways"}
 MODULES = {"tcl": "contractions --only TCL"}  # where a suite is no module of its own
@@ -46,6 +48,23 @@ def ratios(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
                 ratio = each["median"] / row["seconds"][OURS]["median"]
                 found.setdefault((other, row["measure"]), {})[row["case"]] = ratio
     return found
+
+
+def add_check(path: Path) -> None:
+    """Puts the module with the check of the gallery at the head of a notebook that uses it, once."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    cells = ["".join(each["source"]) for each in notebook["cells"]]
+    if any("from against import" in each for each in cells) and not cells[0].startswith(MAGIC):
+        source = MAGIC + CHECK.read_text(encoding="utf-8")
+        cell = {
+            "cell_type": "code",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
+            "source": [source],
+        }
+        notebook["cells"].insert(0, cell)
+        path.write_text(json.dumps(notebook, indent=1), encoding="utf-8")
 
 
 def _cases(document: dict[str, Any]) -> str:
