@@ -232,7 +232,9 @@ def _made(product: Node, ones: Factors) -> Iterator[Way]:
     if not inner:
         core = _having(_without(others, given), summed.intersection(axes_in(given)))[:1]
     rest = _without(others, [*given, *core])
-    if not given or not core or _having(given, inner) or _having([*given, *core], made):
+    if not outer.issubset(axes_in(given)):  # along another axis nothing is convolved
+        return
+    if not core or _having(given, inner) or _having([*given, *core], made):
         return
     last = _having(rest, made)
     near = _without(rest, last)
