@@ -42,7 +42,7 @@ lint: $(VENV)/ready
 page: $(VENV)/ready  # docs/language.md, of the records of the functions
 	TENSORNET_CALIBRATE=0 $(BIN)/tensornet functions --page > docs/language.md
 
-docs: $(VENV)/ready  # the site, in docs/_build: guides and gallery, all of which run, results and reference
+docs: $(VENV)/ready  # the site, in docs/_build: guides and gallery, which all run, results and reference
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[docs]"
 	$(BIN)/pytest -q tests/test_readme.py -k "page_prints or every_backend"
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build

@@ -322,6 +322,19 @@ def test_a_gpu_is_given_the_kernel_where_it_is_the_quicker(case: tuple[str, int,
     assert (KERNEL in plan.code) is (kernel < plain)
 
 
+@pytest.mark.parametrize(("rank", "is_repeated"), [(64, True), (1024, False)])
+def test_a_small_factor_is_repeated_along_a_batch_in_the_place_of_a_copy(
+    rank: int, is_repeated: bool
+) -> None:
+    """A copy of the images into rows takes as long as the product there."""
+    graph = tn.layer("y[b,r,h,w] = x[b,c,h,w] * U[c,r]", inputs="x")
+    sizes = {"b": 64, "c": 256, "h": 28, "w": 28, "r": rank}
+    profile = default_profile("cuda:0")
+    plan = tn.plan(graph, backend="torch", device="cuda:0", profile=profile, compare=False, **sizes)
+    product = next(each for each in plan.steps if isinstance(each, Step) and each.arrangement)
+    assert ("b" in product.arrangement.batch) is is_repeated
+
+
 def test_a_kernel_may_speak_of_positions_along_an_axis_that_its_tensors_tell_apart() -> None:
     def kernel(w: Any, x: Any, scale: float) -> Any:
         return scale * w[:, None] * x * np.exp(np.arange(x.shape[1]))

@@ -88,3 +88,18 @@ def test_links_that_lead_nowhere_are_found(site: None, tmp_path: Path) -> None:
     )
     (tmp_path / "alone.html").write_text("")
     assert broken(tmp_path) == ["index.html: #no", "index.html: no.png", "no page links to alone.html"]
+
+
+@pytest.mark.usefixtures("site")
+def test_a_notebook_of_the_gallery_brings_its_check_once(tmp_path: Path) -> None:
+    from made import add_check
+
+    for name, source in (("layer", "from against import check\n"), ("lesson", "import torch\n")):
+        path, cell = tmp_path / f"{name}.ipynb", {"cell_type": "code", "source": [source]}
+        path.write_text(json.dumps({"cells": [cell]}))
+        for _ in range(2):
+            add_check(path)
+        *added, last = ("".join(each["source"]) for each in json.loads(path.read_text())["cells"])
+        assert last == source
+        against = (DOCS / "gallery" / "against.py").read_text(encoding="utf-8")
+        assert added == ([f"%%writefile against.py\n{against}"] if name == "layer" else [])

@@ -16,6 +16,7 @@ from hypothesis import assume, given, reject
 from torch.autograd import forward_ad
 
 import tensornet as tn
+from tensornet.backends.torch import call_cache
 from tensornet.backends.torch.products import with_vjp
 from tensornet.protocol import load_backend
 
@@ -333,3 +334,31 @@ def test_gradients_that_are_inputs_do_not_record() -> None:
     assert not value.requires_grad
     assert not gradients["w"].requires_grad
     torch.testing.assert_close(gradients["w"], x)
+
+
+def test_a_gather_keeps_its_positions_alone_and_has_derivatives_of_any_order() -> None:
+    """`torch.gather` keeps what it reads, for the sake of its shape."""
+    graph = tn.layer("y[b,h,i,j] = x[b,h,i,at[b,i,j]]", inputs="x at")
+    module, at = tn.module(graph), torch.randint(0, 64, (2, 3, 5))
+    x = torch.randn(2, 4, 3, 64, dtype=torch.float64, requires_grad=True)
+    kept: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = module(x, at)
+    assert max(kept, default=0) < x.nbytes / 4
+    torch.testing.assert_close(y, x.gather(3, at[:, None].expand(2, 4, 3, 5)))
+    assert torch.autograd.gradcheck(lambda x: module(x, at), x)
+    assert torch.autograd.gradgradcheck(lambda x: module(x, at), x)
+
+
+def test_calls_are_found_without_the_guards_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not public."""
+    monkeypatch.setattr(call_cache, "GUARDS", None)
+    module = tn.module(tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=3, o=2))
+    for count in (2, 2, 2, 5, 2):
+        x = torch.randn(count, 3)
+        torch.testing.assert_close(module(x), x @ module.W.T)

@@ -99,15 +99,10 @@ def allocate(
         >>> found.weights, round(found.error, 3)
         ({'A': ('low_rank', (1,))}, 0.0)
     """
-    given: dict[str, Any] = {"method": method, "modes": modes, "uniform": uniform, "max_error": max_error}
-    given |= {
-        "parameters": parameters,
-        "flops": flops,
-        "seconds": seconds,
-        "error": error,
-        "progress": progress,
-    }
-    options = Options.of(**given)
+    budget = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
+    options = Options.of(
+        method=method, modes=modes, uniform=uniform, max_error=max_error, progress=progress, **budget
+    )
     network = _Weights(graph, params, load_backend(backend), device, sizes, include, exclude, options)
     return network.allocated(network.candidates(inputs))
 
@@ -167,29 +162,25 @@ def compress(
         >>> tn.parameter_count(small.model), small.misfits["W"].weight < 1e-12
         (128, True)
     """
-    given: dict[str, Any] = {"method": method, "modes": modes, "uniform": uniform, "max_error": max_error}
-    given |= {
-        "parameters": parameters,
-        "flops": flops,
-        "seconds": seconds,
-        "error": error,
-        "progress": progress,
-    }
     if not isinstance(network, Graph):
         check_module(network)
         if params is not None or sizes:
             told = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
             raise EquationError(f"a module has no use for {told}", fix="leave it out, or give a graph")
-        torch: Any = load_backend("torch")
-        options = Options.of(**given)
-        return best(
-            torch.networks.network_of(network, include, exclude, options, device, calibrate), options.modes
-        )
-    if params is None:
+    elif params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
-    options = Options.of(**given)
-    weights = _Weights(network, params, load_backend(backend), device, sizes, include, exclude, options)
-    return best(weights.weighed_by(calibrate), options.modes)
+    budget = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
+    options = Options.of(
+        method=method, modes=modes, uniform=uniform, max_error=max_error, progress=progress, **budget
+    )
+    if isinstance(network, Graph):
+        assert params is not None
+        weights = _Weights(network, params, load_backend(backend), device, sizes, include, exclude, options)
+        return best(weights.weighed_by(calibrate), options.modes)
+    torch: Any = load_backend("torch")
+    return best(
+        torch.networks.network_of(network, include, exclude, options, device, calibrate), options.modes
+    )
 
 
 class Network(Protocol):

@@ -164,7 +164,7 @@ class Problem:
         wanted: the layout that is preferred for the result.
         sizes, profile, itemsize: positions along each axis, the device, bytes of one element.
         invariant: the operands that depend on no argument of a call.
-        expanded: bytes up to which an operand may be repeated along the batch axes of another.
+        expanded: bytes up to which an operand may be repeated along the batch axes of another; see `EXPANDED_SHARE`.
         asked: the share of the readers of the result that copy it into the wanted layout.
         composite: the axes that represent several axes that always occur together, each a dimension of its own.
     """

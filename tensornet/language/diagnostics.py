@@ -37,11 +37,13 @@ def meant(*nodes: ast.AST) -> str:
 IN_OTHER_WORDS = {
     "flip": "read it from its end, as in x[b,n-1-i]",
     "sort": "gather in order, as in x[b,argsort[i](x[b,i])]",
-    "fft": "multiply with cos and sin of 2 * pi * index(k) * index(i) / n",
-    "detach": 'tn.register("stop_gradient", derivative="0", numpy=lambda a: a, torch=lambda a: a.detach())',
+    **dict.fromkeys(("fft", "rfft"), "multiply with cos and sin of 2 * pi * index(k) * index(i) / n"),
+    **dict.fromkeys(
+        ("detach", "stopgradient"),
+        'tn.register("stop_gradient", derivative="0", numpy=lambda a: a, torch=lambda a: a.detach())',
+    ),
 }
-IN_OTHER_WORDS |= {"rfft": IN_OTHER_WORDS["fft"], "stopgradient": IN_OTHER_WORDS["detach"]}
-"""What the language says without a function of its own."""
+"""What the language says without a function of its own, by the names that other libraries have for it."""
 
 
 def called_elsewhere(name: str, axes: Sequence[str] = ()) -> str:

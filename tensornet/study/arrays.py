@@ -41,7 +41,7 @@ CHANNELS = (1, 3, 4)
 """Numbers of channels: an image whose last axis has such a size, and whose first has not, has its channels last."""
 
 TESTS = ("test", "valid", "validation")
-"""Names of the test part of a data set, the first of which counts."""
+"""Names of the test part of a data set; the first that is there counts."""
 
 LABELS = ("label", "labels", "y", "target", "class")
 """Names of the column of classes."""
