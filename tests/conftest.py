@@ -69,21 +69,35 @@ def _cache_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _small_products_are_nodes() -> float:
-    """Products of any size are planned both ways, so that small programs try what large ones do."""
+def users_node() -> float:
+    """Products of any size are planned both ways, so that small programs try what large ones do; from which users' are."""
     from tensornet.lowering import contractions
 
     users, contractions.NODE = contractions.NODE, 0.0
     return users
 
 
-@pytest.fixture(scope="module")
-def users_plans(_small_products_are_nodes: float) -> Iterator[None]:
-    """The plans of this process are those of a user's, and so of the processes that a test starts."""
+@contextlib.contextmanager
+def products_from(seconds: float) -> Iterator[None]:
+    """Products that take as long are planned both ways; plans by another threshold are forgotten before and after."""
     from tensornet.lowering import contractions
+    from tensornet.planning import planner
+    from tensornet.runtime import executable
 
+    caches = (planner._function, planner._product, executable._made)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contractions, "NODE", _small_products_are_nodes)
+        patch.setattr(contractions, "NODE", seconds)
+        for each in caches:
+            each.cache_clear()
+        yield
+    for each in caches:
+        each.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def users_plans(users_node: float) -> Iterator[None]:
+    """The plans of this process are those of a user's, and so of the processes that a test starts."""
+    with products_from(users_node):
         yield
 
 

@@ -20,11 +20,12 @@ from tensornet.contraction.joint_order import joint_order
 from tensornet.contraction.pairs import Problem, flatten, view_order
 from tensornet.device.model import default_profile
 from tensornet.language.expression import Ref, axes_of_index
-from tensornet.lowering import contractions
 from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 
-from .conftest import examples
+from . import oracle
+from .conftest import examples, products_from, those_of
+from .programs import SUMMED_ALONE, recorded, records
 
 CPU = default_profile("cpu")
 
@@ -90,12 +91,39 @@ def test_derivatives_of_derivatives(name: str) -> None:
     assert torch.autograd.gradgradcheck(call, (x.requires_grad_(), *parameters), fast_mode=True)
 
 
-def test_a_small_product_is_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_product_is_left_to_autograd() -> None:
     """A node with a backward pass of its own takes longer than it saves there."""
-    monkeypatch.setattr(contractions, "NODE", 50e-6)
     graph, _, _ = PRODUCTS["chain"]
-    plans = (tn.plan(graph, backend="torch", training=True, b=b) for b in (9, 10**6))
+    with products_from(50e-6):
+        plans = [tn.plan(graph, backend="torch", training=True, b=b) for b in (9, 10**6)]
     assert [plan.goes_back for plan in plans] == [False, True]
+
+
+OF_THREE = re.compile(r"\w+\[[^\]]*\] \* \w+\[[^\]]*\] \* \w+\[")
+WRITTEN = [record for record in records("equations.txt") if OF_THREE.search(record)]
+assert len(WRITTEN) >= 20
+
+
+@pytest.mark.filterwarnings(SUMMED_ALONE)
+@pytest.mark.parametrize("users", [False, True])
+@pytest.mark.parametrize("record", WRITTEN, ids=lambda record: record.splitlines()[-1])
+def test_written_programs_by_autograd(record: str, users: bool, users_node: float) -> None:
+    """Products of three factors, in nodes of their own as elsewhere in the tests, and as users have them."""
+    case = recorded(record)
+    graph, given = case.graph(), case.arrays()
+    run, names = tn.compile(graph, backend="torch"), [leaf.name for leaf in graph.leaves]
+
+    def call(*arrays: torch.Tensor) -> Any:
+        by_name = dict(zip(names, arrays, strict=True))
+        return run(those_of(graph, by_name), *(by_name[leaf.name] for leaf in graph.inputs))
+
+    arrays = [torch.tensor(given[name]).requires_grad_(given[name].dtype.kind == "f") for name in names]
+    with products_from(users_node if users else 0.0):
+        found, expected = call(*arrays), oracle.run(case.text, given, case.given, case.outputs)
+        for name, y in zip(case.outputs, found if isinstance(found, tuple) else (found,), strict=True):
+            np.testing.assert_allclose(y.detach(), expected[name], rtol=1e-9, atol=1e-9)
+        assert not (users and run.plan.goes_back and len(names) < 10)  # ten tensors take long enough
+        assert torch.autograd.gradcheck(call, arrays, fast_mode=True)
 
 
 def test_some_parameters_may_be_frozen() -> None:
