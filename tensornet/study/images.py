@@ -195,7 +195,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def _photos(folder: Path) -> list[Path]:
-    found = sorted((folder / "images").glob("*.JPEG"))
+    try:
+        found = sorted((folder / "images").glob("*.JPEG"))
+    except (OSError, ValueError):  # no name of a folder
+        found = []
     if not found:
         fix = "expected are *.JPEG of 64×64"
         raise TensornetError(f"there are no images in {folder / 'images'}", fix=fix)
