@@ -135,6 +135,8 @@ def test_plans_are_made_once() -> None:
     for _ in range(3):
         tn.einsum("i j, j k -> i k", *arrays)
     assert _executable.cache_info().misses == before
+    tn.einsum("i j, j k -> i k", np.ones((7, 9)), np.ones((9, 11)))
+    assert _executable.cache_info().misses == before + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64])

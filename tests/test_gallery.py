@@ -23,6 +23,7 @@ def test_layers_compute_what_plain_torch_does(page: Path, monkeypatch: pytest.Mo
 
 
 TUTORIALS = sorted((GALLERY.parent / "tutorials").glob("plot_*.py"))
+assert TUTORIALS
 
 
 @pytest.mark.parametrize("page", sampled(TUTORIALS, TUTORIALS[2:]), ids=lambda page: page.stem)
