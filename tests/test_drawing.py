@@ -169,6 +169,15 @@ def test_an_axis_of_several_tensors_joins_them_and_is_open_where_it_stays() -> N
         tn.draw(attention(), style="nets")
 
 
+@pytest.mark.parametrize(
+    ("text", "inputs"), [("y = x * z", "x[()],z[()]"), ("y = x * z + z * w", "x[()],z[()],w[()]")]
+)
+def test_a_product_of_numbers_is_a_network_without_edges(text: str, inputs: str) -> None:
+    picture = tn.draw(tn.layer(text, inputs=inputs))
+    assert not any(diagram.directed or diagram.edges for diagram in picture.diagrams)
+    assert not collisions(picture.scene)
+
+
 # ---------------------------------------------------------------------------- layout
 
 PAGES = sorted((ROOT / "docs" / "gallery").glob("plot_*.py"))

@@ -39,7 +39,7 @@ LONGEST = 48
 """The most characters in a line below a name."""
 
 FEW = 4
-"""The most results of a block of which an edge shows the axes."""
+"""The most results of a block whose axes an edge shows; of more, it shows the number."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Node:
     Attributes:
         kind: "input", "parameter", "constant", "equation" or "block"; in a tensor network also "axis", which joins
             tensors or is open, and "leg".
-        lines: its name, and what is told of it.
+        lines: its name, and below it its operations or its sizes.
         result: whether it is a result of the graph.
     """
 

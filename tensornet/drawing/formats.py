@@ -24,7 +24,7 @@ MARGIN, DOTS, TIP = 12.0, 200, 4.0
 """What is left around a scene, in pixels; the dots per inch of a PNG; half of the width of an arrow."""
 
 WHITE, INK, FAINT, LINES = "#ffffff", "#1e293b", "#64748b", "#94a3b8"
-"""The colours of the paper, of names, of what is told of them, and of edges."""
+"""The colours of the paper, of names, of the lines below them, and of edges."""
 
 FILLS = {
     "input": "#dbeafe",

@@ -182,7 +182,7 @@ def least_stress(items: int, links: Sequence[Link], lengths: Sequence[float]) ->
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import shortest_path
 
-    graph = csr_array((lengths, np.transpose(links)), shape=(items, items))
+    graph = csr_array((lengths, np.reshape(np.array(links, int), (-1, 2)).T), shape=(items, items))
     distances = shortest_path(graph, directed=False)
     distances[np.isinf(distances)] = UNCONNECTED
     centring = np.eye(items) - 1 / items
