@@ -178,6 +178,14 @@ def test_a_product_of_numbers_is_a_network_without_edges(text: str, inputs: str)
     assert not collisions(picture.scene)
 
 
+def test_tensors_that_a_start_of_the_layout_puts_in_one_place_are_drawn_apart() -> None:
+    pairs = " * ".join(f"x{n}[r,a{n}] * w{n}[r,a{n}]" for n in range(3))
+    picture = tn.draw(tn.layer(f"y[r] = {pairs}", inputs="x0"), style="network")
+    assert "nan" not in picture.svg
+    assert picture.scene.width > 100
+    assert not collisions(picture.scene)
+
+
 # ---------------------------------------------------------------------------- layout
 
 PAGES = sorted((ROOT / "docs" / "gallery").glob("plot_*.py"))

@@ -192,7 +192,8 @@ def least_stress(items: int, links: Sequence[Link], lengths: Sequence[float]) ->
     np.fill_diagonal(distances, np.inf)
     inverse = np.linalg.pinv(np.diag((distances**-2).sum(1)) - distances**-2)
     for _ in range(STEPS):
-        apart = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1) + np.eye(items)
+        apart = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
+        apart[apart == 0] = 1  # in one place: neither pulls the other
         pulls = 1 / (distances * apart)
         places = inverse @ (pulls.sum(2, keepdims=True) * places - pulls @ places)
     stress = ((apart / distances - 1) ** 2).sum((1, 2))
