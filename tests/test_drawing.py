@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 import runpy
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,18 @@ def test_pictures_in_every_format(tmp_path: Path) -> None:
     for text, edge in ((picture.dot, r"n1_\d+ -> n1_\d+ \["), (picture.mermaid, r"n1_\d+ -->\|")):
         assert len(re.findall(edge, text)) == 9
         assert "softmax[j]" in text
+
+
+def test_pictures_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(tn.TensornetError, match=r"cannot write .*folder\.svg.*\nfix: "):
+        tn.draw(attention(), tmp_path / "folder.svg")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(
+        tn.BackendError, match=r"matplotlib cannot be imported.*\nfix: pip install matplotlib"
+    ):
+        tn.draw(attention(), tmp_path / "attention.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.svg"]
 
 
 def test_names_of_axes_cannot_end_a_label() -> None:
