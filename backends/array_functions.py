@@ -15,6 +15,7 @@ from tensornet.ops.pointwise import SELU_ALPHA, SELU_SCALE
 from .associative_scan import recurrence
 from .grouped_gemm import grouped_matmul, grouped_outer
 from .integer_division import floor_divide, remainder
+from .scan import Positions
 from .scan import along as repeated
 from .slicing import in_pieces as put_together
 from .windows import Pools, elements
@@ -279,7 +280,7 @@ class Functions:
         def stacked(each: Any) -> Any:
             return xp.stack(each, axis=0)
 
-        return repeated(*call, parts=parts, blank=blank, empty=empty, stacked=stacked)
+        return repeated(Positions(parts, blank, empty, stacked), *call)
 
     def cumsum(self, x: Any, axis: int, back: float) -> Any:
         return self._running("cumulative_sum", x, axis, back)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from ..scan import Positions, gone_along
 from ..scan import along as repeated
-from ..scan import gone_along
 from .products import is_traced
 
 __all__ = ["along", "along_recomputed", "recomputed"]
@@ -65,17 +65,12 @@ def _empty(like: torch.Tensor, size: int) -> None:
     return None
 
 
-_STACKING: Mapping[str, Any] = {
-    "parts": torch.unbind,
-    "blank": _blank,
-    "empty": _empty,
-    "stacked": torch.stack,
-}
+_POSITIONS = Positions(torch.unbind, _blank, _empty, torch.stack)
 """How `along` splits operands into positions and stacks results. It stacks them at the end, as autograd and compilers
 require."""
 
 
-along = functools.partial(repeated, **_STACKING)
+along = functools.partial(repeated, _POSITIONS)
 """A function called at each position of an axis."""
 
 
@@ -100,9 +95,8 @@ def along_recomputed(
     def positions(*given: Any, length: int, **options: Any) -> tuple[Any, ...]:
         called = functools.partial(function, **options) if options else function
         pieces, now, others = given[:count], given[count : count + len(states)], given[count + len(states) :]
-        wholes, left = gone_along(
-            *(called, pieces, now, others, length, axes, following, results, back), **_STACKING
-        )
+        repetition = (length, axes, following, results, back)
+        wholes, left = gone_along(_POSITIONS, called, pieces, now, others, *repetition)
         return (*wholes, *left)
 
     made, now = list[Any](), states

@@ -197,9 +197,8 @@ def rematerialized_to_fit(
 ) -> JointGraph:
     """The joint graph that is expected to be fastest, with just enough rematerialisation to keep to a memory limit.
 
-    First the fewest leading calls are rematerialised. If all calls are not enough, recurrences are also cut into the
-    fewest segments that keep to the limit. If nothing does, the joint graph with the lowest peak is taken. Where
-    autograd runs the backward pass, `codegen/rematerialization.py` decides.
+    First the fewest leading calls are rematerialised; then recurrences are also cut into the fewest segments. If that
+    does not keep to the limit, the lowest peak is taken. For autograd see `codegen/rematerialization.py`.
 
     Args:
         limit: the most bytes that may be alive at once, or None.
@@ -215,7 +214,6 @@ def rematerialized_to_fit(
 
     @functools.cache
     def rematerialised(count: int) -> tuple[JointGraph, int]:
-        """The joint graph with so many calls rematerialised, and its peak."""
         found = joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(calls[:count]))
         return found, peak(found)
 
