@@ -11,7 +11,17 @@ from dataclasses import dataclass
 
 from .errors import BackendError
 
-__all__ = ["Filled", "Memory", "amount", "folded", "in_bytes", "preformatted", "printable", "table"]
+__all__ = [
+    "Filled",
+    "Memory",
+    "amount",
+    "folded",
+    "in_bytes",
+    "preformatted",
+    "printable",
+    "rounded",
+    "table",
+]
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,16 @@ PREFIXES = (
 )
 
 
+def rounded(value: float, digits: int) -> str:
+    """A number with so many digits, without an exponent unless it is very large or very small.
+
+    Example:
+        >>> rounded(816.58, 2), rounded(1.72, 2), rounded(12_345, 3), rounded(0.044, 2)
+        ('820', '1.7', '12,300', '0.044')
+    """
+    return f"{float(f'{value:.{digits}g}'):,.12g}"
+
+
 def amount(value: float, unit: str) -> str:
     """An amount with three digits and a prefix.
 
@@ -134,8 +154,8 @@ def amount(value: float, unit: str) -> str:
         return f"0 {unit}"
     for scale, prefix in PREFIXES:
         if value >= scale:
-            return f"{value / scale:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+            return f"{rounded(value / scale, 3)} {prefix}{unit}"
+    return f"{rounded(value, 3)} {unit}"
 
 
 _MEMORY = re.compile(

@@ -34,8 +34,8 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PAGE = "docs/language.md"
-"""The reference page of the language, to which errors point."""
+PAGE = "tensornet functions"
+"""The command that prints the reference of the language, to which errors point: whoever installed it has it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class TensornetError(Exception):
           line 1: y[z] = x[b]
                     ^
         fix: remove it
-        see: docs/language.md#axes
+        see: tensornet functions axes
     """
 
     def __init__(self, message: str, place: Place | None = None, fix: str = "", see: str = "") -> None:
@@ -111,7 +111,7 @@ def warn(warning: TensornetWarning) -> None:
 def _told(message: str, place: Place | None, fix: str, see: str = "") -> str:
     """The message, the line with its caret, the fix, and the section of the reference page."""
     parts = [message, place.caret() if place is not None else "", f"fix: {fix}" if fix else ""]
-    parts.append(f"see: {PAGE}#{see}" if see else "")
+    parts.append(f"see: {PAGE} {see}" if see else "")
     return "\n".join(part for part in parts if part)
 
 

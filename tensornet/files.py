@@ -58,6 +58,8 @@ def check_writable(path: Path) -> None:
 
 def _begun(path: Path, over: bool) -> Path:
     """Creates an empty temporary file in the folder of another file."""
+    if "\0" in str(path):
+        raise OSError("no name of a file holds a NUL byte")
     if path.exists() and not over:
         raise EquationError(f"{path} is there already", fix="give another name, or remove it first")
     half = path.with_name(f".{os.getpid()}.{path.name}")

@@ -58,7 +58,7 @@ def a_day_later(monkeypatch: pytest.MonkeyPatch) -> None:
     ("seconds", "found", "words"),
     [
         (3.2, STEADY, "tensornet: measured cpu for float32 in 3.2 s (TENSORNET_CALIBRATE=0: no); kept\n"),
-        (1.2, BUSY, "the device had other work: kept provisionally, see `tensornet calibrate`\n"),
+        (1.2, BUSY, "the device had other work: built-in constants are used, see `tensornet calibrate`\n"),
         (0.9, STEADY, ""),
     ],
 )

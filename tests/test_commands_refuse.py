@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
+import tensornet as tn
+
 from .test_cli import main as ended
 
 ARRAYS = {
@@ -168,6 +170,11 @@ def test_a_folder_of_a_model_is_whole_or_refused(
 def test_a_drawing_is_written_whole(folder: Path) -> None:
     assert ended("draw", "net.txt", "--inputs", "x", "--out", "new/net.svg") == "0"
     assert [path.name for path in (folder / "new").iterdir()] == ["net.svg"]
+
+
+def test_no_name_of_a_file_holds_a_nul_byte(folder: Path) -> None:
+    with pytest.raises(tn.TensornetError, match=r"cannot write .*: no name of a file holds a NUL byte"):
+        tn.draw(tn.layer("y[i] = x[i]", inputs="x"), "net\0.svg")
 
 
 def test_what_was_swept_is_told_though_no_picture_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:

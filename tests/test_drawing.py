@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 import runpy
@@ -54,6 +55,7 @@ def test_a_picture_shows_tensors_and_the_axes_they_are_read_with(tmp_path: Path)
     path = tmp_path / "attention.svg"
     picture = tn.draw(attention(), path)
     assert path.read_text(encoding="utf-8") == picture.svg == picture._repr_svg_()
+    assert len({picture, tn.draw(attention())}) == 1
     shown = texts(picture)
     for word in ("x", "Q", "K", "V", "q[b,i,d]", "a[b,i,j]", "y[b,i,e]", "b,i,c", "b,j,c", "d,c", "× Σ c"):
         assert word in shown
@@ -251,6 +253,11 @@ def test_collisions_are_found() -> None:
     labels = [box for box in scene.boxes if box.kind == "label"]
     moved = replace(labels[0], x=labels[1].x + 3)
     assert collisions(replace(scene, boxes=tuple(moved if box is labels[0] else box for box in scene.boxes)))
+    for lost in (math.nan, math.inf):
+        told = " ".join(collisions(replace(scene, boxes=(replace(scene.boxes[0], x=lost), *scene.boxes[1:]))))
+        assert f"{scene.boxes[0].lines} has no place" in told
+        curve = replace(scene.curves[0], points=((lost, 0.0), *scene.curves[0].points[1:]))
+        assert collisions(replace(scene, curves=(curve, *scene.curves[1:]))) == ["('an edge',) has no place"]
     (x, y), box = scene.curves[0].points[0], next(box for box in scene.boxes if box.lines[0] == "V")
     across = replace(scene.curves[0], points=((x, y), (x, y), (box.x, box.y), (box.x, box.y + 90)))
     assert "an edge crosses ('V'" in " ".join(collisions(replace(scene, curves=(across,))))

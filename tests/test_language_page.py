@@ -21,7 +21,8 @@ from tensornet.runtime.compiling import result_of
 
 from .test_structure import FILES, ROOT
 
-TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+LANGUAGE = "docs/language.md"
+TEXT = (ROOT / LANGUAGE).read_text(encoding="utf-8")
 OWN = [row for row in FUNCTIONS.values() if not row.is_kernel and not row.implementations]
 
 
@@ -33,9 +34,9 @@ def test_the_page_is_what_the_records_say() -> None:
 def test_the_examples_on_the_page_run() -> None:
     (helper,) = re.findall(r"```python\n(import.*?)```", TEXT, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(helper, PAGE, "exec"), names)
+    exec(compile(helper, LANGUAGE, "exec"), names)
     blocks = "\n".join(re.findall(r"```python\n(>>> .*?)```", TEXT, re.DOTALL))
-    examples = doctest.DocTestParser().get_doctest(blocks, names, PAGE, PAGE, 0)
+    examples = doctest.DocTestParser().get_doctest(blocks, names, LANGUAGE, LANGUAGE, 0)
     assert len(examples.examples) > len(OWN)
     runner = doctest.DocTestRunner(verbose=False)
     assert runner.run(examples).failed == 0
@@ -70,7 +71,7 @@ def test_every_anchor_exists_once() -> None:
                 named.update(each.value for each in node.args if isinstance(each, ast.Constant))
     assert len(named) > 8
     told = (ROOT / "tests" / "data" / "errors.txt").read_text(encoding="utf-8")
-    named.update(re.findall(rf"^\| see: {re.escape(PAGE)}#(.*)$", told, re.MULTILINE))
+    named.update(re.findall(rf"^\| see: {re.escape(PAGE)} (.*)$", told, re.MULTILINE))
     assert named <= set(known)
 
 
@@ -90,5 +91,8 @@ def test_the_command_line_tells_of_one_function() -> None:
     assert document["result"] == "[0.0, 1.0, 2.0, 0.0, 0.0]"
     assert "less" in CliRunner().invoke(app, ["functions", "<"]).stdout
     assert CliRunner().invoke(app, ["functions", "--page"]).stdout == TEXT
+    for section in SECTIONS:  # where errors point to
+        told = CliRunner().invoke(app, [*PAGE.split()[1:], section.anchor]).stdout
+        assert f"\n## {section.title}\n\n{told}" in TEXT
     with pytest.raises(tn.EquationError, match=r"'sofmax' is not a function\nfix: did you mean 'softmax'\?"):
         CliRunner().invoke(app, ["functions", "sofmax"], catch_exceptions=False)

@@ -556,7 +556,7 @@ def test_nothing_is_lost_by_following_few_forms(seed: int) -> None:
         ({"key": "here", "spread": 1.42}, "four of five within ×/÷ 1.4, by constants measured on the device"),
         (
             {"key": "here", "spread": 3.0, "unrest": 0.9},
-            "four of five within ×/÷ 3, by constants measured while the device had other work",
+            "four of five within ×/÷ 3, as is assumed of the built-in constants: the device was busy, see `tensornet calibrate`",
         ),
     ],
 )

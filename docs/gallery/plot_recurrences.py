@@ -427,3 +427,34 @@ def convolutional_by_hand(x, W, R, w):
 
 
 check(convolutional, convolutional_by_hand, x=(2, 5, 3, 9))
+
+# %%
+# Conditional random field
+# ------------------------
+# `Conditional Random Fields <https://repository.upenn.edu/handle/20.500.14332/6188>`_, Lafferty et al. 2001, of a
+# chain: the log-likelihood of labels ``s``. ``s[b,:-1]`` and ``s[b,1:]`` are the neighbouring pairs (t, t+1), and each
+# reads the table ``A``; the sum over all paths is a recurrence.
+
+field = tn.layer(
+    """
+    e[b]      = sum[t,k](onehot[k](s[b,t]) * x[b,t,k])
+    p[b,t]    = A[s[b,:-1],s[b,1:]]
+    a[b,-1,k] = x[b,0,k]
+    a[b,u,k]  = x[b,u+1,k] + logsumexp[j](a[b,u-1,j] + A[j,k])
+    y[b]      = e + sum[t](p) - logsumexp[k](a[b,-1,k])
+    """,
+    inputs="x[b,t,k] s[b,t]", k=4,
+)
+
+
+def field_by_hand(x, s, A):
+    made = []
+    for scores, labels in zip(x, s, strict=True):
+        paths = torch.cartesian_prod(*[torch.arange(4)] * 5)
+        of_all = scores[torch.arange(5), paths].sum(1) + A[paths[:, :-1], paths[:, 1:]].sum(1)
+        own = scores[torch.arange(5), labels].sum() + A[labels[:-1], labels[1:]].sum()
+        made.append(own - of_all.logsumexp(0))
+    return torch.stack(made)
+
+
+check(field, field_by_hand, x=(2, 5, 4), s=[[0, 3, 3, 1, 2], [2, 2, 0, 1, 1]])

@@ -16,29 +16,32 @@ def calibrate(
     from dataclasses import asdict, fields
     from math import inf
 
-    from ..device.calibration import measure
+    from ..device.calibration import measure, usable
     from ..device.model import COLUMNS
     from ..device.profiles import save_profile
+    from ..display import rounded
     from ..dtypes import element_type
     from ..protocol import load_backend
 
     chosen = load_backend(backend)
     place = chosen.device() if device is None else device
     profile = measure(chosen, place, element_type(dtype), patience=inf)
-    path = save_profile(profile)
+    path = save_profile(usable(profile, place, element_type(dtype)))
     if as_json:
         tell_json({**asdict(profile), "path": str(path or "")})
         return
     table = Table("constant", "value", title=profile.key, title_justify="left")
     for each in fields(profile):
         if unit := each.metadata.get("unit"):
-            table.add_row(each.name, f"{getattr(profile, each.name):.3g} {unit}")
+            table.add_row(each.name, f"{rounded(getattr(profile, each.name), 3)} {unit}")
     for columns, *widths in zip(COLUMNS, *profile.widths, strict=False):
-        told = ", ".join(f"{width:.3g}" for width in widths)
+        told = ", ".join(rounded(width, 3) for width in widths)
         table.add_row(f"{columns} columns", f"the time of {told}")
     tell(table)
-    tell(f"four of five times measured lie within a factor {profile.spread:.2g} of what these say")
+    tell(f"four of five times measured lie within a factor {rounded(profile.spread, 2)} of what these say")
     if not profile.is_steady:
         part = f"{100 * profile.unrest:.0f} %"
-        tell(f"the device had other work ({part}): measure again when it is idle")
+        tell(
+            f"the device had other work ({part}): the built-in constants stay in use; measure again when it is idle"
+        )
     tell(f"kept in {path}" if path else "the cache folder cannot be written: nothing is kept")

@@ -17,20 +17,29 @@ __all__ = ["functions"]
 
 
 def functions(
-    name: Annotated[str, typer.Argument(help="A function, to describe; without one, all are listed.")] = "",
-    page: Annotated[bool, typer.Option("--page", help="Print `docs/language.md`, the reference.")] = False,
+    name: Annotated[
+        str, typer.Argument(help="A function or a section of the reference; else all are listed.")
+    ] = "",
+    page: Annotated[bool, typer.Option("--page", help="Print the reference.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the functions of the equation language, or describe one: its syntax and its definition.
+    """List the functions of the equation language, describe one, or print a section of its reference.
 
     Example: tensornet functions softmax
+
+    Example: tensornet functions axes
     """
     from ..language import reference
+    from ..language.grammar import SECTIONS
     from ..ops.table import FUNCTIONS, SUM
     from ..runtime.compiling import result_of
 
     if page:
         typer.echo(reference.page(result_of), nl=False)
+        return
+    section = next((each for each in SECTIONS if each.anchor == name), None)
+    if section is not None:
+        typer.echo("\n".join(reference.section_lines(section, result_of)))
         return
     rows = [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM]
     if name:

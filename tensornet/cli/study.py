@@ -68,6 +68,9 @@ def study(
     `thesis` images (n, H, W), (n, C, H, W) or (n, H, W, C), and also `digits`, `mnist`, `cifar10`,
     `tiny-imagenet`, or a folder with the well-known files of one of the last three.
 
+    A TOML file has rows of your own: `study = "digits"`, `seeds = 3`, and for each row a table as `[rows.tucker]`, with
+    `model = "trl"` and `settings = { sizes = [8, 8], outputs = 10, factorization = "tucker", rank = 0.1 }`.
+
     If stopped at any moment, the same command continues from there, with the same results. Several processes
     share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`. The options
     `--jobs`, `--dask` and `--submitit` train several runs at the same time.

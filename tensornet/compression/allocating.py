@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 from ..codec import Part, Text, document, read, write
-from ..display import Filled, printable, table
+from ..display import Filled, printable, rounded, table
 from ..errors import ShapeError
 from ..weights.equations import Modes
 from ..weights.factorizations import FACTORIZATIONS, SHARING
@@ -314,11 +314,11 @@ def _descended(
 def _too_little(budget: Budget, before: float, others: float, lowest: float) -> ShapeError:
     unit = UNITS[budget.kind]
     if budget.kind == "seconds" and lowest >= before * (1 - 1e-9):
-        told = f"no form is faster than what there is, {before:.3g} {unit}"
+        told = f"no form is faster than what there is, {rounded(before, 3)} {unit}"
         fix = "give a budget of parameters or FLOPs, include more, or choose other methods"
         return ShapeError(told, fix=fix)
     limit, now, outside, forms, least = (
-        f"{each:.3g}" if budget.kind == "seconds" else f"{each:,.0f}"
+        rounded(each, 3) if budget.kind == "seconds" else f"{each:,.0f}"
         for each in (budget.limit(before), before, others, lowest - others, lowest)
     )
     told = f"{limit} {unit} of {now} are too few: {outside} are of what no form is looked for, and the lowest forms"
@@ -395,7 +395,9 @@ def _allotted(
         reason = "the highest level that is worth its cost"
     else:
         what = following.method or "dense"
-        reason = f"{what} at {following.cost / level.cost:.2g}× the cost would leave {following.error:.1%}"
+        reason = (
+            f"{what} at {rounded(following.cost / level.cost, 2)}× the cost would leave {following.error:.1%}"
+        )
     return Allotted(candidate.path, candidate.shape, level, dense, following, reason)
 
 

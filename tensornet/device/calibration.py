@@ -3,8 +3,8 @@
 Each constant comes from a probe: an operation whose time depends on that constant alone once earlier ones are known.
 The rounds are spread over time and the least time of each probe counts, so that a passing load does not become
 a constant. The difference between rounds shows how much load there was. Other operations, timed in the last round,
-are compared with the times that the constants predict. Constants are stored for later processes; those measured
-while the device had other work are provisional.
+are compared with the times that the constants predict. Constants are stored for later processes. If the rounds
+disagree, since the device had other work, the built-in constants stand in until it is quiet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .memory_access import MemoryAccess, memory_access
 from .model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
 from .profiles import bounded, is_due, load_profile, save_profile
 
-__all__ = ["measure", "profile_of"]
+__all__ = ["measure", "profile_of", "usable"]
 
 PATIENCE = 2.0
 """Seconds of calibration after which no further round begins."""
@@ -47,8 +47,7 @@ PLAUSIBLE = 16.0
 """A measured constant is clipped if it differs from the usual one by more than this factor."""
 
 PIECES = "launch", "view", "batch", "plain", "along", "run", "scattered", "near_line", "line"
-RATES = "flops", "bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth", "pass_bandwidth"
-"""Constants of a call and of small pieces, and the rates of large steps."""
+"""Constants of a call and of small pieces."""
 
 SHALLOW, DEEP = 4, 64
 """Positions summed in the products that measure the time of a row of the result."""
@@ -69,8 +68,8 @@ FAR, NEARER, JUMPING = ((1, 2048, 1024), (0, 2, 1)), ((8, 64, 1024), (0, 2, 1)),
 def profile_of(backend: Backend, device: str, dtype: str = "float32") -> DeviceProfile:
     """The constants of a device: measured before, or measured now and stored.
 
-    Constants measured while the device had other work are provisional: once a day, if the machine is quiet, they
-    are measured again. The built-in constants are used with `TENSORNET_CALIBRATE=0` in the environment, or if the
+    If the device had other work meanwhile, the built-in constants stand in, and once a day, if the machine is quiet, it
+    is measured again. The built-in constants are used with `TENSORNET_CALIBRATE=0` in the environment, or if the
     library or the device is missing.
     """
     if os.environ.get("TENSORNET_CALIBRATE", "1") == "0" or not is_offered(backend.name):
@@ -96,11 +95,18 @@ def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
     start = time.monotonic()
     found = apart(lambda: measure(backend, device, dtype))
     seconds = time.monotonic() - start
-    busy = "the device had other work: kept provisionally, see `tensornet calibrate`"
+    busy = "the device had other work: built-in constants are used, see `tensornet calibrate`"
     if seconds > TELLING:
         took = f"measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no)"
         say(f"tensornet: {took}; {'kept' if found.is_steady else busy}")
-    return found if found.is_steady else _provisional(found, default_profile(device, dtype))
+    return usable(found, device, dtype)
+
+
+def usable(found: DeviceProfile, device: str, dtype: str) -> DeviceProfile:
+    """Measured constants, or the built-in ones in their place if the device had other work: they are chance then."""
+    if found.is_steady:
+        return found
+    return replace(default_profile(device, dtype), key=found.key, unrest=found.unrest)
 
 
 def _key(backend: Backend, device: str, dtype: str) -> str:
@@ -138,15 +144,6 @@ def measure(
     spread = math.exp(away[math.ceil(0.8 * len(away)) - 1])
     unrest = max(probe.unrest(), others() if probe.on_cpu else 0.0)
     return bounded(replace(probe.found, key=key, spread=round(spread, 2), unrest=round(unrest, 2)))
-
-
-def _provisional(found: DeviceProfile, usual: DeviceProfile) -> DeviceProfile:
-    """The usual constants with the measured `PIECES` and `RATES`, clipped near the usual ones.
-
-    Other constants depend on the difference of two probes, which is chance where times vary.
-    """
-    own = replace(usual, key=found.key, spread=found.spread, unrest=found.unrest, small=found.small)
-    return replace(own, **_near(found, usual, (*PIECES, *RATES)))
 
 
 def _near(found: DeviceProfile, usual: DeviceProfile, names: Sequence[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from ..codec import Text, document
+from ..display import rounded
 from .heap import MAPPED
 from .memory_access import MOST, MemoryAccess, memory_access
 
@@ -108,7 +109,7 @@ BUILT_IN = "default-"
 CONSTANTS = {
     "built in": "as is assumed of the built-in constants",
     "measured": "by constants measured on the device",
-    "measured while busy": "by constants measured while the device had other work",
+    "measured while busy": "as is assumed of the built-in constants: the device was busy, see `tensornet calibrate`",
 }
 """The origins of constants, and the words that report them."""
 
@@ -127,7 +128,7 @@ class Certainty:
     constants: Annotated[str, tuple(CONSTANTS)]
 
     def __str__(self) -> str:
-        return f"four of five within ×/÷ {self.spread:.2g}, {CONSTANTS[self.constants]}"
+        return f"four of five within ×/÷ {rounded(self.spread, 2)}, {CONSTANTS[self.constants]}"
 
 
 def _constant(usual: float, least: float, most: float, unit: str = "") -> Any:

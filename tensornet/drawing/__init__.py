@@ -7,7 +7,7 @@ diagrams (`diagram`), these a scene of boxes and curves (`scene`, by `layout`), 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import EquationError, near, path_of
@@ -36,7 +36,7 @@ class Picture:
 
     svg: str
     scene: Scene
-    diagrams: tuple[Diagram, ...]
+    diagrams: tuple[Diagram, ...] = field(hash=False)
 
     def __str__(self) -> str:
         return self.svg

@@ -182,12 +182,16 @@ def _operations(right: Expression) -> str:
 
 
 def _sizes(graph: Graph, name: str) -> str:
-    """The sizes of a tensor, `b×4×8`, with an axis where the size is a formula; empty if none is known."""
-    dims = graph.named[name]
+    """The sizes of a tensor, `b×4×8`; an axis where the size is a formula or another axis's. Empty if none is known."""
+    dims, others = (
+        graph.named[name],
+        {axis.name for dims in graph.named.values() for dim in dims for axis in dim},
+    )
     sizes = [evaluate(dim_size(dim), graph.bound) for dim in dims]
     axes = [show_index((entry,)) for entry in index_of(dims)]
     shown = (
-        str(n) if isinstance(n, int) or name_of(n) else axis for n, axis in zip(sizes, axes, strict=True)
+        str(n) if isinstance(n, int) or (name_of(n) or axis) not in others else axis
+        for n, axis in zip(sizes, axes, strict=True)
     )
     return "×".join(shown) if any(isinstance(size, int) for size in sizes) else ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -90,11 +91,15 @@ def merged(parts: Iterable[tuple[Scene, float, float]]) -> Scene:
 
 
 def collisions(scene: Scene) -> list[str]:
-    """The boxes that overlap, and those that an edge of others crosses."""
+    """The boxes and edges without a place, the boxes that overlap, and those that an edge of others crosses."""
     numbers = [n for n, box in enumerate(scene.boxes) if box.kind != "panel" and box.width]
     boxes = [scene.boxes[number] for number in numbers]
     centres = np.array([(box.x, box.y) for box in boxes])
     halves = np.array([(box.width / 2, box.height / 2) for box in boxes])
+    lost = [box.lines for box in boxes if not math.isfinite(box.x + box.y + box.width + box.height)]
+    lost += [("an edge",) for curve in scene.curves if not np.isfinite(curve.points).all()]
+    if lost:
+        return [f"{lines} has no place" for lines in lost]
     overlap = (abs(centres[:, None] - centres) < halves[:, None] + halves).all(-1)
     found = [f"{boxes[n].lines} overlaps {boxes[m].lines}" for n, m in np.argwhere(np.triu(overlap, 1))]
     for curve in scene.curves:

@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from ..display import rounded
 from ..graph.algebra import function_of_one
 from ..language.expression import Call, Contraction, Expression, Ref, free_axes
 from ..ops.moments import Moments
@@ -225,7 +226,7 @@ def start_chain(starts: Starts, term: Contraction) -> float:
         _start_links(starts, term)
     decay, deviation = _wandering(starts, term)
     if decay > math.log(FAR) and deviation > UNPREDICTABLE:
-        off = f"{math.exp(deviation):.2g}"
+        off = rounded(math.exp(deviation), 2)
         starts.doubt(term, f"is a product so long that it may start {off} times too large or small")
     return math.exp(max(0.0, decay - math.log(FAR)))
 

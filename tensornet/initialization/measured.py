@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ..display import rounded
 from ..language.equation import Equation
 from ..language.expression import Call, Expression, axes_of_index, subexpressions
 from ..ops.moments import Moments
@@ -139,7 +140,7 @@ def check(starts: Starts, equation: Equation, seen: Seen, chosen: Sequence[str])
     if 1 / FAR <= square <= FAR:
         starts.doubt(right, "starts far too large or too small more often than not")
     else:
-        starts.doubt(right, f"starts at {math.sqrt(square):.2g} times the deviation of what goes in")
+        starts.doubt(right, f"starts at {rounded(math.sqrt(square), 2)} times the deviation of what goes in")
 
 
 def _carried(starts: Starts, right: Expression, chosen: Sequence[str]) -> float:

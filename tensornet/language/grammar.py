@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..ops.record import Example
 
-__all__ = ["NAMED", "SECTIONS", "STARTS", "WORDS", "Section", "anchor_of"]
+__all__ = ["FORMS", "NAMED", "SECTIONS", "STARTS", "WORDS", "Section", "anchor_of"]
 
 STARTS = {
     "std": "normal numbers of this deviation",
@@ -57,6 +57,35 @@ def anchor_of(title: str) -> str:
     """The Markdown anchor of a heading: lower case, with `-` for a space."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
+
+_FOUR, _SQUARE = (1.0, 2.0, 3.0, 4.0), ((1.0, 2.0), (3.0, 4.0))
+
+FORMS = (
+    ("x[b,i]", "an axis, by its name; what the left lacks is summed", Example.of("y[b] = x[b,i]", x=_SQUARE)),
+    ("x[i,i]", "a diagonal", Example.of("y[i] = x[i,i]", x=_SQUARE)),
+    ("x[...,c]", "any leading axes", Example.of("y[...,c] = 2 * x[...,c]", x=_SQUARE)),
+    ("x[(h,d)]", "one dimension as two axes", Example.of("y[h,d] = x[(h,d)]", x=_FOUR, h=2)),
+    ("y[(i,j)]", "two axes as one dimension", Example.of("y[(i,j)] = x[i,j]", x=_SQUARE)),
+    ("x[(f,0)]", "every second element, by pairs", Example.of("y[f] = x[(f,1)] - x[(f,0)]", x=_FOUR, f=2)),
+    ("x[b,-1]", "one position, from the end where negative", Example.of("y[b] = x[b,-1]", x=_SQUARE)),
+    (
+        "x[1:], x[:-1]",
+        "a slice, along the axis that `x` has there; here neighbouring pairs, (t, t+1)",
+        Example.of("x[t:4]: input\ny[t] = x[1:] * x[:-1]", x=_FOUR),
+    ),
+    ("x[2*p]", "every second position", Example.of("y[p] = x[2*p]", x=_FOUR)),
+    ("x[p+u]", "a window of `u` positions", Example.of("y[p] = x[p+u] * w[u]", x=_FOUR, w=(0.5, 0.5))),
+    ("x[n-1-t]", "from the end to the front", Example.of("y[t] = x[n-1-t]", x=_FOUR, n=4)),
+    ("B[j-i+n-1]", "by distance", Example.of("y[i,j] = B[j-i+n-1]", B=(1.0, 2.0, 3.0), n=2, i=2, j=2)),
+    ("E[k[n],c]", "a gather, at the positions in `k`", Example.of("y[n,c] = E[k[n],c]", k=(1, 0), E=_SQUARE)),
+    (
+        "y[k[n]] +=",
+        "a scatter, to the positions in `k`",
+        Example.of("y[v] = 0\ny[k[n]] += 1", k=(2, 0, 2), v=3),
+    ),
+    ("h[t-1]", "the position before, of what recurs", Example.of("h[t] = 0.5 * h[t-1] + x[t]", x=_FOUR)),
+)
+"""What stands in brackets: its form, its meaning, an example."""
 
 SECTIONS = (
     Section(

@@ -8,9 +8,9 @@ from typing import Any
 from ..errors import PAGE
 from ..ops.record import OPERANDS, Element, Example, Function
 from ..ops.table import FUNCTIONS, SUM
-from .grammar import SECTIONS
+from .grammar import FORMS, SECTIONS, Section
 
-__all__ = ["HELPER", "call_of", "document", "functions", "in_short", "page", "told"]
+__all__ = ["HELPER", "call_of", "document", "functions", "in_short", "page", "section_lines", "told"]
 
 KINDS = {
     "pointwise": "Functions of elements",
@@ -149,7 +149,13 @@ def page(result: Callable[[Example], str]) -> str:
         "# The language",
         "",
         "How layers are written, and every function that they may call. Made of the records of the functions by",
-        "`tensornet functions --page`; the examples run as a test. They are calls of",
+        "`tensornet functions --page`; the examples run as a test. What stands in brackets, in short:",
+        "",
+        "| form | meaning | example | its result |",
+        "|---|---|---|---|",
+        *(_form(form, meaning, example, result) for form, meaning, example in FORMS),
+        "",
+        "The examples below are calls of",
         "",
         "```python",
         HELPER.rstrip(),
@@ -161,9 +167,7 @@ def page(result: Callable[[Example], str]) -> str:
         names = ", ".join(f"[{row.name}](#{row.name})" for row in functions() if row.kind == kind)
         lines += ["", f"{heading}: {names}"]
     for section in SECTIONS:
-        lines += ["", f"## {section.title}", "", section.text]
-        for example in section.examples:
-            lines += _shown(example, result)
+        lines += ["", f"## {section.title}", "", *section_lines(section, result)]
     for kind, heading in KINDS.items():
         lines += ["", f"## {heading}"]
         for row in (row for row in functions() if row.kind == kind):
@@ -171,6 +175,18 @@ def page(result: Callable[[Example], str]) -> str:
             lines += [f"- {what}: {text}" for what, text in told(row).items()]
             lines += _shown(row.shown, result)
     return "\n".join(lines) + "\n"
+
+
+def section_lines(section: Section, result: Callable[[Example], str]) -> list[str]:
+    """The text of a section of the grammar, with its examples and their printed results."""
+    return [section.text, *(line for example in section.examples for line in _shown(example, result))]
+
+
+def _form(form: str, meaning: str, example: Example, result: Callable[[Example], str]) -> str:
+    """A row of the table of index forms."""
+    given = ", ".join(f"{name} = {_listed(value)}" for name, value in example.given)
+    lines = "`; `".join(example.equation.splitlines())
+    return f"| `{form}` | {meaning} | `{lines}` of `{given}` | `{result(example)}` |"
 
 
 def _shown(example: Example, result: Callable[[Example], str]) -> list[str]:
@@ -187,4 +203,4 @@ def in_short() -> str:
         rows = [row for row in functions() if row.kind == kind]
         width = max(len(row.form) for row in rows)
         lines += [heading.upper(), "", *(f"    {row.form:<{width}}  {row.formula}" for row in rows), ""]
-    return "\n".join([*lines, f"All of it, with examples: {PAGE}"])
+    return "\n".join([*lines, f"All of it, with examples: {PAGE} --page"])

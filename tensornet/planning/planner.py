@@ -249,11 +249,14 @@ def _sliced_to_fit(limit: int | None, scheduled: _Schedule) -> _Schedule:
     """
     if limit is None or scheduled.peak <= limit:
         return scheduled
-    found = scheduled
-    for _ in range(ROUNDS if scheduled.given <= limit else 0):  # leaves are alive in any case
+    found, aim = (
+        scheduled,
+        max(limit, scheduled.given),
+    )  # leaves are alive in any case: then the least is told
+    for _ in range(ROUNDS):
         least = found
         for part in itertools.islice(cuttable(found.graph, found.wanted, found.apart), TRIED):
-            trial = _in_pieces(found, part, limit)
+            trial = _in_pieces(found, part, aim)
             if trial.peak <= limit:
                 return trial
             least = min(least, trial, key=lambda each: each.peak)
@@ -270,13 +273,12 @@ def _too_little(limit: int, scheduled: _Schedule) -> BackendError:
     step = scheduled.parts.steps[scheduled.worst]
     what = step.equation if isinstance(step, Step) else f"the call that makes {', '.join(step.results)}"
     open_sizes = ", ".join(scheduled.original.open_sizes) or "all are fixed"
-    least = f"allow {scheduled.peak:,} bytes" + (
-        "" if given <= limit else f"; less may do, but more than {given:,}"
-    )
+    pieces = " and ".join(dict.fromkeys(part.slicing.size for part in scheduled.cuts))
+    least = f"the least that was found, in pieces along {pieces}" if pieces else "no part of it can be cut"
     return BackendError(
         f"the plan needs {scheduled.peak:,} bytes at once, and memory_limit is {limit:,}: inputs, parameters and tables"
         f" take {given:,}, the results {results:,}, and the peak is at {what}",
-        fix=f"{least}, or plan for smaller sizes ({open_sizes})",
+        fix=f"allow {scheduled.peak:,} bytes ({least}), or plan for smaller sizes ({open_sizes})",
     )
 
 

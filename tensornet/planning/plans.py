@@ -493,6 +493,16 @@ class Plan:
     def from_json(text: str) -> Plan:
         """An equal plan, read from the output of `to_json`. No code in it is run.
 
+        A plan is read to look at its steps, costs and code, and to compare it. What runs is its graph:
+        `tn.compile(plan.graph, backend=plan.backend, device=plan.device, dtype=plan.dtype)`, which plans again unless
+        the folder `TENSORNET_CACHE` has the plan.
+
+        Example:
+            >>> import numpy as np, tensornet as tn
+            >>> plan = tn.Plan.from_json(tn.plan(tn.layer("y[i] = 2 * x[i]", inputs="x")).to_json())
+            >>> tn.compile(plan.graph, backend=plan.backend)({}, np.ones(2))
+            array([2., 2.])
+
         Raises:
             EquationError: the text is no such document, or the plan in it is invalid.
             ShapeError: the sizes in it are invalid.

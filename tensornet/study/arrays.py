@@ -146,7 +146,9 @@ def hub(name: str) -> Any:
         return datasets.load_from_disk(name) if kept else datasets.load_dataset(name)
     except Exception as error:  # whatever the hub, the network or the files raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        fix = "without a network give --data FOLDER, with the files in it, as docs/studies.md says"
+        fix = (
+            "without a network give --data FOLDER, with the files in it: `tensornet study --help` says which"
+        )
         raise TensornetError(f"the data set '{name}' cannot be loaded: {reason}", fix=fix) from None
 
 

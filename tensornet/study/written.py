@@ -225,7 +225,9 @@ def read_study(path: str | Path) -> StudyFile:
     except RecursionError:
         raise _wrong(name, DEEP, "write them flat") from None
     except ValueError as error:  # not UTF-8, or not TOML: the error says where
-        fix = "see docs/studies.md for one that is"
+        fix = (
+            "write key = value, and a table [rows.name] for each row; `tensornet study --help` has an example"
+        )
         raise TensornetError(f"{name} is no TOML: {error}", fix=fix) from None
     if not document:
         raise TensornetError(f"{name} says nothing", fix=f"give one or more of {', '.join(KEYS)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..display import amount
+from ..display import amount, rounded
 from ..errors import TensornetError, near
 
 __all__ = ["COLUMNS", "Column", "column_named"]
@@ -32,7 +32,7 @@ class Column:
         """The value with its unit; a count is written in full."""
         if self.unit:
             return amount(value, self.unit)
-        return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+        return f"{value:,}" if isinstance(value, int) else rounded(value, 3)
 
 
 COLUMNS = {
