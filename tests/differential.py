@@ -130,8 +130,8 @@ def named(graph: tn.Graph) -> tn.Graph:
     Its names, and of what kind its outputs are, must be those of the first.
     """
     flat = graph.flat
-    if flat.recurrences:
-        again = lower_recurrences(flat)
+    again = lower_recurrences(flat)
+    if again is not flat:
         elements = of_tensors(again)
     else:
         function, names = function_of(flat)

@@ -234,8 +234,8 @@ class Tensor:
     axes: list[ast.expr]
     shape: Index | None = None
     at: Callable[[Index], Any] = lambda index: 0
-    recurs: int | None = None
-    """The dimension along which it reads itself."""
+    recurs: set[int] = field(default_factory=set)
+    """The dimensions along which it reads itself."""
 
 
 @dataclass(eq=False)
@@ -501,7 +501,8 @@ class Program:
                 if isinstance(statement, ast.AugAssign):
                     line.added.append(Line(self, target, right))
                 elif start := _start(target):
-                    line.tensor.recurs, line.starts[start[1]] = start[0], Line(self, target, right)
+                    line.tensor.recurs.add(start[0])
+                    line.starts[start] = Line(self, target, right)
                 else:
                     line.target, line.source = target, right
                     line.tensor.axes = _entries(target)
@@ -509,18 +510,31 @@ class Program:
                     self.steps.append(line)
 
     def find_recurrences(self) -> None:
-        """Which tensors read themselves, directly or by others, and along which dimension."""
+        """Which tensors read themselves, directly or by others, or stand below what reads them, and along which dimensions:
+        those with an axis of the left of what reads them."""
         reads = {
             name: {n.id for n in ast.walk(line.source) if isinstance(n, ast.Name)}
             for name, line in self.lines.items()
         }
+        order = [*self.lines]
         for name, line in self.lines.items():
+            left = {part.id for part in ast.walk(line.target) if isinstance(part, ast.Name)}
             for node in ast.walk(line.source):
                 read = _name(node) if isinstance(node, ast.Subscript) else ""
-                if read in _reached(name, reads) and name in _reached(read, reads):
-                    for dimension, entry in enumerate(_entries(node)):  # type: ignore[arg-type]
-                        if _is_step(entry):
-                            self.tensors[read].recurs = dimension
+                is_below = read in order[order.index(name) :]
+                if is_below or (read in _reached(name, reads) and name in _reached(read, reads)):
+                    self.recur(node, left)
+        for line in self.lines.values():
+            for node in ast.walk(line.source):
+                read = self.tensors.get(_name(node)) if isinstance(node, ast.Subscript) else None
+                if read and read.recurs:
+                    self.recur(node, {*map(_name, read.axes)})
+
+    def recur(self, read: ast.expr, axes: set[str]) -> None:
+        """A read of a state a step away along some of these axes."""
+        for dimension, entry in enumerate(_entries(read)):
+            if isinstance(entry, ast.BinOp) and _is_step(entry) and _name(entry.left) in axes:
+                self.tensors[_name(read)].recurs.add(dimension)
 
 
 def _reached(name: str, reads: Mapping[str, set[str]]) -> set[str]:
@@ -571,7 +585,7 @@ class Line:
     ) -> None:
         self.program, self.target, self.source = program, target or ast.Name(""), source or ast.Constant(0)
         self.tensor = Tensor(_entries(self.target), at=self.element)
-        self.starts: dict[int, Line] = {}
+        self.starts: dict[tuple[int, int], Line] = {}
         self.added: list[Line] = []
         self.told: Sizes = {}
         self.inner: dict[int, Sizes] = {}
@@ -604,7 +618,7 @@ class Line:
             _name(entry.left)  # a step under the state's own axis
             for tensor, entries in listed
             for mine, entry in zip(tensor.axes, entries, strict=False)
-            if tensor.recurs is not None and isinstance(entry, ast.BinOp) and _is_step(entry)
+            if tensor.recurs and isinstance(entry, ast.BinOp) and _is_step(entry)
             if _name(mine) == _name(entry.left)
         }
         self.free_of: dict[int, frozenset[str]] = {}
@@ -798,14 +812,16 @@ class Line:
 
     def steps_on(self, read: Read, dimension: int) -> bool:
         """Whether a state is read a step away there: under an axis of the left or its own, back, or to a start."""
-        if read.tensor.recurs != dimension:
+        if dimension not in read.tensor.recurs:
             return False
         match read.entries[dimension]:
             case Op(kind=kind, args=[Place(axis), Number(by)]) if _is_step(read.entries[dimension]):
                 is_back = (by < 0) == (kind is ast.Add)
                 starts = (line.starts for line in self.program.lines.values() if line.tensor is read.tensor)
                 is_own = axis in self.on_left() or axis == _name(read.tensor.axes[dimension])
-                return is_own or is_back or any(at > 0 for each in starts for at in each)
+                return (
+                    is_own or is_back or any(n == dimension and at > 0 for each in starts for n, at in each)
+                )
         return True
 
     def learn(self, entry: Node, size: int, sizes: Sizes, recurs: bool | None) -> None:
@@ -889,10 +905,13 @@ class Line:
         """The element of the tensor of this line; outside of it, where it recurs, what it starts with."""
         if index not in self.kept:
             self.kept[index] = None
-            shape, along = self.tensor.shape or (), self.tensor.recurs
-            if along is not None and not 0 <= index[along] < shape[along]:
-                start = self.starts.get(index[along] if index[along] < 0 else index[along] - shape[along] + 1)
-                found = start.value(start.right, start.where(index), start.sizes) if start else 0
+            shape = self.tensor.shape or ()
+            outside = [n for n in self.tensor.recurs if not 0 <= index[n] < shape[n]]
+            if outside:
+                n = outside[0]
+                start = self.starts.get((n, index[n] if index[n] < 0 else index[n] - shape[n] + 1))
+                is_told = start is not None and len(outside) == 1
+                found = start.value(start.right, start.where(index), start.sizes) if start and is_told else 0
             else:
                 found = self.value(self.right, self.where(index), self.sizes)
                 found = sum((line.scattered().get(index, 0) for line in self.added), found)

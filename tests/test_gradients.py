@@ -158,6 +158,7 @@ def test_derivatives_of_a_product_of_elements_of_any_order(zeros: list[int], bac
         "y[b] = prod[i](x[b,i] - z[i]) * x[b,0]",
         "y[b,i] = recur[i](x[b,i], prod[i2](x[b,i2]), start=1)",
         "y[i,b] = recur[b](z[i], x[b,i], start=-1, back=1)",
+        "h[t,k] = tanh(z[k] + h[t-1,j] * x[t,j])\ny = sum[t,k](h[t,k] ** 2)",
     ],
 )
 def test_second_derivatives_where_elements_are_0(text: str) -> None:

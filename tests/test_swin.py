@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import covered, examples, parameters_of, randomized
+from .conftest import covered, examples, parameters_of
 
 small: dict[str, Any] = {"patch": 2, "dim": 4, "depths": (2, 2), "heads": (1, 2), "classes": 3, "window": 2}
 
@@ -172,46 +171,3 @@ def test_parameters_of_narrow_windows() -> None:
     }
     plain = counts["transformers"] - 3 * 2 * 3**2
     assert counts == {kind: plain + 3 * 2 * n for kind, n in zip(KINDS, (9, 13**2, 3 * 13), strict=True)}
-
-
-def test_eps_of_the_norms_around_patches() -> None:
-    """As `transformers`, which keeps 1e-5 in its embedding and merging whatever `layer_norm_eps` is."""
-    transformers = pytest.importorskip("transformers")
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    torch.manual_seed(0)
-    sizes = {"image_size": 16, "patch_size": 2, "embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2]}
-    config = transformers.SwinConfig(**sizes, window_size=4, layer_norm_eps=0.3)
-    model = randomized(transformers.SwinForImageClassification(config), torch.float64)
-    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
-    with torch.no_grad():
-        expected = model(x).logits
-        graph, parameters = models.from_transformers(model, patch_eps=1e-5)
-        torch.testing.assert_close(tn.compile(graph, backend="torch")(parameters, x), expected)
-
-
-CHANGES: list[dict[str, Any]] = [
-    {"image_size": 32},
-    {"image_size": (50, 70)},
-    {"image_size": 37, "window_size": 3, "qkv_bias": False, "mlp_ratio": 2.5},
-    {"image_size": 64, "depths": [2, 1, 2], "num_heads": [2, 2, 4]},
-]
-
-
-@pytest.mark.parametrize(("dtype", "changes"), covered([torch.float32, torch.float64], CHANGES))
-def test_parity_with_transformers(dtype: torch.dtype, changes: dict[str, Any]) -> None:
-    transformers = pytest.importorskip("transformers")
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    torch.manual_seed(0)
-    settings = {"patch_size": 4, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
-    config = transformers.SwinConfig(**{**settings, **changes}, attn_implementation="sdpa", num_labels=5)
-    side = config.image_size if isinstance(config.image_size, tuple) else (config.image_size,) * 2
-    x = torch.randn(2, 3, *side, dtype=dtype)
-    for kind, output in (("SwinModel", "last_hidden_state"), ("SwinForImageClassification", "logits")):
-        model = randomized(getattr(transformers, kind)(config), dtype)
-        graph, parameters = models.from_transformers(model)
-        with torch.no_grad():
-            expected = getattr(model(x), output)
-            found = tn.compile(graph, backend="torch")(parameters, x)
-        assert found.shape == expected.shape
-        bound = 1e-5 if dtype == torch.float32 else 1e-9
-        assert float((found - expected).abs().max() / expected.abs().max()) < bound

@@ -83,28 +83,6 @@ def test_all_dense_is_swin(windows: dict[str, str]) -> None:
     np.testing.assert_allclose(tn.compile(graph)(parameters, x), tn.compile(swin)(parameters, x), rtol=1e-12)
 
 
-def test_the_head_reads_the_mean_over_space() -> None:
-    """3.0.20–3.0.21: the head of a model without layers is a regression on the mean."""
-    graph = models.tensor_swin(8, 2, ((2, 2, 3),), (0,), ((1, 1, 1),), 4, head_rank=(1, 2, 2, 3))
-    p = parameters_of(graph)
-    x = np.random.default_rng(0).standard_normal((2, 3, 8, 8))
-    cut = x.reshape(2, 3, 4, 2, 4, 2).transpose(0, 2, 4, 3, 5, 1)
-    z = np.einsum("bmnuvc,xu,yv,zc->bmnxyz", cut, *(p[f"patches.V{n}"] for n in range(3))).reshape(
-        2, 4, 4, 12
-    )
-    z = z + p["patches.bias"]
-    for scope in ("patches.norm", "norm"):
-        centred = z - z.mean(-1, keepdims=True)
-        z = (
-            p[f"{scope}.gain"] * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-            + p[f"{scope}.bias"]
-        )
-    mean = z.mean((1, 2)).reshape(2, 2, 2, 3)
-    factors = [p["head.G"], *(p[f"head.U{n}"] for n in (1, 2, 3)), p["head.V"]]
-    expected = np.einsum("bijk,pqrs,ip,jq,kr,os->bo", mean, *factors) + p["head.bias"]
-    np.testing.assert_allclose(tn.compile(graph)(p, x), expected, rtol=1e-9)
-
-
 def test_two_stages_against_their_equations() -> None:
     """A5, A6, A9, A10 in one: eq. 3.0.9–3.0.21 by einsum, each stage of one window and one layer."""
     stages = ((2, 1, 3), (2, 2, 3)), (1, 1), ((1, 1, 3), (2, 1, 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import sympy
 import torch
 from hypothesis import given
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import covered, examples, parameters_of, randomized, those_of
+from .conftest import examples, parameters_of, those_of
 
 small: dict[str, Any] = {"vocabulary": 13, "dim": 8, "depth": 2, "heads": 2, "hidden": 12}
 ONE: dict[str, Any] = {**small, "depth": 1, "mask": None, "segments": False}
@@ -133,33 +132,6 @@ def test_long_texts_in_low_precision() -> None:
     f = tn.compile(graph, backend="torch")
     expected = f({name: array.double() for name, array in low.items()}, t)
     torch.testing.assert_close(f(low, t).double(), expected, rtol=0.02, atol=0.02)
-
-
-DISTANCES = [{"clamp_len": 3}, {"bi_data": True}, {"clamp_len": 1, "bi_data": True, "attn_type": "uni"}]
-
-
-@pytest.mark.parametrize(("dtype", "changes"), covered([torch.float32, torch.float64], DISTANCES))
-def test_distances_of_transformers(
-    changes: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    if dtype == torch.float64:  # the reference rounds its sinusoids to float32
-        monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
-    torch.manual_seed(0)
-    config = transformers.XLNetConfig(
-        vocab_size=29, d_model=12, n_layer=2, n_head=3, d_inner=20, dropout=0.0, **changes
-    )
-    model = randomized(transformers.XLNetModel(config), dtype)
-    t, segment = torch.randint(0, 29, (4, 7)), torch.randint(0, 3, (4, 7))
-    stored = [torch.randn(5, 4, 12, dtype=dtype) for _ in range(2)]
-    with torch.no_grad():
-        expected = model(t, token_type_ids=segment, mems=stored, use_mems=True).last_hidden_state
-        graph, parameters = models.from_transformers(model, segments=True, memory=True)
-        found, *_ = tn.compile(graph, backend="torch")(
-            parameters, t, segment, *(each.transpose(0, 1).contiguous() for each in stored)
-        )
-    bound = 1e-5 if dtype == torch.float32 else 1e-10
-    torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
 
 
 def test_the_distribution_depends_on_the_target_position() -> None:
