@@ -211,6 +211,17 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "draw", lambda task, runs, tested: blank)
 
 
+@pytest.fixture
+def registering() -> Iterator[None]:
+    """What is registered meanwhile is forgotten."""
+    from tensornet.ops.table import FUNCTIONS
+
+    before = dict(FUNCTIONS)
+    yield
+    FUNCTIONS.clear()
+    FUNCTIONS.update(before)
+
+
 def forked() -> Any:
     """Processes that need not import all again."""
     context = multiprocessing.get_context("forkserver")

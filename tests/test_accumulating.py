@@ -67,29 +67,6 @@ def test_large_ones_are_scattered() -> None:
     assert "scatter_add" in tn.plan(graph, backend="torch", b=4, t=512).code
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("sizes", [(2, 7, 5), (3, 3000, 400)], ids=["as a product", "scattered"])
-def test_what_is_added_may_be_the_same_everywhere(backend: str, sizes: tuple[int, int, int]) -> None:
-    b, t, v = sizes
-    rng = np.random.default_rng(0)
-    e, f, w = rng.integers(0, v, (b, t)), rng.integers(0, 3, t), rng.standard_normal(3)
-    for text, given, places, what, shape in (
-        ("[b,v]; [b,e[b,t]] += 1", {"e": e}, (np.arange(b)[:, None], e), 1.0, (b, v)),
-        ("[v]; [f[t]] += 0.5", {"f": f}, (f,), 0.5, (v,)),
-        ("[v,c]; [f[t],c] += w[c]", {"f": f, "w": w}, (f,), w, (v, 3)),
-        ("[v,u]; [e[b,t],f[t]] += 2", {"e": e, "f": f}, (e, f), 2.0, (v, 3)),
-    ):
-        start, line = text.split("; ")
-        graph = tn.layer(
-            f"y{start} = 0\ny{line}", inputs=" ".join(given), v=v, **({"u": 3} if "u" in start else {})
-        )
-        expected = np.zeros(shape)
-        np.add.at(expected, places, what)
-        made = BACKENDS[backend]()
-        found = tn.compile(graph, backend=made, dtype="float64")({}, *tn.to_backend(given, made).values())
-        np.testing.assert_allclose(np.asarray(tn.to_backend({"y": found}, "numpy")["y"]), expected, rtol=1e-6)
-
-
 def test_what_is_added_at_is_taken_for_positions_before_it_is_seen() -> None:
     plan = tn.plan(tn.layer("y[v] = 0\ny[e[t]] += x[t]", inputs="e x", v=10_000), t=100_000)
     assert plan.peak_memory < 1e7  # and no comparison of each with each

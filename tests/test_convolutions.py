@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,88 +12,9 @@ import pytest
 import tensornet as tn
 from tensornet.language.expression import show
 
-from .conftest import covered, sampled
+from .conftest import covered
 
 torch = pytest.importorskip("torch")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A convolution: its equations, sizes and arrays, and how PyTorch is called for the same."""
-
-    text: str
-    sizes: dict[str, int]
-    x: np.ndarray
-    k: np.ndarray
-    options: dict[str, Any]
-
-    @property
-    def inputs(self) -> str:
-        """The input with its axes, as the equations read it."""
-        channels = "(g,c)" if "g" in self.sizes else "c"
-        return f"x[b,{channels},{','.join('hwd'[: self.x.ndim - 2])}]"
-
-    def expected(self, x: Any, k: Any) -> Any:
-        """What PyTorch makes of it; a kernel has a dimension of 1 where it has no axis."""
-        count = self.x.ndim - 2
-        shape = [*k.shape[:2], *(self.sizes.get(axis, 1) for axis in "uvt"[:count])]
-        return getattr(torch.nn.functional, f"conv{count}d")(x, k.reshape(shape), **self.options)
-
-
-def drawn(seed: int) -> Case:
-    """A convolution of any stride, padding, dilation and groups, of one to three dimensions."""
-    rng = np.random.default_rng(seed)
-    count = int(rng.integers(1, 4))
-    groups, channels, out = int(rng.choice([1, 1, 2, 3])), int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    stride, dilation, padding = (rng.integers(*of, count).tolist() for of in ((1, 4), (1, 3), (0, 3)))
-    alone = rng.random(count) < 0.15
-    kernel = np.where(alone, 1, rng.integers(1, 4, count)).tolist()
-    extents = [(k - 1) * d + 1 + int(rng.integers(0, 6)) for k, d in zip(kernel, dilation, strict=True)]
-    named = list(zip("hwd", "pqr", "uvt", stride, dilation, padding, kernel, alone, strict=False))[:count]
-    read = ",".join(
-        f"{'' if by == 1 else f'{by}*'}{p}" + ("" if single else f"+{'' if apart == 1 else f'{apart}*'}{u}")
-        for _, p, u, by, apart, _, _, single in named
-    )
-    inside, made = ("(g,c)", "(g,o)") if groups > 1 else ("c", "o")
-    space = ",".join(each[0] for each in named)
-    amounts = ", ".join(f"{h}=({pad},{pad})" for h, _, _, _, _, pad, *_ in named)
-    spread = f"z[b,{inside},{space}] = pad(x[b,{inside},{space}], {amounts})\n"
-    axes = ",".join(["c", *(u for _, _, u, *_, single in named if not single)])
-    text = f"y[b,{made},{','.join(each[1] for each in named)}] = z[b,{inside},{read}] * K[{made},{axes}]"
-    sizes = {"c": channels, "o": out, **({"g": groups} if groups > 1 else {})}
-    sizes |= {u: int(size) for _, _, u, _, _, _, size, single in named if not single}
-    x = rng.normal(size=(int(rng.integers(1, 3)), groups * channels, *extents))
-    k = rng.normal(size=(groups * out, channels, *(size for *_, size, single in named if not single)))
-    options = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
-    return Case(spread + text if any(padding) else text.replace("z[", "x["), sizes, x, k, options)
-
-
-DRAWN = [*itertools.product(range(300), ["numpy", "torch"]), (1, "jax"), (4, "jax")]
-BY_DAY = [*((seed, ("numpy", "torch")[seed % 2]) for seed in range(4)), (1, "jax")]
-
-
-@pytest.mark.parametrize(("seed", "backend"), sampled(DRAWN, BY_DAY))
-def test_convolutions_are_those_of_pytorch(seed: int, backend: str) -> None:
-    """Result and gradients of a drawn convolution."""
-    if backend == "jax":
-        pytest.importorskip("jax")
-    case, tolerance = drawn(seed), 2e-3 if backend == "jax" else 1e-9
-    x, k = (torch.tensor(each, requires_grad=True) for each in (case.x, case.k))
-    expected = case.expected(x, k)
-    weights = torch.tensor(np.random.default_rng(seed).normal(size=tuple(expected.shape)))
-    (expected * weights).sum().backward()
-    graph = tn.layer(case.text, inputs=case.inputs, **case.sizes)
-    left = str(graph.own[-1]).partition(" = ")[0]
-    loss = tn.layer(
-        f"{case.text}\nl = {left} * {left.replace('y[', 'w[', 1)}", inputs=f"{case.inputs} w", **case.sizes
-    )
-    gradient = tn.gradient(loss, of="l", wrt=["x", "K"])
-    given = tn.to_backend({"x": case.x, "K": case.k, "w": weights.numpy()}, backend)
-    found = tn.compile(graph, backend=backend)({"K": given["K"]}, given["x"])
-    np.testing.assert_allclose(np.asarray(found), expected.detach().numpy(), atol=tolerance)
-    of_x, of_k = tn.compile(gradient, backend=backend)({"K": given["K"]}, given["x"], given["w"])
-    np.testing.assert_allclose(np.asarray(of_x), x.grad.numpy(), atol=tolerance)
-    np.testing.assert_allclose(np.asarray(of_k), k.grad.numpy(), atol=tolerance)
 
 
 FACTORIZED = {
@@ -317,23 +237,3 @@ def test_the_way_back_of_even_distances_multiplies_nothing(size: int) -> None:
     plan = tn.plan(tn.gradient(graph, of="y", wrt="x"), b=64)
     assert "spaced" in plan.code
     assert "matmul" not in plan.code
-
-
-def test_a_strided_convolution_of_open_sizes_has_its_gradients() -> None:
-    """How many windows fit is told by the kernel's size, which arrays alone tell."""
-    rng = np.random.default_rng(0)
-    x, V, down = (rng.standard_normal(shape) for shape in ((2, 3, 6, 7), (4, 3, 3, 3), (2, 4, 3, 4)))
-    graph = tn.layer(
-        """
-        p[n,c,h,w] = pad(x[n,c,h,w], h=(1,1), w=(1,1))
-        z[n,o,h,w] = p[n,c,2*h+u,2*w+v] * V[o,c,u,v]
-        loss = z[n,o,h,w] * d[n,o,h,w]
-        """,
-        inputs="x V d",
-    )
-    _, found = tn.value_and_grad(graph, wrt="x V", backend="numpy")({}, x, V, down)
-    given = [torch.tensor(each, requires_grad=True) for each in (x, V)]
-    y = torch.nn.functional.conv2d(*given, stride=2, padding=1)
-    expected = torch.autograd.grad(y, given, torch.tensor(down))
-    for name, each in zip("xV", expected, strict=True):
-        np.testing.assert_allclose(found[name], each.numpy(), rtol=1e-10, atol=1e-10)

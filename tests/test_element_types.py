@@ -524,18 +524,24 @@ def test_numbers_that_are_none(backend: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
-def test_half_precision_does_not_overflow_on_the_way(backend: str) -> None:
+HALF = [*((backend, "float16") for backend in ("numpy", "torch", "jax")), ("torch", "bfloat16")]
+
+
+@pytest.mark.parametrize(("backend", "dtype"), HALF)
+def test_half_precision_does_not_overflow_on_the_way(backend: str, dtype: str) -> None:
     """Squares of numbers beyond 255 are beyond float16."""
     x = np.array([[2000.0, -2000.0, 1000.0, 0.0] * 8])
+    normal, exact = (x - x.mean()) / x.std(), {"float16": (2e-3, 1e-3), "bfloat16": (0.01, 0.01)}[dtype]
     for text, expected in [
-        ("y[b,i] = normalize[i](x[b,i])", x / np.sqrt(x.var())),
+        ("y[b,i] = normalize[i](x[b,i])", normal),
         ("y[b,i] = gelu_tanh(x[b,i])", np.maximum(x, 0)),
         ("y[b] = var[i](x[b,i] / 16)", (x / 16).var(1)),
+        ("y[c,b] = normalize[c](z[c,b])", normal.T),
+        ("y[b] = std[c](z[c,b] / 16)" if backend == "jax" else "y[b] = std[c](z[c,b])", x.std(1)),
     ]:
-        expected = (x - x.mean()) / x.std() if "normalize" in text else expected
-        found = computed(text, backend, "float16", x=x).astype(float)
-        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-3)
+        expected = expected / 16 if "std[c](z[c,b] / 16)" in text else expected  # jnp.std squares as it is
+        found = computed(text, backend, dtype, x=x, z=x.T).astype(float)
+        np.testing.assert_allclose(found, expected, rtol=exact[0], atol=exact[1], err_msg=text)
 
 
 @given(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import array_api_strict
@@ -15,7 +15,6 @@ import torch
 import tensornet as tn
 from tensornet import models
 from tensornet.frontend.composition import with_loss
-from tensornet.ops.table import FUNCTIONS
 from tensornet.planning.gradients import joint_graph
 from tensornet.protocol import Backend, backend_of, load_backend
 
@@ -510,15 +509,6 @@ def test_what_is_left_is_on_the_scale_of_the_whole(backend: str | Backend) -> No
 # ---------------------------------------------------------------------------- functions of one's own
 
 
-@pytest.fixture
-def registering() -> Iterator[None]:
-    """What is registered meanwhile is forgotten."""
-    before = dict(FUNCTIONS)
-    yield
-    FUNCTIONS.clear()
-    FUNCTIONS.update(before)
-
-
 @pytest.mark.usefixtures("registering")
 def test_a_function_of_ones_own() -> None:
     tn.register("cubed", derivative="3 * g * a ** 2", numpy=lambda a: a**3, torch=lambda a: a**3)
@@ -579,50 +569,6 @@ def test_results_that_do_not_change_have_zeros() -> None:
         found = results(derivative, backend, arrays)
         np.testing.assert_array_equal(found["x.grad"], np.zeros(3))
         assert found["w.grad"] == 0.0
-
-
-def test_the_text_of_a_gradient_keeps_the_size_of_a_window_that_nothing_else_tells() -> None:
-    """`c` has two positions where three would fit: `c: 2` in the text says so."""
-    text = "x[p:8,q:12]: input\nz[t,k]: input\ny[t,k] = x[2*u+k,3*t+c] * W[u,c] + z[t,k]"
-    derivative = tn.gradient(tn.layer(text, k=3, t=4, u=2, c=2), wrt="W")
-    again = tn.layer(str(derivative))
-    assert again == derivative
-    x, z, along = example(8, 12), example(4, 3), example(4, 3)
-    expected = [
-        [(along * x[2 * u : 2 * u + 3, c:][:, :12:3].T[:4]).sum() for c in range(2)] for u in range(2)
-    ]
-    for graph in (derivative, again):
-        given = {"x": x, "z": z, "y.grad": along}
-        found = tn.compile(graph)({"W": np.zeros((2, 2))}, *(given[leaf.name] for leaf in graph.inputs))
-        np.testing.assert_allclose(found, expected)
-
-
-@pytest.mark.parametrize(
-    ("text", "shapes"),
-    [
-        # the window's axis gets a name in the forward pass: one in the backward pass is not called like it
-        (
-            "n: 2\nt: 2\nx[p:3]: input\nw[q:1]: input\nd = std[n](x[n+1])\ny[b,t] = d * w[0] * u[(i,t),b]",
-            {"x": (3,), "w": (1,), "u": (2, 1)},
-        ),
-        # a part of a gradient is the same all along an axis of a dimension, and written at positions along another
-        ("t: 3\ny[t] = a[(j,i),t+2] * u[i]", {"a": (6, 5), "u": (2,)}),
-    ],
-    ids=["window", "scatter"],
-)
-def test_the_text_of_a_gradient_computes_the_same(text: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    wrt = [*shapes]
-    graph = tn.layer(text)
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
-    seeds = seeds_of(graph, arrays)
-    expected = by_autograd(graph, arrays, wrt, seeds)
-    made = tn.gradient(graph, of=["y"], wrt=wrt)
-    given = {**arrays, **{f"{name}.grad": seed for name, seed in seeds.items()}}
-    for each in (made, tn.layer(str(made))):
-        found = results(each, "numpy", given)
-        for name, gradient in zip(wrt, expected, strict=True):
-            np.testing.assert_allclose(found[f"{name}.grad"], gradient, rtol=1e-9)
 
 
 def test_a_product_that_no_gradient_goes_through_is_kept() -> None:

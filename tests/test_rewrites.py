@@ -140,16 +140,6 @@ def test_what_occurs_twice_is_computed_once_where_its_own_tensors_tell_its_sizes
     ]
 
 
-def test_an_axis_sized_by_its_name_alone_is_not_renamed() -> None:
-    graph = tn.layer("z[j] = x[(d,h),j]\ny[h] = z[j] * w[j] * v[h]", inputs="x[i,j]", d=2, h=3, i=6, j=4)
-    arrays = {
-        name: np.random.default_rng(0).standard_normal(s) for name, s in [("x", (6, 4)), ("w", 4), ("v", 3)]
-    }
-    np.testing.assert_allclose(
-        by_numpy(simplify(graph).graph, arrays)["y"], oracle.meaning(graph, arrays)["y"]
-    )
-
-
 @examples(12)
 @given(programs())
 def test_what_tensors_hold_is_what_their_steps_make(case: Program) -> None:
@@ -550,14 +540,6 @@ def test_an_operand_that_alone_tells_a_size_stays() -> None:
     graph = tn.Graph(leaves, (Apply(block, ("x", "z"), ("u", "v"), "inner"),), ("u",))
     (call,) = eliminate_dead_code(graph).calls
     assert call.operands == ("x", "z")
-
-
-@pytest.mark.parametrize("over", ["j", "b,j"])
-def test_a_diagonal_of_what_sums_to_one_is_no_total(over: str) -> None:
-    graph = tn.layer(f"p[b,j] = softmax[{over}](s[b,j])\ny[c] = a[c] + sum[i](p[i,i])", inputs="s a")
-    s, a = np.random.default_rng(0).standard_normal((3, 3)), np.arange(2.0)
-    weights = np.exp(s) / np.exp(s).sum(axis=tuple(range(2))[-len(over.split(",")) :], keepdims=True)
-    np.testing.assert_allclose(tn.compile(graph)({}, s, a), a + np.trace(weights), rtol=1e-12)
 
 
 def test_long_reckonings_with_positions_are_compared_once_a_part() -> None:

@@ -46,6 +46,8 @@ def variance(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
 
 def deviation(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
     """The biased standard deviation, with gradient 0 where it is 0."""
+    if x.itemsize == 2:  # which may hold a root whose square it does not
+        return deviation(x.float(), axes).to(x.dtype)
     squared = variance(x, axes)
     still = squared == 0
     return torch.where(still, squared, torch.where(still, 1.0, squared).sqrt())
