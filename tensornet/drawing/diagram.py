@@ -183,10 +183,8 @@ def _operations(right: Expression) -> str:
 
 def _sizes(graph: Graph, name: str) -> str:
     """The sizes of a tensor, `b×4×8`; an axis where the size is a formula or another axis's. Empty if none is known."""
-    dims, others = (
-        graph.named[name],
-        {axis.name for dims in graph.named.values() for dim in dims for axis in dim},
-    )
+    dims = graph.named[name]
+    others = {axis.name for each in graph.named.values() for dim in each for axis in dim}
     sizes = [evaluate(dim_size(dim), graph.bound) for dim in dims]
     axes = [show_index((entry,)) for entry in index_of(dims)]
     shown = (

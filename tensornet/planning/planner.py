@@ -249,10 +249,8 @@ def _sliced_to_fit(limit: int | None, scheduled: _Schedule) -> _Schedule:
     """
     if limit is None or scheduled.peak <= limit:
         return scheduled
-    found, aim = (
-        scheduled,
-        max(limit, scheduled.given),
-    )  # leaves are alive in any case: then the least is told
+    found = scheduled
+    aim = max(limit, scheduled.given)  # the leaves are alive in any case, and the error names the least
     for _ in range(ROUNDS):
         least = found
         for part in itertools.islice(cuttable(found.graph, found.wanted, found.apart), TRIED):
