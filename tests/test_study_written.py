@@ -30,9 +30,9 @@ from tensornet.study.digits import DIGITS
 from tensornet.study.pictures import FORMATS, PICTURES, draw
 from tensornet.study.results import Appraisal, Epoch, runs_of, told
 from tensornet.study.store import BLANK, seal
-from tensornet.study.task import Recipe
+from tensornet.study.task import BuiltRow, Recipe
 from tensornet.study.thesis import thesis
-from tensornet.study.written import TASKS, BuiltRow, RowEntry, StudyFile, read_study
+from tensornet.study.written import TASKS, RowEntry, StudyFile, read_study
 
 from .studies import WRITTEN, Finished, study, toml
 

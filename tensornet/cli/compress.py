@@ -22,26 +22,18 @@ Texts = list[str] | None
 
 
 def compress(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="A file of tensors, or the folder of a Hugging Face model.")
-    ],
-    equations: Annotated[
-        str | None, Option(help="Equations of the tensors, as for `plan`, if the file has none.")
-    ] = None,
+    checkpoint: Annotated[Path, typer.Argument(help="A file of tensors, or a Hugging Face folder.")],
+    equations: Annotated[str | None, Option(help="Equations as for `plan`, if the file has none.")] = None,
     inputs: Inputs = "",
     outputs: Outputs = "",
-    parameters: Annotated[
-        Part, Option(help="How many are to be left: a part, e.g. `0.2`, or a number.")
-    ] = None,
+    parameters: Annotated[Part, Option(help="How many to leave: a part, e.g. `0.2`, or a number.")] = None,
     flops: Annotated[Part, Option(help="FLOPs of a call, a part or a number.")] = None,
     seconds: Annotated[Part, Option(help="Expected time of a call, as a part of now.")] = None,
     error: Annotated[Part, Option(help="As few parameters as lose no more than this.")] = None,
     method: Annotated[Texts, Option(help="A form, e.g. `tt`; repeatable; `low_rank` if not given.")] = None,
     include: Annotated[Texts, Option(help="A pattern of the weights to look at; repeatable.")] = None,
     exclude: Annotated[Texts, Option(help="A pattern of weights to leave as they are; repeatable.")] = None,
-    out: Annotated[
-        Path | None, Option(help="The file to write, else `<checkpoint>.small.safetensors`.")
-    ] = None,
+    out: Annotated[Path | None, Option(help="To write; else `<checkpoint>.small.safetensors`.")] = None,
     size: Sizes = None,
     as_json: Json = False,
 ) -> None:
@@ -68,7 +60,10 @@ def compress(
     named = checkpoint if checkpoint.name.strip(".") else checkpoint.resolve()
     target = out or named.with_name(f"{named.name.removesuffix('.safetensors')}.small.safetensors")
     given = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
-    budgets: dict[str, Any] = {name: _part_or_number(value) for name, value in given.items()}
+    budgets: dict[str, Any] = {
+        name: int(value) if value is not None and value > 1 and value.is_integer() else value
+        for name, value in given.items()
+    }
     check_writable(target)
     network = (read_folder(checkpoint),) if checkpoint.is_dir() else read_checkpoint(checkpoint, graph)
     with Progress(console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -79,9 +74,7 @@ def compress(
             method=tuple(method or ("low_rank",)),
             include=tuple(include or ("*",)),
             exclude=tuple(exclude or ()),
-            progress=lambda path, done, count: bar.update(
-                task, completed=done, total=count, description=path
-            ),
+            progress=lambda path, done, of: bar.update(task, completed=done, total=of, description=path),
             **sizes_of(size, compressed),
         )
     found.save(target)
@@ -90,8 +83,3 @@ def compress(
         return
     tell(str(found.allocation))
     tell(f"written: {target}")
-
-
-def _part_or_number(value: float | None) -> float | None:
-    """A budget as an integer if it is a whole number above 1, otherwise unchanged."""
-    return int(value) if value is not None and value > 1 and value.is_integer() else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,20 +11,8 @@ from rich.table import Table
 from typer import Option
 
 from ..errors import ShapeError
-from .options import (
-    Backend,
-    Device,
-    Dtype,
-    Inputs,
-    Json,
-    Named,
-    Outputs,
-    Settings,
-    Sizes,
-    Threads,
-    tell,
-    tell_json,
-)
+from . import options
+from .options import tell, tell_json
 from .reading import choices, equations_of, graph_of, pairs, says_equations, settings_of, sizes_of
 
 if TYPE_CHECKING:
@@ -33,20 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["count", "draw", "plan", "sweep"]
 
+GRAPH = Path("graph.svg")
 EQUATIONS = "Equations, separated by `;` or new lines, or a file of them. `-` reads standard input."
 
 
 def plan(
     equation: Annotated[str, typer.Argument(help=EQUATIONS)],
-    inputs: Inputs = "",
-    outputs: Outputs = "",
-    size: Sizes = None,
-    backend: Backend = "numpy",
-    device: Device = None,
-    dtype: Dtype = "float32",
+    inputs: options.Inputs = "",
+    outputs: options.Outputs = "",
+    size: options.Sizes = None,
+    backend: options.Backend = "numpy",
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
     code: Annotated[bool, Option("--code", help="Print the generated function as well.")] = False,
     trace: Annotated[bool, Option("--trace", help="Print the equations after each pass as well.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Print the fastest order of an equation, next to the order as written and the order with the fewest FLOPs.
 
@@ -70,17 +58,15 @@ def _said(text: str) -> None:
 
 
 def draw(
-    name: Named,
-    out: Annotated[Path, typer.Option(help="The file to write: .svg, .png, .pdf, .dot or .mmd.")] = Path(
-        "graph.svg"
-    ),
+    name: options.Named,
+    out: Annotated[Path, Option(help="The file to write: .svg, .png, .pdf, .dot or .mmd.")] = GRAPH,
     unfold: Annotated[bool, typer.Option("--unfold", help="Draw each block too, once.")] = False,
     style: Annotated[str, typer.Option(help="layers, network (of tensors), or auto.")] = "auto",
-    settings: Settings = None,
-    inputs: Inputs = "",
-    outputs: Outputs = "",
-    size: Sizes = None,
-    as_json: Json = False,
+    settings: options.Settings = None,
+    inputs: options.Inputs = "",
+    outputs: options.Outputs = "",
+    size: options.Sizes = None,
+    as_json: options.Json = False,
 ) -> None:
     """Draw a layer or a model: each operand above the results computed from it, or a tensor network.
 
@@ -100,12 +86,12 @@ NAME = "A layer or a model, or equations as for `plan`; without one, all layers 
 
 def count(
     name: Annotated[str, typer.Argument(help=NAME)] = "",
-    settings: Settings = None,
-    inputs: Inputs = "",
-    outputs: Outputs = "",
-    size: Sizes = None,
+    settings: options.Settings = None,
+    inputs: options.Inputs = "",
+    outputs: options.Outputs = "",
+    size: options.Sizes = None,
     depth: Annotated[int, typer.Option(min=1, help="How many dotted names make a part of the table.")] = 1,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Print the parameters and FLOPs of a layer or a model: formulas, numbers and a table by part.
 
@@ -116,71 +102,44 @@ def count(
     if not name:
         _list_models(as_json)
         return
-    document = {"name": name, **_counted(graph_of(name, settings, inputs, outputs, size), depth)}
-    if as_json:
-        tell_json(document)
-    else:
-        _print_count(document)
+    _tell_counts(name, graph_of(name, settings, inputs, outputs, size), depth, as_json)
 
 
-def _counted(graph: Graph, depth: int) -> dict[str, Any]:
-    """The parameters and FLOPs of a graph, at its sizes."""
+def _tell_counts(name: str, graph: Graph, depth: int, as_json: bool) -> None:
+    """Prints the parameters and FLOPs of a graph, at its sizes."""
     import sympy
 
     import tensornet as tn
 
     from ..planning.planner import NOMINAL
 
-    collected = tn.flop_table(graph)
-    return {
-        "parameters": _plain(tn.parameter_count(graph)),
-        "parameter_formula": str(tn.parameter_formula(graph)),
-        "flops": _plain(collected.flops),  # flop_count would plan again
-        "flop_formula": str(sympy.expand(collected.formula)),
-        "flop_parts": [_part(each, "flops", times=each.times) for each in collected.parts],
-        "sizes": {name: size for name, size in graph.sizes if isinstance(size, int)},
-        "open_sizes": list(graph.open_sizes),
-        "assumed": dict.fromkeys(graph.open_sizes, NOMINAL),
-        "parts": [_part(each, "parameters") for each in tn.parameter_table(graph, depth)],
-    }
+    table, flops = tn.parameter_table(graph, depth), tn.flop_table(graph)  # flop_count would plan again
+    count, formula, expanded = (
+        tn.parameter_count(graph),
+        tn.parameter_formula(graph),
+        sympy.expand(flops.formula),
+    )
+    sizes = {name: size for name, size in graph.sizes if isinstance(size, int)}
+    assumed = dict.fromkeys(graph.open_sizes, NOMINAL)
+    if as_json:
+        parts = [_part(each, "parameters") for each in table]
+        flop_parts = [_part(each, "flops", times=each.times) for each in flops.parts]
+        numbers = {"name": name, "parameters": _plain(count), "flops": _plain(flops.flops)}
+        formulas = {"parameter_formula": str(formula), "flop_formula": str(expanded)}
+        open_sizes = {"sizes": sizes, "open_sizes": list(graph.open_sizes), "assumed": assumed}
+        tell_json({**numbers, **formulas, **open_sizes, "parts": parts, "flop_parts": flop_parts})
+        return
+    tell(f"{table}\nparameters: {formula} = {_grouped(count)}\n")
+    several = len(flops.parts) > 1
+    tell(f"FLOPs by block:\n{flops}" if several else f"FLOPs: {expanded} = {_grouped(flops.flops)}")
+    if sizes:
+        tell(f"at {_listed(sizes)}")
+    if assumed:
+        tell(f"the FLOPs are those of the order planned assuming {_listed(assumed)}")
 
 
 def _part(each: Any, what: str, **more: int) -> dict[str, Any]:
     return {"part": each.name, **more, "formula": str(each.formula), what: _plain(getattr(each, what))}
-
-
-def _print_count(document: dict[str, Any]) -> None:
-    count, flops = _grouped(document["parameters"]), _grouped(document["flops"])
-    parts = [(each["part"], each["formula"], _grouped(each["parameters"])) for each in document["parts"]]
-    total = ("total", document["parameter_formula"], count)
-    _tell_table(("part", "formula", "parameters"), parts, total, document["name"])
-    tell(f"parameters: {document['parameter_formula']} = {count}")
-    if len(document["flop_parts"]) < 2:
-        tell(f"FLOPs: {document['flop_formula']} = {flops}")
-    else:
-        blocks = [
-            (each["part"] or "itself", str(each["times"]), each["formula"], _grouped(each["flops"]))
-            for each in document["flop_parts"]
-        ]
-        _tell_table(("block", "calls", "FLOPs of a call", "of all"), blocks, ("total", "", "", flops))
-    if document["sizes"]:
-        tell(f"at {_listed(document['sizes'])}")
-    if document["assumed"]:
-        tell(f"the FLOPs are those of the order planned assuming {_listed(document['assumed'])}")
-
-
-def _tell_table(
-    headings: tuple[str, ...], lines: list[Any], total: tuple[str, ...], title: str | None = None
-) -> None:
-    """Prints a table with a total below it."""
-    table = Table(title=title, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading == "parameters" else "left", overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    table.add_section()
-    table.add_row(*total)
-    tell(table)
 
 
 def _listed(sizes: dict[str, int]) -> str:
@@ -190,11 +149,13 @@ def _listed(sizes: dict[str, int]) -> str:
 def _list_models(as_json: bool) -> None:
     from .. import models
 
-    def shown(value: Any) -> str:
-        return "" if value is models.REQUIRED else str(value)
-
-    known_of = {name: models.settings(name) for name in models.names()}
-    rows = {name: {key: shown(value) for key, value in known.items()} for name, known in known_of.items()}
+    rows = {
+        name: {
+            key: "" if value is models.REQUIRED else str(value)
+            for key, value in models.settings(name).items()
+        }
+        for name in models.names()
+    }
     if as_json:
         tell_json(rows)
         return
@@ -216,23 +177,23 @@ OVER = "A setting and its values, e.g. `rank=0.1,0.2` or `'ranks=(4,4),(8,8)'`; 
 
 
 def sweep(
-    name: Named,
+    name: options.Named,
     over: Annotated[list[str], Option("--over", metavar="NAME=VALUE,VALUE", help=OVER)],
-    settings: Settings = None,
-    inputs: Inputs = "",
-    outputs: Outputs = "",
-    size: Sizes = None,
-    backend: Backend = "torch",
-    device: Device = None,
-    dtype: Dtype = "float32",
+    settings: options.Settings = None,
+    inputs: options.Inputs = "",
+    outputs: options.Outputs = "",
+    size: options.Sizes = None,
+    backend: options.Backend = "torch",
+    device: options.Device = None,
+    dtype: options.Dtype = "float32",
     measure: Annotated[bool, Option(help="Time them, side by side.")] = True,
     training: Annotated[bool, Option("--training", help="Both ways as well.")] = False,
     baseline: Annotated[str | None, Option(help="The row to compare with; else the first.")] = None,
     rounds: Annotated[int, Option(min=1, help="Turns of each.")] = 7,
     clock: Annotated[str, Option(help="wall, or process: the time of the processor.")] = "wall",
-    threads: Threads = None,
+    threads: options.Threads = None,
     picture: Annotated[Path | None, Option(help="Draw time against parameters: a PNG, SVG or PDF.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Print the cost of a layer or a model under many settings: parameters, FLOPs, bytes, seconds.
 
@@ -245,18 +206,16 @@ def sweep(
     """
     import tensornet as tn
 
-    build: Callable[..., Any] = functools.partial(tn.models.create, name)
+    fixed, build = settings_of(settings), functools.partial(tn.models.create, name)
     if says_equations(name):
         build = functools.partial(tn.layer, equations_of(name), inputs=inputs, outputs=outputs)
-    fixed = settings_of(settings)
     wanted = {setting: choices(text) for setting, text in pairs(over, "NAME=VALUE,VALUE").items()}
     for setting in fixed.keys() & wanted:
         raise ShapeError(f"'{setting}' is given by --set and by --over", fix="give one of them")
     build = functools.partial(build, **fixed)
-    timed: dict[str, Any] = {"measure": measure, "training": training, "rounds": rounds}
+    timed: dict[str, Any] = {"measure": measure, "training": training, "rounds": rounds, "clock": clock}
     where: dict[str, Any] = {"backend": backend, "device": device, "dtype": dtype, "threads": threads}
-    sizes: dict[str, Any] = sizes_of(size, tn.sweep)
-    found = tn.sweep(build, over=wanted, baseline=baseline, clock=clock, **where, **timed, **sizes)
+    found = tn.sweep(build, over=wanted, baseline=baseline, **where, **timed, **sizes_of(size, tn.sweep))
     if as_json:
         typer.echo(found.json())
     else:

@@ -22,9 +22,7 @@ Count = int | None
 
 def study(
     task: Annotated[str, typer.Argument(help="`digits`, `text`, `thesis`, or a TOML file.")] = "digits",
-    folder: Annotated[
-        Path | None, Option("--out", help="The folder of the results; finished runs are kept.")
-    ] = None,
+    folder: Annotated[Path | None, Option("--out", help="For the results; finished runs stay.")] = None,
     data: Annotated[str | None, Option(help="Where the examples come from, as is said above.")] = None,
     epochs: Annotated[Count, Option(min=1, help="Epochs of each run; else the study's own number.")] = None,
     seed: Annotated[Count, Option(min=0, help="The same seed gives the same numbers; else 0.")] = None,
@@ -34,26 +32,13 @@ def study(
     setting: Annotated[Texts, Option("--set", help="Change the recipe: `batch=128`; repeatable.")] = None,
     device: Device = None,
     threads: Threads = None,
-    precision: Annotated[
-        str, Option(help="`float32`, `bfloat16`, `float16`, or what the device has.")
-    ] = "auto",
+    precision: Annotated[str, Option(help="`float32`, `bfloat16`, `float16` or `auto`.")] = "auto",
     fresh: Annotated[bool, Option("--fresh", help="Do finished runs again.")] = False,
     measure: Annotated[bool, Option(help="Measure the time of a step and of a prediction.")] = True,
-    jobs: Annotated[
-        Count, Option(min=1, help="Train so many runs at once here; the cores are divided.")
-    ] = None,
-    dask: Annotated[
-        str | None, Option(metavar="ADDRESS", help="Train on the Dask cluster of this scheduler.")
-    ] = None,
-    submitit: Annotated[
-        str | None, Option(metavar="CLUSTER", help="Train by jobs: `slurm`, or `local`.")
-    ] = None,
-    resource: Annotated[
-        Texts,
-        Option(
-            "--resource", metavar="NAME=VALUE", help="What a job asks for: `timeout_min=240`; repeatable."
-        ),
-    ] = None,
+    jobs: Annotated[Count, Option(min=1, help="Train so many runs at once; the cores are divided.")] = None,
+    dask: Annotated[str | None, Option(metavar="ADDRESS", help="Train on this Dask cluster.")] = None,
+    submitit: Annotated[str | None, Option(metavar="CLUSTER", help="Train by `slurm`, or `local`.")] = None,
+    resource: Annotated[Texts, Option(help="What a job asks for: `timeout_min=240`; repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train classifiers of handwritten digits, photographs, texts or your own examples, and compare them.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -21,8 +22,17 @@ from tensornet.errors import TensornetError, near
 from .libraries import library
 from .task import Examples
 
-__all__ = ["NAMES", "Data", "are_arrays", "columns_of", "examples_of", "hub", "labels_of", "load_arrays"]
-__all__ += ["name_of"]
+__all__ = [
+    "NAMES",
+    "Data",
+    "are_arrays",
+    "columns_of",
+    "examples_of",
+    "hub",
+    "labels_of",
+    "load_arrays",
+    "name_of",
+]
 
 Data = str | Callable[[], Any] | None
 """Where examples come from: a name, a folder, a file, or a function that returns arrays or a data set."""
@@ -33,6 +43,10 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 EXPECTED = (
     "expected are x_train and x_test, examples along the first axis, y_train and y_test, a class for each"
 )
+
+DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, MemoryError, NotImplementedError)
+DAMAGE += (OverflowError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error)
+"""What the readers of files raise of damaged ones."""
 
 END = ".npz"
 """The end of the name of a file of arrays."""
@@ -104,28 +118,20 @@ def examples_of(
     train, test = (
         _inputs(f"{name}: {each}", np.asarray(arrays[each]), images) for each in ("x_train", "x_test")
     )
-    if train.shape[1:] != test.shape[1:]:
-        raise TensornetError(
-            f"{name}: an example of x_train is {_times(train.shape[1:])}, one of x_test {_times(test.shape[1:])}",
-            fix="give both of one shape",
-        )
+    shape, other = _times(train.shape[1:]), _times(test.shape[1:])
+    if shape != other:
+        told = f"{name}: an example of x_train is {shape}, one of x_test {other}"
+        raise TensornetError(told, fix="give both of one shape")
     classes, labels, test_labels = labels_of(name, arrays)
-    digest = hashlib.sha256()
+    digest, sizes, one = hashlib.sha256(), dict[str, Any](classes=classes), f"examples of {shape} numbers"
     for each in (train, labels, test, test_labels):
         digest.update(np.ascontiguousarray(each).data)
-    *_, height, width = train.shape
-    one = (
-        f"images of {width}×{height} pixels"
-        if train.ndim == 4
-        else f"examples of {_times(train.shape[1:])} numbers"
-    )
-    about = (
-        f"{name}: {len(train):,} {one} for training and {len(test):,} for the test, in {classes} classes"
-        f" (sha256 {digest.hexdigest()[:12]})"
-    )
-    sizes: dict[str, Any] = {"classes": classes}
     if train.ndim == 4:
-        sizes |= {"channels": train.shape[1], "image": height if height == width else (height, width)}
+        _, channels, height, width = train.shape
+        sizes |= {"channels": channels, "image": height if height == width else (height, width)}
+        one = f"images of {width}×{height} pixels"
+    counts = f"{len(train):,} {one} for training and {len(test):,} for the test, in {classes} classes"
+    about = f"{name}: {counts} (sha256 {digest.hexdigest()[:12]})"
     inputs, tests, labels, test_labels = map(library("torch").tensor, (train, test, labels, test_labels))
     standard = _standardised(train)
     return Examples((inputs,), labels, (tests,), test_labels, about, sizes, standard, called or name, known)
@@ -145,11 +151,12 @@ def hub(name: str) -> Any:
         kept = (Path(name) / "dataset_dict.json").is_file()
         return datasets.load_from_disk(name) if kept else datasets.load_dataset(name)
     except Exception as error:  # whatever the hub, the network or the files raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        fix = (
-            "without a network give --data FOLDER, with the files in it: `tensornet study --help` says which"
-        )
-        raise TensornetError(f"the data set '{name}' cannot be loaded: {reason}", fix=fix) from None
+        fix = "without a network give --data FOLDER, with its files: `tensornet study --help` says which"
+        raise TensornetError(f"the data set '{name}' cannot be loaded: {_reason(error)}", fix=fix) from None
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def columns_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -192,24 +199,15 @@ def _read_file(path: str) -> Mapping[str, Any]:
     """The four arrays of a file."""
     if not Path(path).is_file():
         raise TensornetError(f"there is no file {path}", fix=f"{EXPECTED}; numpy.savez writes them")
+    fix = f"write it by numpy.savez; {EXPECTED}"
+    if not zipfile.is_zipfile(path):
+        raise TensornetError(f"{path} is no file of arrays", fix=fix)
     try:
-        if not zipfile.is_zipfile(path):
-            raise TensornetError(f"{path} is no file of arrays", fix=f"write it by numpy.savez; {EXPECTED}")
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as held:
             _check_names(path, held)
             return {name: held[name] for name in NAMES}
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        MemoryError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        fix = f"write it by numpy.savez; {EXPECTED}"
-        raise TensornetError(f"{path} cannot be read: {reason}", fix=fix) from None
+    except DAMAGE as error:
+        raise TensornetError(f"{path} cannot be read: {_reason(error)}", fix=fix) from None
 
 
 def _returned(found: Any, name: str) -> Mapping[str, Any]:
@@ -223,14 +221,14 @@ def _returned(found: Any, name: str) -> Mapping[str, Any]:
         told = f"{len(found)} values" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
         fix = f"let it return {', '.join(NAMES)}, or a dict of these names"
         raise TensornetError(f"{name} returns {told}", fix=fix)
-    arrays = {}
-    for each, value in zip(NAMES, found, strict=True):
-        try:
-            arrays[each] = np.asarray(value)
-        except (ValueError, TypeError, RuntimeError) as error:
-            fix = "give an array of NumPy's"
-            raise TensornetError(f"{name}: {each} is no array: {error}", fix=fix) from None
-    return arrays
+    return {each: _array(f"{name}: {each}", value) for each, value in zip(NAMES, found, strict=True)}
+
+
+def _array(place: str, value: Any) -> Any:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TensornetError(f"{place} is no array: {error}", fix="give an array of NumPy's") from None
 
 
 # ---------------------------------------------------------------------------- checks
@@ -306,8 +304,7 @@ def _standardised(train: Any) -> tn.Graph:
     deviation = np.where(constant, 1.0, deviation)
     if not axes:
         return tn.layer(f"y[...] = (x[...] - ({mean.item()!r})) / ({deviation.item()!r})", inputs="x")
-    constants = {"mu": mean.reshape(-1).astype(np.float32), "sigma": deviation.reshape(-1).astype(np.float32)}
-    where = {"i": "b,i", "c": "b,c,h,w"}[axes]
-    return tn.layer(
-        f"y[{where}] = (x[{where}] - mu[{axes}]) / sigma[{axes}]", inputs="x", constants=constants
-    )
+    of_all, where = {"mu": mean, "sigma": deviation}, {"i": "b,i", "c": "b,c,h,w"}[axes]
+    constants = {name: each.reshape(-1).astype(np.float32) for name, each in of_all.items()}
+    text = f"y[{where}] = (x[{where}] - mu[{axes}]) / sigma[{axes}]"
+    return tn.layer(text, inputs="x", constants=constants)

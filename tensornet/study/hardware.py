@@ -55,9 +55,8 @@ class Hardware:
             TensornetError: the precision or the number of threads is invalid there.
         """
         torch = library("torch")
-        distributed = torch.distributed
-        world = distributed.get_world_size() if distributed.is_initialized() else 1
-        rank = distributed.get_rank() if world > 1 else 0
+        group = torch.distributed
+        world, rank = (group.get_world_size(), group.get_rank()) if group.is_initialized() else (1, 0)
         device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device == "cuda":
             device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
@@ -81,8 +80,9 @@ class Hardware:
 
     def described(self) -> dict[str, Any]:
         """The properties that numbers depend on."""
-        names = ("threads", "precision", "processes")
-        return {"device": self.kind} | {name: getattr(self, name) for name in names}
+        return {"device": self.kind} | {
+            name: getattr(self, name) for name in ("threads", "precision", "processes")
+        }
 
     def autocast(self) -> Any:
         """The context in which the forward pass runs."""
@@ -109,11 +109,9 @@ class Hardware:
         elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
             there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if needed > there:
-            raise TensornetError(
-                f"its {parameters:,} parameters and their gradients take {needed / 1e9:,.1f} GB, and {self.device} has"
-                f" {there / 1e9:,.1f} GB",
-                fix="give smaller sizes or ranks",
-            )
+            what, has = f"its {parameters:,} parameters and their gradients", f"{there / 1e9:,.1f} GB"
+            told = f"{what} take {needed / 1e9:,.1f} GB, and {self.device} has {has}"
+            raise TensornetError(told, fix="give smaller sizes or ranks")
 
     def wait(self) -> None:
         """Waits until the device has finished its work, so that measured times include it."""
@@ -153,10 +151,9 @@ class Hardware:
         finally:
             torch.use_deterministic_algorithms(strict, warn_only=warn_only)
             torch.set_num_threads(threads)
-            for name, value in kept.items():
+            for name in kept:
                 os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
+            os.environ.update({name: value for name, value in kept.items() if value is not None})
 
 
 def _precision(wanted: str, device: str) -> str:

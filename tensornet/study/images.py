@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import math
 import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 
 from tensornet.errors import TensornetError
 
-from .arrays import NAMES, columns_of, examples_of, hub
+from .arrays import DAMAGE, NAMES, columns_of, examples_of, hub
 from .digits import split_digits
 from .libraries import library
 from .task import Examples
@@ -29,12 +28,8 @@ __all__ = ["HUB", "Source", "load_images", "read_cifar10", "read_mnist", "read_t
 HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "tiny-imagenet": "zh-plus/tiny-imagenet"}
 """Name → data set of the Hugging Face hub."""
 
-TITLES = {
-    "digits": "Digits of 8×8 pixels",
-    "mnist": "MNIST",
-    "cifar10": "CIFAR-10",
-    "tiny-imagenet": "Tiny ImageNet",
-}
+TITLES = {"digits": "Digits of 8×8 pixels", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+TITLES |= {"tiny-imagenet": "Tiny ImageNet"}
 """Name of the images → their name in a heading."""
 
 MOST = 2**30
@@ -66,20 +61,17 @@ def source_of(data: str | None) -> Source:
         return Source(data or "digits")
     folder = Path(data)
     if not folder.is_dir():
-        raise TensornetError(
-            f"there are no images '{data}'",
-            fix=f"give {', '.join(TITLES)}, a folder with the files of one of the last three, or your own"
-            " arrays: a file .npz with x_train, y_train, x_test and y_test",
-        )
+        names = f"{', '.join(TITLES)}, a folder with the files of one of the last three"
+        fix = f"give {names}, or your own arrays: a file .npz with x_train, y_train, x_test and y_test"
+        raise TensornetError(f"there are no images '{data}'", fix=fix)
     for name, (pattern, places, _) in FORMATS.items():
         for place in places:
             if any((folder / place).glob(pattern)):
                 return Source(name, folder / place, folder.resolve().name)
-    raise TensornetError(
-        f"no files of a known data set are in {data}",
-        fix="expected are MNIST's train-images-idx3-ubyte and so on, CIFAR-10's data_batch_1.bin and so on,"
-        " Tiny ImageNet's wnids.txt, train/ and val/, or train/<class>/ and test/<class>/ with images of your own",
-    )
+    known = "MNIST's train-images-idx3-ubyte and so on, CIFAR-10's data_batch_1.bin and so on"
+    own = "train/<class>/ and test/<class>/ with images of your own"
+    fix = f"expected are {known}, Tiny ImageNet's wnids.txt, train/ and val/, or {own}"
+    raise TensornetError(f"no files of a known data set are in {data}", fix=fix)
 
 
 def load_images(source: Source, seed: int) -> Examples:
@@ -138,7 +130,7 @@ def _idx(folder: Path, stem: str) -> Any:
         if len(content) != math.prod(sizes):
             raise ValueError(f"{'×'.join(map(str, sizes))} bytes are announced, and others are there")
         return np.frombuffer(content, np.uint8).reshape(sizes)
-    except (OSError, EOFError, ValueError, OverflowError, MemoryError, struct.error, zlib.error) as error:
+    except DAMAGE as error:
         fix = "expected is an idx file of bytes; fetch it again"
         raise TensornetError(f"{path} cannot be read: {error}", fix=fix) from None
 
@@ -177,11 +169,9 @@ def read_tiny_imagenet(folder: Path) -> Arrays:
         fix = "each image of val/images has a line with its name and a class of wnids.txt; fetch them again"
         raise TensornetError(told, fix=fix)
     test = [(tested[row[0]], wnids.index(row[1])) for row in rows]
-    parts = [
-        (np.stack([_photo(path) for path, _ in part]), np.array([label for _, label in part]))
-        for part in (train, test)
-    ]
-    return (*parts[0], *parts[1])
+    (train_paths, labels), (test_paths, test_labels) = (zip(*part, strict=True) for part in (train, test))
+    photos = (np.stack([*map(_photo, paths)]) for paths in (train_paths, test_paths))
+    return next(photos), np.array(labels), next(photos), np.array(test_labels)
 
 
 def _lines(path: Path) -> list[str]:
@@ -213,13 +203,7 @@ def _photo(path: Path) -> Any:
             if photo.size != (64, 64):
                 raise ValueError(f"it is {photo.size[0]}×{photo.size[1]} pixels, not 64×64")
             return np.asarray(photo.convert("RGB")).transpose(2, 0, 1)
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        image.DecompressionBombError,
-        image.DecompressionBombWarning,
-    ) as error:
+    except (*DAMAGE, image.DecompressionBombError, image.DecompressionBombWarning) as error:
         raise TensornetError(f"{path} cannot be read: {error}", fix="fetch it again") from None
 
 

@@ -80,16 +80,13 @@ class Job:
 def settings_of(subject: Subject, run: Run, seed: int, hardware: Hardware) -> dict[str, Any]:
     """Everything that the numbers of a run depend on."""
     examples = subject.examples(seed)
-    found = {
+    found: dict[str, Any] = {
         "name": run.name,
         "row": asdict(subject.task.rows[run.of]),
         "trained": asdict(run.recipe),
-        "task": subject.name,
-        "seed": seed,
-        "data": {"about": examples.about, **counts(examples)},
-        "hardware": hardware.described(),
-        "versions": versions(),
     }
+    found |= {"task": subject.name, "seed": seed, "data": {"about": examples.about, **counts(examples)}}
+    found |= {"hardware": hardware.described(), "versions": versions()}
     return found | ({"from": settings_of(subject, run.origin, seed, hardware)} if run.origin else {})
 
 
@@ -117,19 +114,13 @@ def train_job(job: Job, store: RunStore, progress: Progress | None, wait: float 
         if found is not None:  # trained by the other process
             return found
         start = None if run.origin is None else _start(job, run.origin, store)
-        trained = train(
-            run.name,
-            run.of,
-            task.rows[run.of].about,
-            task.build(task.rows[run.of], examples) if start is None else start.classifier,
-            examples,
-            recipe=run.recipe,
-            seed=job.seed,
-            hardware=job.hardware,
-            parameters=None if start is None else start.parameters,
-            checkpoints=store.checkpoints(run.name, settings),
-            progress=progress,
-        )
+        row, how = task.rows[run.of], dict[str, Any](recipe=run.recipe, seed=job.seed, hardware=job.hardware)
+        graph = task.build(row, examples) if start is None else start.classifier
+        how |= {
+            "parameters": start and start.parameters,
+            "checkpoints": store.checkpoints(run.name, settings),
+        }
+        trained = train(run.name, run.of, row.about, graph, examples, progress=progress, **how)
         if start is not None:
             trained = replace(trained, result=replace(trained.result, compression=start.compression))
         if first:
@@ -145,17 +136,15 @@ def _start(job: Job, origin: Run, store: RunStore) -> Start:
     Raises:
         TensornetError: that run is not finished, or the budget cannot be met.
     """
-    found: Start | TensornetError | None = None
-    if not job.hardware.rank:
-        try:
-            found = _kept_or_made(job, origin, store)
-        except TensornetError as error:  # the others wait for an answer
-            found = error
+    found: Any = None
+    try:
+        found = None if job.hardware.rank else _kept_or_made(job, origin, store)
+    except TensornetError as error:  # the others wait for an answer
+        found = error
     found = job.hardware.agreed(found)
     if isinstance(found, TensornetError):
         raise found
-    assert found is not None
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def _kept_or_made(job: Job, origin: Run, store: RunStore) -> Start:
@@ -218,9 +207,8 @@ class Timed:
             for each in all_of_them:
                 each.run.module.eval()
             predictions = timings({each.name: each.predict for each in all_of_them}, ROUNDS, WARM, clock)
-            return tuple(
-                each.appraisal(steps[each.name].median, predictions[each.name].median) for each in all_of_them
-            )
+            medians = ((steps[each.name].median, predictions[each.name].median) for each in all_of_them)
+            return tuple(each.appraisal(*both) for each, both in zip(all_of_them, medians, strict=True))
 
 
 class _Measured:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tensornet.sweeping.picture import SUFFIXES, label_points, new_figure
+
 from .libraries import library
 from .results import epochs_of, pareto_front
 from .task import Task
@@ -68,15 +70,8 @@ class _Shown:
         points["spread"] = groups.test_top1.std().fillna(error)
         firsts = groups.first()
         several = firsts.optimizer.nunique() > 1
-        points["label"] = [
-            self.task.label(row) + (f" ({by})" if several else "")
-            for row, by in zip(firsts.row, firsts.optimizer, strict=True)
-        ]
-        compressed = firsts.origin.notna()
-        points["kind"] = [
-            2 if made else int(row not in self.task.controls)
-            for row, made in zip(firsts.row, compressed, strict=True)
-        ]
+        points["label"] = firsts.row.map(self.task.label) + (" (" + firsts.optimizer + ")" if several else "")
+        points["kind"] = (~firsts.row.isin(self.task.controls)).astype(int).where(firsts.origin.isna(), 2)
         return points
 
     @functools.cached_property
@@ -84,11 +79,8 @@ class _Shown:
         """Mean and deviation over the seeds of the error by epoch, by name, part and epoch."""
         epochs = epochs_of(self.runs)
         errors = {part: 100.0 - epochs[f"{part}_top1"] for part in ("train", "test")}
-        return (
-            epochs.assign(**errors)
-            .groupby(["name", "epoch"], sort=False)[["train", "test"]]
-            .agg(["mean", "std"])
-        )
+        grouped = epochs.assign(**errors).groupby(["name", "epoch"], sort=False)
+        return grouped[["train", "test"]].agg(["mean", "std"])
 
 
 def draw(task: Task, runs: Any, tested: int) -> dict[str, bytes]:
@@ -103,12 +95,13 @@ def draw(task: Task, runs: Any, tested: int) -> dict[str, bytes]:
     trained = runs[[bool(each.history) for each in runs.result]]
     usual, whole = _Shown(task, trained if len(trained) else runs, tested), _Shown(task, runs, tested)
     rc = {"font.size": FONT, "svg.hashsalt": "tensornet", "pdf.fonttype": 42, "axes.linewidth": 0.6}
+    contents, made = {"compression": whole}, runs.origin.notna().any()
     with library("matplotlib").rc_context(rc):
         return {
             f"{name}.{kind}": content
-            for name, picture in PICTURES.items()
-            if name != "compression" or runs.origin.notna().any()
-            for kind, content in _saved(picture(whole if name == "compression" else usual)).items()
+            for name in PICTURES
+            if made or name != "compression"
+            for kind, content in _saved(PICTURES[name](contents.get(name, usual))).items()
         }
 
 
@@ -163,9 +156,8 @@ def _curves(shown: _Shown) -> Any:
     """Test error by epoch, a line for each row: a page wide, with the legend at the right."""
     figure, ((axes,),) = _figure(PAGE, max(2.6, 0.16 * len(shown.points)))
     styles = itertools.product(LINES, COLOURS)
-    for (name, label), (line, colour) in zip(
-        shown.points.label.items(), itertools.cycle(styles), strict=False
-    ):
+    rows = shown.points.label.items()
+    for (name, label), (line, colour) in zip(rows, itertools.cycle(styles), strict=False):
         _line(axes, shown, name, "test", label, colour, line)
     _by_epoch(axes, "test error (%)")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -195,13 +187,8 @@ def _training(shown: _Shown) -> Any:
     return figure
 
 
-PICTURES: dict[str, Callable[[_Shown], Any]] = {
-    "pareto": _pareto,
-    "costs": _costs,
-    "curves": _curves,
-    "training": _training,
-    "compression": _compression,
-}
+PICTURES: dict[str, Callable[[_Shown], Any]] = {"pareto": _pareto, "costs": _costs, "curves": _curves}
+PICTURES |= {"training": _training, "compression": _compression}
 """Name of the file → the function that draws it; the last is drawn only if a row is compressed."""
 
 
@@ -217,22 +204,14 @@ def _against(axes: Any, shown: _Shown, cost: str, title: str, unit: str = "") ->
     for number, kind in enumerate((*shown.task.kinds, "compressed")):
         rows, (colour, mark) = points[points.kind == number], MARKS[number]
         spread = [rows.spread.clip(upper=rows.test_top1), rows.spread.clip(upper=100.0 - rows.test_top1)]
-        style = {
-            "fmt": mark,
-            "color": colour,
-            "markersize": 3.5,
-            "elinewidth": 0.8,
-            "capsize": 1.5,
-            "zorder": 2,
-        }
+        look = {"fmt": mark, "color": colour, "label": kind, "zorder": 2, "clip_on": False}
         if len(rows):
-            axes.errorbar(rows[cost] * scale, rows.test_top1, spread, **style, label=kind, clip_on=False)
+            sizes = {"markersize": 3.5, "elinewidth": 0.8, "capsize": 1.5}
+            axes.errorbar(rows[cost] * scale, rows.test_top1, spread, **look, **sizes)
     _log_axis(axes, points[cost] * scale, unit)
     low, high = (points.test_top1 - points.spread).min(), (points.test_top1 + points.spread).max()
     margin = max(1.0, 0.15 * (high - low))
-    axes.set_ylim(max(0.0, low - margin), min(100.0, high + margin))
-    axes.set_xlabel(title)
-    axes.set_ylabel("test top-1 (%)")
+    axes.set(ylim=(max(0.0, low - margin), min(100.0, high + margin)), xlabel=title, ylabel="test top-1 (%)")
     axes.grid(visible=True, alpha=0.25, linewidth=0.4)
 
 
@@ -275,70 +254,29 @@ def _by_epoch(axes: Any, title: str) -> None:
     axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
     axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    axes.set_xlabel("epoch")
-    axes.set_ylabel(title)
+    axes.set(xlabel="epoch", ylabel=title)
     axes.grid(visible=True, alpha=0.25, linewidth=0.4)
 
 
-PLACES = tuple(
-    (distance * math.cos(math.radians(angle)), distance * math.sin(math.radians(angle)))
-    for distance in (5.0, 8.0, 12.0, 18.0, 25.0)
-    for angle in (-45, 45, -135, 135, 0, 180, -90, 90)
-)
-"""Offsets of a label in points: the nearest first, at equal distance those below the front, where there is no line."""
-
-
 def _label(axes: Any, points: Any, cost: str) -> None:
-    """Labels the points, each in the nearest of the places where it covers least of marks, labels and legend."""
-    box = library("matplotlib.transforms").Bbox.from_bounds
-    axes.figure.draw_without_rendering()
-    renderer, inside, far = axes.figure.canvas.get_renderer(), axes.get_window_extent(), 1e4
-    marks = list(zip(points[cost] * SCALES.get(cost, 1.0), points.test_top1, strict=True))
-    taken = [box(x - 10.0, y - 10.0, 20.0, 20.0) for x, y in axes.transData.transform(marks)]
-    taken += [axes.get_legend().get_window_extent(renderer)] if axes.get_legend() else []
-    taken += [box(inside.x1, -far, far, 2 * far), box(inside.x0 - far, -far, far, 2 * far)]
-    taken += [box(-far, inside.y1, 2 * far, far), box(-far, inside.y0 - far, 2 * far, far)]
-    style = {"textcoords": "offset points", "fontsize": FONT - 1, "va": "center"}
-    for mark, label in zip(marks, points.label, strict=True):
-        texts = [axes.annotate(label, mark, offset, ha=_side(offset[0]), **style) for offset in PLACES]
-        boxes = [text.get_window_extent(renderer) for text in texts]
-        covers = [sum(_common(own, other) for other in taken) for own in boxes]
-        best = covers.index(min(covers))
-        taken.append(boxes[best])
-        texts.pop(best).set_in_layout(False)  # labels do not shrink the axes
-        for text in texts:
-            text.remove()
-
-
-def _side(offset: float) -> str:
-    """The horizontal alignment, by which a label extends away from its point."""
-    return "center" if abs(offset) < 1e-6 else "left" if offset > 0 else "right"
-
-
-def _common(one: Any, other: Any) -> float:
-    """The area that two boxes have in common."""
-    common = type(one).intersection(one, other)
-    return 0.0 if common is None else round(common.width * common.height, 3)
+    """Labels the points."""
+    named = zip(points[cost] * SCALES.get(cost, 1.0), points.test_top1, points.label, strict=True)
+    label_points(axes, named, FONT - 1, every=True)
 
 
 def _figure(width: float, height: float, lines: int = 1, columns: int = 1, **shared: bool) -> tuple[Any, Any]:
     """A figure of this size in inches, on an Agg canvas, and its panels by line and column."""
-    figure = library("matplotlib.figure").Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    library("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    figure = new_figure((width, height), DPI)
     return figure, figure.subplots(lines, columns, squeeze=False, **shared)
-
-
-_METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-"""Removes the dates, so that the same picture always has the same bytes."""
 
 
 def _saved(figure: Any) -> dict[str, bytes]:
     """The figure in each format."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # the layout is computed, once for all formats
-    found = {}
-    for kind in FORMATS:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, metadata=_METADATA[kind])
-        found[kind] = buffer.getvalue()
-    return found
+    found = {kind: io.BytesIO() for kind in FORMATS}
+    for kind, buffer in found.items():
+        figure.savefig(
+            buffer, format=kind, metadata=SUFFIXES[f".{kind}"]
+        )  # without dates: always the same bytes
+    return {kind: buffer.getvalue() for kind, buffer in found.items()}

@@ -165,21 +165,9 @@ class Trained:
 SHARES = ("train_top1", "train_top5", "test_top1", "test_top5")
 """The accuracies of a result."""
 
-COLUMNS = (
-    *(
-        "name",
-        "seed",
-        "about",
-        "optimizer",
-        "learning_rate",
-        "weight_decay",
-        "formula",
-        "sizes",
-        "parameters",
-    ),
-    *("counted", "flops", *SHARES, "step_ms", "latency_ms", "kept"),
-    *("origin", "before_top1", "compressed_top1", "error", "weight_error"),
-)
+COLUMNS: tuple[str, ...] = ("name", "seed", "about", "optimizer", "learning_rate", "weight_decay", "formula")
+COLUMNS += ("sizes", "parameters", "counted", "flops", *SHARES, "step_ms", "latency_ms", "kept")
+COLUMNS += ("origin", "before_top1", "compressed_top1", "error", "weight_error")
 """The columns of results.csv: those of a result, its recipe, its measured costs, and its compression."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import time
@@ -149,12 +150,9 @@ def _hardware(
     if workers.are_here:
         return Hardware.chosen(device, threads, precision)
     found: list[Hardware] = []
-    on_workers(workers, _chosen, [(device, threads, precision)], lambda _, there: found.append(there))
+    chosen = functools.partial(Hardware.chosen, threads=threads, precision=precision)
+    on_workers(workers, chosen, [device], lambda _, there: found.append(there))
     return found[0]
-
-
-def _chosen(asked: tuple[str | None, int | None, str]) -> Hardware:
-    return Hardware.chosen(*asked)
 
 
 def _runs(
@@ -212,8 +210,7 @@ class _Study:
         examples, task = self.subject.examples(self.seeds[0]), self.subject.task
         flat = examples.standard is None or examples.train_inputs[0].ndim < 3
         if flat and any(run.recipe.augments for run in runs):
-            article = "an" if task.example[0] in "aei" else "a"
-            told = f"{article} {task.example} is not shifted, turned, zoomed or mirrored"
+            told = f"a{'n' * (task.example[0] in 'aei')} {task.example} is not shifted, turned, zoomed or mirrored"
             raise TensornetError(told, fix="leave these settings out")
         for name in dict.fromkeys(run.of for run in runs):
             row = task.rows[name]
@@ -244,17 +241,13 @@ class _Study:
             self.subject.data,
         )
         place = {"returned by": name_of(data)} if callable(data) else data
-        return {
-            "task": self.subject.name if written is None else written.path,
-            **({"seed": self.seeds[0]} if len(self.seeds) == 1 else {}),
-            "seeds": list(self.seeds),
-            "recipe": asdict(self.subject.task.recipe.changed(self.changes)),
-            "changes": dict(self.changes),
-            "data": {"place": place, "about": examples.about, **counts(examples)},
-            "hardware": self.hardware.described(),
-            "machine": self.hardware.machine,
-            "versions": versions(),
-        }
+        found: dict[str, Any] = {"task": self.subject.name if written is None else written.path}
+        found |= {"seed": self.seeds[0]} if len(self.seeds) == 1 else {}
+        recipe = asdict(self.subject.task.recipe.changed(self.changes))
+        found |= {"seeds": list(self.seeds), "recipe": recipe, "changes": dict(self.changes)}
+        found |= {"data": {"place": place, "about": examples.about, **counts(examples)}}
+        found |= {"hardware": self.hardware.described(), "machine": self.hardware.machine}
+        return found | {"versions": versions()}
 
     def jobs(self, runs: Sequence[Run]) -> Iterator[Job]:
         """A job for each run and seed; jobs of one seed come together, as they share examples.
@@ -279,9 +272,9 @@ class _Study:
         try:
             self._train([job for job in jobs if self._name(job) not in done], done)
         except KeyboardInterrupt:
+            again = f"give the same command again{', without --fresh,' if fresh else ''} to resume"
             self._say(
-                f"stopped: {len(done)} of {len(jobs)} runs are finished and kept in {self.folder};"
-                f" give the same command again{', without --fresh,' if fresh else ''} to resume"
+                f"stopped: {len(done)} of {len(jobs)} runs are finished and kept in {self.folder}; {again}"
             )
             raise
         return self._in_order(runs, done.values())
@@ -305,10 +298,9 @@ class _Study:
 
     def _costs(self, runs: Sequence[Run], results: Sequence[RunResult]) -> dict[str, Appraisal]:
         """The costs of the classifiers of these results, by the name of the run; measured before, or now."""
-        made = {each.name: each.compression for each in reversed(results)}
-        order = {run.name: number for number, run in enumerate(runs)}
+        made, order = {each.name: each.compression for each in reversed(results)}, [run.name for run in runs]
         jobs = [job for job in self.jobs(runs) if job.run.name in made and job.seed == self.seeds[0]]
-        jobs.sort(key=lambda job: order[job.run.name])
+        jobs.sort(key=lambda job: order.index(job.run.name))
         timed = Timed(tuple(jobs), tuple(made[job.run.name] for job in jobs))
 
         def measure() -> tuple[Appraisal, ...]:
@@ -340,10 +332,8 @@ class _Study:
                 done[self._name(job)] = result
                 bars.end(self._name(job))
                 if not self.console.is_terminal:
-                    self._say(
-                        f"{self._name(job)}: {result.parameters:,} parameters, test top-1 {result.test_top1:.2f} %,"
-                        f" top-5 {result.test_top5:.2f} %"
-                    )
+                    accuracy = f"test top-1 {result.test_top1:.2f} %, top-5 {result.test_top5:.2f} %"
+                    self._say(f"{self._name(job)}: {result.parameters:,} parameters, {accuracy}")
 
             if self.workers is not None:
                 self._train_elsewhere(self.workers, jobs, done, finished, bars)

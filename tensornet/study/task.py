@@ -18,7 +18,17 @@ from tensornet.sizes import evaluate
 
 from .libraries import library
 
-__all__ = ["check_classifier", "checked_seeds", "Examples", "OPTIMIZERS", "Published", "Recipe", "Task"]
+__all__ = [
+    "BuiltRow",
+    "built",
+    "check_classifier",
+    "checked_seeds",
+    "Examples",
+    "OPTIMIZERS",
+    "Published",
+    "Recipe",
+    "Task",
+]
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {},
@@ -211,6 +221,31 @@ class Examples:
 
 
 @dataclass(frozen=True)
+class BuiltRow:
+    """A classifier, given by the name of its builder.
+
+    Attributes:
+        about: a short description.
+        model: one of `tensornet.models.names()`.
+        settings: its own settings; those that it takes and the examples know, such as `classes`, come from them.
+        recipe: its changes of the recipe, which the optimizer may change again.
+    """
+
+    about: str
+    model: str
+    settings: Mapping[str, Any]
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+
+def built(row: BuiltRow, examples: Examples, sizes: Mapping[str, Any] | None = None) -> tn.Graph:
+    """The classifier of a row, with a logit for each class of these examples; `sizes` are taken like theirs."""
+    taken, known = tn.models.settings(row.model), {**examples.sizes, **(sizes or {})}
+    return tn.models.create(
+        row.model, **{**{name: known[name] for name in known if name in taken}, **row.settings}
+    )
+
+
+@dataclass(frozen=True)
 class Published:
     """A row of a published table: accuracies in percent, top-1 and top-5 on train and test."""
 
@@ -238,7 +273,6 @@ class Task:
         caution: how the numbers of the recipe were tried on the examples, as a warning to readers of the accuracies.
         tried: the names of these numbers.
         reference: the row that the parameters of the others are compared with.
-        changes: a row's changes of the recipe, which the optimizer may change again.
         overrides: name of a row to its changes for every optimizer.
         optimizers: each row is trained by each of them; if there are several, names of runs contain them.
         threads: threads of one process on the CPU; all cores if None.
@@ -257,11 +291,10 @@ class Task:
     rows: Mapping[str, Any]
     recipe: Recipe
     load: Callable[[int, Any], Examples]
-    build: Callable[[Any, Examples], tn.Graph]
+    build: Callable[[Any, Examples], tn.Graph] = built
     caution: str = ""
     tried: tuple[str, ...] = ()
     reference: str = ""
-    changes: Callable[[Any], Mapping[str, Any]] = lambda row: {}
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     optimizers: tuple[str, ...] = ("adamw",)
     threads: int | None = 1
@@ -272,6 +305,11 @@ class Task:
     controls: frozenset[str] = frozenset()
     kinds: tuple[str, str] = ("control", "compared")
     base: Task | None = None
+
+    def changes(self, row: Any) -> Mapping[str, Any]:
+        """A row's changes of the recipe, or those of the row that it is made of."""
+        found: Mapping[str, Any] = getattr(self.rows.get(getattr(row, "origin", ""), row), "recipe", {})
+        return found
 
     def label(self, row: str) -> str:
         """The name of a row in pictures."""

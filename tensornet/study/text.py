@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import tensornet as tn
 from tensornet.errors import TensornetError
 
 from .arrays import Data, columns_of, hub, labels_of, name_of
 from .libraries import library
-from .task import Examples, Recipe, Task
+from .task import BuiltRow, Examples, Recipe, Task
 
-__all__ = ["TEXT", "TextRow", "load_texts", "text"]
+__all__ = ["TEXT", "load_texts", "text"]
 
 DEFAULT = "stanfordnlp/imdb"
 WORDS = 20_000
@@ -28,30 +26,25 @@ LENGTH = 256
 PADDING, UNKNOWN = 0, 1
 
 
-@dataclass(frozen=True)
-class TextRow:
-    """The settings of one `models.transformer_classifier`.
-
-    Attributes:
-        about: a short description.
-        dim: the width.
-        depth: the number of layers.
-        heads: the number of attention heads.
-        pool: how positions are pooled: "mean" or "max".
-    """
-
-    about: str
-    dim: int
-    depth: int
-    heads: int
-    pool: str
+def _row(about: str, dim: int, depth: int, heads: int, pool: str) -> BuiltRow:
+    own = {
+        "dim": dim,
+        "depth": depth,
+        "heads": heads,
+        "hidden": 2 * dim,
+        "pool": pool,
+        "pre": True,
+        "dropout": 0.1,
+    }
+    own["positions"] = "sinusoidal" if depth else None
+    return BuiltRow(about, "transformer_classifier", own)
 
 
-ROWS: dict[str, TextRow] = {
-    "words": TextRow("mean of word vectors of 64, no attention", 64, 0, 1, "mean"),
-    "transformer": TextRow("one layer of 64, 4 heads, mean over words", 64, 1, 4, "mean"),
-    "transformer-max": TextRow("one layer of 64, 4 heads, largest over words", 64, 1, 4, "max"),
-    "transformer-2": TextRow("two layers of 128, 4 heads, mean over words", 128, 2, 4, "mean"),
+ROWS: dict[str, BuiltRow] = {
+    "words": _row("mean of word vectors of 64, no attention", 64, 0, 1, "mean"),
+    "transformer": _row("one layer of 64, 4 heads, mean over words", 64, 1, 4, "mean"),
+    "transformer-max": _row("one layer of 64, 4 heads, largest over words", 64, 1, 4, "max"),
+    "transformer-2": _row("two layers of 128, 4 heads, mean over words", 128, 2, 4, "mean"),
 }
 """The first row is the control: the accuracy of the words alone, regardless of their order."""
 
@@ -143,21 +136,6 @@ def _text(file: Path) -> str:
         raise TensornetError(f"cannot read {file}: {error}", fix="save it as text in UTF-8") from None
 
 
-def _build(row: TextRow, examples: Examples) -> tn.Graph:
-    return tn.models.transformer_classifier(
-        examples.sizes["vocabulary"],
-        examples.sizes["classes"],
-        row.dim,
-        row.depth,
-        row.heads,
-        2 * row.dim,
-        pool=row.pool,
-        positions="sinusoidal" if row.depth else None,
-        pre=True,
-        dropout=0.1,
-    )
-
-
 TEXT = Task(
     name="text",
     title="{data}: parameters and accuracy",
@@ -165,7 +143,6 @@ TEXT = Task(
     rows=ROWS,
     recipe=Recipe(epochs=4, batch=32, learning_rate=1e-3, weight_decay=0.01, warmup=0.1, smoothing=0.05),
     load=load_texts,
-    build=_build,
     controls=frozenset({"words"}),
     kinds=("words alone", "Transformers"),
 )

@@ -18,24 +18,9 @@ import tensornet as tn
 from .arrays import Data, are_arrays, load_arrays, name_of
 from .images import load_images, source_of
 from .libraries import frozen, toml
-from .task import Examples, Published, Recipe, Task
+from .task import BuiltRow, Examples, Published, Recipe, Task, built
 
-__all__ = ["Experiment", "SwinRow", "experiments", "fitting", "thesis"]
-
-
-@dataclass(frozen=True)
-class SwinRow:
-    """The settings of one `models.tensor_swin`, which is dense if nothing in it is tensorized.
-
-    Attributes:
-        about: a short description.
-        settings: its own settings; the others are those of the experiment.
-        learning_rate: its learning rate; small factors tolerate a larger one than large matrices.
-    """
-
-    about: str
-    settings: Mapping[str, Any]
-    learning_rate: float
+__all__ = ["Experiment", "experiments", "fitting", "thesis"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +39,7 @@ class Experiment:
 
     title: str
     shape: Mapping[str, Any]
-    rows: Mapping[str, SwinRow]
+    rows: Mapping[str, BuiltRow]
     recipe: Recipe
     published: tuple[Published, ...] = ()
     table: str = ""
@@ -65,13 +50,13 @@ PARAMETERS = {"Swin-T": 27_528_690, "tensorized": 1_368_626}
 """The numbers of parameters that the thesis prints, the same for every data set."""
 
 
-def _row(dense: bool, modes: Any, heads: Any, learning_rate: float, weights: str = "soft") -> SwinRow:
+def _row(dense: bool, learning_rate: float, **settings: Any) -> BuiltRow:
     """A row; of a dense one the modes only give the width of each stage, and the heads their number."""
-    settings = {"modes": modes, "heads": heads, "weights": weights}
-    if dense:
-        return SwinRow("Swin, dense", {**settings, "tensorized": ()}, learning_rate)
-    ranks = ", ".join("×".join(map(str, each)) for each in modes)
-    return SwinRow(f"tensorized, modes {ranks}, {weights} attention", settings, learning_rate)
+    how = settings.setdefault("weights", "soft")
+    ranks = ", ".join("×".join(map(str, each)) for each in settings["modes"])
+    about = "Swin, dense" if dense else f"tensorized, modes {ranks}, {how} attention"
+    own = settings | ({"tensorized": ()} if dense else {})
+    return BuiltRow(about, "tensor_swin", own, {"learning_rate": learning_rate})
 
 
 @functools.cache
@@ -103,11 +88,8 @@ def thesis(data: Data) -> Task:
         TensornetError: the data are none of these.
     """
     if are_arrays(data):
-        name, experiment = (
-            Path(name_of(data)).stem,
-            replace(experiments()["digits"], shape={"depths": (2, 2)}),
-        )
-        source = None
+        experiment = replace(experiments()["digits"], shape={"depths": (2, 2)})
+        name, source = Path(name_of(data)).stem, None
     else:
         source = source_of(data)  # type: ignore[arg-type]
         name, experiment = source.name, experiments()[source.name]
@@ -115,9 +97,9 @@ def thesis(data: Data) -> Task:
     def load(seed: int, data: Data) -> Examples:
         return load_arrays(data, images=True) if source is None else load_images(source, seed)
 
-    def build(row: SwinRow, examples: Examples) -> tn.Graph:
+    def build(row: BuiltRow, examples: Examples) -> tn.Graph:
         own = experiment.shape if "image" in experiment.shape else {**fitting(examples), **experiment.shape}
-        return tn.models.tensor_swin(classes=examples.sizes["classes"], **{**own, **row.settings})
+        return built(replace(row, settings={**own, **row.settings}), examples)
 
     return Task(
         name=f"thesis-{name}",
@@ -128,7 +110,6 @@ def thesis(data: Data) -> Task:
         load=load,
         reference="swin",
         build=build,
-        changes=lambda row: {"learning_rate": row.learning_rate},
         optimizers=("adamw", "adam"),
         threads=experiment.threads,
         caution="in short trials that looked at test images",

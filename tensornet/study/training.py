@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensornet as tn
@@ -118,39 +118,36 @@ def train(
             if progress is not None:
                 progress(run.step, run.steps, run.history[-1].test_top1 if run.history else None)
             run.advance()
-            due = time.monotonic() - saved >= max(every, cost / SHARE_OF_WRITING)
+            begun = time.monotonic()
+            due = begun - saved >= max(every, cost / SHARE_OF_WRITING)
             if due and checkpoints is not None and hardware.rank == 0:
-                begun = time.monotonic()
                 checkpoints.save(run.checkpoint())
                 saved = time.monotonic()
                 cost = saved - begun
         return Trained(run.result(row, about), run.graph, run.parameters())
 
 
+@dataclass(eq=False)
 class TrainingRun:
-    """A module, its optimizer and its examples, during training."""
+    """A module, its optimizer and its examples, during training. The attributes are arguments of `train`."""
 
-    def __init__(
-        self,
-        name: str,
-        graph: tn.Graph,
-        examples: Examples,
-        recipe: Recipe,
-        seed: int,
-        hardware: Hardware,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.torch = library("torch")
-        self.name, self.seed = name, seed
-        self.classifier, self.graph = graph, examples.behind_standard(graph)
-        self.recipe, self.hardware, self.examples = recipe, hardware, examples
+    name: str
+    classifier: tn.Graph
+    examples: Examples
+    recipe: Recipe
+    seed: int
+    hardware: Hardware
+    start: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.torch, hardware, examples, recipe = library("torch"), self.hardware, self.examples, self.recipe
+        self.graph = examples.behind_standard(self.classifier)
         self.train = _on(hardware.device, (*examples.train_inputs, examples.train_labels))
         self.test = _on(hardware.device, (*examples.test_inputs, examples.test_labels))
         self.steps_of_epoch = -(-len(examples.train_labels) // recipe.batch)
         self.steps = recipe.epochs * self.steps_of_epoch
-        if parameters is None:
-            # initial values are derived for inputs of variance 1, as the classifier gets them
-            parameters = tn.init(graph, seed=seed, backend="torch")
+        # initial values are derived for inputs of variance 1, as the classifier gets them
+        parameters = self.start or tn.init(self.classifier, seed=self.seed, backend="torch")
         starts = {name: each.clone() for name, each in parameters.items()}
         self.module = tn.module(self.graph, params=starts, dtype="float32").to(hardware.device)
         self.wrapped = hardware.wrapped(self.module)
@@ -226,26 +223,15 @@ class TrainingRun:
     def result(self, row: str, about: str) -> RunResult:
         """The result of the finished run."""
         graph, formula = self.classifier, tn.parameter_formula(self.classifier)
-        names = sorted(str(size) for size in formula.free_symbols)
-        sizes = sizes_of_batch(graph, self.examples, self.recipe.batch)
-        last = self.history[-1:]
-        trained = self.accuracies(self.train)
+        names = sorted({str(size) for size in formula.free_symbols} & graph.bound.keys())
+        sizes = ", ".join(f"{size}={graph.bound[size]}" for size in names)
+        counted = sum(parameter.numel() for parameter in self.module.parameters())
+        flops = tn.flop_count(graph, naive=False, **sizes_of_batch(graph, self.examples, self.recipe.batch))
+        counts = (int(tn.parameter_count(graph)), counted, round(flops / self.recipe.batch))
+        last, trained = self.history[-1:], self.accuracies(self.train)
         tested = (last[0].test_top1, last[0].test_top5) if last else self.accuracies(self.test)
-        return RunResult(
-            self.name,
-            row,
-            self.seed,
-            about,
-            self.recipe,
-            str(formula),
-            ", ".join(f"{size}={graph.bound[size]}" for size in names if size in graph.bound),
-            int(tn.parameter_count(graph)),
-            sum(parameter.numel() for parameter in self.module.parameters()),
-            round(tn.flop_count(graph, naive=False, **sizes) / self.recipe.batch),
-            tuple(self.history),
-            *trained,
-            *tested,
-        )
+        told = (self.name, row, self.seed, about, self.recipe, str(formula), sizes)
+        return RunResult(*told, *counts, tuple(self.history), *trained, *tested)
 
     # ------------------------------------------------------------------------ interruption
 

@@ -18,64 +18,29 @@ from .arrays import Data
 from .compressing import BUDGETS, CompressedRow
 from .digits import digits
 from .libraries import frozen, toml
-from .task import OPTIMIZERS, Examples, Recipe, Task, checked_seeds
+from .task import OPTIMIZERS, BuiltRow, Examples, Recipe, Task, built, checked_seeds
 from .text import text
 from .thesis import thesis
 
-__all__ = ["BuiltRow", "forget_examples", "read_study", "RowEntry", "StudyFile", "Subject", "TASKS"]
+__all__ = ["forget_examples", "read_study", "RowEntry", "StudyFile", "Subject", "TASKS"]
 
 BUDGET = "budget"
 """The placeholder in the settings of a row that is replaced by each of its budgets."""
 
-TEXT, NUMBER, LIST, TABLE, FLAG = "a text", "a number", "a list", "a table", "true or false"
-KINDS: dict[type, str] = {str: TEXT, int: NUMBER, float: NUMBER, list: LIST, dict: TABLE, bool: FLAG}
+FLAG = "true or false"
+KINDS = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "a table", bool: FLAG}
 
-OF_FILE = ("study", "title", "reference", "recipe", "data")
-KEYS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("study", "data", "title", "reference"), (TEXT,)),
-    **{
-        "seeds": (NUMBER, LIST),
-        "optimizers": (LIST,),
-        "budgets": (LIST,),
-        "recipe": (TABLE,),
-        "rows": (TABLE, LIST),
-    },
-}
+KEYS = dict.fromkeys(("study", "data", "title", "reference"), "a text") | {"seeds": "a number or a list"}
+KEYS |= {"optimizers": "a list", "budgets": "a list", "recipe": "a table", "rows": "a table or a list"}
 """The keys of a file, and what their values may be."""
 
-OF_ROWS = {"about": (TEXT,), "label": (TEXT,), "control": (FLAG,), "budgets": (LIST,), "recipe": (TABLE,)}
-BUILT = {"model": (TEXT,), "settings": (TABLE,), **OF_ROWS}
-COMPRESSED: dict[str, tuple[str, ...]] = {
-    **{
-        "from": (TEXT,),
-        **dict.fromkeys(BUDGETS, (NUMBER, TEXT)),
-        "method": (TEXT, LIST),
-        "modes": (NUMBER, LIST),
-    },
-    **{
-        "include": (TEXT, LIST),
-        "exclude": (TEXT, LIST),
-        "uniform": (FLAG,),
-        "calibrate": (NUMBER,),
-        **OF_ROWS,
-    },
-}
+OF_ROWS = {"about": "a text", "label": "a text", "control": FLAG, "budgets": "a list", "recipe": "a table"}
+BUILT = {"model": "a text", "settings": "a table"} | OF_ROWS
+COMPRESSED = {"from": "a text"} | dict.fromkeys(BUDGETS, "a number or a text")
+COMPRESSED |= {"method": "a text or a list", "modes": "a number or a list"}
+COMPRESSED |= dict.fromkeys(("include", "exclude"), "a text or a list")
+COMPRESSED |= {"uniform": FLAG, "calibrate": "a number"} | OF_ROWS
 """The keys of a row that is compressed from another."""
-
-
-@dataclass(frozen=True)
-class BuiltRow:
-    """A classifier, given by the name of its builder.
-
-    Attributes:
-        about: a short description.
-        model: one of `tensornet.models.names()`.
-        settings: its own settings; `classes` and `vocabulary`, if it takes them, come from the examples.
-    """
-
-    about: str
-    model: str
-    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -135,35 +100,33 @@ class StudyFile:
         if self.reference and self.reference not in rows:
             fix = f"choose of {', '.join(rows)}"
             raise _wrong("reference", f"there is no row '{self.reference}'", fix)
-        recipe, recipes = self._changed(base.recipe, "recipe", self.recipe), {}
+        recipe, recipes = _changed(base.recipe, "recipe", self.recipe), {}
         for name, entry in entries.items():
             origin = self._origin(entries, entry)
             changes = {**(origin.recipe if origin else {}), **entry.recipe}
-            self._changed(recipe, f"{entry.place}.recipe", changes, 0 if origin else 1)
+            _changed(recipe, f"{entry.place}.recipe", changes, 0 if origin else 1)
             recipes[name] = {**self.recipe, **changes}
 
-        def changes_of(row: Any) -> Mapping[str, Any]:
-            row = rows[row.origin] if isinstance(row, CompressedRow) else row
-            return {} if isinstance(row, BuiltRow) else base.changes(row)
-
         own = all(entry.built is None for entry in entries.values())
+        title = base.title if own else f"{{data}}: the rows of {Path(self.path).name}"
         reference = self.reference or base.reference
         controls = frozenset(name for name, entry in entries.items() if entry.control)
-        return replace(
-            base,
-            title=self.title or (base.title if own else f"{{data}}: the rows of {Path(self.path).name}"),
-            rows=rows,
-            recipe=recipe,
-            build=lambda row, examples: _build(base, row, examples),
-            changes=changes_of,
-            overrides=recipes,
-            reference=reference if reference in rows else "",
-            optimizers=self.optimizers or base.optimizers,
-            labels={**base.labels, **{name: entry.label for name, entry in entries.items() if entry.label}},
-            controls=controls or base.controls & rows.keys(),
-            kinds=base.kinds if own else ("controls", "rows"),
-            base=base,
-        )
+        told: dict[str, Any] = {
+            "title": self.title or title,
+            "kinds": base.kinds if own else ("controls", "rows"),
+        }
+        told |= {
+            "labels": {**base.labels, **{name: each.label for name, each in entries.items() if each.label}}
+        }
+        told |= {"controls": controls or base.controls & rows.keys()}
+        told |= {"reference": reference if reference in rows else "", "base": base}
+        how: dict[str, Any] = {
+            "recipe": recipe,
+            "overrides": recipes,
+            "optimizers": self.optimizers or base.optimizers,
+        }
+        build = functools.partial(_build, base)
+        return replace(base, rows=rows, build=build, **how, **told)
 
     def _origin(self, entries: Mapping[str, RowEntry], entry: RowEntry) -> RowEntry | None:
         """The row that a compressed row is made from; None for other rows."""
@@ -175,14 +138,6 @@ class StudyFile:
             fix = f"choose of {', '.join(trained)}, or add [rows.{name}]"
             raise _wrong(f"{entry.place}.from", f"there is no row '{name}' that is trained from scratch", fix)
         return trained[name]
-
-    def _changed(self, recipe: Recipe, key: str, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
-        """A recipe with other numbers; `epochs` is the least number of epochs allowed."""
-        if "optimizer" in changes:
-            fix = f'write optimizers = ["{changes["optimizer"]}"] above the tables'
-            raise _wrong(f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
-        with _located(key):
-            return recipe.changed(changes, epochs)
 
     def _known(self, base: Task, name: str, entry: RowEntry) -> Any:
         """The row of this name in the base study."""
@@ -197,13 +152,18 @@ class StudyFile:
         return f"{entry.place}.settings" if isinstance(entry.built, BuiltRow) else entry.place
 
 
+def _changed(recipe: Recipe, key: str, changes: Mapping[str, Any], epochs: int = 1) -> Recipe:
+    """A recipe with other numbers; `epochs` is the least number of epochs allowed."""
+    if "optimizer" in changes:
+        fix = f'write optimizers = ["{changes["optimizer"]}"] above the tables'
+        raise _wrong(f"{key}.optimizer", "the optimizer is not a number of the recipe", fix)
+    with located(key):
+        return recipe.changed(changes, epochs)
+
+
 def _build(base: Task, row: Any, examples: Examples) -> tn.Graph:
-    """The classifier of a row that is trained from scratch, with a logit for each class of these examples."""
-    if not isinstance(row, BuiltRow):
-        return base.build(row, examples)
-    taken = tn.models.settings(row.model)
-    known = {name: size for name, size in examples.sizes.items() if name in taken}
-    return tn.models.create(row.model, **{**known, **row.settings})
+    """The classifier of a row that is trained from scratch."""
+    return (base.build if row in base.rows.values() else built)(row, examples)
 
 
 # ---------------------------------------------------------------------------- reading
@@ -220,8 +180,9 @@ def read_study(path: str | Path) -> StudyFile:
     try:
         document = toml(path)
     except OSError as error:
-        reason = error.strerror or error
-        raise TensornetError(f"cannot read {name}: {reason}", fix="give a TOML file") from None
+        raise TensornetError(
+            f"cannot read {name}: {error.strerror or error}", fix="give a TOML file"
+        ) from None
     except RecursionError:
         raise _wrong(name, DEEP, "write them flat") from None
     except ValueError as error:  # not UTF-8, or not TOML: the error says where
@@ -231,7 +192,7 @@ def read_study(path: str | Path) -> StudyFile:
         raise TensornetError(f"{name} is no TOML: {error}", fix=fix) from None
     if not document:
         raise TensornetError(f"{name} says nothing", fix=f"give one or more of {', '.join(KEYS)}")
-    with _located(name):
+    with located(name):
         _check_levels(document)
         return _study(path, document)
 
@@ -247,8 +208,8 @@ def _check_levels(document: Mapping[str, Any]) -> None:
     for key, value in document.items():
         inside: list[Any] = [[value]]
         for _ in range(LEVELS):
-            found = (each.values() if isinstance(each, dict) else each for each in inside)
-            inside = [each for values in found for each in values if isinstance(each, dict | list)]
+            nested = (each.values() if isinstance(each, dict) else each for each in inside)
+            inside = [each for values in nested for each in values if isinstance(each, dict | list)]
         if inside:
             raise _wrong(key, DEEP, "write them flat")
 
@@ -256,12 +217,11 @@ def _check_levels(document: Mapping[str, Any]) -> None:
 def _study(path: Path, document: Mapping[str, Any]) -> StudyFile:
     """The study of a parsed file."""
     _check_keys("", document, KEYS)
-    told = {key: document[key] for key in OF_FILE if key in document}
-    beside = path.parent / document.get("data", "")
-    if "data" in document and beside.exists():
-        told["data"] = str(beside)
+    told = {key: document[key] for key in (*list(KEYS)[:4], "recipe") if key in document}
+    if "data" in told and (path.parent / told["data"]).exists():
+        told["data"] = str(path.parent / told["data"])
     if "seeds" in document:
-        with _located("seeds"):
+        with located("seeds"):
             told["seeds"] = checked_seeds(document["seeds"])
     rows: dict[str, RowEntry] = {}
     for row, entry in _entries(document):
@@ -288,8 +248,9 @@ def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, RowEntry]]:
             raise _wrong(place, "a name goes into names of files", "use letters, digits, and - + _ .")
         if not isinstance(row, dict):
             raise _wrong(place, f"it is {row!r}", f"write a table: [{place}]")
-        _check_keys(place, row, COMPRESSED if "from" in row else BUILT)
-        key, make = (_compressed if "from" in row else _built)(place, row)
+        read, known = (_compressed, COMPRESSED) if "from" in row else (_built, BUILT)
+        _check_keys(place, row, known)
+        key, make = read(place, row)
         budgets = row.get("budgets", document.get("budgets", []))
         if key and not budgets:
             fix = f"give a list, e.g. budgets = [0.1, 0.3], in the file or in [{place}]"
@@ -319,17 +280,15 @@ def _built(place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
         fix = f"{near(model, tn.models.names())}`tensornet count` lists the models and their settings"
         raise _wrong(f"{place}.model", f"there is no model '{model}'", fix)
     known = tn.models.settings(model) if model else {}
-    for key in settings:
-        if key not in known:
-            fix = f"{near(key, known)}its settings: {', '.join(known)}"
-            raise _wrong(f"{place}.settings.{key}", f"'{model}' has no such setting", fix)
+    for key in settings.keys() - known.keys():
+        fix = f"{near(key, known)}its settings: {', '.join(known)}"
+        raise _wrong(f"{place}.settings.{key}", f"'{model}' has no such setting", fix)
     where = [key for key, value in settings.items() if value == BUDGET]
 
     def make(budget: Any, told: str) -> BuiltRow | None:
-        about = row.get("about", f"`{model}`") + (
-            f", {', '.join(where)} {told.replace('x', '×')}" if where else ""
-        )
-        return BuiltRow(about, model, {**settings, **dict.fromkeys(where, budget)}) if model else None
+        at = f", {', '.join(where)} {told.replace('x', '×')}" if where else ""
+        own = {**settings, **dict.fromkeys(where, budget)}
+        return BuiltRow(row.get("about", f"`{model}`") + at, model, own) if model else None
 
     return f"settings.{where[0]}" if where else "", make
 
@@ -340,19 +299,16 @@ def _compressed(place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
     if len(kinds) != 1:
         found = f"there are {len(kinds)} budgets" if kinds else "there is no budget"
         raise _wrong(place, found, f"give one of {', '.join(BUDGETS)}")
-    (kind,) = kinds
-    own: dict[str, Any] = {
-        key: tuple(flat(row[key])) for key in ("method", "include", "exclude") if key in row
-    }
-    own |= {key: frozen(row[key]) for key in ("modes", "uniform", "calibrate") if key in row}
     if row.get("calibrate", 0) < 0:
         raise _wrong(f"{place}.calibrate", f"it is {row['calibrate']}", "give how many examples, or 0")
+    (kind,), own = kinds, {key: row[key] for key in ("modes", "uniform", "calibrate") if key in row}
+    own |= {key: flat(row[key]) for key in ("method", "include", "exclude") if key in row}
 
     def make(budget: Any, told: str) -> CompressedRow:
         amount = budget if told else row[kind]
-        with _located(f"{place}.{kind}"):
+        with located(f"{place}.{kind}"):
             Budget.of(**{kind: amount})
-        made = CompressedRow(row.get("about", ""), row["from"], kind, amount, **own)
+        made = CompressedRow(row.get("about", ""), row["from"], kind, amount, **frozen(own))
         return made if made.about else replace(made, about=_compression(made))
 
     return kind if row[kind] == BUDGET else "", make
@@ -362,16 +318,15 @@ def _compression(row: CompressedRow) -> str:
     """A description: `swin` at 20 % of its parameters, low_rank, weighed by 512 examples."""
     how = f"{100 * row.amount:g} %" if isinstance(row.amount, float) else f"{row.amount:,}"
     what = f"an error of {how}" if row.budget == "error" else f"{how} of its {row.budget}"
-    parts = [f"`{row.origin}` at {what}", " or ".join(row.method)]
-    parts += ["the same part of each weight"] if row.uniform else []
-    parts += [f"weighed by {row.calibrate:,} examples"] if row.calibrate else []
-    return ", ".join(parts)
+    same = ", the same part of each weight" if row.uniform else ""
+    weighed = f", weighed by {row.calibrate:,} examples" if row.calibrate else ""
+    return f"`{row.origin}` at {what}, {' or '.join(row.method)}{same}{weighed}"
 
 
 # ---------------------------------------------------------------------------- errors
 
 
-def _check_keys(place: str, table: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> None:
+def _check_keys(place: str, table: Mapping[str, Any], known: Mapping[str, str]) -> None:
     """Raises an error unless each key is known and its value has an allowed type."""
     for key, value in table.items():
         full = f"{place}.{key}" if place else key
@@ -379,12 +334,12 @@ def _check_keys(place: str, table: Mapping[str, Any], known: Mapping[str, tuple[
             fix = f"{near(key, known)}its keys: {', '.join(known)}"
             raise _wrong(full, "there is no such key", fix)
         whole = key not in ("seeds", "calibrate", "modes") or type(value) is not float
-        if KINDS.get(type(value)) not in known[key] or not whole:
-            raise _wrong(full, f"it is {value!r}", f"give {' or '.join(known[key])}")
+        if KINDS.get(type(value), "?") not in known[key] or not whole:
+            raise _wrong(full, f"it is {value!r}", f"give {known[key]}")
 
 
 @contextmanager
-def _located(key: str) -> Iterator[None]:
+def located(key: str) -> Iterator[None]:
     """Puts the key, or the file, in front of an error."""
     try:
         yield
@@ -443,7 +398,7 @@ class Subject:
         base = TASKS[self.name](self.data)
         if self.written is None:
             return base
-        with _located(self.written.path):
+        with located(self.written.path):
             return self.written.of(base)
 
     def examples(self, seed: int) -> Examples:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from ..errors import BackendError, TensornetError
 from ..files import whole
 from .columns import Column
 
-__all__ = ["Point", "drawn", "front"]
+__all__ = ["SUFFIXES", "Point", "drawn", "front", "label_points", "new_figure"]
 
 SUFFIXES = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """The formats of pictures, each with the metadata that leaves out the time of writing."""
@@ -26,15 +27,12 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 BESIDE = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
 """The position of the legend."""
 
-SIDES = (
-    ((5, 0), "left", "center"),
-    ((-5, 0), "right", "center"),
-    ((0, 5), "center", "bottom"),
-    ((0, -5), "center", "top"),
-    ((4, 6), "left", "bottom"),
-    ((-4, -6), "right", "top"),
+PLACES = tuple(
+    (distance * math.cos(math.radians(angle)), distance * math.sin(math.radians(angle)))
+    for distance in (5.0, 8.0, 12.0, 18.0, 25.0)
+    for angle in (-45, 45, -135, 135, 0, 180, -90, 90)
 )
-"""The positions of a label next to its point, in points, and its alignment. It is left out if none is free."""
+"""Offsets of a label in points: the nearest first, at equal distance those where no front passes."""
 
 
 class Point(NamedTuple):
@@ -70,7 +68,7 @@ def drawn(
     suffix = None if path is None else Path(path).suffix.lower()
     if suffix is not None and suffix not in SUFFIXES:
         raise TensornetError(f"a picture is no '{suffix}'", fix=f"use {', '.join(SUFFIXES)}")
-    figure = _figure()
+    figure = new_figure(INCHES, DOTS)
     axes = figure.add_subplot()
     _draw(axes, points)
     axes.margins(0.1)
@@ -81,7 +79,9 @@ def drawn(
     axes.set_title(title, fontsize=9, loc="left")
     axes.grid(visible=True, which="major", alpha=0.25)
     axes.legend(title=groups or None, fontsize=8, title_fontsize=8, frameon=False, **BESIDE)
-    _label(axes, points)
+    best = front(points)
+    labelled = sorted(points, key=lambda each: each not in best)
+    label_points(axes, ((each.x, each.y, each.label) for each in labelled), 7, every=False)
     if path is not None and suffix is not None:
         with whole(Path(path)) as half:
             figure.savefig(half, metadata=SUFFIXES[suffix])
@@ -127,35 +127,62 @@ def _write_out(axis: Any, column: Column, values: Sequence[float]) -> None:
     axis.set_major_formatter(ticker.EngFormatter(column.unit) if is_count else in_full)
 
 
-def _label(axes: Any, points: Sequence[Point]) -> None:
-    """Labels the points, the Pareto front first, each on a side where the label covers no other."""
+def label_points(axes: Any, points: Iterable[tuple[float, float, str]], size: float, every: bool) -> None:
+    """Labels points, each in the nearest place where it covers least of marks, labels, legend and the frame.
+
+    Args:
+        axes: the axes.
+        points: x, y and the label of each.
+        size: the size of the font in points.
+        every: whether a label that covers something is drawn nevertheless.
+    """
     from matplotlib.transforms import Bbox
 
-    figure = axes.figure
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
-    places = [axes.transData.transform((each.x, each.y)) for each in points]
-    taken = [Bbox.from_extents(across - 5, up - 5, across + 5, up + 5) for across, up in places]
-    best = front(points)
-    for point in sorted(points, key=lambda each: each not in best):
-        for offset, across, up in SIDES:
-            look: dict[str, Any] = {"ha": across, "va": up, "fontsize": 7, "textcoords": "offset points"}
-            text = axes.annotate(point.label, (point.x, point.y), offset, **look)
-            box = text.get_window_extent(renderer)
-            if not any(box.overlaps(other) for other in taken):
-                taken.append(box)
-                break
+    points = list(points)
+    axes.figure.draw_without_rendering()
+    renderer, inside, far = axes.figure.canvas.get_renderer(), axes.get_window_extent(), 1e4
+    marks = axes.transData.transform([(x, y) for x, y, _ in points])
+    reach = 1.4 * size
+    taken = [Bbox.from_bounds(x - reach, y - reach, 2 * reach, 2 * reach) for x, y in marks]
+    taken += [legend.get_window_extent(renderer)] if (legend := axes.get_legend()) else []
+    taken += [Bbox.from_bounds(at, -far, far, 2 * far) for at in (inside.x1, inside.x0 - far)]
+    taken += [Bbox.from_bounds(-far, at, 2 * far, far) for at in (inside.y1, inside.y0 - far)]
+    look: dict[str, Any] = {"textcoords": "offset points", "fontsize": size, "va": "center"}
+    for x, y, label in points:
+        texts = [axes.annotate(label, (x, y), place, ha=_side(place[0]), **look) for place in PLACES]
+        boxes = [text.get_window_extent(renderer) for text in texts]
+        covers = [sum(_common(own, other) for other in taken) for own in boxes]
+        best = covers.index(min(covers))
+        if every or not covers[best]:
+            taken.append(boxes[best])
+            texts.pop(best).set_in_layout(False)  # labels do not shrink the axes
+        for text in texts:
             text.remove()
 
 
-def _figure() -> Any:
-    """An empty figure on the Agg canvas."""
+def _side(offset: float) -> str:
+    """The horizontal alignment, by which a label extends away from its point."""
+    return "center" if abs(offset) < 1e-6 else "left" if offset > 0 else "right"
+
+
+def _common(one: Any, other: Any) -> float:
+    """The area that two boxes have in common."""
+    common = type(one).intersection(one, other)
+    return 0.0 if common is None else round(common.width * common.height, 3)
+
+
+def new_figure(inches: tuple[float, float], dots: int) -> Any:
+    """An empty figure on the Agg canvas, of a size in inches, with so many dots per inch.
+
+    Raises:
+        BackendError: matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         fix = "pip install matplotlib"
         raise BackendError(f"matplotlib cannot be imported: {error}", fix=fix) from None
-    figure = Figure(figsize=INCHES, dpi=DOTS, layout="constrained")
+    figure = Figure(figsize=inches, dpi=dots, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
