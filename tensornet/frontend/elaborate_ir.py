@@ -2,8 +2,8 @@
 
     x[b,i] * W[o,i] + c[o]        add(contract(x[0,2], W[1,2]) [0,1], c[1])
 
-A graph without calls and recurrences is one function; `scan.cut` cuts other graphs at these. A scatter becomes a
-product that is written at positions. A crop or a padding becomes a copy.
+A graph without recurrences is one function; `scan.cut` cuts other graphs at these. A scatter becomes a product that
+is written at positions. A crop or a padding becomes a copy.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.element_types import of_leaves, of_number
-from ..graph.graph import Graph
+from ..graph.element_types import of_leaves, of_number, of_tensors
+from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import is_step
-from ..graph.shape_inference import Scope, beside, scalar_size, scope_inside
-from ..ir.build import index, leaf, met_axes, node, number, size
+from ..graph.shape_inference import Scope, beside, dim_size, scalar_size, scope_inside
+from ..ir.build import index, items, leaf, met_axes, node, number, size
 from ..ir.function import Function
 from ..ir.naming import Names
 from ..ir.node import (
@@ -59,12 +59,12 @@ __all__ = ["Expressions", "elaborated", "function_of", "moved", "size_arguments"
 
 
 def function_of(graph: Graph) -> tuple[Function, Names]:
-    """The function of a graph without calls and recurrences, and its names.
+    """The function of a graph without recurrences, and its names.
 
     Sizes with an integer value stay names. Sizes with a formula are replaced by it.
     """
     expressions = Expressions(graph)
-    inputs, tensors = elaborated(expressions, graph.leaves, of_leaves(graph), graph.own)
+    inputs, tensors = elaborated(expressions, graph.leaves, of_leaves(graph), graph.body)
     outputs = tuple(expressions.tensors[name] for name in graph.outputs)
     names = Names(graph.leaves, graph.outputs, graph.sizes, tensors, expressions.axes)
     return Function(inputs, outputs, size_arguments(graph)), names
@@ -74,36 +74,35 @@ def elaborated(
     expressions: Expressions,
     leaves: Sequence[Leaf],
     elements: Mapping[str, Element],
-    equations: Iterable[Equation],
+    body: Iterable[Equation | Apply],
     shapes: Mapping[str, tuple[Any, ...]] = {},
 ) -> tuple[tuple[Node, ...], dict[Node, str]]:
-    """Elaborates equations in order; `expressions.tensors` then has the node of each tensor.
+    """Elaborates equations and calls in order; `expressions.tensors` then has the node of each tensor.
 
     Args:
         expressions: elaborates their right sides.
         leaves: the tensors that they read.
         elements: the element types of these.
-        equations: the equations.
+        body: the equations and calls.
         shapes: the shapes of leaves that are declared in the sizes of another graph.
 
     Returns:
-        The nodes of the leaves without a value, and the names of constants and of what the equations define.
+        The nodes of the leaves without a value, and the names of constants and of all tensors that are defined.
     """
     inputs, names = list[Node](), dict[Node, str]()
     for n, each in enumerate(leaves):
-        shape, element = (
-            [*map(expressions.size, shapes.get(each.name, each.shape))],
-            elements[each.name],
-        )
+        shape, element = [*map(expressions.size, shapes.get(each.name, each.shape))], elements[each.name]
         if each.value is None:
-            made = leaf("input", shape, element, n=n)
-            inputs.append(made)
+            given = leaf("input", shape, element, n=n)
+            inputs.append(given)
         else:
-            made = leaf("constant", shape, element, value=each.value)
-            names[made] = each.name
-        expressions.tensors[each.name] = made
-    for equation in equations:
-        names.setdefault(expressions.define(equation), equation.name)
+            given = leaf("constant", shape, element, value=each.value)
+            names[given] = each.name
+        expressions.tensors[each.name] = given
+    for item in body:
+        made = expressions.call(item) if isinstance(item, Apply) else [expressions.define(item)]
+        for result, name in zip(made, item.defines, strict=True):
+            names.setdefault(result, name)
     return tuple(inputs), names
 
 
@@ -146,6 +145,16 @@ class Expressions:
         assert self.graph is not None
         made = self.value(equation.right, equation.left, self.graph.scope(equation))
         self.tensors[equation.name] = made
+        return made
+
+    def call(self, call: Apply) -> list[Node]:
+        """Converts a call of the graph to its results."""
+        assert self.graph is not None
+        elements, named = of_tensors(self.graph), self.graph.named
+        shapes = [[self.size(dim_size(dim)) for dim in named[name]] for name in call.results]
+        operands = [self.tensors[name] for name in call.names().values()]
+        made = items(call, operands, shapes, [elements[name] for name in call.results])
+        self.tensors.update(zip(call.results, made, strict=True))
         return made
 
     def value(self, part: Expression, left: Left, scope: Scope) -> Node:

@@ -26,7 +26,18 @@ from .node import (
     substitute,
 )
 
-__all__ = ["at_position", "cast", "concatenated", "leaf", "met_axes", "node", "number", "size", "whole"]
+__all__ = [
+    "at_position",
+    "cast",
+    "concatenated",
+    "items",
+    "leaf",
+    "met_axes",
+    "node",
+    "number",
+    "size",
+    "whole",
+]
 
 Options = tuple[tuple[str, Any], ...]
 
@@ -111,6 +122,23 @@ def cast(each: Node, element: Element) -> Node:
     """A node converted to another element type."""
     operand = Operand(each, tuple(map(along, range(len(each.shape)))))
     return node(CONVERSIONS[element], dict(enumerate(each.shape)), [operand], operand.reads)
+
+
+def items(
+    call: Any, operands: Sequence[Node], shapes: Sequence[Any], elements: Sequence[Element]
+) -> list[Node]:
+    """The results of a call of a block.
+
+    Args:
+        call: how the block is called.
+        operands: the tensors that the block reads, its parameters and constants included.
+        shapes, elements: the shape and the element type of each result.
+    """
+    given = [whole(each, n) for n, each in enumerate(operands)]
+    sizes = {(n, d): length for n, each in enumerate(operands) for d, length in enumerate(each.shape)}
+    made = node("call", sizes, given, options=(("call", call),), element=Element.TRUTH)
+    pairs = zip(shapes, elements, strict=True)
+    return [leaf("item", shape, element, call=made, n=n) for n, (shape, element) in enumerate(pairs)]
 
 
 def at_position(each: Node, d: int, position: Size) -> Node:

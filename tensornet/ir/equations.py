@@ -7,8 +7,9 @@ is written at positions becomes a product with one-hot factors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, cast
 
+from ..graph.shape_inference import Axis, Dim
 from ..language.affine import ones_at
 from ..language.equation import Equation
 from ..language.expression import (
@@ -28,7 +29,7 @@ from .build import Options, node, whole
 from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, distinct_axes, fills
 
 __all__ = [
-    *("LEAVES", "MADE", "AxisNames", "Dims", "Line", "Naming", "again", "amounts_of", "hints"),
+    *("LEAVES", "MADE", "AxisNames", "Line", "Naming", "again", "amounts_of", "hints"),
     *(
         "is_in_window",
         "is_kernel",
@@ -42,20 +43,17 @@ __all__ = [
     ),
 ]
 
-Dims: TypeAlias = "tuple[tuple[tuple[str, Size], ...], ...]"
-"""The axes of each dimension of a tensor, and their sizes."""
-
 LEAVES = ("number", "size", "index")
 """The ops of nodes that are written inside the expression that reads them."""
 
-MADE = ("input", "constant", *LEAVES)
+MADE = ("input", "constant", "item", *LEAVES)
 """The ops of nodes that have no equation."""
 
 JOINED = (CONCAT.name, "stack")
 
 
 class Naming(Protocol):
-    """Gives names to the tensors of a program and to their dimensions."""
+    """Gives names to the tensors of a program and to their dimensions; see `naming.Written`."""
 
     lone: set[Node]
 
@@ -91,20 +89,20 @@ class Line:
     def __init__(self, naming: Naming, axes: AxisNames) -> None:
         self.naming, self.axes = naming, axes
 
-    def equation(self, each: Node, name: str) -> tuple[Equation, Dims]:
+    def equation(self, each: Node, name: str) -> tuple[Equation, tuple[Dim, ...]]:
         """The equation of a node, and the dimensions of its result."""
         names: dict[int, str] = {}
         left: list[Any] = []
-        dims: list[tuple[tuple[str, Size], ...]] = []
+        dims: list[Dim] = []
         for d, length in enumerate(each.shape):
             axes = parts(each, d)
             if axes is None:
                 found: tuple[str, ...] = (self.axes.sized(length),)
-                dims.append(((found[0], length),))
+                dims.append((Axis(found[0], length),))
             else:
                 found = tuple(self.axes.named(each, axis) for axis in axes)
                 names.update(zip(axes, found, strict=True))
-                dims.append(tuple((names[axis], size_of(each, axis)) for axis in axes))
+                dims.append(tuple(Axis(names[axis], size_of(each, axis)) for axis in axes))
             left.append(found[0] if len(found) == 1 else found)
         return Equation(name, tuple(left), self.value(each, left, names)), tuple(dims)
 

@@ -85,7 +85,7 @@ def over_others(old: Node, new: Mapping[Node, Node], kept: Mapping[Node, Sequenc
     pairs = (
         (name, new.get(value, value) if isinstance(value, Node) else value) for name, value in old.options
     )
-    element = old.element if old.is_scalar else None
+    element = old.element if old.is_scalar or old.op in ("call", "item") else None
     return node(old.op, old.sizes, operands, result, old.shape, old.over, tuple(pairs), element)
 
 

@@ -11,14 +11,15 @@ throughout a graph.
 from __future__ import annotations
 
 import itertools
-from collections import ChainMap, Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis, size_expression
+from ..graph.shape_inference import Axis, Dim, size_expression
 from ..language import expression
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Expression
@@ -26,7 +27,7 @@ from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import floored, is_never_negative, name_of, put_in, size_names, symbol
 from .equations import (
     MADE,
-    Dims,
+    AxisNames,
     Line,
     again,
     amounts_of,
@@ -79,31 +80,110 @@ def _alike(one: Node, other: Node) -> int:
 # ---------------------------------------------------------------------------- nodes that get an equation
 
 
-class Written:
-    """Determines which nodes of a function get an equation, and suggests names for them.
+class Written(ABC):
+    """The equations and calls of a function, while they are written.
 
     Attributes:
+        names, function: the function, and the names of its parts.
         nodes: the nodes that the outputs need; named ones are in the order in which they were written.
         stems: the stems of numbered names, for nodes without a name of their own.
         called: the names of axes; an axis may take the name of a reader's axis that runs along it.
-        lone: the nodes that are written inside their readers; `is_apart`, given a node and its readers, excludes some.
+        lone: the nodes that are written inside their readers.
+        tensors: the names of nodes; at first, of inputs.
+        dims: the dimensions of tensors, by name.
+        bound, values: the sizes that have a value, and those whose value is an integer.
+        taken: the names that a new name must differ from.
+        body: the equations and calls so far.
     """
 
-    def __init__(
-        self, names: Names, outputs: Sequence[Node], is_apart: Callable[[Node, Iterable[Node]], bool]
-    ) -> None:
-        self.names, self.outputs = names, tuple(outputs)
+    def __init__(self, function: Function, names: Names, tensors: Mapping[Node, str]) -> None:
+        self.function, self.names, outputs = function, names, function.outputs
         needed = {*order(outputs)}
-        self.nodes = order([*(each for each in names.tensors if each in needed), *outputs])
+        roots = (each for each in names.tensors if each in needed and each.op != "item")  # calls come late
+        self.nodes = order([*roots, *outputs])
         self.stems: dict[Node, str] = dict(zip(outputs, names.outputs, strict=False))
         self.called = dict[tuple[Node, int], str]()
         for each in reversed(self.nodes):
             self._ask(each)
-        self.lone = self._written_where_read(is_apart)
+        self.tensors, self.given = dict(tensors), {*tensors.values()}
+        self.dims: dict[str, tuple[Dim, ...]] = {each.name: each.dims for each in names.leaves}
+        self.bound = dict(names.sizes)
+        self.values = {name: value for name, value in names.sizes if isinstance(value, int)}
+        self.taken = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
+        self.body = list[Any]()
+        self.lone = self._written_where_read()
 
-    def __iter__(self) -> Iterator[Node]:
-        """The nodes that get an equation, in order."""
-        return (each for each in self.nodes if not (each in self.lone or each.is_scalar or each.op in MADE))
+    @abstractmethod
+    def axes(self) -> AxisNames:
+        """Gives names to the axes of an equation."""
+
+    def same(self, one: Size, two: Size) -> bool:
+        """Whether two sizes are equal, given the known values of sizes."""
+        return bool(one == two or put_in(one, self.values) == put_in(two, self.values))
+
+    def is_apart(self, each: Node, readers: Sequence[Node]) -> bool:
+        """Whether a node gets an equation of its own."""
+        return any(reader.op == "call" for reader in readers)
+
+    def add(self, equation: Equation, axes: Any) -> None:
+        """Adds an equation, whose axes have the given names."""
+        self.body.append(equation)
+
+    # ---- tensors
+
+    def write(self) -> None:
+        """Writes all equations and calls, in order."""
+        for each in self.nodes:
+            if each.op == "item":
+                call = each.attributes["call"].attributes["call"]
+                self.tensors[each] = call.results[each.attributes["n"]]
+            elif each.op == "call":
+                self._call(each)
+            elif not (each in self.lone or each.is_scalar or each.op in MADE):
+                self.tensor(each)
+        for name, each in zip(self.names.outputs, self.function.outputs, strict=True):
+            if self.tensors.get(each) != name:
+                self.define(each, name)
+
+    def tensor(self, each: Node) -> str:
+        """The name of a node, which gets an equation if it has none yet."""
+        if each not in self.tensors:
+            self.tensors[each] = name = self.new_name(each)
+            self.define(each, name)
+        return self.tensors[each]
+
+    def dimension(self, each: Node, d: int) -> str:
+        """The name of a dimension of a node, which gets an equation if it has none."""
+        return "_".join(axis.name for axis in self.dims[self.tensor(each)][d])
+
+    def define(self, each: Node, name: str) -> None:
+        """Adds the equation of a node."""
+        if each.op in MADE or self.tensors.get(each, name) != name:
+            each = again(each)
+        axes = self.axes()
+        equation, self.dims[name] = Line(self, axes).equation(each, name)
+        self.add(equation, axes)
+
+    def _call(self, each: Node) -> None:
+        """Adds a call, with the present names of its operands."""
+        call = each.attributes["call"]
+        pairs = zip(call.graph.leaves, each.operands, strict=True)
+        operands = tuple(self.tensor(read.node) for leaf, read in pairs if leaf.kind == "input")
+        self.body.append(replace(call, operands=operands))
+        self.dims.update(call.returned(self.bound))
+
+    def new_name(self, each: Node) -> str:
+        """A name for the tensor of a node: its own, if no other node has it."""
+        name = self.names.tensors.get(each, "")
+        if not name or name in self.given:
+            stem = name or self.stems.get(each, "v")
+            numbered = (f"{stem}_{n}" for n in itertools.count(1))
+            name = next(each for each in numbered if each not in self.taken)
+        self.taken.add(name)
+        self.given.add(name)
+        return name
+
+    # ---- names that nodes pass on
 
     def _ask(self, each: Node) -> None:
         """Passes the names of a node and of its axes to the nodes that it reads, where these have none."""
@@ -116,7 +196,7 @@ class Written:
                 if axes and len(axes) == 1 and name != ELLIPSIS:
                     self.called.setdefault((child, axes[0]), name)
 
-    def _written_where_read(self, is_apart: Callable[[Node, Iterable[Node]], bool]) -> set[Node]:
+    def _written_where_read(self) -> set[Node]:
         """The unnamed nodes that are read along plain axes: either once, or as positions of kernels."""
         counts = Counter(each for node in self.nodes for each in node.children)
         reading: dict[Node, list[Operand]] = defaultdict(list)
@@ -126,27 +206,16 @@ class Written:
         found: set[Node] = set()
         for child in reversed(self.nodes):
             pairs = reading[child]
-            asked = child in self.outputs or child in self.names.tensors or counts[child] != len(pairs)
-            if asked or not pairs or is_apart(child, (node for node, _ in pairs)):
+            asked = (
+                child in self.function.outputs or child in self.names.tensors or counts[child] != len(pairs)
+            )
+            if asked or not pairs or self.is_apart(child, [node for node, _ in pairs]):
                 continue
             if not all(is_lone(node, child, reads) for node, reads in pairs):
                 continue
             if len(pairs) == 1 or all(is_position_operand(node, child) for node, _ in pairs):
                 found.add(child)
         return found
-
-    def name(self, each: Node | None, taken: Container[str], given: Container[str]) -> str:
-        """A name for the tensor of a node: its own, if no other node has it.
-
-        Args:
-            each: the node; None for a tensor that no node reads.
-            taken: the names that a new name must differ from.
-            given: the names that nodes have already.
-        """
-        own = self.names.tensors.get(each, "") if each is not None else ""
-        stem = own or (self.stems.get(each, "v") if each is not None else "v")
-        numbered = (f"{stem}_{n}" for n in itertools.count(1))
-        return own if own and own not in given else next(name for name in numbered if name not in taken)
 
 
 # ---------------------------------------------------------------------------- the equations of a graph
@@ -198,90 +267,50 @@ def graph_of(function: Function, names: Names, sizes: Sizes | None = None) -> Gr
         names: the names of its parts.
         sizes: the names that determine sizes, which graphs that are joined share.
     """
-    return _Naming(function, names, sizes or told(function, names)).graph()
+    return _Graph(function, names, sizes or told(function, names)).graph()
 
 
-class _Naming:
+class _Graph(Written):
     """The equations of a graph under construction.
 
     Attributes:
-        tensors: the names of nodes.
-        dims: the dimensions of tensors, by name.
-        bound: the sizes that have a value.
         sizes: the names that determine sizes.
-        lone: the nodes that are written inside their readers.
+        reserved: the names of tensors at first, which no size may have.
     """
 
     def __init__(self, function: Function, names: Names, sizes: Sizes) -> None:
-        self.names, self.outputs, self.sizes = names, function.outputs, sizes
-        self.axes = names.axes
-        self.leaves, self.bound = list(names.leaves), dict(names.sizes)
-        self.values = {name: value for name, value in self.bound.items() if isinstance(value, int)}
+        self.sizes = sizes
         free = (each.name for each in names.leaves if each.value is None)
-        self.tensors = dict(zip(function.inputs, free, strict=True))
-        self.dims: dict[str, Dims] = {each.name: _dims_of(each.dims) for each in names.leaves}
-        self.reserved = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
-        self.taken, self.given = dict.fromkeys(self.reserved), {*self.tensors.values()}
-        self.body: list[Equation] = []
-        self.written = Written(names, self.outputs, self._lacks_sizes)
-        self.lone = self.written.lone
+        super().__init__(function, names, dict(zip(function.inputs, free, strict=True)))
+        self.leaves, self.reserved = [*names.leaves], frozenset(self.taken)
+        self.taken.update(sizes.known, sizes.made)
 
-    def _lacks_sizes(self, each: Node, readers: Iterable[Node]) -> bool:
+    def axes(self) -> _SizeNames:
+        """Gives names to the axes of an equation."""
+        return _SizeNames(self)
+
+    def is_apart(self, each: Node, readers: Sequence[Node]) -> bool:
         """Whether a node mentions sizes, or has an axis whose size neither its operands nor its name determines."""
-        own = self.axes.get(each, ())
-        return bool(_spoken_by(each)) or not all(
+        own = self.names.axes.get(each, ())
+        told = bool(_spoken_by(each)) or not all(
             axis < len(own) and self.same(self.sizes.known.get(own[axis]), each.sizes[axis])
             for axis in parted(each, self.same)
         )
+        return told or super().is_apart(each, readers)
 
     def graph(self) -> Graph:
         """The graph."""
-        for each in self.written:
-            self.tensor(each)
-        for name, each in zip(self.names.outputs, self.outputs, strict=True):
-            if self.tensors.get(each) != name:
-                self._define(each, name)
+        self.write()
         return Graph(tuple(self.leaves), tuple(self.body), self.names.outputs, tuple(self.bound.items()))
 
     def tensor(self, each: Node) -> str:
-        """The name of a node, which gets an equation if it has none yet."""
-        if each not in self.tensors:
-            name = self._named(each)
-            if each.op != "constant":
-                self._define(each, name)
-            elif name not in self.dims:
-                axes = tuple((Axis(f"{name}{d}", size),) for d, size in enumerate(each.shape))
-                self.leaves.append(Leaf(name, "constant", axes, value=each.attributes["value"]))
-                self.dims[name] = _dims_of(axes)
-        return self.tensors[each]
-
-    def _named(self, each: Node | None) -> str:
-        """A name for a node: its own, if no other node has it."""
-        name = self.written.name(each, ChainMap(self.sizes.known, self.sizes.made, self.taken), self.given)
-        self.taken[name] = None
-        self.given.add(name)
-        if each is not None:
-            self.tensors[each] = name
-        return name
-
-    def dimension(self, each: Node, d: int) -> str:
-        """The name of a dimension of a node, which gets an equation if it has none."""
-        return "_".join(name for name, _ in self.dims[self.tensor(each)][d])
-
-    def same(self, one: Size, two: Size) -> bool:
-        """Whether two sizes are equal, given the known values of sizes."""
-        return bool(one == two or put_in(one, self.values) == put_in(two, self.values))
-
-    def _define(self, each: Node, name: str) -> None:
-        """Adds the equation of a node."""
-        if each.op in MADE or self.tensors.get(each, name) != name:
-            each = again(each)
-        equation, self.dims[name] = Line(self, _SizeNames(self)).equation(each, name)
-        self.body.append(equation)
-
-
-def _dims_of(dims: Any) -> Dims:
-    return tuple(tuple((axis.name, axis.size) for axis in dim) for dim in dims)
+        """The name of a node, which gets an equation if it has none yet; a constant is declared."""
+        if each.op == "constant" and each not in self.tensors:
+            self.tensors[each] = name = self.new_name(each)
+            if name not in self.dims:
+                self.dims[name] = tuple((Axis(f"{name}{d}", size),) for d, size in enumerate(each.shape))
+                self.leaves.append(Leaf(name, "constant", self.dims[name], value=each.attributes["value"]))
+        return super().tensor(each)
 
 
 # ---------------------------------------------------------------------------- names of axes
@@ -294,7 +323,7 @@ class _SizeNames:
         used: the names used so far.
     """
 
-    def __init__(self, naming: _Naming) -> None:
+    def __init__(self, naming: _Graph) -> None:
         self.naming, self.used = naming, set[str]()
 
     def sized(self, size: Size, stem: str = "", in_window: bool = False) -> str:
@@ -308,13 +337,15 @@ class _SizeNames:
         """Marks a name as used by the line; the graph records the size that it determines."""
         self.used.add(name)
         told = self.naming.sizes.known.get(name, self.naming.sizes.made.get(name))
-        if told is not None and name_of(told) != name:
-            self.naming.bound.setdefault(name, told)
+        if told is not None:
+            self.naming.taken.add(name)
+            if name_of(told) != name:
+                self.naming.bound.setdefault(name, told)
         return name
 
     def named(self, each: Node, axis: int) -> str:
         """A name for an axis: its own, that of a dimension of its size, or one that determines the size itself."""
-        called = self.naming.written.called.get((each, axis))
+        called = self.naming.called.get((each, axis))
         own = () if called is None else (called,)
         found, size = [*hints(self.naming, each, axis)], size_of(each, axis)
         if not found and own != (ELLIPSIS,):

@@ -10,6 +10,7 @@ from the axes of the node to positions. The op decides the rest:
     contract    the product of the operands, summed where axes write to the same position
     copy        its operand; positions that are not written hold the option `fill`
     input, constant, number, size, index        leaves
+    call        the results of a block, which have no axes together; `item` is one of them
     any other   a function of the language: elementwise, or along the axes in `over`
 
 Equal nodes are one object, so none is computed twice.
@@ -166,7 +167,7 @@ class Node:
     def _is_scalar(self) -> bool:
         if self.op in ("number", "size"):
             return True
-        plain = not self.shape and not self.sizes and bool(self.operands)
+        plain = not self.shape and not self.sizes and bool(self.operands) and self.op != "call"
         return plain and "draw" not in self.attributes and all(each.node.is_scalar for each in self.operands)
 
 

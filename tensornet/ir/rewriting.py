@@ -170,7 +170,7 @@ class Program:
                 is_still = given.kind == "constant"
             else:
                 names = (name for size in each.sizes for name in size_names(evaluate(size, bound)))
-                repeats = each.op not in FUNCTIONS or FUNCTIONS[each.op].is_repeatable
+                repeats = FUNCTIONS[each.op].is_repeatable if each.op in FUNCTIONS else each.op != "call"
                 is_still = repeats and self._told.issuperset(names) and found.issuperset(each.children)
             if is_still:
                 found.add(each)
@@ -200,7 +200,7 @@ class Program:
             )
             moved = [over_others(each, table) for each in reading]
             old, new = [*old, *reading], [*new, *moved]
-            pairs = [pair for pair in pairs if pair[0] in self.function.outputs]
+            pairs = [pair for pair in pairs if pair[0] in self.results]
             pairs += zip(reading, moved, strict=True)
         before, after = zip(*pairs, strict=True)
         return self._part(old, before), self._part(new, after)
@@ -209,16 +209,23 @@ class Program:
         """Whether only the given nodes read `each`, which is computed and is not a result."""
         return (
             each not in self.leaves
-            and each not in self.function.outputs
+            and each.op != "item"
+            and each not in self.results
             and all(map(nodes.__contains__, self.reading[each]))
         )
 
     @functools.cached_property
+    def results(self) -> frozenset[Node]:
+        """The nodes that are needed whole: its outputs, and the operands of calls."""
+        given = (each for node in self.nodes if node.op == "call" for each in node.children)
+        return frozenset((*self.function.outputs, *given))
+
+    @functools.cached_property
     def reading(self) -> Mapping[Node, Sequence[Node]]:
-        """The readers of each node."""
+        """The readers of each node, calls excepted."""
         found: dict[Node, list[Node]] = {each: [] for each in self.nodes}
         for reader in self.nodes:
-            for each in reader.children:
+            for each in reader.children if reader.op != "call" else ():
                 found[each].append(reader)
         return found
 

@@ -18,6 +18,7 @@ from ..contraction.pairs import Choose, Layout, view_order
 from ..graph.element_types import holding, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, dim_size
+from ..ir.rewriting import Program
 from ..language.affine import is_window, reached
 from ..language.equation import renamed_axes
 from ..language.expression import (
@@ -60,7 +61,7 @@ libraries' own einsum; the declared one is chosen where it costs hardly more."""
 
 
 def lower(
-    lines: Lines,
+    program: Program,
     values: Mapping[str, int],
     target: Target,
     choose: Choose,
@@ -72,7 +73,7 @@ def lower(
     """The steps that compute a program, and where its outputs are.
 
     Args:
-        lines: the lines of the program, rewritten as far as it should be, and the calls of blocks.
+        program: the program, rewritten as far as it should be.
         values: every open size, for costs.
         target: the target that it is planned for.
         choose: orders an n-ary contraction.
@@ -81,18 +82,18 @@ def lower(
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
         as_laid: whether every tensor is best laid out as its line declares.
     """
-    context = _Lowering(lines, values, target, choose, product)
+    context = _Lowering(Lines(program), values, target, choose, product)
     results = _lower_lines(context, planned, inside, as_laid)
-    names = {*lines.sizes}.union(*(line.sizes for line in lines.own))
+    names = {*context.lines.known}.union(*(line.sizes for line in context.lines.own))
     return tuple([_plainly(step, names) for step in context.steps]), results
 
 
 def steps_to_price(
-    lines: Lines, values: Mapping[str, int], target: Target, choose: Choose
+    program: Program, values: Mapping[str, int], target: Target, choose: Choose
 ) -> Sequence[AnyStep]:
     """The steps that compute a program without calls, as they are emitted: axes may be numbered, and nothing
     is freed. The arguments are those of `lower`."""
-    context = _Lowering(lines, values, target, choose)
+    context = _Lowering(Lines(program), values, target, choose)
     _lower_lines(context)
     return context.steps
 
@@ -161,7 +162,8 @@ def _lower_lines(
     """Emits the steps of all lines and calls, in order. The result says where the outputs are."""
     lines = context.lines
     asked_for = frozenset(context.named if as_laid else _asked_for(lines))
-    leaving = frozenset[str]() if inside else frozenset(lines.outputs).difference(context.readers)
+    outputs = lines.names.outputs
+    leaving = frozenset[str]() if inside else frozenset(outputs).difference(context.readers)
     for item in lines.body:
         if isinstance(item, Apply):
             assert planned is not None
@@ -170,12 +172,12 @@ def _lower_lines(
             plain = not any(isinstance(entry, tuple) for entry in item.equation.left)
             context.asked = COPIED if item.equation.name in leaving and plain else 1.0
             _lower_line(context, item, item.equation.name in asked_for)
-    return tuple(_result(context, name, inside) for name in lines.outputs)
+    return tuple(_result(context, name, inside) for name in outputs)
 
 
 def _asked_for(lines: Lines) -> Iterator[str]:
     """The tensors that are best laid out as declared: all but those that contractions alone read."""
-    yield from lines.outputs
+    yield from lines.names.outputs
     for call in lines.calls:
         yield from call.operands
         yield from (leaf.name for leaf in call.leaves())

@@ -182,7 +182,7 @@ def in_windows(context: LoweringContext, ref: Ref, *, bare: bool) -> tuple[Value
 
 def _padding(context: LoweringContext, name: str, ref: Ref) -> Step | None:
     """The step that pads a tensor with zeros; nothing if there is none, or if outputs or calls need the result."""
-    if name in context.lines.outputs or any(name in call.operands for call in context.lines.calls):
+    if name in context.lines.names.outputs or any(name in call.operands for call in context.lines.calls):
         return None
     step = next((each for each in reversed(context.steps) if ref.name in each.defines), None)
     if not isinstance(step, Step) or len(step.equation.left) != len(ref.index):

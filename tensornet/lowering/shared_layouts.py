@@ -76,7 +76,7 @@ def _asking(lines: Lines) -> Iterator[tuple[Line, Ref]]:
     if not kernels:
         return
     read = lines.readers
-    read.update(lines.outputs)
+    read.update(lines.names.outputs)
     read.update(name for call in lines.calls for name in call.operands)
     read.subtract(ref.name for part in kernels for ref in references(part))
     for line in lines.own:

@@ -1,7 +1,7 @@
 """Program to program: the same mathematics in a form that runs faster.
 
-In: a program in the core form, without calls. A pass that is not always a gain also gets a cost function, which
-returns the expected seconds of a part.
+In: a program in the core form. A pass that is not always a gain also gets a cost function, which returns the expected
+seconds of a part.
 Out: a program that computes the same.
 
 `pipeline` lists the passes. Each pass is in a file of its name. Only `dead_code` works on graphs: a program in the

@@ -551,7 +551,7 @@ class _Search:
     def _serves(self, each: Node) -> bool:
         """Whether a node is computed only for the head, however often it is read."""
         if each not in self.serving:
-            self.serving[each] = each not in self.program.function.outputs and all(
+            self.serving[each] = each not in self.program.results and all(
                 reader is self.head or self._serves(reader) for reader in self.program.reading[each]
             )
         return self.serving[each]

@@ -4,19 +4,19 @@ The way from text to result, with one file for each arrow:
 
     text      →  graph      frontend/layers.py           equations as a value, sizes solved
     graph     →  graph      autodiff/vjp.py              forward and backward pass, where gradients are required
-    graph     →  graph      planning/planner.py          outlining, recurrences to scans (scan/), dead code elimination
+    graph     →  graph      planning/planner.py          outlining, recurrences to scans (scan/)
     graph     →  program    frontend/elaborate_ir.py     the core form: nodes with numbered axes (`ir/node.py`)
-    program   →  program    this file                    the passes below, for each basic block between calls
-    program   →  lines      lowering/lines.py            its equations, each axis with a size (planning/blocks.py)
+    program   →  program    this file                    the passes below
+    program   →  lines      lowering/lines.py            its equations, each axis with a size
     lines     →  steps      lowering/lower.py            one operation each; contraction/order_search.py orders products
     steps     →  plan       planning/planner.py          constant folding, liveness, slicing to a memory limit
     plan      →  source     codegen/function.py          a line of Python for each step
     source    →  function   codegen/loading.py           called by runtime/executable.py
 
-A program has no calls. It holds only what an output reaches, and equal nodes are one object. So dead code and common
-subexpressions need no pass here. A pass that does not always pay compares the cost of a part before and after. The
-part is lowered, and the expected seconds of its steps are added up (`planner._rewritten`). `tn.plan(..., trace=True)`
-prints the equations after each pass that changed them.
+A program holds only what an output reaches, and equal nodes are one object. So dead code and common subexpressions need
+no pass here. A call of a block is a node, which passes leave as it is. A pass that does not always pay compares the
+cost of a part before and after. The part is lowered, and the expected seconds of its steps are added up
+(`planner._rewritten`). `tn.plan(..., trace=True)` prints the equations after each pass that changed them.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Pass(NamedTuple):
 
 
 def program_of(graph: Graph) -> Program:
-    """The core form of a graph without calls and recurrences."""
+    """The core form of a graph without recurrences."""
     return Program(*function_of(graph))
 
 

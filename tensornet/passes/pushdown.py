@@ -56,7 +56,7 @@ def push_positions_down(program: Program) -> Program:
     kept: dict[Node, list[int]] = {}
     narrow: dict[Node, Node] = {}
     for each in reversed(program.nodes):
-        fixed = {} if each in program.function.outputs else _fixed(each, reads[each])
+        fixed = {} if each in program.results else _fixed(each, reads[each])
         made = _at_positions(each, fixed) if fixed else None
         if made is not None:
             kept[each] = [d for d in range(len(each.shape)) if d not in fixed]

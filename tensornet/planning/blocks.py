@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..frontend.instantiate import instance, names_of_sizes
-from ..graph.element_types import of_leaf, of_tensors
+from ..graph.element_types import of_leaf
 from ..graph.graph import Apply, Graph, inlined
 from ..graph.leaves import Leaf
-from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import ELLIPSIS
-from ..lowering.lines import Lines, in_order, lines_of
 from ..sizes import evaluate, name_of, symbol
 
-__all__ = ["bare", "between_calls", "in_numbers", "with_functions"]
+__all__ = ["bare", "in_numbers", "with_functions"]
 
 LEAST = 5
 """The fewest equations of a block that becomes a function. A smaller block gains more by being planned together with
@@ -99,31 +97,3 @@ def bare(graph: Graph) -> Graph:
 def _bare(leaf: Leaf) -> Leaf:
     holds = of_leaf(leaf) if leaf.value is not None else leaf.holds
     return replace(leaf, start=None, value=None, holds=holds)
-
-
-# ---------------------------------------------------------------------------- between calls
-
-
-def between_calls(graph: Graph, change: Callable[[Graph], Program]) -> Lines:
-    """The lines of a graph after its own equations are rewritten. Its calls stay as they are."""
-    if not graph.calls:
-        return lines_of(change(graph))
-    asked = dict.fromkeys((*graph.outputs, *(name for call in graph.calls for name in call.names().values())))
-    made, elements = {equation.name for equation in graph.own}, of_tensors(graph)
-    outputs = tuple(name for name in asked if name in made)
-    if not outputs:
-        sizes = (*graph.open_sizes, *graph.bound)
-        return Lines(graph.leaves, graph.calls, graph.outputs, sizes, graph.bound, graph.named, elements)
-    read = {ref.name for equation in graph.own for ref in equation.references}
-    leaves = [replace(leaf, holds=elements[leaf.name]) for leaf in graph.leaves if leaf.name in read]
-    results = (name for call in graph.calls for name in call.results if name in read)
-    leaves += [Leaf(name, "input", graph.named[name], holds=elements[name]) for name in results]
-    lines = lines_of(change(Graph(tuple(leaves), graph.own, outputs, graph.sizes)), graph.named)
-    return replace(
-        lines,
-        leaves=graph.leaves,
-        body=tuple(in_order([*lines.body, *graph.calls])),
-        outputs=graph.outputs,
-        dims={**graph.named, **lines.dims},
-        elements=elements,
-    )

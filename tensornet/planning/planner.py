@@ -19,17 +19,15 @@ from ..graph.element_types import check_complex, of_leaves, writes_complex
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Dim, dim_size
 from ..ir.rewriting import Program
-from ..lowering.lines import lines_of
 from ..lowering.lower import lower, steps_to_price
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
-from ..passes.dead_code import eliminate_dead_code
 from ..passes.pipeline import PassContext, is_traced, noted, optimize, program_of, simplify, traced
 from ..scan.associative_scan import select_associative_scan
 from ..scan.lowering import lower_recurrences
 from ..scan.rnn_cells import select_rnn_kernel
 from ..sizes import as_size, evaluate, product, symbol
-from .blocks import bare, between_calls, in_numbers, with_functions
+from .blocks import bare, in_numbers, with_functions
 from .constant_folding import Folded, seconds_at_a_call
 from .liveness import Liveness
 from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan
@@ -136,9 +134,8 @@ class _Schedule:
             at = tuple((name, sizes[name]) for name in joint.forward.open_sizes)
             return _product(joint, at, replace(target, changing=frozenset()))
 
-        lines = between_calls(eliminate_dead_code(self.graph), lambda part: rewritten(part, values, target))
-        as_laid = way == "products"
-        steps, results = lower(lines, values, target, choose, planned, self.inside, product, as_laid)
+        program, as_laid = rewritten(self.graph, values, target), way == "products"
+        steps, results = lower(program, values, target, choose, planned, self.inside, product, as_laid)
         slicings = {
             part.call.results: part.slicing.into(values[part.slicing.piece], self.size(part.slicing.size))
             for part in self.cuts
@@ -378,9 +375,8 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Progr
 
     @functools.cache  # the present form is priced against each candidate
     def cost(part: Program) -> float:
-        lines = lines_of(part)
-        steps = steps_to_price(lines, values, target, fastest)
-        return seconds_at_a_call(lines.leaves, lines.bound, steps, values, target)
+        steps = steps_to_price(part, values, target, fastest)
+        return seconds_at_a_call(part.names.leaves, dict(part.names.sizes), steps, values, target)
 
     sums = target.dtype != "float16"  # float16 cannot hold long sums
     return optimize(graph, PassContext(cost, target.supported, target.kernels, values, sums))
