@@ -30,12 +30,25 @@ from tensornet.ir.naming import graph_of
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.protocol import load_backend
 from tensornet.scan.lowering import lower_recurrences
+from tensornet.sizes import evaluate
 
 from . import oracle
 from .conftest import within
 from .programs import Program, has, program, unread
 
-__all__ = ["BACKENDS", "Survey", "Unsure", "Wrong", "by_numpy", "check", "named", "shrunk", "survey"]
+__all__ = [
+    "BACKENDS",
+    "Survey",
+    "Unsure",
+    "Wrong",
+    "by_numpy",
+    "check",
+    "computed",
+    "drawn",
+    "named",
+    "shrunk",
+    "survey",
+]
 
 BACKENDS: dict[str, Callable[[], Any]] = {
     "numpy": lambda: load_backend("numpy"),
@@ -161,8 +174,25 @@ def _made_of_states(graph: tn.Graph) -> set[str]:
 
 def by_numpy(graph: tn.Graph, arrays: Arrays) -> dict[str, np.ndarray]:
     """The outputs of a graph on NumPy in float64, by name: for what is too large for the oracle, and has no kernel there."""
+    return computed(graph, arrays, "numpy")
+
+
+def computed(graph: tn.Graph, arrays: Arrays, backend: str, **options: Any) -> dict[str, np.ndarray]:
+    """The outputs of a graph on a backend in float64, by name, as arrays of NumPy."""
     wide = {name: _wide(np.asarray(each)) for name, each in arrays.items()}
-    return dict(zip(graph.outputs, _called(graph, _compiled(graph, "numpy"), wide, "numpy"), strict=True))
+    run = _compiled(graph, backend, **options)
+    return dict(zip(graph.outputs, _called(graph, run, wide, backend), strict=True))
+
+
+def drawn(graph: tn.Graph, scale: float = 1.0, seed: int = 0, **sizes: int) -> dict[str, np.ndarray]:
+    """Normal numbers for the inputs and parameters of a graph, by name, at these sizes of what is open."""
+    draw, known = np.random.default_rng(seed), {**graph.bound, **sizes}
+    shapes = {
+        leaf.name: [int(evaluate(size, known)) for size in leaf.shape]
+        for leaf in graph.leaves
+        if leaf.value is None
+    }
+    return {name: scale * draw.standard_normal(shape) for name, shape in shapes.items()}
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

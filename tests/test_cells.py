@@ -11,9 +11,8 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 import tensornet as tn
-from tensornet.sizes import evaluate
 
-from .differential import by_numpy
+from .differential import by_numpy, computed, drawn
 
 LSTM = """
 e[b,t,o] = sigmoid(x[b,t,i] * We[o,i] + h[b,t-1,p] * Ue[o,p] + be[o])
@@ -116,15 +115,13 @@ OTHERS = {
 }  # fmt: skip
 
 
-def case(name: str, dtype: Any = np.float64) -> tuple[str, tn.Graph, dict[str, np.ndarray]]:
+def case(name: str) -> tuple[str, tn.Graph, dict[str, np.ndarray]]:
     """The kernel that is expected, the graph, and numbers for its leaves."""
     kernel, text, inputs, sizes = CELLS[name]
     graph = tn.layer(text, inputs=inputs, outputs="h", **sizes)
-    rng, known = np.random.default_rng(0), {**graph.bound, **OPEN}
-    shapes = {leaf.name: [int(evaluate(s, known)) for s in leaf.shape] for leaf in graph.leaves}
-    arrays = {each: (rng.standard_normal(shape) * 0.7).astype(dtype) for each, shape in shapes.items()}
+    arrays = drawn(graph, 0.7, **OPEN)
     if "E[x" in text:
-        arrays["x"] = rng.integers(0, 5, shapes["x"])
+        arrays["x"] = np.random.default_rng(0).integers(0, 5, arrays["x"].shape)
     return kernel, graph, arrays
 
 
@@ -221,14 +218,10 @@ def test_what_is_no_cell_is_a_loop(name: str) -> None:
     graph = tn.layer(text, inputs=inputs, outputs=["h", "y"] if "y[" in text else "h", o=3, t=4)
     code = tn.plan(graph, backend="torch", compare=False).code
     assert not any(f"{kernel}_along(" in code for kernel in ("lstm", "gru", "tanh", "relu"))
-    rng = np.random.default_rng(0)
-    known = {**graph.bound, "b": 2, "i": 3}
-    shapes = {leaf.name: [int(evaluate(s, known)) for s in leaf.shape] for leaf in graph.leaves}
-    arrays = {each: rng.standard_normal(shape) for each, shape in shapes.items()}
-    found = called(graph, tensors(arrays))
-    expected = by_numpy(graph, arrays)
-    for one, output in zip(found if isinstance(found, tuple) else (found,), graph.outputs, strict=True):
-        np.testing.assert_allclose(one.numpy(), expected[output], rtol=1e-12, atol=1e-13)
+    arrays = drawn(graph, b=2, i=3)
+    found, expected = computed(graph, arrays, "torch"), by_numpy(graph, arrays)
+    for output in graph.outputs:
+        np.testing.assert_allclose(found[output], expected[output], rtol=1e-12, atol=1e-13)
 
 
 def test_other_libraries_and_devices_take_the_loop() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +13,9 @@ from tensornet.device.model import default_profile
 from tensornet.ops.table import FUNCTIONS
 from tensornet.passes import kernel_selection
 from tensornet.planning.steps import Step
-from tensornet.sizes import evaluate
 
 from . import oracle
-from .differential import by_numpy
+from .differential import by_numpy, computed, drawn
 from .programs import records
 
 torch = pytest.importorskip("torch")
@@ -40,19 +38,11 @@ def layer(form: str) -> tn.Graph:
     return tn.layer(text, inputs=inputs, **({"h": 3, "d": 4, "f": 4} if "(h" in text else {}))
 
 
-def arrays(graph: tn.Graph) -> dict[str, np.ndarray[Any, Any]]:
-    draw = np.random.default_rng(0)
-    known = {**SIZES, **graph.bound}
-    return {
-        leaf.name: draw.normal(size=[evaluate(size, known) for size in leaf.shape]) for leaf in graph.leaves
-    }
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_attention_in_any_form_runs_as_a_kernel_and_is_what_its_equations_say(form: str) -> None:
     """Wherever equations compute it, values and gradients are those of the equations."""
     graph = layer(form)
-    given = arrays(graph)
+    given = drawn(graph, **SIZES)
     run = tn.compile(graph, backend="torch")
     tensors = {name: torch.tensor(array, requires_grad=True) for name, array in given.items()}
     held = {leaf.name: tensors[leaf.name] for leaf in graph.parameters}
@@ -135,17 +125,17 @@ def test_attention_in_windows_brings_its_tensor_into_order_once() -> None:
     code = tn.plan(graph, backend="torch", b=2).code
     assert KERNEL in code
     assert code.count(".contiguous()") == 1
-    parameters, x = tn.init(graph, dtype="float64"), np.random.default_rng(0).standard_normal((2, 28, 35, 96))
-    found = tn.compile(graph, backend="torch")(tn.to_backend(parameters, "torch"), torch.from_numpy(x))
-    (expected,) = by_numpy(graph, {**parameters, "x": x}).values()
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+    x = np.random.default_rng(0).standard_normal((2, 28, 35, 96))
+    given = {**tn.init(graph, dtype="float64"), "x": x}
+    found, expected = computed(graph, given, "torch"), by_numpy(graph, given)
+    np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-9, atol=1e-12)
 
 
 # ---------------------------------------------------------------------------- of the user's own
 
 
 @pytest.fixture
-def gated() -> Iterator[list[Any]]:
+def gated(registering: None) -> list[Any]:
     """A kernel `scale · x·w · sigmoid(g)`, and what it was called with."""
     calls: list[Any] = []
 
@@ -154,8 +144,7 @@ def gated() -> Iterator[list[Any]]:
         return scale * (x @ w.T) * torch.sigmoid(g)
 
     tn.register("gated", computes="y[b,o] = scale * x[b,i] * w[o,i] * sigmoid(g[b,o])", torch=kernel)
-    yield calls
-    del FUNCTIONS["gated"]
+    return calls
 
 
 def test_a_kernel_of_the_users_own_runs_wherever_equations_say_what_it_computes(gated: list[Any]) -> None:
@@ -191,6 +180,7 @@ def test_a_kernel_that_is_refused_is_not_registered(text: Any) -> None:
     assert "wrong" not in FUNCTIONS
 
 
+@pytest.mark.usefixtures("registering")
 @pytest.mark.parametrize(
     ("computes", "text", "inputs", "runs"),
     [
@@ -227,16 +217,11 @@ def test_a_kernel_runs_where_a_program_says_just_what_it_computes(
         return torch.as_tensor(by_numpy(wanted, given)["y"])
 
     graph = tn.layer(text, inputs=inputs)
-    shape = {"b": 3, "i": 5, "o": 4}
-    draw = np.random.default_rng(0)
-    given = {leaf.name: draw.normal(size=[shape[str(size)] for size in leaf.shape]) for leaf in graph.leaves}
+    given = drawn(graph, b=3, i=5, o=4)
     tn.register("wanted", computes=computes, torch=kernel)
-    try:
-        found = tn.compile(graph, backend="torch")({}, *map(torch.tensor, given.values()))
-    finally:
-        del FUNCTIONS["wanted"]
+    found = computed(graph, given, "torch")["y"]
     assert bool(called) == runs
-    np.testing.assert_allclose(found.numpy(), by_numpy(graph, given)["y"], rtol=1e-12)
+    np.testing.assert_allclose(found, by_numpy(graph, given)["y"], rtol=1e-12)
 
 
 def test_integers_stay_exact() -> None:
@@ -335,16 +320,14 @@ def test_a_small_factor_is_repeated_along_a_batch_in_the_place_of_a_copy(
     assert ("b" in product.arrangement.batch) is is_repeated
 
 
+@pytest.mark.usefixtures("registering")
 def test_a_kernel_may_speak_of_positions_along_an_axis_that_its_tensors_tell_apart() -> None:
     def kernel(w: Any, x: Any, scale: float) -> Any:
         return scale * w[:, None] * x * np.exp(np.arange(x.shape[1]))
 
     tn.register("decayed", computes="y[b,i] = scale * w[b] * x[b,i] * exp(index(i))", numpy=kernel)
-    try:
-        graph = tn.layer("y[c,b,i] = 3 * x[b,i,c] * w[b,c] * exp(index(i))", inputs="x w")
-        w, x = np.random.default_rng(0).normal(size=(4, 2)), np.random.default_rng(1).normal(size=(4, 5, 2))
-        assert '"decayed"' in tn.plan(graph, backend="numpy", b=4, i=5, c=2).code
-        expected = np.einsum("bic,bc,i->cbi", 3 * x, w, np.exp(np.arange(5)))
-        np.testing.assert_allclose(tn.compile(graph, backend="numpy")({}, x, w), expected)
-    finally:
-        del FUNCTIONS["decayed"]
+    graph = tn.layer("y[c,b,i] = 3 * x[b,i,c] * w[b,c] * exp(index(i))", inputs="x w")
+    assert '"decayed"' in tn.plan(graph, backend="numpy", b=4, i=5, c=2).code
+    given = drawn(graph, b=4, i=5, c=2)
+    expected = np.einsum("bic,bc,i->cbi", 3 * given["x"], given["w"], np.exp(np.arange(5)))
+    np.testing.assert_allclose(by_numpy(graph, given)["y"], expected)

@@ -13,10 +13,9 @@ import tensornet as tn
 from tensornet.planning.plans import CallStep
 from tensornet.scan.associative_scan import select_associative_scan
 from tensornet.scan.lowering import lower_recurrences
-from tensornet.sizes import evaluate
 
 from . import oracle
-from .differential import BACKENDS, by_numpy
+from .differential import BACKENDS, by_numpy, drawn
 from .test_gradients import check
 
 CELL = """
@@ -32,9 +31,7 @@ last[b,o] = h[b,-1,o]
 def cell() -> tuple[tn.Graph, dict[str, np.ndarray]]:
     """The cell, and numbers for its leaves."""
     graph = tn.layer(CELL, inputs="x c0", outputs=["h", "last"], i=3, o=4)
-    rng, known = np.random.default_rng(0), {**graph.bound, "b": 2, "t": 5}
-    shapes = {leaf.name: [int(evaluate(s, known)) for s in leaf.shape] for leaf in graph.leaves}
-    return graph, {name: rng.standard_normal(shape) * 0.7 for name, shape in shapes.items()}
+    return graph, drawn(graph, 0.7, b=2, t=5)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +168,9 @@ def test_linear_recurrences_need_no_loop(name: str) -> None:
     assert not without.calls
     assert not without.recurrences
     assert loop.calls
-    rng, sizes = np.random.default_rng(0), {"b": 2, "t": 9, "n": 3}
-    arrays = {
-        leaf.name: rng.standard_normal([sizes[str(size)] for size in leaf.shape]) for leaf in graph.leaves
-    }
+    sizes, output = {"b": 2, "t": 9, "n": 3}, graph.outputs[0]
+    arrays = drawn(graph, **sizes)
     expected, found = oracle.meaning(graph, arrays, sizes), by_numpy(without, arrays)
-    output = graph.outputs[0]
     np.testing.assert_allclose(found[output], expected[output], rtol=1e-12, atol=1e-13)
 
 

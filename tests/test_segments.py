@@ -15,6 +15,7 @@ from tensornet.planning.gradients import joint_graph
 from tensornet.scan.checkpointing import checkpoint_recurrences
 
 from .conftest import sampled
+from .differential import drawn
 
 GATED = """
 f[b,t,o] = sigmoid(x[b,t,i] * Wf[o,i] + h[b,t-1,p] * Uf[o,p] + bf[o])
@@ -114,36 +115,24 @@ def test_gradients_are_those_of_loops(number: int, backend: str) -> None:
     inputs = "x[b,t,i] s[b,o]" if "s[b" in text else "x[b,t,i]"
     used = {axis: size for axis, size in sizes.items() if axis != "p" or "p]" in text}
     graph = tn.layer(text, inputs=inputs, outputs="loss", **used)
-    draw = np.random.default_rng(number)
-    arrays = {leaf.name: draw.standard_normal(leaf_shape(leaf, graph)) / 2 for leaf in graph.leaves}
-    agree(graph, arrays, backend, 2 + number % 3)
+    agree(graph, drawn(graph, 0.5, number), backend, 2 + number % 3)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_keep_their_gradients(name: str) -> None:
     text, inputs, sizes = OTHERS[name]
     graph = tn.layer(text, inputs=inputs, outputs="loss", **sizes)
-    draw = np.random.default_rng(0)
-    arrays = {leaf.name: draw.standard_normal(leaf_shape(leaf, graph)) / 2 for leaf in graph.leaves}
+    arrays = drawn(graph, 0.5)
     if "e" in arrays:
-        arrays["e"] = draw.integers(0, 4, arrays["e"].shape)
+        arrays["e"] = np.random.default_rng(0).integers(0, 4, arrays["e"].shape)
     agree(graph, arrays, "numpy", 3)
-
-
-def leaf_shape(leaf: Any, graph: tn.Graph) -> tuple[int, ...]:
-    return tuple(int(graph.bound.get(str(size), size)) for size in leaf.shape)
 
 
 @pytest.mark.parametrize("backend", sampled(["numpy", "torch"], ["numpy"]))
 def test_value_and_grad_keeps_to_a_limit(backend: str) -> None:
     graph = tn.layer(GATED, inputs="x", outputs="loss")
-    sizes = {"i": 16, "o": 16, "p": 16}
-    values = np.random.default_rng(0)
-    parameters = {
-        leaf.name: values.standard_normal([sizes[axis.name] for dim in leaf.dims for axis in dim]) / 4
-        for leaf in graph.parameters
-    }
-    x = values.standard_normal((8, 64, 16))
+    parameters = drawn(graph, 0.25, b=8, t=64, i=16, o=16, p=16)
+    x = 4 * parameters.pop("x")
     held = x.nbytes + sum(each.nbytes for each in parameters.values())
     parameters, x = given(backend, parameters), given(backend, {"x": x})["x"]
     whole = tn.value_and_grad(graph, backend=backend)
