@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 
-__all__ = ["SUMMED_ALONE", "Program", "has", "program", "programs", "recorded", "records", "unread"]
+__all__ = ["SUMMED_ALONE", "Program", "has", "program", "programs", "recorded", "records", "titled", "unread"]
 
 SUMMED_ALONE = "ignore:the axis .* is summed, and nothing else has it:tensornet.TensornetWarning"
 """For tests of random programs, which mean such sums."""
@@ -142,6 +142,39 @@ def records(name: str) -> list[str]:
     """The records of a file in `data`."""
     text = (Path(__file__).parent / "data" / name).read_text()
     return [each.strip("\n") for each in text.split("\n\n") if each.strip()]
+
+
+@dataclass(frozen=True)
+class Titled:
+    """A program with a title, what a record says of it besides, and its text."""
+
+    title: str
+    said: Mapping[str, str]
+    text: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What `# sizes: b=3 i=4` says."""
+        return {
+            axis: int(size)
+            for axis, _, size in (each.partition("=") for each in self.said.get("sizes", "").split())
+        }
+
+    def graph(self, **more: Any) -> tn.Graph:
+        """The graph; `more` takes the place of what the record says."""
+        said = {name: self.said.get(name, "") for name in ("inputs", "outputs")}
+        return tn.layer(self.text, **{**{k: v for k, v in said.items() if v}, **self.sizes, **more})
+
+
+def titled(name: str) -> dict[str, Titled]:
+    """The records of a file in `data` whose first line is a title, by it; lines `# word: …` say more."""
+    found = {}
+    for record in records(name):
+        lines = record.splitlines()
+        said = dict(line[2:].split(": ", 1) for line in lines[1:] if line.startswith("# "))
+        text = "\n".join(line for line in lines if not line.startswith("# "))
+        found[lines[0][2:]] = Titled(lines[0][2:], said, text)
+    return found
 
 
 def recorded(text: str) -> Program:

@@ -13,116 +13,24 @@ from torch._dynamo.backends.common import aot_autograd
 import tensornet as tn
 
 from .differential import by_numpy, computed, drawn
-
-LSTM = """
-e[b,t,o] = sigmoid(x[b,t,i] * We[o,i] + h[b,t-1,p] * Ue[o,p] + be[o])
-f[b,t,o] = sigmoid(x[b,t,i] * Wf[o,i] + h[b,t-1,p] * Uf[o,p] + bf[o])
-g[b,t,o] = tanh(x[b,t,i] * Wg[o,i] + h[b,t-1,p] * Ug[o,p] + bg[o])
-r[b,t,o] = sigmoid(x[b,t,i] * Wr[o,i] + h[b,t-1,p] * Ur[o,p] + br[o])
-c[b,t,o] = f * c[b,t-1,o] + e * g
-h[b,t,o] = r * tanh(c)
-"""
-
-STACKED = """
-z[b,t,g,o] = x[b,t,i] * W[g,o,i] + v[g,o] + h[b,t-1,p] * U[p,g,o]
-c[b,t,o] = tanh(z[b,t,3,o]) * sigmoid(z[b,t,0,o]) + c[b,t-1,o] * sigmoid(z[b,t,1,o])
-h[b,t,o] = tanh(c) * sigmoid(z[b,t,2,o])
-"""
-
-GRU = """
-r[b,t,o] = sigmoid(x[b,t,i] * Wr[o,i] + h[b,t-1,p] * Ur[o,p] + br[o])
-z[b,t,o] = sigmoid(x[b,t,i] * Wz[o,i] + h[b,t-1,p] * Uz[o,p] + bz[o])
-n[b,t,o] = tanh(x[b,t,i] * Wn[o,i] + bn[o] + r * (h[b,t-1,p] * Un[o,p] + un[o]))
-h[b,t,o] = (1 - z) * n + z * h[b,t-1,o]
-"""
-
-TWO = "h[b,t,o,m] = tanh(x[b,t,i] * W[o,m,i] + h[b,t-1,p,q] * U[o,m,p,q] + v[o,m])"
-PLAIN = "h[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p] + v[o])"
+from .programs import titled
 
 OPEN = {"a": 2, "b": 3, "t": 5}
 SIZES = {"i": 3, "o": 4}
 
-GIVEN = f"{LSTM}h[b,-1,o] = h0[b,o]\nc[b,-1,o] = c0[b,o]"
-BACKWARDS = f"{LSTM}c[b,+1,o] = c0[o]".replace("t-1", "t+1")
-IN_ONE_LINE = """
-c[b,t,o] = sigmoid(h[b,t-1,p]*Uf[o,p] + x[b,t,i]*Wf[o,i]) * c[b,t-1,o] + tanh(x[b,t,j]*Wg[o,j] + h[b,t-1,q]*Ug[o,q]) * sigmoid(h[b,t-1,p]*Ui[o,p] + x[b,t,i]*Wi[o,i] + 1)
-h[b,t,o] = tanh(c) * sigmoid(x[b,t,i]*Wo[o,i] + h[b,t-1,p]*Uo[o,p])
-"""
-COMPOSITE = """
-z[b,t,(g,o)] = x[b,t,i] * W[(g,o),i] + v[(g,o)] + h[b,t-1,p] * U[(g,o),p]
-c[b,t,o] = tanh(z[b,t,(3,o)]) * sigmoid(z[b,t,(0,o)]) + c[b,t-1,o] * sigmoid(z[b,t,(1,o)])
-h[b,t,o] = tanh(c) * sigmoid(z[b,t,(2,o)])
-"""
-FACTORED = "a[b,t,g,o] = x[b,t,i] * A[g,r,i] * B[g,o,r]\n" + STACKED.replace(
-    "x[b,t,i] * W[g,o,i]", "a[b,t,g,o]"
-)
-TWO_AXES = (
-    LSTM.replace("b,t", "a,b,t").replace("o]", "(o,m)]").replace("[o,", "[(o,m),").replace("p]", "(p,q)]")
-)
-GATES = "s[b,t,g,o] = sigmoid(x[b,t,i] * W[g,o,i] + h[b,t-1,p] * U[g,o,p] + v[g,o])\n"
-INNER = GRU.replace(" + br[o]", "").replace(" + bz[o]", "").replace(" + bn[o]", "")
-
-CELLS: dict[str, tuple[str, str, str, dict[str, int]]] = {
-    "an LSTM": ("lstm_along", LSTM, "x", SIZES),
-    "from given states": ("lstm_along", GIVEN, "x h0[b,o] c0[b,o]", SIZES),
-    "from the end": ("lstm_along", BACKWARDS, "x", SIZES),
-    "in one line": ("lstm_along", IN_ONE_LINE, "x", SIZES),
-    "gates of one tensor": ("lstm_along", STACKED, "x", {"g": 4, **SIZES}),
-    "gates of a composite": ("lstm_along", COMPOSITE, "x", {"g": 4, **SIZES}),
-    "products before": ("lstm_along", FACTORED, "x", {"g": 4, "r": 2, **SIZES}),
-    "channels of two axes, two batches": ("lstm_along", TWO_AXES, "x[a,b,t,i]", {"m": 2, **SIZES}),
-    "a GRU": ("gru_along", GRU, "x", SIZES),
-    "a GRU whose gate takes": ("gru_along", GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "z * n + h[b,t-1,o] * (1 - z)"), "x", SIZES),
-    "a GRU between two values": ("gru_along", GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "n + z * (h[b,t-1,o] - n)"), "x", SIZES),
-    "a GRU of its gate's products": ("gru_along", GRU.replace("(1 - z) * n + z * h[b,t-1,o]", "h[b,t-1,o] - z * h[b,t-1,o] + n * z"), "x", SIZES),
-    "a GRU of gates in one tensor": ("gru_along", GATES + GRU.split("\n", 3)[3].replace("r *", "s[b,t,0,o] *").replace("z", "s[b,t,1,o]"), "x", {"g": 2, **SIZES}),
-    "a GRU without biases": ("gru_along", INNER.replace(" + un[o]", ""), "x", SIZES),
-    "a GRU of inner biases": ("gru_along", INNER, "x", SIZES),
-    "a plain layer": ("tanh_along", PLAIN, "x", SIZES),
-    "a plain layer of a sum": ("tanh_along", "h[b,t,o] = tanh(W[o,p] * (x[b,t,p] + h[b,t-1,p] + v[p]))", "x", {"o": 4}),
-    "a plain layer of two inputs": ("tanh_along", PLAIN.replace("+ v[o]", "+ y[b,t,i] * V[o,i]"), "x y", SIZES),
-    "a plain layer through a narrow product": ("tanh_along", "a[b,t,m] = h[b,t-1,p] * V[m,p]\n" + PLAIN.replace("h[b,t-1,p] * U[o,p]", "a[b,t,m] * U[o,m]"), "x", {"m": 2, **SIZES}),
-    "a plain layer of relu": ("relu_along", PLAIN.replace("tanh", "relu"), "x", SIZES),
-    "a plain layer of what is looked up": ("tanh_along", "E[u,i]: parameter\n" + PLAIN.replace("x[b,t,i]", "E[x[b,t],i]"), "x", {"u": 5, **SIZES}),
-    "a plain layer of what another computes": ("tanh_along", "g[s,o] = tanh(z[s,i] * V[o,i] + g[s-1,p] * Q[o,p])\nW[o,i] = g[-1,o] * w[i]\n" + PLAIN, "x z", {"s": 6, **SIZES}),
-}  # fmt: skip
-
-OTHERS = {
-    "one gate for two": LSTM.replace("+ e * g", "+ (1 - f) * g + 0 * e"),
-    "a cell that is read": LSTM + "y[b,t,o] = c * h",
-    "a gate that is read": LSTM + "y[b,t,o] = f * h",
-    "another curve": LSTM.replace("r * tanh(c)", "r * silu(c)"),
-    "a reset before the product": GRU.replace("r * (h[b,t-1,p]", "(r[b,t,p] * h[b,t-1,p]"),
-    "a reset before the product alone": GRU.replace(
-        "r * (h[b,t-1,p] * Un[o,p] + un[o])", "r[b,t,p] * h[b,t-1,p] * Un[o,p]"
-    ),
-    "a reset without input, of a value with one": GRU.replace("x[b,t,i] * Wr[o,i] + ", "").replace(
-        "un[o])", "x[b,t,i] * Wr[o,i])"
-    ),
-    "a gate of its own input": LSTM.replace("x[b,t,i] * Wf", "s[b,t,i] * Wf"),
-    "an update of something else": GRU.replace("(1 - z)", "(1 - r)"),
-    "an update of twice as much": GRU.replace("(1 - z)", "(2 - z)"),
-    "each channel by itself": PLAIN.replace("h[b,t-1,p] * U[o,p]", "h[b,t-1,o] * U[o]"),
-    "weights of their own at each position": PLAIN.replace("U[o,p]", "U[t,o,p]"),
-    "no input": PLAIN.replace("x[b,t,i] * W[o,i]", "x[b,t,o]"),
-    "the state from its end": "p: 3\n" + PLAIN.replace("h[b,t-1,p]", "h[b,t-1,2-p]"),
-    "the state rolled": "p: 3\n" + PLAIN.replace("h[b,t-1,p]", "h[b,t-1,(p + 1) % 3]"),
-    "a part of the state": "p: 2\n" + PLAIN.replace("h[b,t-1,p]", "h[b,t-1,p+1]"),
-    "windows of the state": "p: 2\nu: 2\n" + PLAIN.replace("h[b,t-1,p] * U[o,p]", "h[b,t-1,p+u] * U[o,p,u]"),
-    "two axes of the state, one from its end": f"m: 2\nq: 2\n{TWO}".replace("h[b,t-1,p,q]", "h[b,t-1,p,1-q]"),
-    "a diagonal of the state": f"m: 3\n{TWO}".replace("h[b,t-1,p,q] * U[o,m,p,q]", "h[b,t-1,p,p] * U[o,m,p]"),
-    "a sum of the state": f"m: 2\n{TWO}".replace("h[b,t-1,p,q] * U[o,m,p,q]", "sum[q](h[b,t-1,p,q]) * U[o,m,p]"),
-}  # fmt: skip
+WRITTEN = titled("cells.txt")
+CELLS = [name for name, each in WRITTEN.items() if "kernel" in each.said]
+OTHERS = [name for name in WRITTEN if name not in CELLS]
+LSTM, GRU, PLAIN = (WRITTEN[name].text for name in ("an LSTM", "a GRU", "a plain layer"))
 
 
 def case(name: str) -> tuple[str, tn.Graph, dict[str, np.ndarray]]:
     """The kernel that is expected, the graph, and numbers for its leaves."""
-    kernel, text, inputs, sizes = CELLS[name]
-    graph = tn.layer(text, inputs=inputs, outputs="h", **sizes)
+    graph = WRITTEN[name].graph(outputs="h")
     arrays = drawn(graph, 0.7, **OPEN)
-    if "E[x" in text:
+    if "E[x" in WRITTEN[name].text:
         arrays["x"] = np.random.default_rng(0).integers(0, 5, arrays["x"].shape)
-    return kernel, graph, arrays
+    return WRITTEN[name].said["kernel"], graph, arrays
 
 
 def tensors(arrays: dict[str, np.ndarray], grad: bool = False) -> dict[str, torch.Tensor]:
@@ -151,9 +59,7 @@ READS = {
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("cell", [LSTM, GRU, PLAIN], ids=["LSTM", "GRU", "plain"])
 def test_what_is_read_in_part_is_computed_whole(cell: str, read: str) -> None:
-    graph = tn.layer(
-        f"{cell.strip()}\n{READS[read]}", inputs="x at[n]" if "at[n]" in READS[read] else "x", **SIZES
-    )
+    graph = tn.layer(f"{cell}\n{READS[read]}", inputs="x at[n]" if "at[n]" in READS[read] else "x", **SIZES)
     parameters = tn.init(graph, seed=0, dtype="float64")
     values = np.random.default_rng(1)
     given = [values.standard_normal((3, 5, 3)), *([np.array([4, 0, 2])] if "at[n]" in READS[read] else [])]
@@ -213,9 +119,7 @@ def test_cells_on_a_gpu(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_no_cell_is_a_loop(name: str) -> None:
-    text = OTHERS[name]
-    inputs = [each for each in ("x", "s") if f"{each}[b" in text]
-    graph = tn.layer(text, inputs=inputs, outputs=["h", "y"] if "y[" in text else "h", o=3, t=4)
+    graph = WRITTEN[name].graph()
     code = tn.plan(graph, backend="torch", compare=False).code
     assert not any(f"{kernel}_along(" in code for kernel in ("lstm", "gru", "tanh", "relu"))
     arrays = drawn(graph, b=2, i=3)

@@ -14,54 +14,21 @@ from tensornet.planning.liveness import is_view
 from tensornet.planning.steps import Step
 
 from .differential import BACKENDS, by_numpy, computed, drawn
-from .programs import has
+from .programs import has, titled
 from .test_rewrites import REWRITES
 
 torch = pytest.importorskip("torch")
 
 CPU = default_profile("cpu")
 S = {"e": 4, "c": 4, "o": 3, "p": 2, "g": 2, "h": 3, "d": 2, "f": 3, "i": 5}
-TWO = "q[b,i,o] = x[b,i,c] * A[o,c]\nk[b,i,o] = x[b,i,c] * B[o,c]\n"
-FORMS = [
-    ("two alike", f"{TWO}y[b,i,o] = tanh(q) * k", ""),
-    (
-        "biases on either side",
-        "q[b,i,o] = x[b,i,c] * A[o,c] + u[o]\nk[b,i,p] = v[p] + x[b,i,c] * B[p,c]\n"
-        "y[b,i,o,p] = tanh(q[b,i,o]) * tanh(k[b,i,p])",
-        "",
-    ),
-    (
-        "heads in groups, under letters of their own",
-        "q[b,g,h,i,d] = x[b,i,c] * A[(g,h,d),c] + u[(g,h,d)]\nk[b,g,j,d] = x[b,j,e] * B[(g,d),e] + v[(g,d)]\n"
-        "w[b,g,j,f] = x[b,j,c] * C[(g,f),c] + r[(g,f)]\n"
-        "y[b,g,h,i,f] = softmax[j](q[b,g,h,i,d] * k[b,g,j,d]) * w[b,g,j,f]",
-        "",
-    ),
-    (
-        "factors as they come",
-        "q[b,d,h,i] = x[b,i,c] * A[h,c,d]\nk[b,h,d,i] = x[b,i,c] * B[c,(h,d)]\nw[i,b,o] = C[c,o] * x[b,i,c]\n"
-        "y[b,i,o] = tanh(sum[d,h](q[b,d,h,i] * tanh(k[b,h,d,i]))) * tanh(w[i,b,o])",
-        "",
-    ),
-    (
-        "sums over two",
-        "q[b,o] = x[b,i,c] * A[o,i,c]\nk[b,p] = x[b,i,c] * B[c,p,i]\ny[b,o,p] = tanh(q[b,o]) * tanh(k[b,p])",
-        "",
-    ),
-    (
-        "some, and others beside",
-        f"{TWO}w[b,i,o] = x[b,i,c] * C[o,c] + u[o]\nr[b,c,o] = x[b,i,c] * D[o,i]\n"
-        "y[b,i,o] = tanh(q) * tanh(k) + w * sum[c](tanh(r[b,c,o]))",
-        "y k",
-    ),
-]
+FORMS = titled("joined.txt")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("text", "outputs"), [form[1:] for form in FORMS], ids=[form[0] for form in FORMS])
-def test_one_product_gives_what_several_do(text: str, outputs: str, backend: str) -> None:
-    sizes = {axis: size for axis, size in S.items() if has(text, axis)}
-    graph = tn.layer(text, inputs="x", outputs=outputs, **sizes)
+@pytest.mark.parametrize("form", FORMS)
+def test_one_product_gives_what_several_do(form: str, backend: str) -> None:
+    text = FORMS[form].text
+    graph = FORMS[form].graph(inputs="x", **{axis: size for axis, size in S.items() if has(text, axis)})
     arrays = drawn(graph, **dict.fromkeys(graph.open_sizes, 4))
     frozen = tn.freeze(graph, {leaf.name: arrays[leaf.name] for leaf in graph.parameters})
     joined = REWRITES["join"](frozen)

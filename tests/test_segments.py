@@ -16,6 +16,7 @@ from tensornet.scan.checkpointing import checkpoint_recurrences
 
 from .conftest import sampled
 from .differential import drawn
+from .programs import titled
 
 GATED = """
 f[b,t,o] = sigmoid(x[b,t,i] * Wf[o,i] + h[b,t-1,p] * Uf[o,p] + bf[o])
@@ -25,56 +26,10 @@ h[b,t,o] = f * tanh(c)
 loss = mean[b,o](h[b,-1,o] ** 2)
 """
 
-GIVEN = "x[b,t,i] * W[o,i]"
-LOOPS = {
-    "one state": f"h[b,t,o] = tanh(h[b,t-1,p] * U[o,p] + {GIVEN})",
-    "from the end": f"h[b,t,o] = sin(h[b,t+1,o] * u[o] + {GIVEN})",
-    "two positions away": f"h[b,t,o] = 0.3 * (h[b,t-2,p] * U[o,p] + h[b,t-1,o] + {GIVEN})",
-    "a start": f"h[b,-1,o] = s[b,o]\nh[b,t,o] = tanh(h[b,t-1,o] * u[o] + {GIVEN})",
-    "a start at the end": f"h[b,+1,o] = s[b,o]\nh[b,t,o] = tanh(h[b,t+1,p] * U[o,p] * sigmoid(u[o]) + {GIVEN})",
-    "two states": (
-        f"c[b,t,o] = sigmoid(c[b,t-1,o] * u[o] + h[b,t-1,p] * U[o,p] + {GIVEN})\n"
-        "h[b,t,o] = tanh(c[b,t,o] + 0.5 * h[b,t-1,o])"
-    ),
-    "three states, a line before": (
-        f"z[b,t,o] = tanh({GIVEN})\nk[b,t,o] = sin(k[b,t-1,o] * u[o] + z[b,t,p] * U[o,p])\n"
-        "c[b,t,o] = 0.3 * (c[b,t-1,o] + k[b,t,o] + h[b,t-1,o])\nh[b,t,o] = tanh(h[b,t-1,o] * v[o] + c[b,t-1,p] * V[o,p])"
-    ),
-    "positions first": f"c[t,b,o] = tanh(c[t-1,b,p] * U[o,p] + {GIVEN})\nh[b,t,o] = c[t,b,o] * u[o]",
-}
-"""A state `h`, of inputs `x` and `s`."""
+WRITTEN = titled("segments.txt")
+LOOPS = [name for name, each in WRITTEN.items() if not each.sizes]
+OTHERS = [name for name in WRITTEN if name not in LOOPS]
 LENGTHS = 1, 2, 5, 8, 9
-
-OTHERS = {
-    "two axes": (
-        "h[i,j,o] = tanh(x[i,j,c] * W[o,c] + h[i-1,j,p] * U[o,p] + h[i,j-1,p] * V[o,p])\nloss = sum[i,j,o](h ** 2)",
-        "x",
-        {"i": 5, "j": 4, "c": 2, "o": 3},
-    ),
-    "two axes with starts": (
-        "h[-1,j] = s[j]\nh[i,-1] = tanh(r[i] * w)\nh[i,j] = tanh(x[i,j] + 0.5 * h[i-1,j] + 0.3 * h[i,j-1])\n"
-        "loss = sum[i,j](h ** 2)",
-        "x[i,j] s[j] r[i]",
-        {"i": 5, "j": 4},
-    ),
-    "a cell as a block": (
-        "def cell(x, h):\n    x[b,i]: input\n    h[b,p]: input\n    z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])\n\n"
-        "h[b,t,p] = cell(x[b,t,i], h[b,t-1,p])\nloss = sum[b,t,p](h ** 3)",
-        "x",
-        {"b": 2, "t": 5, "i": 3, "p": 3},
-    ),
-    "positions and sizes": (
-        "h[b,t,o] = tanh(h[b,t-1,o] * u[o] + x[b,t,o] * index(t) / t + sum[t](x[b,t,o]) / sqrt(b))\n"
-        "loss = sum[b,t,o](h ** 2)",
-        "x",
-        {"b": 2, "t": 7, "o": 3},
-    ),
-    "looked up": (
-        "E[k,o]: parameter\nh[b,t,o] = tanh(h[b,t-1,o] * u[o] + E[e[b,t],o])\nloss = sum[b,t,o](h ** 2)",
-        "e[b,t]",
-        {"b": 2, "t": 6, "o": 3, "k": 4},
-    ),
-}
 
 
 def differentiated(graph: tn.Graph, wrt: tuple[str, ...]) -> tn.Graph:
@@ -111,17 +66,15 @@ WHERE = [(number, backend) for number in range(len(LOOPS)) for backend in ("nump
 def test_gradients_are_those_of_loops(number: int, backend: str) -> None:
     at = (2 * number + (backend == "torch")) % len(LENGTHS)
     sizes = {"b": 2, "t": LENGTHS[at], "i": 2, "o": 3, "p": 3}
-    text = [*LOOPS.values()][number] + "\nloss = sum[b,t,o](h ** 2) + sum[b,o](sin(h[b,-1,o]))"
-    inputs = "x[b,t,i] s[b,o]" if "s[b" in text else "x[b,t,i]"
-    used = {axis: size for axis, size in sizes.items() if axis != "p" or "p]" in text}
-    graph = tn.layer(text, inputs=inputs, outputs="loss", **used)
+    written = WRITTEN[LOOPS[number]]
+    used = {axis: size for axis, size in sizes.items() if axis != "p" or "p]" in written.text}
+    graph = written.graph(outputs="loss", **used)
     agree(graph, drawn(graph, 0.5, number), backend, 2 + number % 3)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_others_keep_their_gradients(name: str) -> None:
-    text, inputs, sizes = OTHERS[name]
-    graph = tn.layer(text, inputs=inputs, outputs="loss", **sizes)
+    graph = WRITTEN[name].graph(outputs="loss")
     arrays = drawn(graph, 0.5)
     if "e" in arrays:
         arrays["e"] = np.random.default_rng(0).integers(0, 4, arrays["e"].shape)
