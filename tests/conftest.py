@@ -155,6 +155,13 @@ def table(name: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if not line.startswith("#")]
 
 
+def rows(name: str) -> list[tuple[str, str]]:
+    """What is written, and what is said of it, in each line of a file in `data`."""
+    lines = (Path(__file__).parent / "data" / name).read_text(encoding="utf-8").splitlines()
+    parts = (line.partition(" →") for line in lines if not line.startswith("#"))
+    return [(text, told.strip()) for text, arrow, told in parts if arrow]
+
+
 def fresh(code: str, *arguments: str, sent: Any = None) -> str:
     """What code prints in a new Python process, which may read a pickle from its standard input."""
     done = subprocess.run(
@@ -220,6 +227,22 @@ def registering() -> Iterator[None]:
     yield
     FUNCTIONS.clear()
     FUNCTIONS.update(before)
+
+
+@contextlib.contextmanager
+def saved_for_backward() -> Iterator[dict[int, int]]:
+    """The bytes of each storage that autograd of torch saves meanwhile, by where it lies."""
+    import torch
+
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield saved
 
 
 def forked() -> Any:

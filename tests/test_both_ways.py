@@ -24,7 +24,7 @@ from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 
 from . import oracle
-from .conftest import examples, products_from, those_of
+from .conftest import examples, products_from, saved_for_backward, those_of
 from .programs import SUMMED_ALONE, recorded, records
 
 CPU = default_profile("cpu")
@@ -219,14 +219,7 @@ def test_what_is_kept_is_what_autograd_holds() -> None:
     module(x)
     (product,) = (block for block in module.plan.functions if block.backward is not None)
     own = {each.untyped_storage().data_ptr() for each in (x, *module.parameters())}
-    saved: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with saved_for_backward() as saved:
         y = module(x)
     besides = sum(size for at, size in saved.items() if at not in own)
     assert all(len(each.results) == 1 for each in module.plan.steps if hasattr(each, "results"))

@@ -20,7 +20,7 @@ import tensornet as tn
 from tensornet.drawing.layout import layered
 from tensornet.drawing.scene import collisions
 
-from .conftest import ROOT, sampled
+from .conftest import ROOT, rows, sampled
 
 ATTENTION = """
 q[b,i,d] = x[b,i,c] * Q[d,c]
@@ -303,55 +303,32 @@ def test_few_edges_cross_where_none_need_to() -> None:
 # ---------------------------------------------------------------------------- LaTeX and notebooks
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("y[b] = x[b,i] * w[i]", r"y_{b} &= \sum_{i} x_{b i} \, w_{i}"),
-        ("y[b,i] = x[b,i] - 2 * (w[i] + 1)", r"y_{b i} &= x_{b i} - 2 \, \left(w_{i} + 1\right)"),
-        ("y[b,i] = x[b,i] / sqrt(i)", r"y_{b i} &= \frac{x_{b i}}{\sqrt{i}}"),
-        ("y[b,i] = -(x[b,i] + 1) / w[i] / 2 * u[i]", r"y_{b i} &= -\frac{\left(x_{b i} + 1\right) \, u_{i}}{w_{i} \, 2}"),
-        ("y[b,i] = -(x[b,i] + 1) + 1 / w[i]", r"y_{b i} &= -\left(x_{b i} + 1\right) + \frac{1}{w_{i}}"),
-        ("y[b,i] = (x[b,i] + w[i]) ** 2", r"y_{b i} &= \left(x_{b i} + w_{i}\right)^{2}"),
-        ("y[b,i] = softmax[i](x[b,i])", r"y_{b i} &= \operatorname{softmax}_{i}\left(x_{b i}\right)"),
-        ("y[(h,d)] = x[h,d] * (index(h) >= index(d))",
-         r"y_{(h,d)} &= x_{h d} \, \left(\operatorname{index}\left(h\right) \geq \operatorname{index}\left(d\right)\right)"),
-        ("out[b] = sum[i](x[b,i])", r"\mathrm{out}_{b} &= \sum_{i} x_{b i}"),
-        ("y[b] = -x[b,i] * w[i,j] * v[j]", r"y_{b} &= -\sum_{i, j} x_{b i} \, w_{i j} \, v_{j}"),
-        ("y[p] = x[p+2*u] * w[u]", r"y_{p} &= \sum_{u} x_{p + 2 \, u} \, w_{u}"),
-        ("y[b,o] = x[b,(h,k1)] * W[o,h,k1]", r"y_{b o} &= \sum_{h, \mathit{k1}} x_{b, (h,\mathit{k1})} \, W_{o, h, \mathit{k1}}"),
-        ("h[b,t] = tanh(x[b,t] + h[b,t-1])", r"h_{b t} &= \operatorname{tanh}\left(x_{b t} + h_{b, t - 1}\right)"),
-        ("y[t,o] = E[x[t],o] / 1e-5", r"y_{t o} &= \frac{E_{x_{t}, o}}{10^{-5}}"),
-        ("y[i] = floor(x[i]) + x[i] // 2 + rsqrt(x[i])",
-         r"y_{i} &= \left\lfloor x_{i} \right\rfloor + \left\lfloor \frac{x_{i}}{2} \right\rfloor + \frac{1}{\sqrt{x_{i}}}"),
-        ("y[i] = 1e-6 ** x[i]", r"y_{i} &= \left(10^{-6}\right)^{x_{i}}"),
-        ("y[i] = (-3) ** x[i]", r"y_{i} &= \left(-3\right)^{x_{i}}"),
-        ("y[i] = rsqrt(x[i]) ** 2 + (1 / x[i]) ** 2",
-         r"y_{i} &= \left(\frac{1}{\sqrt{x_{i}}}\right)^{2} + \left(\frac{1}{x_{i}}\right)^{2}"),
-        ("y[i] = x[i] * -3 - x[i] * -1e-6", r"y_{i} &= x_{i} \, \left(-3\right) - x_{i} \, \left(-10^{-6}\right)"),
-        ("y[i] = -3 * x[i] + (x[i] > -3)", r"y_{i} &= -3 \, x_{i} + \left(x_{i} > -3\right)"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "expected"), rows("latex.txt"))
 def test_equations_as_latex(text: str, expected: str) -> None:
     found = tn.layer(text, inputs="x")._repr_latex_()
     assert found == f"$\\displaystyle \\begin{{aligned}}\n{expected}\n\\end{{aligned}}$"
 
 
 COMMANDS = {
-    *(
-        "sum",
+    *[
+        "cdot",
+        "colon",
         "frac",
-        "sqrt",
-        "left",
-        "right",
-        "lfloor",
-        "rfloor",
+        "geq",
+        "infty",
         "lceil",
-        "rceil",
-        "operatorname",
-        "mathrm",
+        "ldots",
+        "left",
+        "leq",
+        "lfloor",
         "mathit",
-    ),
-    *("pi", "infty", "cdot", "neq", "leq", "geq", "wedge", "vee", "neg", "ldots", "colon"),
+        "mathrm",
+        "neg",
+        "neq",
+        "operatorname",
+        "pi",
+    ],
+    *["rceil", "rfloor", "right", "sqrt", "sum", "vee", "wedge"],
 }
 
 

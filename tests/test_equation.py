@@ -15,7 +15,7 @@ import tensornet as tn
 from tensornet.language.equation import Equation, einstein
 from tensornet.language.expression import Contraction, Expression, show, subexpressions
 from tensornet.language.parser import parse_block, parse_names, parse_size
-from tests.conftest import examples, within
+from tests.conftest import examples, rows, within
 from tests.programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
@@ -32,13 +32,6 @@ def read(text: str) -> Equation:
 
 
 DATA = Path(__file__).parent / "data"
-
-
-def rows(name: str) -> list[tuple[str, str]]:
-    """What is written, and what is said of it, in each line of a file in `data`."""
-    lines = (DATA / name).read_text().splitlines()
-    parts = (line.partition(" →") for line in lines if not line.startswith("#"))
-    return [(text, told.strip()) for text, arrow, told in parts if arrow]
 
 
 GRAMMAR = rows("grammar.txt")

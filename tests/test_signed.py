@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from tensornet.backends.torch import signed_attention as torch_signed  # noqa: E402
 from tensornet.backends.torch.signed_attention import signed_attention  # noqa: E402
 
-from .conftest import covered  # noqa: E402
+from .conftest import covered, saved_for_backward  # noqa: E402
 
 KERNEL = "signed_attention("
 
@@ -221,14 +221,7 @@ def test_of_nothing_it_makes_nothing(shape: tuple[int, ...]) -> None:
 def test_scores_are_not_kept_for_backward() -> None:
     q, k, v = (torch.randn(2, 8, 1024, 64, requires_grad=True) for _ in range(3))
     f = tn.compile(dot_product_attention(weights="signed"), backend="torch")
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda each: each):
+    with saved_for_backward() as kept:
         y = f({}, q, k, v)
     operands = {each.untyped_storage().data_ptr() for each in (q, k, v)}
     assert sum(size for place, size in kept.items() if place not in operands) <= 5 * 2**20
