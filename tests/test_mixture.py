@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from tensornet.passes.grouped_gemm import select_grouped_gemm
 from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.protocol import load_backend
 
+from . import oracle
 from .conftest import sampled
-from .differential import BACKENDS
+from .differential import BACKENDS, by_numpy, computed, drawn
 from .test_gradients import agrees_with_differences, results
 from .test_gradients import check as agrees_with_autograd
 from .test_rewrites import eager, on_graphs
@@ -89,15 +89,12 @@ def test_it_is_that_of_plain_torch(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend(backend: str) -> None:
-    library, graph = BACKENDS[backend](), models.mixture_of_experts(64, 128, 16, 2)
+    graph = models.mixture_of_experts(64, 128, 16, 2)
     arrays = tn.init(graph, dtype="float64")
     x = np.random.default_rng(0).standard_normal((2, 128, 64))
     expected, _ = plainly(torch.tensor(x), {k: torch.tensor(v) for k, v in arrays.items()}, 2, False)
-    single = backend == "jax"  # which has no float64 here
-    function = tn.compile(graph, backend=library)
-    held = {name: library.asarray(each) for name, each in arrays.items()}
-    found = library.numpy(function(held, library.asarray(x)))
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5 if single else 1e-12)
+    (found,) = computed(graph, {**arrays, "x": x}, backend).values()
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-12)
 
 
 def test_the_plan_chooses() -> None:
@@ -150,23 +147,14 @@ SUMS = [
     ("y[c,v,f] = onehot[v](p[n]) * x[n,t,f] * z[n,t,c] * g[n]", "n"),
     ("y[v,f,c] = onehot[v](p[n]) * x[n,f] * z[n,c,t] * g[t]", "n"),
 ]
-SIZES = {"n": 7, "k": 2, "c": 3, "d": 2, "f": 4, "h": 2, "t": 3, "v": 5}
+SIZES = {"n": 7, "k": 2, "c": 3, "d": 2, "f": 4, "h": 2, "t": 3, "v": 5, "W0": 5, "W1": 5}
 
 
-def arrays_for(text: str, told: str, low: int, high: int) -> tuple[dict[str, Any], np.ndarray]:
-    """Arrays for what an equation reads, and its value by numpy's einsum."""
-    rng = np.random.default_rng(0)
-    arrays = {"p": np.random.default_rng(1).integers(low, high, [SIZES[a] for a in told])}
-    left, right = text.split(" = ")
-    operands, supported = [], []
-    for name, index in re.findall(r"([xzgW])\[((?:p\[[^]]*\]|[^]])*)\]", right):
-        axes = "".join(re.sub(r"p\[[^]]*\]", "v", index).split(","))
-        arrays[name] = rng.standard_normal([SIZES[a] for a in axes])
-        operands.append(arrays[name])
-        supported.append(axes)
-    ones = (arrays["p"][..., None] == np.arange(SIZES["v"])).astype(float)
-    out = "".join(re.findall(r"\w", left.removeprefix("y")))
-    return arrays, np.einsum(f"{','.join([told + 'v', *supported])}->{out}", ones, *operands)
+def arrays_for(graph: tn.Graph, told: str, low: int, high: int) -> tuple[dict[str, Any], np.ndarray]:
+    """Arrays for what an equation reads, and what the oracle says of them."""
+    positions = np.random.default_rng(1).integers(low, high, [SIZES[axis] for axis in told])
+    arrays = {**drawn(graph, **SIZES), "p": positions}
+    return arrays, oracle.meaning(graph, arrays, SIZES)["y"]
 
 
 KERNEL_CASES = [(*each, jax) for jax in (False, True) for each in (*PRODUCTS, *SUMS)]
@@ -180,26 +168,24 @@ COMPILED = [(*each, True) for each in (PRODUCTS[2], SUMS[1])]
 )
 def test_kernels_on_every_backend(text: str, told: str, jax: bool) -> None:
     outside = "onehot" in text  # what is told outside goes nowhere
-    arrays, expected = arrays_for(text, told, -1 if outside else 0, 7 if outside else 4)
-    inputs = [name for name in arrays if name != "W"]
+    inputs = [name for name in "pxzg" if f"{name}[" in text]
     written = tn.layer(text, inputs=inputs, **({"v": 5} if outside else {}))
+    arrays, expected = arrays_for(written, told, -1 if outside else 0, 7 if outside else 4)
     changed = grouped(written)
     assert "grouped_" in str(changed)
-    for backend, graph in (
-        *((name, changed) for name in BACKENDS if (name == "jax") is jax),
-        ("numpy", written),
-    ):
-        library = BACKENDS[backend]()
-        given = {name: library.asarray(each) for name, each in arrays.items()}
-        held = {"W": given["W"]} if "W" in given else {}
-        found = tn.compile(graph, backend=library)(held, *(given[leaf.name] for leaf in graph.inputs))
-        np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-5, atol=1e-5)
+    for backend in (name for name in BACKENDS if (name == "jax") is jax):
+        np.testing.assert_allclose(computed(changed, arrays, backend)["y"], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(by_numpy(written, arrays)["y"], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("text", "told"), [PRODUCTS[2], PRODUCTS[5], SUMS[1], SUMS[3]])
 def test_gradients_flow_through_kernels(text: str, told: str) -> None:
-    arrays, _ = arrays_for(text, told, 0, 5)
-    graph = tn.layer(text, inputs=list(arrays), **({"v": 5} if "onehot" in text else {}))
+    graph = tn.layer(
+        text,
+        inputs=[name for name in "pxzgW" if f"{name}[" in text],
+        **({"v": 5} if "onehot" in text else {}),
+    )
+    arrays, _ = arrays_for(graph, told, 0, 5)
     changed = grouped(graph)
     assert "grouped_" in str(changed)
     names = [name for name in arrays if name != "p"]

@@ -13,7 +13,6 @@ import torch
 
 import tensornet as tn
 from tensornet.codegen import loading as functions
-from tensornet.ops.table import FUNCTIONS
 from tensornet.planning import constant_folding
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
@@ -89,15 +88,13 @@ def test_what_comes_out_is_the_callers_own() -> None:
     np.testing.assert_array_equal(product[0], second)
 
 
+@pytest.mark.usefixtures("registering")
 def test_what_is_drawn_or_the_users_own_is_done_at_each_call() -> None:
     tn.register("counted_once", numpy=lambda a: a * next(calls))
     calls = iter((2, 3))
-    try:
-        f = tn.compile(tn.layer("y[i] = x[i] * counted_once(index(i))", inputs="x"))
-        np.testing.assert_array_equal(f({}, np.ones(2)), [0, 2])
-        np.testing.assert_array_equal(f({}, np.ones(2)), [0, 3])
-    finally:
-        del FUNCTIONS["counted_once"]
+    f = tn.compile(tn.layer("y[i] = x[i] * counted_once(index(i))", inputs="x"))
+    np.testing.assert_array_equal(f({}, np.ones(2)), [0, 2])
+    np.testing.assert_array_equal(f({}, np.ones(2)), [0, 3])
     drop = tn.plan(tn.layer("y[b,i] = x[b,i] * dropout(index(i) / 1, 0.5)", inputs="x", i=4))
     assert "dropout" in forward(drop)
 

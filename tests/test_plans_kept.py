@@ -30,7 +30,7 @@ from tensornet.device.model import default_profile
 from tensornet.files import Store
 from tensornet.graph.element_types import holding
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size
-from tensornet.ops.table import FUNCTIONS, Element
+from tensornet.ops.table import Element
 from tensornet.planning import plan_cache, progress
 from tensornet.planning.plan_cache import Occasion
 from tensornet.planning.plans import Plan
@@ -159,18 +159,14 @@ def test_damage_of_every_kind_is_refused_or_harmless() -> None:
                 assert Plan.from_json(found.to_json()) == found
 
 
+@pytest.mark.usefixtures("registering")
 def test_the_names_of_registered_functions_must_be_known() -> None:
     tn.register("halved", numpy=lambda a: a / 2)
     found = tn.plan(tn.layer("y[i] = halved(x[i])", inputs="x"))
-    try:
-        assert Plan.from_json(found.to_json()) == found
-        text = found.to_json().replace("halved", "quartered")
-        with pytest.raises(
-            tn.EquationError, match=r"calls 'quartered', which is no function here\nfix: tensornet.reg"
-        ):
-            Plan.from_json(text)
-    finally:
-        del FUNCTIONS["halved"]
+    assert Plan.from_json(found.to_json()) == found
+    told = r"calls 'quartered', which is no function here\nfix: tensornet.reg"
+    with pytest.raises(tn.EquationError, match=told):
+        Plan.from_json(found.to_json().replace("halved", "quartered"))
 
 
 # ---------------------------------------------------------------------------- plans on disk
@@ -285,17 +281,12 @@ def test_other_occasions_have_other_plans(other: dict[str, Any], folder: Path) -
     assert replace(usual, **other).recall() is None
 
 
+@pytest.mark.usefixtures("registering")
 def test_a_function_of_the_users_own_counts_as_it_is_registered(folder: Path) -> None:
-    occasions = []
     for over_axis, text in ((False, "y[i] = cubed(x[i])"), (True, "y[i] = cubed[i](x[i])")):
         tn.register("cubed", numpy=lambda a, axis=0: a**3, over_axis=over_axis)
-        try:
-            graph = tn.layer(text, inputs="x")
-            occasion = Occasion(graph, "numpy", "cpu", "float32", None, (), default_profile("cpu"))
-            occasion.keep(tn.plan(graph))
-            occasions.append(occasion)
-        finally:
-            del FUNCTIONS["cubed"]
+        graph = tn.layer(text, inputs="x")
+        Occasion(graph, "numpy", "cpu", "float32", None, (), default_profile("cpu")).keep(tn.plan(graph))
     assert len(list(folder.iterdir())) == 2
 
 

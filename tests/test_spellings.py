@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.ops.table import FUNCTIONS
+
+from .differential import computed, drawn
 
 torch = pytest.importorskip("torch")
 
@@ -95,15 +95,13 @@ OTHERS = [  # nearly the same, and not it
 
 
 @pytest.fixture
-def rms() -> Iterator[None]:
+def rms(registering: None) -> None:
     """A kernel of the user's own, of one pattern."""
 
     def kernel(x: Any, w: Any, eps: float) -> Any:
         return torch.nn.functional.rms_norm(x, x.shape[-1:], w.reshape(-1), eps)
 
     tn.register(RMS, computes="y[b,i] = x[b,i] / sqrt(mean[i](x[b,i] ** 2) + eps) * w[i]", torch=kernel)
-    yield
-    del FUNCTIONS[RMS]
 
 
 def made(text: str, inputs: str) -> tn.Graph:
@@ -114,19 +112,6 @@ def kernels(graph: tn.Graph) -> set[str]:
     """The kernels that a plan calls."""
     code = tn.plan(graph, backend="torch", compare=False, **{n: SIZES[n] for n in graph.open_sizes}).code
     return {name for name in (RMS, NORM, ATTENTION) if f"{name}(" in code or f'"{name}"' in code}
-
-
-def drawn(graph: tn.Graph) -> dict[str, Any]:
-    draw = np.random.default_rng(0)
-    shapes = ([SIZES.get(str(size), size) for size in leaf.shape] for leaf in graph.leaves)
-    return {leaf.name: draw.normal(size=shape) for leaf, shape in zip(graph.leaves, shapes, strict=True)}
-
-
-def run(graph: tn.Graph, given: dict[str, Any], backend: str) -> Any:
-    make = torch.tensor if backend == "torch" else np.asarray
-    arrays = {name: make(array) for name, array in given.items()}
-    inputs = [arrays.pop(leaf.name) for leaf in graph.inputs]
-    return np.asarray(tn.compile(graph, backend=backend)(arrays, *inputs))
 
 
 SPELLINGS = [
@@ -152,17 +137,19 @@ def test_so_is_the_rms_norm_of_the_models() -> None:
 
 def check(graph: tn.Graph, kernel: str, by_hand: Any) -> None:
     assert kernels(graph) == {kernel}
-    given = drawn(graph)
-    np.testing.assert_allclose(run(graph, given, "torch"), by_hand(*given.values()), rtol=1e-9, atol=1e-12)
+    given = drawn(graph, **SIZES)
+    (found,) = computed(graph, given, "torch").values()
+    np.testing.assert_allclose(found, by_hand(*given.values()), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.usefixtures("rms")
 @pytest.mark.parametrize(("text", "inputs"), OTHERS)
 def test_what_is_nearly_a_kernel_is_none(text: str, inputs: str) -> None:
     graph = made(text, inputs)
-    given = drawn(graph)
+    given = drawn(graph, **SIZES)
     assert not kernels(graph)
-    np.testing.assert_allclose(run(graph, given, "torch"), run(graph, given, "numpy"), rtol=1e-9, atol=1e-12)
+    found, expected = (computed(graph, given, backend)["y"] for backend in ("torch", "numpy"))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.usefixtures("rms")
