@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import array_api_strict
 import numpy as np
 import pytest
 import torch
@@ -16,9 +15,9 @@ import tensornet as tn
 from tensornet import models
 from tensornet.frontend.composition import with_loss
 from tensornet.planning.gradients import joint_graph
-from tensornet.protocol import Backend, backend_of, load_backend
 
 from .conftest import sampled
+from .differential import BACKENDS, by_numpy, computed
 from .programs import SUMMED_ALONE
 from .test_models import MODELS, parameters_of
 
@@ -27,29 +26,18 @@ pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 Array = Any
 Arrays = Mapping[str, Array]
 
-STRICT = backend_of(array_api_strict.asarray(0.0))
+STRICT = "array-api-strict"
 
 
-def array_of(backend: str | Backend, array: Array) -> Array:
+def array_of(backend: str, array: Array) -> Array:
     """The array as one of a backend; masks as numbers where truths are not compared."""
-    if backend == "torch":
-        return torch.tensor(array)
-    return array_api_strict.asarray(array + 0) if backend is STRICT else array
-
-
-def results(graph: tn.Graph, backend: str | Backend, arrays: Arrays, **options: Any) -> dict[str, Array]:
-    """Every result of a graph on a backend, by name; `arrays` holds inputs and parameters."""
-    held = {leaf.name: array_of(backend, arrays[leaf.name]) for leaf in graph.parameters}
-    given = [array_of(backend, arrays[leaf.name]) for leaf in graph.inputs]
-    found = tn.compile(graph, backend=backend)(held, *given, **options)
-    found = found if isinstance(found, tuple) else (found,)
-    return dict(zip(graph.outputs, map(np.asarray, found), strict=True))
+    return BACKENDS[backend]().asarray(array + 0 if backend == STRICT else array)
 
 
 def seeds_of(graph: tn.Graph, arrays: Arrays) -> dict[str, Array]:
     """Random gradients of the results: 1 of a number, which is given none from outside."""
     rng = np.random.default_rng(7)
-    found = results(graph, "torch", arrays)
+    found = computed(graph, arrays, "torch")
     return {
         name: rng.standard_normal(each.shape) if each.ndim else np.ones(()) for name, each in found.items()
     }
@@ -88,7 +76,7 @@ def check(
     graph: tn.Graph,
     arrays: Arrays,
     wrt: Sequence[str] | None = None,
-    backends: Sequence[str | Backend] = ("numpy", "torch", STRICT),
+    backends: Sequence[str] = ("numpy", "torch", STRICT),
     tolerance: float = 1e-9,
 ) -> tn.Graph:
     """The gradient of a graph, which agrees with autograd and reads back from its text and from JSON."""
@@ -101,7 +89,7 @@ def check(
     expected = by_autograd(graph, arrays, leaves, seeds)
     everything = {**arrays, **{f"{name}.grad": each for name, each in seeds.items()}}
     for backend in backends:
-        agree(list(results(derivative, backend, everything).values()), expected, tolerance)
+        agree([*computed(derivative, everything, backend).values()], expected, tolerance)
     return derivative
 
 
@@ -109,11 +97,11 @@ def agrees_with_differences(graph: tn.Graph, arrays: Arrays, wrt: Sequence[str])
     """The gradients, along a direction, are the quotient of differences."""
     seeds = seeds_of(graph, arrays)
     everything = {**arrays, **{f"{name}.grad": each for name, each in seeds.items()}}
-    gradients = results(tn.gradient(graph, wrt=list(wrt)), "numpy", everything).values()
+    gradients = by_numpy(tn.gradient(graph, wrt=list(wrt)), everything).values()
     directions = {name: example(*np.shape(arrays[name])) for name in wrt}
     totals = []
     for step in (1e-5, -1e-5):
-        found = results(graph, "numpy", {**arrays, **{n: arrays[n] + step * directions[n] for n in wrt}})
+        found = by_numpy(graph, {**arrays, **{n: arrays[n] + step * directions[n] for n in wrt}})
         totals.append(sum(float(np.sum(found[each] * seeds[each])) for each in found))
     along = sum(float(np.sum(one * two)) for one, two in zip(gradients, directions.values(), strict=True))
     assert along == pytest.approx((totals[0] - totals[1]) / 2e-5, rel=1e-6, abs=1e-6)
@@ -128,12 +116,13 @@ def product_of_others(x: Array, *left_out: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "backend", ["numpy", "torch", "jax", STRICT], ids=["numpy", "torch", "jax", "strict"]
+    "backend",
+    ["numpy", "torch", "jax", STRICT],
 )
 @pytest.mark.parametrize("zeros", [[], [1], [0, 3], [0, 1, 3], [0, 1, 2, 3]], ids=str)
-def test_derivatives_of_a_product_of_elements_of_any_order(zeros: list[int], backend: str | Backend) -> None:
+def test_derivatives_of_a_product_of_elements_of_any_order(zeros: list[int], backend: str) -> None:
     """∂³/∂x_i∂x_j∂x_k Π x is the product of the others where i, j and k differ, and else 0; zeros are nothing special."""
-    graph, library = tn.layer("y = prod[i](x[i])", inputs="x"), load_backend(backend)
+    graph, library = tn.layer("y = prod[i](x[i])", inputs="x"), BACKENDS[backend]()
     x = example(5) + 0.25
     x[zeros] = 0.0
     for order in (1, 2, 3):
@@ -230,7 +219,7 @@ def test_a_parameter_that_nothing_reads_gets_zeros() -> None:
     graph = tn.layer("y = sum[b](x[b] * w)\nz[b] = x[b] * W[i,b]", inputs="x", outputs="y z", i=2)
     derivative = tn.gradient(graph, of="y", wrt="W w")
     assert derivative.outputs == ("W.grad", "w.grad")
-    found = results(derivative, "numpy", {"x": np.ones(3), "w": np.ones(()), "W": np.ones((2, 3))})
+    found = by_numpy(derivative, {"x": np.ones(3), "w": np.ones(()), "W": np.ones((2, 3))})
     np.testing.assert_array_equal(found["W.grad"], np.zeros((2, 3)))
     assert found["w.grad"] == 3
 
@@ -262,7 +251,7 @@ def test_a_result_may_be_named_twice_or_be_a_leaf() -> None:
     graph = tn.layer("y[b] = x[b] * w", inputs="x", outputs="y w x")
     derivative = tn.gradient(graph, of="x", wrt="x")
     seed = derivative.inputs[1].name
-    found = results(derivative, "numpy", {"x": np.ones(3), "w": np.ones(()), seed: example(3)})
+    found = by_numpy(derivative, {"x": np.ones(3), "w": np.ones(()), seed: example(3)})
     np.testing.assert_array_equal(next(iter(found.values())), example(3))
 
 
@@ -285,7 +274,7 @@ def test_constants_are_not_differentiated() -> None:
     arrays = {**parameters, "x": example(3, 4)}
     expected = by_autograd(graph, arrays, ["b.W", "b.u", "b.V"], {"loss": np.ones(())})
     for backend in ("numpy", "torch", STRICT):
-        agree(list(results(derivative, backend, arrays).values()), expected)
+        agree(list(computed(derivative, arrays, backend).values()), expected)
 
 
 # ---------------------------------------------------------------------------- more than once
@@ -304,7 +293,7 @@ def test_derivatives_of_derivatives() -> None:
         third = tn.gradient(third, wrt="x")
     s, c = np.sin(x), np.cos(x)
     expected = -c * x**4 - 12 * s * x**3 + 36 * c * x**2 + 24 * s * x  # (sin·x⁴)‴, times both directions
-    found = results(third, "numpy", {"x": x, **dict(directions)})
+    found = by_numpy(third, {"x": x, **dict(directions)})
     np.testing.assert_allclose(found[third.outputs[0]], expected * directions[0][1] * directions[1][1])
 
 
@@ -318,7 +307,7 @@ def test_products_of_the_hessian_of_a_model_with_a_vector(name: str) -> None:
     product = tn.jvp(tn.gradient(whole, wrt=chosen), wrt=chosen)
     given = {f"{name}.tangent": each for name, each in tangents.items()}
     assert {leaf.name for leaf in product.inputs} == {"x", *given}
-    found = results(product, "numpy", {**parameters, "x": x, **given})
+    found = by_numpy(product, {**parameters, "x": x, **given})
 
     run = tn.compile(whole, backend="torch")
     held = {name: torch.tensor(array) for name, array in parameters.items()}
@@ -373,15 +362,18 @@ def test_a_tensor_train(count: int) -> None:
 # ---------------------------------------------------------------------------- a loss, and its gradients
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", STRICT], ids=["numpy", "torch", "strict"])
-def test_a_loss_with_its_gradients(backend: str | Backend) -> None:
+@pytest.mark.parametrize(
+    "backend",
+    ["numpy", "torch", STRICT],
+)
+def test_a_loss_with_its_gradients(backend: str) -> None:
     graph, inputs = MODELS["vit"]
     (x,), parameters, t = inputs(np.random.default_rng(0)), parameters_of(graph), np.array([4, 0, 2])
-    step = tn.value_and_grad(graph, loss=models.cross_entropy(), backend=backend)
+    step = tn.value_and_grad(graph, loss=models.cross_entropy(), backend=BACKENDS[backend]())
     held = {name: array_of(backend, array) for name, array in parameters.items()}
     value, gradients = step(held, array_of(backend, x), array_of(backend, t))
     whole, arrays = with_loss(graph, models.cross_entropy()), {**parameters, "x": x, "t": t}
-    (expected,) = results(whole, "torch", arrays).values()
+    (expected,) = computed(whole, arrays, "torch").values()
     assert float(value) == pytest.approx(float(expected), rel=1e-12)
     assert list(gradients) == list(parameters) == list(step.wrt)
     others = by_autograd(whole, arrays, [*parameters], {whole.outputs[0]: np.ones(())})
@@ -428,16 +420,17 @@ def test_a_loss_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "backend", ["numpy", "torch", "jax", STRICT], ids=["numpy", "torch", "jax", "strict"]
+    "backend",
+    ["numpy", "torch", "jax", STRICT],
 )
 @pytest.mark.parametrize(
     "derivative", [tn.gradient, tn.jvp, lambda graph, wrt: tn.gradient(tn.gradient(graph, wrt=wrt), wrt=wrt)]
 )
-def test_derivatives_are_of_real_numbers(derivative: Any, backend: str | Backend) -> None:
+def test_derivatives_are_of_real_numbers(derivative: Any, backend: str) -> None:
     """|x w|² has the gradient 2 x̄ x w: the rule for real numbers, 2 x² w, is none."""
     graph = tn.layer("h[b] = x[b] * w[b]\nloss = sum[b](h[b] * h[b])", inputs="x")
     found = derivative(graph, wrt="w")
-    library = load_backend(backend)
+    library = BACKENDS[backend]()
     given = [np.ones(tuple(2 for _ in leaf.dims), "complex64") for leaf in found.inputs]
     f = tn.compile(found, backend=library)
     message = r"the derivative '.*\.(grad|tangent)' needs real numbers, and complex ones are given\nfix: give the real and the imag"
@@ -479,21 +472,27 @@ def test_nothing_is_dropped_outside_training(backend: str) -> None:
     assert float(value) == pytest.approx(np.sum((x @ w.T) ** 2))
 
 
-@pytest.mark.parametrize("backend", ["numpy", "jax", STRICT], ids=["numpy", "jax", "strict"])
-def test_what_is_dropped_is_kept_for_the_way_back_as_truth_values(backend: str | Backend) -> None:
+@pytest.mark.parametrize(
+    "backend",
+    ["numpy", "jax", STRICT],
+)
+def test_what_is_dropped_is_kept_for_the_way_back_as_truth_values(backend: str) -> None:
     graph = tn.layer("h[b,j] = dropout(x[b,i] * W[j,i], 0.25)\nloss = sum[b,j](h[b,j])", inputs="x")
-    plan = tn.plan(graph, backend=backend, training=True, b=64, i=8, j=32)
+    plan = tn.plan(graph, backend=BACKENDS[backend](), training=True, b=64, i=8, j=32)
     assert plan.kept == (("h_mask", 64 * 32),)
     assert plan.backward is not None
     assert tn.Plan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", STRICT], ids=["numpy", "torch", "strict"])
-def test_what_is_left_is_on_the_scale_of_the_whole(backend: str | Backend) -> None:
+@pytest.mark.parametrize(
+    "backend",
+    ["numpy", "torch", STRICT],
+)
+def test_what_is_left_is_on_the_scale_of_the_whole(backend: str) -> None:
     """y = x · m / (1 − rate), the gradient ȳ · m / (1 − rate), with one m of both ways; neither outside training."""
     graph, library = (
         tn.layer("y[i] = dropout(x[i] ** 2, 0.25)\nz[i] = 1 * y[i]", inputs="x", outputs="z"),
-        load_backend(backend),
+        BACKENDS[backend](),
     )
     ways = joint_graph(graph, ("x",), alone=False)
     joined = tn.compile(ways.joined(("z",)), backend=library)
@@ -566,7 +565,7 @@ def test_results_that_do_not_change_have_zeros() -> None:
     derivative = tn.gradient(graph, wrt="x w")
     arrays = {"x": example(3), "w": np.array(2.0), "y.grad": example(3), "z.grad": example(3)}
     for backend in ("numpy", "torch", STRICT):
-        found = results(derivative, backend, arrays)
+        found = computed(derivative, arrays, backend)
         np.testing.assert_array_equal(found["x.grad"], np.zeros(3))
         assert found["w.grad"] == 0.0
 

@@ -19,7 +19,7 @@ from tensornet.protocol import load_backend
 from . import oracle
 from .conftest import sampled
 from .differential import BACKENDS, by_numpy, computed, drawn
-from .test_gradients import agrees_with_differences, results
+from .test_gradients import agrees_with_differences
 from .test_gradients import check as agrees_with_autograd
 from .test_rewrites import eager, on_graphs
 
@@ -82,7 +82,7 @@ def test_it_is_that_of_plain_torch(
     derivative = tn.gradient(graph, wrt=["x", *held])
     arrays = {name: each.detach().numpy() for name, each in (*held.items(), ("x", x))}
     arrays |= {"y.grad": seed.numpy()}  # that of a number is 1
-    written = results(derivative, "numpy", arrays).values()
+    written = by_numpy(derivative, arrays).values()
     for one, other in zip(written, expected, strict=True):
         np.testing.assert_allclose(one, other.numpy(), rtol=1e-9, atol=1e-9)
 
