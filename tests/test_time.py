@@ -145,6 +145,22 @@ def test_constants_of_a_loaded_device_say_so_and_are_kept(
     assert profile.row(40.0, 64.0) == CPU.row(40.0, 64.0)
 
 
+def test_one_thread_is_measured_by_its_own_time_whatever_other_programs_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0, 0.0]
+    monkeypatch.setattr("tensornet.device.calibration.time.perf_counter", lambda: sum(clock))
+    monkeypatch.setattr("tensornet.device.calibration.time.process_time", lambda: clock[0])
+
+    def work(x: object) -> None:
+        clock[:] = clock[0] + 1e-3, clock[1] + 1.0
+
+    for is_single, expected in ((True, 1e-3), (False, 1.001)):
+        probe = _Probe(load_backend("numpy"), "cpu", "float32", is_single)
+        monkeypatch.setitem(probe.names, "work", work)
+        assert probe.seconds("work({0})", (8,)) == pytest.approx(expected)
+
+
 def test_a_round_repeats_no_probe_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("tensornet.device.calibration.time.perf_counter", lambda: clock[0])
