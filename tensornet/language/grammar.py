@@ -164,9 +164,9 @@ one axis agree wherever it is read in an equation.""",
         "Sums",
         """In a product, an axis that is not on the left is summed, in the innermost product that holds every occurrence
 of it. An axis that is on the left is summed nowhere: the scores in `softmax[m](q[n,e] * k[m,e]) * v[m,d]` need a letter
-that the left lacks. Each term of a sum is a product of its own, and a lone tensor on the right may lose axes too. An axis that
-is in one factor only, inside of a function, belongs to no product: `sum[i](…)` says where it is summed. So it does
-where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which is refused.
+that the left lacks. Each term of a sum is a product of its own, and a lone tensor on the right may lose axes too. An
+axis that is in one factor only, inside of a function, belongs to no product: `sum[i](…)` says where it is summed. So
+it does where two products could sum an axis, as in `(U[i]*x[i]) * (V[i]*x[i])`, which is refused.
 Products are multiplied in the order that takes least, through lines too: `a * sum[i](x[i])` may be
 `sum[i](a*x[i])`, which an infinite `a` makes NaN where `x` has both signs, and `sum[i](a*x[i])` may be
 `a * sum[i](x[i])`, which is infinite. A sum may be multiplied out, `(x[i] + u) * a` as `x[i]*a + u*a`, which is NaN

@@ -171,7 +171,7 @@ INDEX = Function(
 
 CONCAT = Function(
     "concat",
-    "operands one after another along an axis",
+    "operands one after another along an axis, by whose name each is read",
     "joined",
     arity=(1, 10**6),
     written="concat[j](a, b, …)",

@@ -6,7 +6,7 @@ run of the other row, with the same optimizer and seed â†’ budget, calibration â
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensornet as tn
@@ -41,7 +41,7 @@ class CompressedRow:
         origin: the name of the other row.
         budget: one of `BUDGETS`.
         amount: the limit: a fraction of the classifier's cost, or an absolute number.
-        method, modes, include, exclude, uniform: as `tensornet.compress` takes them.
+        settings: method, modes, include, exclude and uniform, as `tensornet.compress` takes them.
         calibrate: the number of training examples used for calibration; 0 for none.
     """
 
@@ -49,11 +49,7 @@ class CompressedRow:
     origin: str
     budget: str
     amount: float
-    method: tuple[str, ...] = ("low_rank",)
-    modes: Any = None
-    include: tuple[str, ...] = ("*",)
-    exclude: tuple[str, ...] = ()
-    uniform: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
     calibrate: int = 0
 
 
@@ -74,10 +70,11 @@ class Start:
 
 def check_row(row: CompressedRow, origin: tn.Graph) -> None:
     """Raises an error if a form is unknown, or if a pattern matches no parameter of the other row."""
-    for method in row.method:
+    for method in row.settings.get("method", ()):
         form_named(method)
-    names = [leaf.name for leaf in origin.parameters]
-    included(names, row.include, row.exclude, f"parameter of '{row.origin}'", "parameters")
+    names, patterns = [leaf.name for leaf in origin.parameters], row.settings.get("include", ("*",))
+    what = f"parameter of '{row.origin}'"
+    included(names, patterns, row.settings.get("exclude", ()), what, "parameters")
 
 
 def classifier(task: Task, row: Any, examples: Examples, compression: Compression | None = None) -> tn.Graph:
@@ -91,7 +88,7 @@ def classifier(task: Task, row: Any, examples: Examples, compression: Compressio
     if not weights:
         return graph
     with any_rank():
-        return tn.substitute(graph, weights, modes=row.modes)
+        return tn.substitute(graph, weights, modes=row.settings.get("modes"))
 
 
 def compressed_start(
@@ -120,13 +117,12 @@ def compressed_start(
         TensornetError: the budget cannot be met.
     """
     graph, parameters = trained
-    settings = {name: getattr(row, name) for name in ("method", "modes", "include", "exclude", "uniform")}
     timed = row.budget in ("flops", "seconds")
     sizes: dict[str, Any] = sizes_of_batch(graph, examples, recipe.batch) if timed else {}
     sizes |= {row.budget: row.amount, "calibrate": _calibration(row, examples, recipe.batch, seed)}
     # sums split over another number of threads round differently
     with hardware.reproducible(), library("threadpoolctl").threadpool_limits(hardware.threads):
-        small: Compressed = tn.compress(graph, parameters, **settings, **sizes)
+        small: Compressed = tn.compress(graph, parameters, **row.settings, **sizes)
         assert small.params is not None
         before = _logits(graph, parameters, examples, recipe.batch, hardware)
         after = _logits(small.model, small.params, examples, recipe.batch, hardware)

@@ -39,13 +39,13 @@ OUTPUTS = ("results.json", "results.csv", *_DRAWN, "report.md", "report.html")
 Line = dict[str, str]
 """A line of a table: heading → cell."""
 
+Results = Sequence[RunResult]
+Costs = Mapping[str, Appraisal]
+"""The runs, and by the name of a run what its classifier costs."""
+
 
 def write_outputs(
-    folder: Path,
-    task: Task,
-    results: Sequence[RunResult],
-    environment: Mapping[str, Any],
-    costs: Mapping[str, Appraisal] | None = None,
+    folder: Path, task: Task, results: Results, environment: Mapping[str, Any], costs: Costs | None = None
 ) -> None:
     """Writes all files of results, each whole or not at all.
 
@@ -63,9 +63,8 @@ def write_outputs(
     for name in OUTPUTS:
         if (folder / name).is_dir():
             set_aside(folder / name)
-    aside = [
-        str(path.relative_to(folder)) for each in (folder, folder / "runs") for path in set_aside_in(each)
-    ]
+    damaged = set_aside_in(folder) + set_aside_in(folder / "runs")
+    aside = [str(path.relative_to(folder)) for path in damaged]
     environment = {"python": platform.python_version(), **environment, "set_aside": aside}
     pictures = draw(task, runs, environment["data"]["test"])
     markdown = report(task, runs, environment, costs)
@@ -108,7 +107,7 @@ def _summary(name: str, group: Any) -> dict[str, Any]:
     return {"name": name, "seeds": group.seed.tolist(), **shares}
 
 
-def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisal] | None = None) -> Table:
+def table(task: Task, results: Results, costs: Costs | None = None) -> Table:
     """The results as a table for the terminal; for several seeds, mean ± standard deviation and their number.
 
     If rows are compressed, their accuracy before fine-tuning replaces the top-5 accuracy.
@@ -117,13 +116,13 @@ def table(task: Task, results: Sequence[RunResult], costs: Mapping[str, Appraisa
     from rich.text import Text
 
     runs = runs_of(results, costs or {})
-    groups, firsts = _groups(runs)
+    groups, _ = _groups(runs)
     shares = ["com- pressed", "top-1 (%)"] if runs.origin.notna().any() else ["top-1 (%)", "top-5 (%)"]
     shown = Table(title=Text(printable(task.title), "table.title"), title_justify="left")
     for heading in ("name", "para- meters", "FLOPs", *shares, *(["ms a step"] if costs else [])):
         justify = "left" if heading == "name" else "right"
         shown.add_column("\n".join(heading.rsplit(" ", 1)), justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for line in _results(task, groups, firsts, asdict(task.recipe), costs or {}):
+    for line in _results(task, runs, asdict(task.recipe), costs or {}):
         name = line["name"].strip("*")
         line |= {"name": name, "para- meters": line["parameters"]}
         line["com- pressed"] = told(groups[name].compressed_top1.dropna())
@@ -137,9 +136,7 @@ def _groups(runs: Any) -> tuple[dict[str, Any], dict[str, RunResult]]:
     return groups, {name: group.result.iloc[0] for name, group in groups.items()}
 
 
-def report(
-    task: Task, runs: Any, environment: Mapping[str, Any], costs: Mapping[str, Appraisal] | None = None
-) -> str:
+def report(task: Task, runs: Any, environment: Mapping[str, Any], costs: Costs | None = None) -> str:
     """`report.md`: the tables of these runs, their pictures, how to read them and how to reproduce them."""
     groups, firsts = _groups(runs)
     own = (task.base or task).recipe
@@ -155,19 +152,14 @@ def report(
         texts=TEXTS,
         measured=bool(costs),
         spread=len(runs) > len(groups),
-        augmented=_augmented(environment["recipe"]),
         optimizers=list(dict.fromkeys(OPTIMIZERS[each.recipe.optimizer] for each in firsts.values())),
-        results=_results(task, groups, firsts, environment["recipe"], costs or {}),
+        results=_results(task, runs, environment["recipe"], costs or {}),
         compressed=[_compressed(name, groups[name], firsts[name]) for name in made],
         weights=_weights({name: firsts[name] for name in made}),
         published=_published(task, groups, firsts),
         error=100.0 * (best * (1.0 - best) / tested) ** 0.5,
-        tried=_listed([name.replace("_", " ") for name in task.tried if getattr(own, name)]),
-        formulas={
-            name: f"{each.parameters:,} = `{each.formula}`, {each.sizes}"
-            for name, each in firsts.items()
-            if name not in made
-        },
+        tried=[name.replace("_", " ") for name in task.tried if getattr(own, name)],
+        formulas={name: each for name, each in firsts.items() if name not in made},
         command=_command(task, list(firsts.values()), environment),
     )
 
@@ -175,26 +167,17 @@ def report(
 # ---------------------------------------------------------------------------- tables
 
 
-def _results(
-    task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunResult], recipe: Mapping[str, Any],
-    costs: Mapping[str, Appraisal],
-) -> list[Line]:  # fmt: skip
+def _results(task: Task, runs: Any, recipe: Mapping[str, Any], costs: Costs) -> list[Line]:
     """The table of results; names on the Pareto front are bold."""
-    means = (
-        library("pandas")
-        .DataFrame(
-            {name: group[["parameters", "flops", "test_top1"]].mean() for name, group in groups.items()}
-        )
-        .T
-    )
+    groups, firsts = _groups(runs)
+    means = runs.groupby("name", sort=False)[["parameters", "flops", "test_top1"]].mean()
     front, lines = set(pareto_front(means).index), []
     most = next((means.parameters[name] for name, each in firsts.items() if each.row == task.reference), 0)
     for name, group in groups.items():
+        count, flops = means.parameters[name], means.flops[name]
         line = {"name": f"**{name}**" if name in front else name, "classifier": firsts[name].about}
-        line |= {"trained by": _training(firsts[name].recipe, recipe)}
-        line |= {"parameters": f"{round(means.parameters[name]):,}"}
-        line |= {"× fewer": f"{most / means.parameters[name]:.1f}" if most else "–"}
-        line |= {"FLOPs": f"{round(means.flops[name]):,}"}
+        line |= {"trained by": _training(firsts[name].recipe, recipe), "parameters": f"{round(count):,}"}
+        line |= {"× fewer": f"{most / count:.1f}" if most else "–", "FLOPs": f"{round(flops):,}"}
         line |= {"top-1 (%)": told(group.test_top1), "top-5 (%)": told(group.test_top5)}
         if cost := costs.get(name):
             line |= {"ms a step": f"{cost.step_ms:.2f}", "ms a prediction": f"{cost.latency_ms:.2f}"}
@@ -261,15 +244,10 @@ def _published(task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunRe
         if task.published and own is not None and each.recipe == own.optimized_by(each.recipe.optimizer):
             shares = [told(groups[name][share]) for share in SHARES]
             ours.append((name, each.recipe.optimizer, groups[name].parameters.mean(), shares))
-    theirs = [
-        (
-            f"{row.name} (published)",
-            row.optimizer,
-            row.parameters,
-            [f"{getattr(row, each):.2f}" for each in SHARES],
-        )
-        for row in task.published
-    ]
+    theirs = []
+    for row in task.published:
+        shares = [f"{getattr(row, share):.2f}" for share in SHARES]
+        theirs.append((f"{row.name} (published)", row.optimizer, row.parameters, shares))
     headings = [share.replace("_", " ").replace("top", "top-") for share in SHARES]
     return [
         {"model": name, "optimizer": OPTIMIZERS.get(by, by), "parameters": f"{round(count):,}"}
@@ -279,22 +257,6 @@ def _published(task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunRe
 
 
 # ---------------------------------------------------------------------------- texts
-
-
-def _augmented(recipe: Mapping[str, Any]) -> str:
-    """How training images are augmented; empty if they are not."""
-    texts = {
-        "shift": f"shifted by up to {recipe['shift']:g} pixels",
-        "rotate": f"turned by up to {recipe['rotate']:g}°",
-        "zoom": f"zoomed by up to {100 * recipe['zoom']:g} %",
-        "flip": "mirrored",
-    }
-    return ", ".join(text for name, text in texts.items() if recipe[name])
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Names as a list: `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _command(task: Task, firsts: Sequence[RunResult], environment: Mapping[str, Any]) -> str:

@@ -301,14 +301,16 @@ def _compressed(place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
         raise _wrong(place, found, f"give one of {', '.join(BUDGETS)}")
     if row.get("calibrate", 0) < 0:
         raise _wrong(f"{place}.calibrate", f"it is {row['calibrate']}", "give how many examples, or 0")
-    (kind,), own = kinds, {key: row[key] for key in ("modes", "uniform", "calibrate") if key in row}
+    (kind,), own = kinds, {key: row[key] for key in ("modes", "uniform") if key in row}
     own |= {key: flat(row[key]) for key in ("method", "include", "exclude") if key in row}
 
     def make(budget: Any, told: str) -> CompressedRow:
         amount = budget if told else row[kind]
         with located(f"{place}.{kind}"):
             Budget.of(**{kind: amount})
-        made = CompressedRow(row.get("about", ""), row["from"], kind, amount, **frozen(own))
+        made = CompressedRow(
+            row.get("about", ""), row["from"], kind, amount, frozen(own), row.get("calibrate", 0)
+        )
         return made if made.about else replace(made, about=_compression(made))
 
     return kind if row[kind] == BUDGET else "", make
@@ -316,11 +318,12 @@ def _compressed(place: str, row: Mapping[str, Any]) -> tuple[str, Make]:
 
 def _compression(row: CompressedRow) -> str:
     """A description: `swin` at 20 % of its parameters, low_rank, weighed by 512 examples."""
-    how = f"{100 * row.amount:g} %" if isinstance(row.amount, float) else f"{row.amount:,}"
-    what = f"an error of {how}" if row.budget == "error" else f"{how} of its {row.budget}"
-    same = ", the same part of each weight" if row.uniform else ""
+    amount = f"{100 * row.amount:g} %" if isinstance(row.amount, float) else f"{row.amount:,}"
+    what = f"an error of {amount}" if row.budget == "error" else f"{amount} of its {row.budget}"
+    how = " or ".join(row.settings.get("method", ("low_rank",)))
+    same = ", the same part of each weight" if row.settings.get("uniform") else ""
     weighed = f", weighed by {row.calibrate:,} examples" if row.calibrate else ""
-    return f"`{row.origin}` at {what}, {' or '.join(row.method)}{same}{weighed}"
+    return f"`{row.origin}` at {what}, {how}{same}{weighed}"
 
 
 # ---------------------------------------------------------------------------- errors
