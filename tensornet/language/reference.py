@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -186,7 +187,8 @@ def _form(form: str, meaning: str, example: Example, result: Callable[[Example],
     """A row of the table of index forms."""
     given = ", ".join(f"{name} = {_listed(value)}" for name, value in example.given)
     lines = "`; `".join(example.equation.splitlines())
-    return f"| `{form}` | {meaning} | `{lines}` of `{given}` | `{result(example)}` |"
+    given, found = (re.sub(r"\.0\b", "", text) for text in (given, result(example)))
+    return f"| `{form}` | {meaning} | `{lines}` of `{given}` | `{found}` |"
 
 
 def _shown(example: Example, result: Callable[[Example], str]) -> list[str]:
