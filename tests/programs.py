@@ -152,18 +152,15 @@ class Titled:
     said: Mapping[str, str]
     text: str
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """What `# sizes: b=3 i=4` says."""
-        return {
-            axis: int(size)
-            for axis, _, size in (each.partition("=") for each in self.said.get("sizes", "").split())
-        }
+    def numbers(self, word: str = "sizes") -> dict[str, int]:
+        """What a line `# sizes: b=3 i=4` says."""
+        pairs = (each.partition("=") for each in self.said.get(word, "").split())
+        return {axis: int(size) for axis, _, size in pairs}
 
     def graph(self, **more: Any) -> tn.Graph:
         """The graph; `more` takes the place of what the record says."""
         said = {name: self.said.get(name, "") for name in ("inputs", "outputs")}
-        return tn.layer(self.text, **{**{k: v for k, v in said.items() if v}, **self.sizes, **more})
+        return tn.layer(self.text, **{**{k: v for k, v in said.items() if v}, **self.numbers(), **more})
 
 
 def titled(name: str) -> dict[str, Titled]:

@@ -21,6 +21,7 @@ from tensornet.sizes import evaluate
 
 from .conftest import sampled
 from .differential import by_numpy
+from .programs import titled
 from .test_freeze import stack
 
 DRAW = torch.Generator().manual_seed(0)
@@ -61,38 +62,14 @@ def measured(*call: Any) -> int:
     return allocated(*call) + held(*call)
 
 
-CASES: dict[str, tuple[tn.Graph, dict[str, int]]] = {
-    "a layer": (
-        tn.layer("h[b,f] = gelu(x[b,i] * W[f,i] + u[f])\ny[b,o] = h * V[o,f] + w[o]", inputs="x", i=256, f=512, o=256),
-        {"b": 512},
-    ),
-    "a product that copies both operands": (
-        tn.layer("y[b,h,i,j] = x[b,i,h,d] * z[b,j,h,d]", inputs="x z", h=8, d=16), {"b": 16, "i": 64, "j": 64},
-    ),
-    "a product of elements, summed": (
-        tn.layer("y[b] = x[b,i,j] * z[j,b,i]", inputs="x z", i=64, j=64), {"b": 128},
-    ),
-    "parts of an expression": (
-        tn.layer("y[b,i] = exp(x[b,i]) * z[b,i] + x[b,i] * z[b,i] - x[b,i] * w[b,i]", inputs="x z w", i=512), {"b": 512},
-    ),
-    "a norm along an outer axis": (
-        tn.layer("y[b,i,c] = normalize[i](x[b,i,c]) * 2", inputs="x", i=64, c=64), {"b": 128},
-    ),
-    "rolled along three axes": (
-        tn.layer("y[b,i,j] = roll(x[b,i,j], b=1, i=2, j=-3)", inputs="x", i=64, j=64), {"b": 128},
-    ),
-    "a permuted result": (tn.layer("y[c,b] = softmax[b](x[b,c])", inputs="x", c=512), {"b": 512}),
-    "a gather": (tn.layer("y[b,c] = x[t[b],c] * x[u[b],c]", inputs="x t[b] u[b]", c=256), {"b": 2048, "x0": 64}),
-    "a mask": (
-        tn.layer("y[b,i,j] = where(index(i) >= index(j), x[b,i] * x[b,j], 0)", inputs="x"), {"b": 32, "i": 128, "j": 128},
-    ),
+WRITTEN = titled("memory.txt")
+CASES = {
+    name: (each.graph(), each.numbers("at")) for name, each in WRITTEN.items() if "pieces" not in each.said
+}
+CASES |= {
     "factors": (tn.models.linear((8, 8, 8), (8, 8, 8), factorization="cp", rank=0.2), {"lead": 512}),
     "a train": (tn.models.linear((8, 8, 8), (8, 8, 8), factorization="tt", rank=0.2), {"lead": 2048}),
-    "signed attention": (
-        tn.layer("s[b,h,i,j] = q[b,i,h,d] * k[b,j,h,d]\na[b,h,i,j] = sign(s) * softmax[j](abs(s))\n"
-                 "y[b,i,h,d] = a * v[b,j,h,d]", inputs="q k v", h=6, d=32), {"b": 4, "i": 100, "j": 100},
-    ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -157,37 +134,12 @@ def test_the_peak_of_a_preset_is_the_allocators(name: str, sizes: dict[str, int]
 
 # ---------------------------------------------------------------------------- within a limit
 
-ATTENTION = tn.layer(
-    "q[b,i,h,d] = x[b,i,c] * Q[h,d,c]\nk[b,j,h,d] = x[b,j,c] * K[h,d,c]\nv[b,j,h,d] = x[b,j,c] * V[h,d,c]\n"
-    "s[b,h,i,j] = q * k\na[b,h,i,j] = hardmax[j](s) + s\ny[b,i,o] = a * v * O[o,h,d]",
-    inputs="x[b,i,c]", c=16, h=4, d=4, o=16,
-)  # fmt: skip
-
-WIDE = tn.layer(
-    "h[b,f] = gelu(x[b,i] * W[f,i] + u[f])\ny[b,o] = h * V[o,f] + w[o]", inputs="x", i=32, f=512, o=32
-)
-
-LIMITED: dict[str, tuple[tn.Graph, dict[str, int], str]] = {
-    "rows of a layer": (WIDE, {"b": 512}, "along b"),
-    "leading axes": (
-        tn.layer("y[...,o] = gelu(x[...,i] * W[f,i]) * V[o,f]", inputs="x", i=16, f=512, o=16), {"lead": 512}, "along lead",
-    ),
-    "a batch of attention": (ATTENTION, {"b": 8, "i": 64}, "along b"),
-    "queries of attention": (ATTENTION, {"b": 1, "i": 256}, "along"),
-    "several results": (
-        tn.layer("s[b,i,j] = exp(x[b,i] * z[b,j])\nt[b] = sum[i,j](s)\ny[b,i] = s * w[j] / t[b]",
-                 inputs="x z w", outputs="y t"), {"b": 64, "i": 64, "j": 64}, "along",
-    ),
-    "a given size": (
-        tn.layer("h[b,f] = gelu(x[b,i] * W[f,i])\ny[b,o] = h * V[o,f]", inputs="x", b=300, i=16, f=512, o=16), {}, "along b",
-    ),
-    "looked up": (
-        tn.layer("e[b,n,c] = E[t[b,n],c]\nh[b,n,f] = gelu(e * W[f,c])\ny[b,c] = h * V[c,f] / n", inputs="t", c=16, f=256,
-                 E0=8), {"b": 32, "n": 16}, "along",
-    ),
-    "blocks that are called": (stack(4), {"b": 512}, "along b"),
-}  # fmt: skip
-
+LIMITED = {
+    name: (each.graph(), each.numbers("at"), each.said["pieces"])
+    for name, each in WRITTEN.items()
+    if name not in CASES
+} | {"blocks that are called": (stack(4), {"b": 512}, "along b")}
+WIDE, *_ = LIMITED["rows of a layer"]
 
 ON_JAX = ("rows of a layer", "queries of attention", "looked up", "blocks that are called")
 WHERE = [(name, backend) for name in LIMITED for backend in ("numpy", "torch", "jax")]

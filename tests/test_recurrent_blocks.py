@@ -13,7 +13,8 @@ from tensornet.protocol import load_backend
 
 from . import oracle
 from .conftest import sampled
-from .differential import by_numpy
+from .differential import by_numpy, drawn
+from .programs import titled
 
 LSTM = """
 def cell(x, h, c):
@@ -45,42 +46,18 @@ def array(*shape: int) -> Any:
     return np.random.default_rng(sum(shape)).uniform(-1, 1, shape)
 
 
-CELLS = {
-    "from the end, from a start": (
-        "def cell(x, h):\n    x[b,i]: input\n    h[b,p]: input\n    z[b,o] = tanh(x[b,i] * W[o,i] + h[b,p] * U[o,p])\n"
-        "h[b,+1,o] = s[b,o]\nh[b,t,p] = cell(x[b,t,i], h[b,t+1,p])",
-        "h[b,+1,o] = s[b,o]\nh[b,t,o] = tanh(x[b,t,i] * W[o,i] + h[b,t+1,p] * U[o,p])",
-    ),
-    "two positions away, in another order": (
-        "def cell(x, h, g):\n    x[b,i]: input\n    h[o,b]: input\n    g[o,b]: input\n"
-        "    z[o,b] = sin(x[b,i] * W[o,i] + 0.5 * h[o,b] + g[o,b] * U[o])\n"
-        "h[-2,o,b] = 0.5\nh[t,o,b] = cell(x[b,t,i], h[t-1,o,b], h[t-2,o,b])",
-        "h[-2,o,b] = 0.5\nh[t,o,b] = sin(x[b,t,i] * W[o,i] + 0.5 * h[t-1,o,b] + h[t-2,o,b] * U[o])",
-    ),
-    "two states, one read where it is": (
-        "def cell(x, h, c):\n    x[b,i]: input\n    h[b,p]: input\n    c[b,p]: input\n"
-        "    d[b,o] = sigmoid(x[b,i] * W[o,i] + h[b,p] * U[o,p]) * c[b,o]\n    z[b,o] = tanh(d + c[b,o] + V[o])\n"
-        "    z: output\n    d: output\n"
-        "c[b,-1,o] = s[b,o]\nh[b,t,p], c[b,t,p] = cell(x[b,t,i], h[b,t-1,p], c[b,t-1,p])",
-        "c[b,-1,o] = s[b,o]\nc[b,t,o] = sigmoid(x[b,t,i] * W[o,i] + h[b,t-1,p] * U[o,p]) * c[b,t-1,o]\n"
-        "h[b,t,o] = tanh(c[b,t,o] + c[b,t-1,o] + V[o])",
-    ),
-}
-"""A block that is called along an axis, and the same as lines."""
+WRITTEN = titled("blocks.txt")
+CELLS = [name for name in WRITTEN if not name.endswith(", as lines")]
+"""Blocks that are called along an axis, and the same as lines."""
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_block_along_an_axis_is_its_lines(name: str) -> None:
-    inputs = "x[b,t,i] s[b,o]" if "s[b,o]" in CELLS[name][0] else "x[b,t,i]"
-    called, plain = (tn.layer(text, inputs=inputs, outputs="h", i=2) for text in CELLS[name])
+    called, lines = WRITTEN[name].graph(), WRITTEN[f"{name}, as lines"]
     assert tn.layer(str(called)) == called
-    sizes = {"b": 3, "t": 5, "i": 2, "o": 4, "p": 4}
-    shapes = {"x": "bti", "s": "bo", "W": "oi", "V": "o", "U": "o" if "U[o]" in CELLS[name][1] else "op"}
-    arrays = {leaf: array(*(sizes[axis] for axis in axes)) for leaf, axes in shapes.items()}
-    used = {leaf.name: arrays[leaf.name] for leaf in plain.leaves}
-    np.testing.assert_allclose(
-        by_numpy(called, used)["h"], oracle.run(CELLS[name][1], used, {"i": 2}, ["h"])["h"], rtol=1e-10
-    )
+    used = drawn(lines.graph(), b=3, t=5, o=4, p=4)
+    expected = oracle.run(lines.text, used, {"i": 2}, ["h"])["h"]
+    np.testing.assert_allclose(by_numpy(called, used)["h"], expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("backend", sampled(["numpy", "torch", "jax"], ["numpy", "torch"]))

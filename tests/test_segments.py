@@ -27,7 +27,7 @@ loss = mean[b,o](h[b,-1,o] ** 2)
 """
 
 WRITTEN = titled("segments.txt")
-LOOPS = [name for name, each in WRITTEN.items() if not each.sizes]
+LOOPS = [name for name, each in WRITTEN.items() if not each.numbers()]
 OTHERS = [name for name in WRITTEN if name not in LOOPS]
 LENGTHS = 1, 2, 5, 8, 9
 
