@@ -60,6 +60,7 @@ REWRITES = {
     "narrow": on_graphs(push_positions_down), "distribute": on_graphs(distribute, eager),
     "average first": on_graphs(push_reductions_down, eager), "gather first": on_graphs(push_gathers_down, eager),
     "join": on_graphs(fuse_horizontally, eager), "select": on_graphs(eliminate_one_hots, eager),
+    "scatter": on_graphs(eliminate_one_hots, eager, lambda: {"scatter_add"}),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""
 

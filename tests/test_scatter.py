@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import Any
 
 import array_api_strict
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.backends.array_api import of
@@ -20,8 +17,9 @@ from tensornet.ops.table import Element
 from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.protocol import load_backend
 
-from .conftest import examples
-from .differential import BACKENDS
+from . import oracle
+from .conftest import covered
+from .differential import BACKENDS, drawn
 from .test_rewrites import eager, on_graphs
 
 torch = pytest.importorskip("torch")
@@ -38,59 +36,45 @@ def graph(text: str, inputs: str = "t x", **sizes: int) -> tn.Graph:
     return holding(tn.layer(text, inputs=inputs, **sizes), {"t": Element.WHOLE})
 
 
-@st.composite
-def added_rows(draw: Any) -> tuple[str, dict[str, np.ndarray], dict[str, int], np.ndarray]:
-    """A product with ones at positions, some of which are outside, summed over some of what tells them; its
-    arrays, the sizes of its axes, and its value by `numpy.einsum`."""
-    sizes = {axis: draw(st.sampled_from([size, size, size, 1, 0])) for axis, size in SIZES.items()} | {"v": 5}
-    subsets = st.lists(st.sampled_from("bsrcd"), unique=True, max_size=3)
-    told = draw(st.lists(st.sampled_from("bsr"), unique=True, min_size=1, max_size=3))
-    others = draw(st.lists(subsets, max_size=2))
-    others += [["v", *draw(subsets.map(lambda axes: [a for a in axes if a in "cd"]))]] * draw(st.booleans())
-    present = sorted({axis for axes in (told, *others) for axis in axes} - {"v"})
-    summed = {*draw(st.lists(st.sampled_from(told), unique=True, min_size=1))}
-    kept = [axis for axis in present if axis not in summed and draw(st.booleans())]
-    kept = draw(st.permutations([*kept, "v"]))
-    random = np.random.default_rng(draw(st.integers(0, 2**20)))
-    kind = draw(st.sampled_from(["int64", "int32", "uint8", "int8"]))
-    least = 0 if kind == "uint8" else -3
-    t = random.integers(least, sizes["v"] + 3, [sizes[axis] for axis in told]).astype(kind)
-    arrays, values = {"t": t}, [(t[..., None] == np.arange(sizes["v"])).astype(float)]
-    factors = [f"onehot[v](t[{','.join(told)}])"]
-    for number, axes in enumerate(others):
-        arrays[f"x{number}"] = random.standard_normal([sizes[axis] for axis in axes])
-        values.append(arrays[f"x{number}"])
-        factors.append(f"x{number}[{','.join(axes)}]" if axes else f"x{number}")
-    supported = ",".join("".join(axes) for axes in ([*told, "v"], *others)) + "->" + "".join(kept)
-    order = draw(st.permutations(range(len(factors))))
-    lines = ""
-    if draw(st.booleans()):
-        lines = f"o[{','.join([*told, 'v'])}] = {factors[0]}\n"
-        factors[0] = f"o[{','.join([*told, 'v'])}]"
-    gone = ",".join(axis for axis in present if axis not in kept)
-    text = f"{lines}y[{','.join(kept)}] = sum[{gone}]({' * '.join(factors[n] for n in order)})"
-    return text, arrays, sizes, np.einsum(supported, *values)
+ROWS = [
+    "y[v] = sum[s](onehot[v](t[s]))",
+    "y[v,c] = sum[s](onehot[v](t[s]) * x[s,c])",
+    "y[b,v,c] = sum[s](onehot[v](t[b,s]) * x[b,s,c])",
+    "y[c,v] = sum[b,s](x[s,c] * onehot[v](t[b,s]) * z[b])",
+    "y[v,d] = sum[s,c](onehot[v](t[s]) * x[s,c] * z[v,c,d])",
+    "y[r,v] = sum[b,s](z[r,s] * onehot[v](t[s,b,r]))",
+    "o[s,v] = onehot[v](t[s])\ny[v,c] = sum[s](o[s,v] * x[c,s] * z[s])",
+    "y[d,b,v] = sum[s](onehot[v](t[s]) * x[b,d])",
+    "y[v] = sum[b,s,c](onehot[v](t[b]) * x[s] * z[b,c])",
+    "x[()]: input\ny[v,b] = sum[r](onehot[v](t[b,r]) * x * z[v])",
+]
+"""Of axes of SIZES, and `v`."""
 
 
-@examples(10)
-@given(added_rows())
-def test_rows_are_added_up_at_told_positions(
-    case: tuple[str, dict[str, np.ndarray], dict[str, int], np.ndarray],
-) -> None:
+LENGTHS: list[dict[str, int]] = [{}, {"s": 1, "r": 0}, {"b": 1, "c": 1}, {"b": 0}, {"s": 0}]
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "kind"), covered(ROWS, LENGTHS, ["int64", "int32", "uint8", "int8"])
+)
+def test_rows_are_added_up_at_told_positions(text: str, sizes: dict[str, int], kind: str) -> None:
     """Also where the positions are outside, which add to nothing; where some are told twice, or none are."""
-    text, arrays, sizes, expected = case
-    inputs = " ".join(f"{name}[()]" if not array.ndim else name for name, array in arrays.items())
-    used = {axis for axis in re.findall(r"\b[bsrcdv]\b", text) if sizes[axis]}
-    written = tn.layer(text, inputs=inputs, **{axis: sizes[axis] for axis in used})
+    known = {**SIZES, "v": 5, **sizes}
+    written = tn.layer(text, inputs=[name for name in "txz" if f"{name}[" in text], v=5)
+    arrays = drawn(written, **known)
+    least = 0 if kind == "uint8" else -3
+    arrays["t"] = np.random.default_rng(1).integers(least, 8, arrays["t"].shape).astype(kind)
     changed = SCATTERED(holding(written, {"t": Element.WHOLE}))
     assert "onehot" not in str(changed)
     assert of_tensors(changed)["y"] is Element.NUMBER
-    for backend, make in BACKENDS.items():
-        library = make()
-        given = [library.asarray(array) for array in arrays.values()]
-        for each in (written, changed) if backend != "array-api-strict" else (written,):
-            found = library.numpy(tn.compile(each, backend=library)({}, *given))
-            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    expected = oracle.meaning(written, arrays, known)["y"]
+    for backend, each in itertools.product(BACKENDS, (written, changed)):
+        if each is written or backend != "array-api-strict":
+            library = BACKENDS[backend]()
+            found = tn.compile(each, backend=library)(
+                {}, *(library.asarray(arrays[leaf.name]) for leaf in each.inputs)
+            )
+            np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-10, atol=1e-10)
 
 
 # ---------------------------------------------------------------------------- what is planned
@@ -143,7 +127,7 @@ def function(text: str = ADDED) -> Any:
     return lambda t, x: compiled({}, t, x)
 
 
-def drawn(dtype: Any = None) -> tuple[Any, Any]:
+def told(dtype: Any = None) -> tuple[Any, Any]:
     torch.manual_seed(0)
     return torch.randint(-2, 53, (3, 40)), torch.randn(3, 40, 8, dtype=dtype or torch.float64)
 
@@ -153,7 +137,7 @@ def by_ones(t: Any, x: Any) -> Any:
 
 
 def test_gradients_flow_through_it() -> None:
-    t, x = drawn()
+    t, x = told()
     run = function()
     x.requires_grad_()
     assert torch.autograd.gradcheck(lambda x: run(t, x).tanh(), (x,), fast_mode=True)
@@ -162,7 +146,7 @@ def test_gradients_flow_through_it() -> None:
 
 @pytest.mark.parametrize("mapped", [(0, 0), (0, None), (None, 0)])
 def test_it_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
-    found = drawn()
+    found = told()
     text = "y[v,c] = onehot[v](t[s]) * x[s,c]"
     given = [each if at == 0 else each[1] for each, at in zip(found, mapped, strict=True)]
     whole = [each if at == 0 else each[1].expand_as(each) for each, at in zip(found, mapped, strict=True)]
@@ -170,7 +154,7 @@ def test_it_can_be_mapped(mapped: tuple[int | None, int | None]) -> None:
 
 
 def test_it_is_compiled_as_one() -> None:
-    t, x = (each.repeat(1, 10, *[1] * (each.ndim - 2)) for each in drawn(torch.float32))
+    t, x = (each.repeat(1, 10, *[1] * (each.ndim - 2)) for each in told(torch.float32))
     written = graph(ADDED, v=50, c=8)
     assert "scatter_add" in tn.plan(written, backend="torch", b=3, s=400).code
     run = torch.compile(tn.module(written), fullgraph=True, backend="aot_eager")
@@ -210,10 +194,10 @@ def test_on_a_device(backend: str, dtype: str) -> None:
     if backend == "cupy":
         pytest.importorskip("cupy")
     library, device = load_backend(backend), "cuda" if backend == "torch" else None
-    t, x = (each.numpy() for each in drawn())
+    t, x = (each.numpy() for each in told())
     compiled = tn.compile(graph(ADDED, v=50, c=8), backend=backend)
     found = compiled({}, library.asarray(t, device=device), library.asarray(x, dtype=dtype, device=device))
-    expected = by_ones(*drawn()).numpy()
+    expected = by_ones(*told()).numpy()
     np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-4, atol=1e-4)
 
 
