@@ -98,7 +98,7 @@ def _early(
             if {*axes_of((entry,))}.isdisjoint((*other, *beside)):
                 found[entry] = length
         rest = [each for n, each in enumerate(factors) if n not in (at, partner)]
-        tensor = windowed(facts.readers, operand, found)
+        tensor = windowed(operand, found) if facts.readers[operand.node] == 1 else Windowed(*operand, {})
         outside = {*kept, *axes_in(rest)}
         if found and _is_less(tensor.plainly(found), found, other, outside, sizes, facts, bound):
             yield at, partner, found, tensor

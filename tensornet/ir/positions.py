@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..ops.structure import INSIDE, ONEHOT
@@ -27,7 +27,7 @@ from .node import (
 )
 
 __all__ = [
-    *("Ones", "Windowed", "apart", "applied", "chooses", "counted", "held", "ones_of"),
+    *("Ones", "Windowed", "apart", "applied", "chooses", "counted", "held", "ones_at", "ones_of"),
     *("position_of", "read_at", "seen_through", "stand_alone", "windowed", "with_ones"),
 ]
 
@@ -154,6 +154,14 @@ def chooses(factor: Operand) -> bool:
     return ones is not None and ones.is_inside
 
 
+def ones_at(entry: Affine | Gather, axis: Axis, sizes: Sizes) -> Operand:
+    """A factor that is 1 at a position of an axis."""
+    told = held(entry, sizes)
+    left = (*map(along, axes_in([told])), along(axis))
+    options = ((INSIDE, number(1)),) if isinstance(entry, Gather) else ()
+    return Operand(node(ONEHOT.name, sizes, [told], left, None, (axis,), options), left)
+
+
 def with_ones(each: Node) -> Node:
     """A product with a one-hot factor for each dimension that it writes at positions."""
     if None not in each.dims:
@@ -163,11 +171,9 @@ def with_ones(each: Node) -> Node:
     ones: list[Operand] = []
     for d, axes in enumerate(each.dims):
         if axes is None:
-            told, at = held(result[d], sizes), ("at", d)
+            at = "at", d
             sizes[at] = each.shape[d]
-            left = (*map(along, axes_in([told])), along(at))
-            options = ((INSIDE, number(1)),) if isinstance(result[d], Gather) else ()
-            ones.append(Operand(node(ONEHOT.name, sizes, [told], left, None, (at,), options), left))
+            ones.append(ones_at(result[d], at, sizes))
             result[d] = along(at)
     return node("contract", sizes, [*ones, *each.operands], tuple(result), each.shape, each.over)
 
@@ -188,6 +194,17 @@ class Windowed:
     node: Node
     reads: Entries
     around: Mapping[Affine | Gather, tuple[int, int]]
+
+    def marked(self, windows: Sequence[Affine], sizes: Sizes) -> list[Operand]:
+        """A factor for each of some windows, which is 1 where the tensor is read; no position of zeros has a 1."""
+        starts = [self.around.get(each, (0, 0))[0] for each in windows]
+        pairs = zip(windows, starts, strict=True)
+        return [ones_at(Affine(each.terms, each.offset - n), ("at", each), sizes) for each, n in pairs]
+
+    def sized(self, sizes: Iterable[Size]) -> dict[Axis, Size]:
+        """The sizes of the axes of a reader, and of those that replace windows."""
+        lengths = zip(self.reads, self.node.shape, strict=True)
+        return dict[Axis, Size](enumerate(sizes)) | {("at", each): length for each, length in lengths}
 
     def plainly(self, windows: Container[Affine | Gather]) -> Operand:
         """The tensor, read along plain axes instead of some windows."""
@@ -213,11 +230,11 @@ class Windowed:
         return replace(self, node=made)
 
 
-def windowed(readers: Mapping[Node, int], operand: Operand, windows: Container[Affine | Gather]) -> Windowed:
-    """A tensor that is read in windows, without zero padding that only this reader uses."""
+def windowed(operand: Operand, windows: Container[Affine | Gather]) -> Windowed:
+    """A tensor that is read in windows, without zero padding along these."""
     child, reads = operand
     whole = Windowed(child, reads, {})
-    if child.attributes.get("fill") is not number(0) or readers[child] > 1:
+    if child.attributes.get("fill") is not number(0):
         return whole
     ((inner, plain),) = child.operands
     around: dict[Affine | Gather, tuple[int, int]] = {}

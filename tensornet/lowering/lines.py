@@ -15,7 +15,8 @@ from ..graph.graph import Apply
 from ..graph.shape_inference import size_expression
 from ..ir.equations import hints, is_kernel, parted, size_of
 from ..ir.naming import Written
-from ..ir.node import Affine, Node, Size
+from ..ir.node import Affine, Node, Size, axes_of
+from ..ir.positions import ones_of
 from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import Expression
@@ -83,9 +84,27 @@ class Lines(Written):
         self.body.append(Line(equation, axes.sizes))
 
     def is_apart(self, each: Node, readers: Sequence[Node]) -> bool:
-        """Whether a node splits a dimension of an operand and a kernel reads the node: see `shared_layouts`."""
-        laid = any(map(is_kernel, readers)) and bool(parted(each, self.same))
-        return laid or super().is_apart(each, readers)
+        """Whether a kernel reads a node that splits a dimension of an operand, or reads it in windows.
+
+        Such a node is laid out as it is declared; see also `shared_layouts`.
+        """
+        kernels = [reader for reader in readers if is_kernel(reader)]
+        split = kernels and bool(parted(each, self.same))
+        return (
+            split
+            or any(_reads_windows(reader, each) for reader in kernels)
+            or super().is_apart(each, readers)
+        )
+
+
+def _reads_windows(kernel: Node, child: Node) -> bool:
+    """Whether a kernel reads a node along an axis whose positions a one-hot operand gives."""
+    marked = [(operand, ones_of(operand)) for operand in kernel.operands]
+    axes = {ones.axis for _, ones in marked if ones is not None}
+    return any(
+        each.node is child and ones is None and not axes.isdisjoint(axes_of(each.reads))
+        for each, ones in marked
+    )
 
 
 class _Axes:

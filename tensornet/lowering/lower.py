@@ -46,7 +46,7 @@ from .context import LoweringContext, Stored, as_declared
 from .contractions import lower_contraction, lower_quotient
 from .lines import Line, Lines
 from .pointwise import applied, is_reciprocal
-from .reading import in_logical_order, in_windows, read
+from .reading import in_logical_order, read
 
 __all__ = ["lower", "steps_to_price"]
 
@@ -113,10 +113,6 @@ class _Lowering(LoweringContext):
     def applied(self, function: str, values: Sequence[Value]) -> Value:
         """A pointwise function of tensors that are lowered already."""
         return applied(self, function, values)
-
-    def in_windows(self, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
-        """A tensor that is read in windows, and one-hot tensors of their positions."""
-        return in_windows(self, ref, bare=bare)
 
     def reached(self, expression: Expression) -> Reached:
         """The positions that an expression gives, as a sum of two axes."""

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from ..graph.shape_inference import Dim, dim_size
-from ..language.affine import is_cut, is_window, reached
+from ..language.affine import is_cut, is_window
 from ..language.expression import (
-    Call,
     Expression,
     Index,
-    Literal,
     Ref,
     axes_of_index,
     free_axes,
     is_computed_index,
-    scalar_value,
-    sum_of,
 )
 from ..ops.protocols import Entry, Value, names_in
-from ..ops.structure import ONEHOT, PAD
-from ..ops.table import FUNCTIONS
-from ..planning.steps import Step
 from .context import LoweringContext, Stored, entry_of
 from .shared_layouts import split_as
 
-__all__ = ["in_logical_order", "in_windows", "read"]
+__all__ = ["in_logical_order", "read"]
 
 WINDOWS = "windows"
 """The name of the template of a backend that can view an array in windows, without a copy."""
@@ -145,73 +138,3 @@ def in_logical_order(context: LoweringContext, stored: Stored) -> str:
     """A variable with one dimension for each declared dimension of the tensor, in order."""
     value = Value(Ref(stored.variable, stored.entries), stored.sizes, stored.element)
     return context.reorder(value, stored.left).ref.name
-
-
-# ---------------------------------------------------------------------------- windows
-
-
-def in_windows(context: LoweringContext, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
-    """A tensor that is read in windows, with an axis for each, and one-hot tensors of the windows' positions.
-
-    Args:
-        context: the context.
-        ref: the tensor, as it is read.
-        bare: whether it is read without its zero padding, where that is possible; positions in the padding are then
-            all 0 in the one-hot tensors.
-    """
-    index: list[Any] = []
-    windows: dict[str, Expression] = {}
-    for entry in ref.index:
-        if is_computed_index(entry):
-            (outer, _), (inner, _), _ = reached(entry)
-            windows[f"{outer}_{inner or 'at'}"] = entry
-            entry = f"{outer}_{inner or 'at'}"
-        index.append(entry)
-    value = read(context, replace(ref, index=tuple(index)))
-    zeros = dict[str, tuple[int, int]]()
-    if bare and (step := _padding(context, ref.name, value.ref)) is not None:
-        found = _zeros(step, value.ref)
-        if found.keys() <= windows.keys():
-            value, zeros = _without(context, ref.name, step, value, found), found
-    starts = {axis: zeros[axis][0] for axis in zeros}
-    return value, tuple(
-        Call(ONEHOT.name, (sum_of([entry, Literal(-starts[axis])]) if starts.get(axis) else entry,), (axis,))
-        for axis, entry in windows.items()
-    )
-
-
-def _padding(context: LoweringContext, name: str, ref: Ref) -> Step | None:
-    """The step that pads a tensor with zeros; nothing if there is none, or if outputs or calls need the result."""
-    if name in context.lines.names.outputs or any(name in call.operands for call in context.lines.calls):
-        return None
-    step = next((each for each in reversed(context.steps) if ref.name in each.defines), None)
-    if not isinstance(step, Step) or len(step.equation.left) != len(ref.index):
-        return None
-    match step.equation.right:
-        case Call(PAD.name, (Ref() as operand,), (), options) if operand.index == step.equation.left:
-            told = dict(options)
-            fill = told.pop("value", (Literal(dict(FUNCTIONS[PAD.name].options)["value"]),))
-            amounts = [scalar_value(each) for values in told.values() for each in values]
-            whole = all(isinstance(each, int) and each >= 0 for each in amounts)
-            return step if whole and scalar_value(fill[0]) == 0 else None
-    return None
-
-
-def _zeros(step: Step, ref: Ref) -> dict[str, tuple[int, int]]:
-    """The zeros that a step adds before and after each axis, by the axis names under which its result is read."""
-    names: Mapping[Any, Any] = dict(zip(step.equation.left, ref.index, strict=True))
-    options = dict(cast("Call", step.equation.right).options)
-    options.pop("value", None)
-    return {names[axis]: cast("Any", tuple(map(scalar_value, each))) for axis, each in options.items()}
-
-
-def _without(
-    context: LoweringContext, name: str, step: Step, value: Value, zeros: Mapping[str, tuple[int, int]]
-) -> Value:
-    """The tensor without its zero padding. The padding step is removed with its last reader."""
-    context.readers[name] -= 1
-    if not context.readers[name]:
-        context.steps.remove(step)
-    sizes = {**value.sizes, **{axis: value.sizes[axis] - sum(zeros[axis]) for axis in zeros}}
-    (operand,) = cast("Call", step.equation.right).arguments
-    return Value(replace(cast("Ref", operand), index=value.ref.index), sizes, value.element)

@@ -51,14 +51,14 @@ def _windows_of(ones: Sequence[Expression], asked: Lowering | Writer) -> tuple[W
     return tuple(found)
 
 
-def _as_they_lie(ones: Sequence[Call], value: Value, asked: Lowering) -> tuple[Call, ...]:
+def _as_they_lie(ones: Sequence[Expression], value: Value, asked: Lowering) -> tuple[Call, ...]:
     """One-hot calls in the order in memory of their dimensions."""
 
     def place(each: Call) -> int:
         ((outer, _), _, _), axes = asked.reached(each.arguments[0]), value.layout
         return axes.index(outer if outer in axes else each.axes[0])
 
-    return tuple(sorted(ones, key=place))
+    return tuple(sorted(cast("Sequence[Call]", ones), key=place))
 
 
 class _Form(NamedTuple):
@@ -120,19 +120,12 @@ class _Form(NamedTuple):
 
 def _lower(lowering: Lowering, call: Call) -> Value:
     """Lowers a convolution: each operand has a batch dimension, one of groups and channels, and one per window."""
-    first, second, *told = call.arguments
-    ones = cast("tuple[Call, ...]", told)
-    if ones:
-        value = lowering.lower(first)
-    else:
-        value, ones = lowering.in_windows(cast("Ref", first), bare=True)
-    values = [lowering.convert(each, Element.NUMBER) for each in (value, lowering.lower(second))]
-    ones = _as_they_lie(ones, values[0], lowering)
+    values = [lowering.convert(lowering.lower(each), Element.NUMBER) for each in call.arguments[:2]]
+    ones = _as_they_lie(call.arguments[2:], values[0], lowering)
     form = _Form.of(values[0].layout, values[1].layout, _windows_of(ones, lowering), call.axes)
     *given, made = form.tensors
     one, other = (lowering.grouped(*each) for each in zip(values, given, strict=True))
-    reached = [each.at for each in form.windows] if form.made != "x" else []
-    right = replace(call, arguments=(one.ref, other.ref, *ones), axes=(*call.axes, *reached))
+    right = replace(call, arguments=(one.ref, other.ref, *ones))
     inner = [each.inner for each in form.windows if each.inner]
     outer = [each.outer for each in form.windows]
     _, batch, groups, channels, out, _ = form
@@ -178,16 +171,15 @@ def _pool_groups(layout: Axes, windows: tuple[Window, ...]) -> list[Axes]:
 
 def _lower_pool(lowering: Lowering, call: Call) -> Value:
     """Lowers a pool, the maximum or mean over `max[u](x[b,2*p+u])`."""
-    value, ones = lowering.in_windows(cast("Ref", call.arguments[0]), bare=False)
-    value = lowering.convert(value, Element.NUMBER)
-    ones = _as_they_lie(ones, value, lowering)
+    value = lowering.convert(lowering.lower(call.arguments[0]), Element.NUMBER)
+    ones = _as_they_lie(call.arguments[1:], value, lowering)
     windows = _windows_of(ones, lowering)
     rest, *_ = groups = _pool_groups(value.layout, windows)
     value = lowering.grouped(value, groups)
     outer, inner = ([getattr(each, name) for each in windows] for name in ("outer", "inner"))
     written = lowering.itemsize * lowering.count(rest, outer)
     seconds = lowering.profile.pointwise(written * (1.0 + lowering.count(inner)), written)
-    right = replace(call, arguments=(value.ref, *ones), axes=(*call.axes, *(each.at for each in windows)))
+    right = replace(call, arguments=(value.ref, *ones))
     left = left_of((rest, *((axis,) for axis in outer)))
     return lowering.emit(left, right, [value], Element.NUMBER, seconds=seconds)
 

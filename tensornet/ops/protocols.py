@@ -170,10 +170,6 @@ class Lowering(Protocol):
     def applied(self, function: str, values: Sequence[Value]) -> Value:
         """A pointwise function of lowered tensors, converted to the element types that it requires."""
 
-    def in_windows(self, ref: Ref, *, bare: bool) -> tuple[Value, tuple[Call, ...]]:
-        """A tensor that is read in windows, in its layout, and the one-hot calls that describe its windows; with
-        `bare`, without the zeros padded around it."""
-
     def convert(self, value: Value, element: Element) -> Value:
         """The value with its elements converted to another kind."""
 

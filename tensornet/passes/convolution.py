@@ -62,13 +62,13 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
     windowed = [each for each in whole.operands if _is_told(whole, each, program.same)]
     ones = [each for each in whole.operands if _window_of(each) is not None]
     if ones and not windowed:
-        ways = _made(whole, ones)
+        made = (computed(whole, *way, whole.sizes) for way in _made(whole, ones))
     elif len(windowed) == 1 and not ones:
-        ways = _read(program, whole, windowed[0])
+        reading, others = _reading(whole, windowed[0], program.same), _without(whole.operands, windowed)
+        made = (computed(whole, *way, reading.sizes) for way in _read(reading, others))
     else:
         return
-    for kernel, behind in ways:
-        yield Change({product: computed(whole, kernel, behind, whole.sizes)})
+    yield from (Change({product: each}) for each in made)
 
 
 def _is_told(product: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> bool:
@@ -97,22 +97,24 @@ def _having(factors: Factors, axes: Collection[Axis]) -> Factors:
 # ---------------------------------------------------------------------------- windows that are read
 
 
-def _read(program: Program, product: Node, operand: Operand) -> Iterator[Way]:
+def _reading(product: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> _Reading:
+    """A product with a factor that is read in windows."""
+    windows = _windows(product, operand, same)
+    tensor = windowed(operand, windows)
+    return _Reading(tensor, windows, summed_axes(product), tensor.sized(product.sizes))
+
+
+def _read(reading: _Reading, others: Factors) -> Iterator[Way]:
     """The ways to compute a product with a factor that is read in windows.
 
     If the product sums over all axes of the windows, the factors along one axis of each window may come after the
     convolution.
     """
-    windows = _windows(product, operand, program.same)
-    if not 0 < len(windows) <= DIMENSIONS:
+    if not 0 < len(reading.windows) <= DIMENSIONS:
         return
-    tensor, others = windowed(program.readers, operand, windows), _without(product.operands, [operand])
-    sizes: dict[Axis, Size] = dict(enumerate(product.sizes))
-    sizes |= {("at", each): length for each, length in zip(tensor.reads, tensor.node.shape, strict=True)}
-    reading = _Reading(tensor, windows, summed_axes(product), sizes)
     yield from reading.ways(others)
-    if reading.summed.issuperset(axis for each in windows for axis, _ in each.terms):
-        for side in zip(*([axis for axis, _ in each.terms] for each in windows), strict=False):
+    if reading.summed.issuperset(axis for each in reading.windows for axis, _ in each.terms):
+        for side in zip(*([axis for axis, _ in each.terms] for each in reading.windows), strict=False):
             after = _having(others, side)
             inner = replace(reading, summed=reading.summed.difference(axes_in(after)))
             ways = inner.ways(_without(others, after)) if after else ()
@@ -154,8 +156,8 @@ class _Reading:
 
     def _at_once(self, first: Factors, held: Factors, behind: Factors) -> Iterator[Way]:
         """One convolution: some factors come before the windows, some are in the kernel, and some come after."""
-        tensor = self._times(first, [*held, *behind]).padded(self.windows)
-        kernel = self._convolved(tensor.plainly(()), held, behind)
+        tensor = self._times(first, [*held, *behind])
+        kernel = self._convolved(tensor, self.windows, held, behind)
         if kernel is not None:
             yield kernel, behind
 
@@ -166,9 +168,8 @@ class _Reading:
             return
         tensor = self._times(first, [*core, *behind])
         for n, (window, held) in enumerate(zip(self.windows, parts, strict=True), 1):
-            tensor = tensor.padded([window])
             later = [*itertools.chain(*parts[n:]), *behind]
-            kernel = self._convolved(tensor.plainly(self.windows[n:]), held, later)
+            kernel = self._convolved(tensor, [window], held, later)
             if kernel is None:
                 return
             if n == len(parts):
@@ -187,18 +188,29 @@ class _Reading:
         made = node("contract", self.sizes, [plain, *factors], left)
         return self.tensor.followed(Operand(made, left))
 
-    def _convolved(self, operand: Operand, held: Factors, behind: Factors) -> Kernel | None:
-        """The convolution of an operand with a product of factors; None if only one of them has some summed axis."""
-        summed, own = self.summed.difference(axes_in(behind)), {*axes_of(operand.reads)}
+    def _convolved(
+        self, tensor: Windowed, windows: Sequence[Affine], held: Factors, behind: Factors
+    ) -> Kernel | None:
+        """The convolution of a tensor with a product of factors; None if only one of them has some summed axis.
+
+        Args:
+            tensor: the tensor.
+            windows: the windows that it is read in here.
+            held: the factors.
+            behind: the factors that come after it.
+        """
+        operand, ones = tensor.plainly(self.windows), tensor.marked(windows, self.sizes)
+        summed = self.summed.difference(axes_in(behind))
+        own = {*axes_in([operand])}.union(axis for each in windows for axis, _ in each.terms)
         kernel = part(held, summed - own, self.sizes)
         other = {*axes_of(kernel.reads)}
-        axes = (own | other) & summed
-        return _call(operand, kernel, axes) if axes <= own & other else None
+        axes, at = (own | other) & summed, tuple(("at", each) for each in windows)
+        return _call(operand, kernel, axes, ones, at) if axes <= own & other else None
 
 
-def _call(one: Operand, other: Operand, axes: set[Axis], ones: Factors = ()) -> Kernel:
-    """The convolution of two tensors over some axes."""
-    return CONVOLUTION.name, (one, other, *ones), tuple(sorted(axes)), ()
+def _call(one: Operand, other: Operand, axes: set[Axis], ones: Factors, at: tuple[Axis, ...] = ()) -> Kernel:
+    """The convolution of two tensors over some axes, and over those of windows."""
+    return CONVOLUTION.name, (one, other, *ones), (*sorted(axes), *at), ()
 
 
 def _grown(axes: Collection[Axis], factors: Factors) -> Iterator[Factors]:
@@ -271,14 +283,18 @@ def _pools(supported: Container[str], program: Program, each: Node) -> Iterator[
     function = FUNCTIONS.get(each.op)
     if function is None or function.pools not in supported or each.element is not Element.NUMBER:
         return
-    windows = _windows(each, each.operands[0], program.same)
+    (operand,) = each.operands
+    windows = _windows(each, operand, program.same)
     inner = [axis for window in windows for axis, _ in window.terms[1:]]
     whole = len(inner) == len(windows) and sorted(inner) == sorted(each.over)
     if whole and 0 < len(windows) <= DIMENSIONS:
-        made = node(
-            function.pools, each.sizes, each.operands, each.result, each.shape, each.over, each.options
+        tensor = Windowed(*operand, {})
+        sizes = tensor.sized(each.sizes)
+        operands = [tensor.plainly(windows), *tensor.marked(windows, sizes)]
+        over = (*each.over, *(("at", window) for window in windows))
+        yield Change(
+            {each: node(function.pools, sizes, operands, each.result, each.shape, over, each.options)}
         )
-        yield Change({each: made})
 
 
 def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> list[Affine]:
