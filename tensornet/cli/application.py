@@ -64,10 +64,9 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Version = typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+
+
 @app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-) -> None:
+def _options(version: Annotated[bool, Version] = False) -> None:
     pass

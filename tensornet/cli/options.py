@@ -14,18 +14,12 @@ __all__ += ["Sizes", "tell", "tell_json", "Threads"]
 Option = typer.Option
 Named = Annotated[str, typer.Argument(help="A layer or a model, or equations as for `plan`.")]
 Json = Annotated[bool, Option("--json", help="Print JSON for machines; an error stays text, on stderr.")]
-Settings = Annotated[
-    list[str] | None,
-    Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable."),
-]
+_SET = Option("--set", metavar="NAME=VALUE", help="A setting, e.g. `--set ranks=4,4`; repeatable.")
+Settings = Annotated[list[str] | None, _SET]
 Inputs = Annotated[str, Option(help="The inputs, e.g. `x` or `x[b,n,c],t[b,n]`; all else is a parameter.")]
 Outputs = Annotated[str, Option(help="The names of the results; that of the last equation if not given.")]
-Sizes = Annotated[
-    list[str] | None,
-    Option(
-        "--size", metavar="AXIS=SIZE", help="Sizes of axes, e.g. `b=32,i=8`; repeatable. One not given is 64."
-    ),
-]
+SIZE = "Sizes of axes, e.g. `b=32,i=8`; repeatable. One not given is 64."
+Sizes = Annotated[list[str] | None, Option("--size", metavar="AXIS=SIZE", help=SIZE)]
 Backend = Annotated[str, Option(help="numpy, torch, cupy or jax.")]
 Device = Annotated[str | None, Option(help="Where to run, e.g. cpu or cuda:0.")]
 Dtype = Annotated[str, Option(help="The element type.")]

@@ -138,22 +138,19 @@ def load_digits(seed: int, data: Data = None) -> Examples:
         TensornetError: `data` is given, as the digits come with scikit-learn.
     """
     if data is not None:
-        fix = (
-            "leave --data out, or give your own arrays: a file .npz with x_train, y_train, x_test and y_test"
-        )
-        raise TensornetError(f"the digits come with scikit-learn, not from {data}", fix=fix)
-    return examples_of(
-        "the digits of scikit-learn", split_digits(seed), called="Handwritten digits", known=True
-    )
+        own = "your own arrays: a file .npz with x_train, y_train, x_test and y_test"
+        told = f"the digits come with scikit-learn, not from {data}"
+        raise TensornetError(told, fix=f"leave --data out, or give {own}")
+    where, called = "the digits of scikit-learn", "Handwritten digits"
+    return examples_of(where, split_digits(seed), called=called, known=True)
 
 
 def split_digits(seed: int) -> dict[str, Any]:
     """Images (n, 8, 8) from 0 to 16 and labels, for training and for the test, by `NAMES`."""
-    bunch = library("sklearn.datasets").load_digits()
+    images, labels = library("sklearn.datasets").load_digits(return_X_y=True)
+    how = {"test_size": TEST_IMAGES, "stratify": labels, "random_state": seed}
     split = library("sklearn.model_selection").train_test_split
-    train, test, train_labels, test_labels = split(
-        bunch.images, bunch.target, test_size=TEST_IMAGES, stratify=bunch.target, random_state=seed
-    )
+    train, test, train_labels, test_labels = split(images.reshape(-1, SIDE, SIDE), labels, **how)
     return dict(zip(NAMES, (train, train_labels, test, test_labels), strict=True))
 
 
@@ -165,9 +162,7 @@ DIGITS = Task(
     recipe=Recipe(),
     load=load_digits,
     reference="dense",
-    build=lambda row, examples: build_graph(
-        row, examples.train_inputs[0].shape[1:], examples.sizes["classes"]
-    ),
+    build=lambda row, given: build_graph(row, given.train_inputs[0].shape[1:], given.sizes["classes"]),
     splits=True,
     controls=frozenset(name for name in STUDY if name.startswith("dense")),
     kinds=("dense", "tensorized"),
@@ -189,11 +184,13 @@ def digits(data: Data) -> Task:
     """The default study, of the digits or of the user's own arrays."""
     if not are_arrays(data):
         return DIGITS
-    return replace(
-        DIGITS,
-        name=f"digits-{Path(name_of(data)).stem}",
-        rows={name: replace(row, about=_of_any(row)) for name, row in STUDY.items()},
-        example="example",
-        load=lambda seed, data: load_arrays(data),
-        splits=False,
+    name, rows = (
+        Path(name_of(data)).stem,
+        {name: replace(row, about=_of_any(row)) for name, row in STUDY.items()},
     )
+    own: dict[str, Any] = {
+        "example": "example",
+        "load": lambda seed, data: load_arrays(data),
+        "splits": False,
+    }
+    return replace(DIGITS, name=f"digits-{name}", rows=rows, **own)

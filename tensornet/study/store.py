@@ -60,8 +60,8 @@ def is_sealed(content: bytes) -> bool:
 
 
 def _digest(content: bytes, found: re.Match[bytes]) -> bytes:
-    parts = (content[: found.start(1)], BLANK.encode(), content[found.end(1) :])
-    return hashlib.sha256(b"".join(parts)).hexdigest().encode()
+    blank = content[: found.start(1)] + BLANK.encode() + content[found.end(1) :]
+    return hashlib.sha256(blank).hexdigest().encode()
 
 
 def sealed_tensors(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
@@ -307,8 +307,6 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
             raise ValueError("no study of this version wrote it")
         return tn.Graph.from_json(texts["graph"]), parameters
     except (OSError, ValueError) as reason:
-        raise TensornetError(
-            f"{path} is not a trained classifier: {reason}",
-            fix="give one of runs/*.safetensors of a study, whole; for one of an earlier version give its"
-            " `tensornet study` command again",
-        ) from None
+        again = "for one of an earlier version give its `tensornet study` command again"
+        fix = f"give one of runs/*.safetensors of a study, whole; {again}"
+        raise TensornetError(f"{path} is not a trained classifier: {reason}", fix=fix) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -104,8 +104,7 @@ class Recipe:
         Raises:
             TensornetError: a setting is unknown, or its value is out of range.
         """
-        known = {field.name: getattr(self, field.name) for field in fields(self)}
-        values = {}
+        known, values = asdict(self), {}
         for name, value in changes.items():
             if name not in known:
                 fix = f"{near(name, known)}its settings: {', '.join(known)}"
@@ -237,12 +236,11 @@ class BuiltRow:
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
 
-def built(row: BuiltRow, examples: Examples, sizes: Mapping[str, Any] | None = None) -> tn.Graph:
-    """The classifier of a row, with a logit for each class of these examples; `sizes` are taken like theirs."""
-    taken, known = tn.models.settings(row.model), {**examples.sizes, **(sizes or {})}
-    return tn.models.create(
-        row.model, **{**{name: known[name] for name in known if name in taken}, **row.settings}
-    )
+def built(row: BuiltRow, examples: Examples) -> tn.Graph:
+    """The classifier of a row, with a logit for each class of these examples."""
+    taken = tn.models.settings(row.model)
+    known = {name: size for name, size in examples.sizes.items() if name in taken}
+    return tn.models.create(row.model, **{**known, **row.settings})
 
 
 @dataclass(frozen=True)
@@ -333,11 +331,9 @@ def check_classifier(graph: tn.Graph, examples: Examples) -> None:
     """Raises an error unless the graph takes these inputs and returns a logit for each class."""
     shapes = [tuple(each.shape) for each in examples.train_inputs]
     if len(graph.inputs) != len(shapes) or len(graph.outputs) != 1:
-        raise TensornetError(
-            f"the model takes {len(graph.inputs)} inputs and gives {len(graph.outputs)} results,"
-            f" and an example has {len(shapes)}, of one class",
-            fix="choose a model that takes and gives as many",
-        )
+        takes = f"the model takes {len(graph.inputs)} inputs and gives {len(graph.outputs)} results"
+        fix = "choose a model that takes and gives as many"
+        raise TensornetError(f"{takes}, and an example has {len(shapes)}, of one class", fix=fix)
     one = ", ".join("×".join(map(str, shape[1:])) or "one" for shape in shapes)
     try:
         sizes = {**graph.bound, **sizes_from_shapes(graph, graph.inputs, shapes)}

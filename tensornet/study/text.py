@@ -99,11 +99,10 @@ def load_texts(seed: int, data: str | None) -> Examples:
         digest.update(tokens.numpy().tobytes() + labels.numpy().tobytes())
         found[which] = (tokens, tokens != PADDING), labels
     sizes = {"vocabulary": len(known) + UNKNOWN + 1, "classes": classes}
-    about = (
-        f"{len(parts['train']):,} texts of {'a folder' if is_folder else name} for training and"
-        f" {len(parts['test']):,} for the test, in {sizes['classes']} classes, {len(known):,} words,"
-        f" {longest} of a text at most (sha256 {digest.hexdigest()[:12]})"
-    )
+    train, test = (f"{len(part):,}" for part in parts.values())
+    counts = f"{train} texts of {'a folder' if is_folder else name} for training and {test} for the test"
+    words_of = f"in {classes} classes, {len(known):,} words, {longest} of a text at most"
+    about = f"{counts}, {words_of} (sha256 {digest.hexdigest()[:12]})"
     called = "Sentiment of movie reviews" if name == DEFAULT else Path(name).resolve().name
     return Examples(*found["train"], *found["test"], about, sizes, name=called)
 

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from tensornet.errors import TensornetError
 
@@ -34,26 +34,12 @@ TRIES = 8
 """A run is not submitted again after this many lost workers."""
 
 
-class Workers(Protocol):
-    """The workers that train runs instead of this process."""
-
-    @property
-    def are_here(self) -> bool:
-        """Whether they are processes of this machine."""
-
-    def threads(self, cores: int) -> int | None:
-        """The threads of each worker if this machine has `cores` cores; None for the worker's own number."""
-
-    def lost(self) -> tuple[type[BaseException], ...]:
-        """The errors that mean that a worker is gone, not that the call failed."""
-
-    def open(self) -> Any:
-        """A context with an executor like those of `concurrent.futures`."""
-
-
 @dataclass(frozen=True)
 class Processes:
     """Processes of this machine, each started as a new interpreter (`spawn`).
+
+    All workers have `are_here`, whether they are processes of this machine; `threads(cores)`, the threads of each if
+    this machine has so many cores, or None; `lost()`, the errors by which a worker is gone; and `open()`, an executor.
 
     Attributes:
         number: the number of processes.
@@ -178,6 +164,10 @@ class Submitit:
         yield executor
 
 
+Workers: TypeAlias = Processes | Dask | Submitit
+"""The workers that train runs instead of this process."""
+
+
 def on_workers(
     workers: Workers,
     function: Callable[[Item], Result],
@@ -227,14 +217,14 @@ def on_workers(
         if left:
             say(f"a worker was lost; of what it did, {len(again)} are asked for again")
         left = {number: tries - (number in again) for number, tries in left.items()}
-        if left and min(left.values()) == 0:
+        if 0 in left.values():
             fix = "look at what ends them: a lack of memory (then fewer at once), or a limit of time"
             raise TensornetError(f"workers end again and again before they are done: {lost}", fix=fix)
 
 
 def _finished(pending: dict[int, Any]) -> Iterator[tuple[int, Any]]:
     """Takes the calls that have ended, and returns their results; raises the error of one that failed."""
-    for number in [number for number, future in pending.items() if future.done()]:
+    for number in [each for each in pending if pending[each].done()]:
         result = pending.pop(number).result()
         if isinstance(result, TensornetError):
             raise result
