@@ -16,7 +16,7 @@ def calibrate(
     from dataclasses import asdict, fields
     from math import inf
 
-    from ..device.calibration import measure, usable
+    from ..device.calibration import measure
     from ..device.model import COLUMNS
     from ..device.profiles import save_profile
     from ..display import rounded
@@ -26,7 +26,7 @@ def calibrate(
     chosen = load_backend(backend)
     place = chosen.device() if device is None else device
     profile = measure(chosen, place, element_type(dtype), patience=inf)
-    path = save_profile(usable(profile, place, element_type(dtype)))
+    path = save_profile(profile)
     if as_json:
         tell_json({**asdict(profile), "path": str(path or "")})
         return

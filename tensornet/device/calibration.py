@@ -29,7 +29,7 @@ from .memory_access import MemoryAccess, memory_access
 from .model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
 from .profiles import bounded, is_due, load_profile, save_profile
 
-__all__ = ["measure", "profile_of", "usable"]
+__all__ = ["measure", "profile_of"]
 
 PATIENCE = 2.0
 """Seconds of calibration after which no further round begins."""
@@ -91,7 +91,7 @@ def _profile_of(backend: Backend, device: str, dtype: str) -> DeviceProfile:
         measured = _measured(backend, device, dtype)
         known = measured if known is None else min(known, measured, key=lambda profile: profile.unrest)
         save_profile(known)
-    return known
+    return _usable(known, device, dtype)
 
 
 def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
@@ -103,10 +103,10 @@ def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
     if seconds > TELLING:
         took = f"measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no)"
         say(f"tensornet: {took}; {'kept' if found.is_steady else busy}")
-    return usable(found, device, dtype)
+    return found
 
 
-def usable(found: DeviceProfile, device: str, dtype: str) -> DeviceProfile:
+def _usable(found: DeviceProfile, device: str, dtype: str) -> DeviceProfile:
     """Measured constants, or the built-in ones in their place if the device had other work: they are chance then."""
     if found.is_steady:
         return found
