@@ -108,25 +108,22 @@ class StudyFile:
             recipes[name] = {**self.recipe, **changes}
 
         own = all(entry.built is None for entry in entries.values())
-        title = base.title if own else f"{{data}}: the rows of {Path(self.path).name}"
-        reference = self.reference or base.reference
         controls = frozenset(name for name, entry in entries.items() if entry.control)
-        told: dict[str, Any] = {
-            "title": self.title or title,
-            "kinds": base.kinds if own else ("controls", "rows"),
-        }
-        told |= {
-            "labels": {**base.labels, **{name: each.label for name, each in entries.items() if each.label}}
-        }
-        told |= {"controls": controls or base.controls & rows.keys()}
-        told |= {"reference": reference if reference in rows else "", "base": base}
-        how: dict[str, Any] = {
-            "recipe": recipe,
-            "overrides": recipes,
-            "optimizers": self.optimizers or base.optimizers,
-        }
-        build = functools.partial(_build, base)
-        return replace(base, rows=rows, build=build, **how, **told)
+        reference = self.reference or base.reference
+        return replace(
+            base,
+            title=self.title or (base.title if own else f"{{data}}: the rows of {Path(self.path).name}"),
+            rows=rows,
+            recipe=recipe,
+            build=functools.partial(_build, base),
+            overrides=recipes,
+            reference=reference if reference in rows else "",
+            optimizers=self.optimizers or base.optimizers,
+            labels={**base.labels, **{name: entry.label for name, entry in entries.items() if entry.label}},
+            controls=controls or base.controls & rows.keys(),
+            kinds=base.kinds if own else ("controls", "rows"),
+            base=base,
+        )
 
     def _origin(self, entries: Mapping[str, RowEntry], entry: RowEntry) -> RowEntry | None:
         """The row that a compressed row is made from; None for other rows."""
