@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import array_api_strict
 import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.backends.array_api import of
 from tensornet.graph.element_types import holding
 from tensornet.ops.table import Element
-from tensornet.protocol import load_backend
+
+from .differential import BACKENDS
 
 ROUTED = "y[b,v,c] = 0\ny[b,e[b,t],c] += x[b,t,c] * w[b,t]"
-BACKENDS = {name: lambda name=name: load_backend(name) for name in ("numpy", "torch", "jax")} | {
-    "array-api-strict": lambda: of(array_api_strict)
-}
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])

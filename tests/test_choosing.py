@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import array_api_strict
 import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.backends.array_api import of
 from tensornet.graph.element_types import of_leaves, of_tensors
 from tensornet.ops.table import Element
-from tensornet.protocol import load_backend
 
-BACKENDS = {name: lambda name=name: load_backend(name) for name in ("numpy", "torch", "jax")} | {
-    "array-api-strict": lambda: of(array_api_strict)
-}
+from .differential import BACKENDS
+
 TEXT = "a[b] = argmax[i](x[b,i])\nz[b] = argmin[i](x[b,i])\no[b,i] = argsort[i](x[b,i])\nt[b,k] = top[i,k](x[b,i])"
 
 

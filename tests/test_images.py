@@ -30,6 +30,7 @@ from tensornet.study.images import (
     source_of,
 )
 from tensornet.study.task import Recipe
+from tensornet.study.text import load_texts
 from tensornet.study.training import augmented
 
 draw = np.random.default_rng(0)
@@ -283,17 +284,22 @@ def test_the_hub(
     assert examples.test_labels.tolist() == [0, 2, 1]
 
 
-def test_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [
+        (lambda: load_images(Source("mnist"), 0), "ylecun/mnist"),
+        (lambda: load_texts(0, None), "stanfordnlp/imdb"),
+    ],
+)
+def test_no_network(monkeypatch: pytest.MonkeyPatch, load: Any, name: str) -> None:
     datasets = pytest.importorskip("datasets")
 
     def unreachable(name: str) -> Any:
         raise ConnectionError(f"Couldn't reach '{name}' on the Hub")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(
-        TensornetError, match=r"'ylecun/mnist' cannot be loaded: Couldn't(?s:.)*--data FOLDER"
-    ):
-        load_images(Source("mnist"), 0)
+    with pytest.raises(TensornetError, match=rf"'{name}' cannot be loaded: Couldn't(?s:.)*--data FOLDER"):
+        load()
 
 
 # ---- augmentation

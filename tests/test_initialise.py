@@ -19,6 +19,7 @@ from tensornet.sizes import evaluate
 
 from .conftest import examples
 from .programs import SUMMED_ALONE
+from .test_starts import deviations
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -45,11 +46,7 @@ def products(draw: Any) -> tuple[str, dict[str, int]]:
 
 def mean_square(graph: tn.Graph, shape: Sequence[int], draws: int, rows: int) -> float:
     """Of the results of standard normal numbers, over some starts."""
-    compiled, squares = tn.compile(graph), []
-    for seed in range(draws):
-        x = np.random.default_rng(seed).standard_normal([rows, *shape])
-        squares.append(np.mean(compiled(tn.init(graph, seed=seed, dtype="float64"), x) ** 2))
-    return float(np.mean(squares))
+    return float(np.mean(deviations(graph, tuple(shape), range(draws), rows) ** 2))
 
 
 @given(products())
@@ -275,24 +272,6 @@ def test_a_sum_with_a_frozen_weight_starts_at_it_and_learns(settings: dict[str, 
     assert {name for name in ("A", "B") if not arrays[name].any()} == {dead}
     x = np.random.default_rng(1).standard_normal((5, 32))
     np.testing.assert_allclose(tn.compile(graph)(arrays, x), x @ FROZEN.T, rtol=1e-12)
-
-
-@pytest.mark.parametrize(("length", "rank"), [(64, 2), (64, 8), (256, 4), (512, 8)])
-def test_a_long_chain_stays_in_range(length: int, rank: int) -> None:
-    """Partial products of random matrices fall behind their mean square by a factor for each."""
-    links = ["i", *(f"r{n}" for n in range(length - 1)), "o"]
-    factors = " * ".join(f"A{n}[{links[n]},{links[n + 1]}]" for n in range(length))
-    graph = tn.layer(
-        f"y[b,o] = x[b,i] * {factors}", inputs="x", **dict.fromkeys(links, rank) | {"i": 32, "o": 32}
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tn.TensornetWarning)
-        draws = [tn.init(graph, seed=seed) for seed in range(3)]
-    for arrays in draws:
-        y = np.random.default_rng(0).standard_normal((16, 32)).astype("float32")
-        for n in range(length):
-            y = y @ arrays[f"A{n}"]
-            assert 1e-15 < np.abs(y).max() < 1e15
 
 
 def test_lines_of_weights_may_be_many() -> None:

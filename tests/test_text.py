@@ -175,17 +175,6 @@ def test_columns_of_a_data_set(monkeypatch: pytest.MonkeyPatch, columns: Any, fo
         load_texts(0, "a/b")
 
 
-def test_the_hub_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-
-    def unreachable(name: str) -> Any:
-        raise ConnectionError(f"Couldn't reach '{name}' on the Hub")
-
-    monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    with pytest.raises(TensornetError, match=r"'stanfordnlp/imdb' cannot be loaded(?s:.*)--data FOLDER"):
-        load_texts(0, None)
-
-
 def test_an_unknown_study(tmp_path: Path) -> None:
     with pytest.raises(TensornetError, match=r"there is no study 'sound'(?s:.*)digits, text"):
         run_study(tmp_path, task="sound")
