@@ -28,7 +28,7 @@ from tensornet.ops.table import FUNCTIONS
 from tensornet.protocol import load_backend
 
 from . import oracle
-from .conftest import examples, sampled
+from .conftest import examples, rows, sampled
 from .differential import by_numpy
 from .programs import SUMMED_ALONE
 
@@ -449,17 +449,8 @@ def test_masks_of_any_type(dtype: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_results_have_the_type_that_follows(backend: str) -> None:
     library = BACKENDS[backend]
-    for text, dtype in [
-        ("y[i] = x[i] * index(i)", "float32"),
-        ("y[i] = sin(index(i)) + 0 * x[i]", "float32"),
-        ("y[i] = x[i] > 0", "bool"),
-        ("y = sum[i](x[i] > 0)", "int64"),
-        ("r[i] = index(i) / 2\ny[i] = where(r[i] < 1, r[i], 0.5)", "float32"),
-        ("y[i,v] = onehot[v](index(i)) * x[i]", "float32"),
-        ("y[i] = where(x[i] > 0, 1, 0.5)", "float32"),
-        ("y[i] = concat[i](x[i], 0)", "float32"),
-        ("y[i] = x[i] + int64(x[i])", "float32"),
-    ]:
+    for line, dtype in rows("types.txt"):
+        text = line.replace("\\n", "\n")
         graph = tn.layer(text, inputs="x[i]", **({"v": 3} if "v" in text else {}))
         found = tn.compile(graph, backend=library)({}, library.asarray(np.array([1.5, -1.0, 2.0]), "float32"))
         assert library.dtype(found) == dtype, text

@@ -16,7 +16,7 @@ from tensornet.planning.steps import Step
 
 from . import oracle
 from .differential import by_numpy, computed, drawn
-from .programs import records
+from .programs import records, titled
 
 torch = pytest.importorskip("torch")
 
@@ -180,47 +180,27 @@ def test_a_kernel_that_is_refused_is_not_registered(text: Any) -> None:
     assert "wrong" not in FUNCTIONS
 
 
+OWN = titled("own_kernels.txt")
+
+
 @pytest.mark.usefixtures("registering")
-@pytest.mark.parametrize(
-    ("computes", "text", "inputs", "runs"),
-    [
-        ("y[b,o] = 2 * x[b,i] * w[o,i]", "y[b,o] = x[b,i] * 2 * w[o,i]", "x[b,i] w[o,i]", True),
-        ("y[b,o] = 2 * x[b,i] * w[o,i]", "y[b,o] = 3 * x[b,i] * w[o,i]", "x[b,i] w[o,i]", False),
-        ("y[b,o] = x[b,i] * w[o,i] + e", "y[b,o] = 1 + x[b,i] * w[o,i] + 2", "x[b,i] w[o,i]", True),
-        ("y[b,o] = x[b,i] * w[o,i] + e", "y[b,o] = x[b,i] * w[o,i] + i", "x[b,i] w[o,i]", False),
-        ("y[b,o] = exp(e * x[b,i]) * sin(e * w[o,i])",
-         "y[b,o] = exp(x[b,i] / 2) * sin(w[o,i] / 2)", "x[b,i] w[o,i]", True),
-        ("y[b,o] = exp(e * x[b,i]) * sin(e * w[o,i])",
-         "y[b,o] = exp(x[b,i] / 2) * sin(w[o,i] / 3)", "x[b,i] w[o,i]", False),
-        ("y[b,i] = tanh(x[b,i] + u[i]) + sin(u[i])",
-         "y[b,i] = sin(u[i]) + tanh(u[i] + x[b,i])", "x[b,i] u[i]", True),
-        ("y[b,o] = where(m[b,o], 0, x[b,i] * w[o,i])",
-         "y[b,o] = where(m[b,o], 0, x[b,i] * w[o,i])", "m[b,o] x[b,i] w[o,i]", True),
-        ("y[b,o] = where(m[b,o], 0, x[b,i] * w[o,i])",
-         "y[b,o] = where(~m[b,o], x[b,i] * w[o,i], 0)", "m[b,o] x[b,i] w[o,i]", True),
-        ("y[b,o] = x[b,i] * w[o,i] * sin(g[b,o])",
-         "y[b,o] = x[b,i] * w[o,i] * sin(g[b])", "x[b,i] w[o,i] g[b]", False),
-        ("y[b,o] = x[b,i] * w[o,i] * sin(g[b,o])",
-         "y[b,o] = x[b,i] * w[o,i] * sin(g[b,o,i])", "x[b,i] w[o,i] g[b,o,i]", False),
-    ],
-)  # fmt: skip
-def test_a_kernel_runs_where_a_program_says_just_what_it_computes(
-    computes: str, text: str, inputs: str, runs: bool
-) -> None:
+@pytest.mark.parametrize("name", OWN)
+def test_a_kernel_runs_where_a_program_says_just_what_it_computes(name: str) -> None:
     """What it gives here is told from what the program says, and so is that it does not run at all."""
-    called: list[Any] = []
+    said, called = OWN[name].said, list[Any]()
+    computes = said["computes"]
 
     def kernel(*tensors: Any, **numbers: float) -> Any:
         called.append(numbers)
-        wanted = tn.layer(computes.replace("+ e", "+ 3").replace("e *", "0.5 *"), inputs=inputs)
+        wanted = tn.layer(computes.replace("+ e", "+ 3").replace("e *", "0.5 *"), inputs=said["inputs"])
         given = {leaf.name: each.numpy() for leaf, each in zip(wanted.inputs, tensors, strict=True)}
         return torch.as_tensor(by_numpy(wanted, given)["y"])
 
-    graph = tn.layer(text, inputs=inputs)
+    graph = OWN[name].graph()
     given = drawn(graph, b=3, i=5, o=4)
     tn.register("wanted", computes=computes, torch=kernel)
     found = computed(graph, given, "torch")["y"]
-    assert bool(called) == runs
+    assert bool(called) == (said["runs"] == "yes")
     np.testing.assert_allclose(found, by_numpy(graph, given)["y"], rtol=1e-12)
 
 

@@ -45,25 +45,10 @@ def test_parameters_are_called_as_ever(name: str) -> None:
 # ---------------------------------------------------------------------------- equal layers
 
 
-@pytest.mark.parametrize(
-    ("name", "scope", "calls", "different"),
-    [
-        ("vit_b_16", r"blocks\.\d+", 12, 1),
-        ("perceiver_imagenet", r"latent\..*", 48, 1),
-        ("perceiver_imagenet", r"cross\.\d", 8, 2),  # one set of parameters is used once, one seven times
-        ("swin_s", r"stages\.2\.blocks\.\d+", 18, 2),  # one is shifted, one is not
-        ("swin_s", r"stages\.\d\.merge", 3, 3),
-        ("tensor_swin_t", r"stages\.2\.blocks\.\d+", 6, 2),
-        ("transformer_base", r"encoder\.\d+", 6, 1),
-        ("transformer_base", r"decoder\.\d+", 6, 1),
-        ("transformer_classifier", r"encoder\.\d+", 2, 1),
-        ("xlnet_base", r"layers\.\d+", 12, 2),  # the last has no content stream
-    ],
-)
-def test_equal_layers_are_equal_blocks(name: str, scope: str, calls: int, different: int) -> None:
+@pytest.mark.parametrize(("name", "scope", "calls", "different"), table("equal_layers.txt"))
+def test_equal_layers_are_equal_blocks(name: str, scope: str, calls: str, different: str) -> None:
     found = blocks(models.create(name), scope)
-    assert len(found) == calls
-    assert len(set(found)) == different
+    assert (len(found), len(set(found))) == (int(calls), int(different))
 
 
 def test_what_is_dropped_at_other_rates_is_another_block() -> None:

@@ -9,22 +9,14 @@ import pytest
 
 import tensornet as tn
 
+from .conftest import rows
+
 # ---------------------------------------------------------------------------- numbers to be trained
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "why"),
-    [
-        ("y[b,i] = x[b,i] / sqrt(dim)", "dim", "under a root"),
-        ("y[b,i] = x[b,i] / sqrt(mean[i](x**2) + eps)", "eps", "under a root"),
-        ("y[b,i] = x[b,i] * (index(i) + lenght)", "lenght", "added to positions"),
-        ("y[b,i] = x[b,i] * (2*index(i) - start)", "start", "added to positions"),
-        ("y[b,i] = x[b,i] * (index(i) // heads)", "heads", "no gradient reaches"),
-        ("y[b,i] = where(index(i) < n, x[b,i], 0)", "n", "no gradient reaches"),
-        ("y[b,i] = where(mask, x[b,i], 0)", "mask", "no gradient reaches"),
-    ],
-)
-def test_a_number_that_nobody_trains_is_declared_or_given(text: str, name: str, why: str) -> None:
+@pytest.mark.parametrize(("text", "told"), rows("numbers.txt"))
+def test_a_number_that_nobody_trains_is_declared_or_given(text: str, told: str) -> None:
+    name, why = told.split(": ")
     message = rf"'{name}' is no axis, size or tensor here, .*: .*{why}(?s:.*)give {name}=… if it is a size"
     with pytest.raises(tn.EquationError, match=message):
         tn.layer(text, inputs="x")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -20,9 +19,9 @@ from tensornet.planning.plans import CallStep, Plan
 from tensornet.runtime import executable
 
 from . import oracle
-from .conftest import examples
-from .differential import outcome
-from .programs import SUMMED_ALONE, Program, programs
+from .conftest import examples, those_of
+from .differential import drawn, outcome
+from .programs import SUMMED_ALONE, Program, programs, titled
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
@@ -61,42 +60,21 @@ def residual() -> tuple[Any, dict[str, Any], Any]:
 
 # ---------------------------------------------------------------------------- which sums
 
-PROGRAMS: dict[str, tuple[str, bool]] = {
-    "a product and what it is added to": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] + t[b,o]", True),
-    "a product from which another is taken": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = t[b,o] - z[b,o]", True),
-    "a product taken from another tensor": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] - t[b,o]", True),
-    "three terms": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] + gelu(z[b,o]) + t[b,o]", True),
-    "a product that is read twice": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] + t\nw[b,o] = y * t", False),
-    "a product that is read twice at once": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = tanh(t) + t", False),
-    "a product of fewer axes": ("t[b] = x[b,c] * w[c]\ny[b,o] = z[b,o] + t[b]", False),
-    "two inputs": ("y[b,o] = z[b,o] + x[b,o]", False),
-    "what an exponential gives": ("y[b,o] = z[b,o] + exp(x[b,o])", False),
-    "a product rolled": ("t[b,o] = x[b,c] * W[o,c]\ny[b,o] = z[b,o] + roll(t[b,o], o=3)", True),
-    "an input rolled": ("y[b,o] = z[b,o] + roll(x[b,o], o=3)", False),
-    "attention": ("y[b,o] = z[b,o] + softmax[o](x[b,o])", False),
-    "a product in other parts": ("t[b,p,q] = x[b,c] * W[(p,q),c]\ny[b,(p,q)] = t[b,p,q] + u[(p,q)]", True),
-}  # fmt: skip
-
-SHAPES = {"W": (8, 8), "w": (8,), "u": (8,)}
+PROGRAMS = titled("overwriting.txt")
 
 
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_written_into(name: str, backend: str, everywhere: None) -> None:
-    text, wanted = PROGRAMS[name]
-    inputs = [name for name in ("x", "z") if re.search(rf"\b{name}\b", text)]
-    graph = tn.layer(text, inputs=inputs, **({"p": 4, "q": 2} if "q" in text else {}))
-    f = tn.compile(graph, backend=backend)
-    random = np.random.default_rng(0)
-    params = {leaf.name: random.standard_normal(SHAPES[leaf.name]) for leaf in graph.parameters}
-    arrays = {leaf.name: random.standard_normal((5, 8)) for leaf in graph.inputs}
-    given = tn.to_backend({**params, **arrays}, backend)
-    found = f({each: given[each] for each in params}, *(given[each] for each in arrays))
-    assert bool(written(f.plan)) is (wanted and backend != "jax")
-    assert ("added(" in f.plan.code or "subtracted(" in f.plan.code) is (wanted and backend != "jax")
-    expected = oracle.meaning(graph, {**arrays, **params}, {"b": 5, "c": 8, "o": 8, "p": 4, "q": 2})
-    found = found if isinstance(found, tuple) else (found,)
-    for output, one in zip(graph.outputs, found, strict=True):
+    wanted = PROGRAMS[name].said["written"] == "yes" and backend != "jax"
+    graph, sizes = PROGRAMS[name].graph(), {"b": 5, "c": 8, "o": 8, "p": 4, "q": 2}
+    f, arrays = tn.compile(graph, backend=backend), drawn(graph, **sizes)
+    given = tn.to_backend(arrays, backend)
+    found = f(those_of(graph, given), *(given[leaf.name] for leaf in graph.inputs))
+    assert bool(written(f.plan)) is wanted
+    assert ("added(" in f.plan.code or "subtracted(" in f.plan.code) is wanted
+    expected = oracle.meaning(graph, arrays, sizes)
+    for output, one in zip(graph.outputs, found if isinstance(found, tuple) else (found,), strict=True):
         np.testing.assert_allclose(np.asarray(one), expected[output], rtol=2e-4, atol=2e-4)
 
 
