@@ -18,8 +18,8 @@ from tensornet.graph.leaves import Leaf
 from tensornet.graph.shape_inference import Axis
 from tensornet.ir import node as nodes
 from tensornet.ir.build import concatenated, leaf, node, number
-from tensornet.ir.function import Function, order
-from tensornet.ir.naming import Names, graph_of
+from tensornet.ir.function import Function, Names, order
+from tensornet.ir.naming import graph_of
 from tensornet.ir.node import Operand, along
 from tensornet.ops.table import Element
 from tensornet.sizes import evaluate as size_at

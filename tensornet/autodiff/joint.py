@@ -15,8 +15,8 @@ from ..graph.graph import Graph, of_tensors_named, reads
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..ir.build import cast, leaf
-from ..ir.function import Function, rebuilt
-from ..ir.naming import Names, graph_of
+from ..ir.function import Function, Names, rebuilt
+from ..ir.naming import graph_of
 from ..ir.node import Node
 from ..language.equation import Equation
 from ..language.expression import Ref, occurring

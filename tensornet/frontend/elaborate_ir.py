@@ -19,8 +19,7 @@ from ..graph.leaves import Leaf
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import Scope, beside, dim_size, scalar_size, scope_inside
 from ..ir.build import index, items, leaf, met_axes, node, number, size
-from ..ir.function import Function
-from ..ir.naming import Names
+from ..ir.function import Function, Names
 from ..ir.node import (
     Affine,
     Axis,

@@ -80,7 +80,7 @@ def node(
         return read[0].node
     lengths = tuple(sizes[axis] for axis in met)
     if element is None:
-        scattered = None in plain_dims(written, lengths, tuple(shape))
+        scattered = op == "contract" and None in plain_dims(written, lengths, tuple(shape))
         element = of_node(op, read, dict(options), scattered)
     along_axes = tuple(numbers[axis] for axis in over)
     return interned(op, lengths, read, written, tuple(shape), along_axes, options, element)

@@ -1,18 +1,26 @@
 """Equations of nodes: a name for each axis, and an expression for each operation.
 
-The implementation of `AxisNames` decides what the names of axes mean: in a graph, they determine sizes. A result that
-is written at positions becomes a product with one-hot factors.
+    add(contract(x[0,2], W[1,2]) [0,1], c[1])        z[b,o] = x[b,i] * W[o,i] + c[o]
+
+A node that is read once, along plain axes, is written inside its reader. Every other node gets an equation. Names of
+tensors come from a side table. What the names of axes mean is left to an implementation of `AxisNames`: in a graph,
+they determine sizes. A result that is written at positions becomes a product with one-hot factors.
 """
 
 from __future__ import annotations
 
+import itertools
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from ..graph.shape_inference import Axis, Dim
 from ..language.affine import ones_at
 from ..language.equation import Equation
 from ..language.expression import (
+    ELLIPSIS,
     Call,
     Expression,
     Index,
@@ -24,12 +32,14 @@ from ..language.expression import (
     sum_of,
 )
 from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT
-from ..ops.table import FUNCTIONS
+from ..ops.table import FUNCTIONS, RESERVED
+from ..sizes import put_in
 from .build import Options, node, whole
+from .function import Function, Names, order
 from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, distinct_axes, fills
 
 __all__ = [
-    *("LEAVES", "MADE", "AxisNames", "Line", "Naming", "again", "amounts_of", "hints"),
+    *("LEAVES", "MADE", "AxisNames", "Written", "again", "amounts_of", "hints"),
     *(
         "is_in_window",
         "is_kernel",
@@ -52,21 +62,6 @@ MADE = ("input", "constant", "item", *LEAVES)
 JOINED = (CONCAT.name, "stack")
 
 
-class Naming(Protocol):
-    """Gives names to the tensors of a program and to their dimensions; see `naming.Written`."""
-
-    lone: set[Node]
-
-    def tensor(self, each: Node) -> str:
-        """The name of a node, which gets an equation if it has none."""
-
-    def dimension(self, each: Node, d: int) -> str:
-        """The name of a dimension of a node, which gets an equation if it has none."""
-
-    def same(self, one: Size, two: Size) -> bool:
-        """Whether two sizes are equal, given the known values of sizes."""
-
-
 class AxisNames(Protocol):
     """Gives names to the axes of one equation."""
 
@@ -83,10 +78,148 @@ class AxisNames(Protocol):
         """A window with its axes in the order in which they are written."""
 
 
+class Written(ABC):
+    """The equations and calls of a function, while they are written.
+
+    Attributes:
+        names, function: the function, and the names of its parts.
+        nodes: the nodes that the outputs need; named ones are in the order in which they were written.
+        stems: the stems of numbered names, for nodes without a name of their own.
+        called: the names of axes; an axis may take the name of a reader's axis that runs along it.
+        lone: the nodes that are written inside their readers.
+        tensors: the names of nodes; at first, of inputs.
+        dims: the dimensions of tensors, by name.
+        bound, values: the sizes that have a value, and those whose value is an integer.
+        taken: the names that a new name must differ from.
+        body: the equations and calls so far.
+    """
+
+    def __init__(self, function: Function, names: Names, tensors: Mapping[Node, str]) -> None:
+        self.function, self.names, outputs = function, names, function.outputs
+        needed = {*order(outputs)}
+        roots = (each for each in names.tensors if each in needed and each.op != "item")  # calls come late
+        self.nodes = order([*roots, *outputs])
+        self.stems: dict[Node, str] = dict(zip(outputs, names.outputs, strict=False))
+        self.called = dict[tuple[Node, int], str]()
+        for each in reversed(self.nodes):
+            self._ask(each)
+        self.tensors, self.given = dict(tensors), {*tensors.values()}
+        self.dims: dict[str, tuple[Dim, ...]] = {each.name: each.dims for each in names.leaves}
+        self.bound = dict(names.sizes)
+        self.values = {name: value for name, value in names.sizes if isinstance(value, int)}
+        self.taken = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
+        self.body = list[Any]()
+        self.lone = self._written_where_read()
+
+    @abstractmethod
+    def axes(self) -> AxisNames:
+        """Gives names to the axes of an equation."""
+
+    def same(self, one: Size, two: Size) -> bool:
+        """Whether two sizes are equal, given the known values of sizes."""
+        return bool(one == two or put_in(one, self.values) == put_in(two, self.values))
+
+    def is_apart(self, each: Node, readers: Sequence[Node]) -> bool:
+        """Whether a node gets an equation of its own."""
+        return any(reader.op == "call" for reader in readers)
+
+    def add(self, equation: Equation, axes: Any) -> None:
+        """Adds an equation, whose axes have the given names."""
+        self.body.append(equation)
+
+    # ---- tensors
+
+    def write(self) -> None:
+        """Writes all equations and calls, in order."""
+        for each in self.nodes:
+            if each.op == "item":
+                call = each.attributes["call"].attributes["call"]
+                self.tensors[each] = call.results[each.attributes["n"]]
+            elif each.op == "call":
+                self._call(each)
+            elif not (each in self.lone or each.is_scalar or each.op in MADE):
+                self.tensor(each)
+        for name, each in zip(self.names.outputs, self.function.outputs, strict=True):
+            if self.tensors.get(each) != name:
+                self.define(each, name)
+
+    def tensor(self, each: Node) -> str:
+        """The name of a node, which gets an equation if it has none yet."""
+        if each not in self.tensors:
+            self.tensors[each] = name = self.new_name(each)
+            self.define(each, name)
+        return self.tensors[each]
+
+    def dimension(self, each: Node, d: int) -> str:
+        """The name of a dimension of a node, which gets an equation if it has none."""
+        return "_".join(axis.name for axis in self.dims[self.tensor(each)][d])
+
+    def define(self, each: Node, name: str) -> None:
+        """Adds the equation of a node."""
+        if each.op in MADE or self.tensors.get(each, name) != name:
+            each = again(each)
+        axes = self.axes()
+        equation, self.dims[name] = Line(self, axes).equation(each, name)
+        self.add(equation, axes)
+
+    def _call(self, each: Node) -> None:
+        """Adds a call, with the present names of its operands."""
+        call = each.attributes["call"]
+        pairs = zip(call.graph.leaves, each.operands, strict=True)
+        operands = tuple(self.tensor(read.node) for leaf, read in pairs if leaf.kind == "input")
+        self.body.append(replace(call, operands=operands))
+        self.dims.update(call.returned(self.bound))
+
+    def new_name(self, each: Node) -> str:
+        """A name for the tensor of a node: its own, if no other node has it."""
+        name = self.names.tensors.get(each, "")
+        if not name or name in self.given:
+            stem = name or self.stems.get(each, "v")
+            numbered = (f"{stem}_{n}" for n in itertools.count(1))
+            name = next(each for each in numbered if each not in self.taken)
+        self.taken.add(name)
+        self.given.add(name)
+        return name
+
+    # ---- names that nodes pass on
+
+    def _ask(self, each: Node) -> None:
+        """Passes the names of a node and of its axes to the nodes that it reads, where these have none."""
+        stem = self.names.tensors.get(each) or self.stems.get(each, "v")
+        self.stems |= dict.fromkeys(each.children, stem)
+        self.called |= {(each, n): name for n, name in enumerate(self.names.axes.get(each, ()))}
+        for child, reads in each.operands:
+            for axes, entry in zip(child.dims, reads, strict=True):
+                name = self.called.get((each, entry.axis), ELLIPSIS) if entry.axis is not None else ELLIPSIS
+                if axes and len(axes) == 1 and name != ELLIPSIS:
+                    self.called.setdefault((child, axes[0]), name)
+
+    def _written_where_read(self) -> set[Node]:
+        """The unnamed nodes that are read along plain axes: either once, or as positions of kernels."""
+        counts = Counter(each for reader in self.nodes for each in reader.children)
+        reading: dict[Node, list[Operand]] = defaultdict(list)
+        for reader in self.nodes:
+            for child, reads in reads_of(reader):
+                reading[child].append(Operand(reader, reads))
+        found: set[Node] = set()
+        for child in reversed(self.nodes):
+            pairs = reading[child]
+            asked = (
+                child in self.function.outputs or child in self.names.tensors or counts[child] != len(pairs)
+            )
+            if asked or not pairs or self.is_apart(child, [reader for reader, _ in pairs]):
+                continue
+            if not all(is_lone(reader, child, reads) for reader, reads in pairs):
+                continue
+            if len(pairs) == 1 or all(is_position_operand(reader, child) for reader, _ in pairs):
+                found.add(child)
+        return found
+
+
 class Line:
     """One equation under construction."""
 
-    def __init__(self, naming: Naming, axes: AxisNames) -> None:
+    def __init__(self, naming: Written, axes: AxisNames) -> None:
         self.naming, self.axes = naming, axes
 
     def equation(self, each: Node, name: str) -> tuple[Equation, tuple[Dim, ...]]:
@@ -367,7 +500,7 @@ def size_of(each: Node, axis: int) -> Size:
     return each.sizes[axis]
 
 
-def hints(naming: Naming, each: Node, axis: int) -> Iterator[str]:
+def hints(naming: Written, each: Node, axis: int) -> Iterator[str]:
     """The names of the dimensions that an axis runs along as a whole."""
     joins = each.op in JOINED and axis == each.over[0]
     moves = joins or "fill" in each.attributes

@@ -1,16 +1,18 @@
-"""Functions of tensors and sizes: a model, a block, the body of a loop, a backward pass."""
+"""Functions of tensors and sizes: a model, a block, the body of a loop, a backward pass. Names of their parts."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
+from ..graph.leaves import Leaf
 from ..ops.table import FUNCTIONS
 from .build import node
 from .node import Affine, Entries, Gather, Node, Operand, interned
 
-__all__ = ["Function", "Rule", "order", "over_operands", "over_others", "rebuilt"]
+__all__ = ["Function", "Names", "Rule", "order", "over_operands", "over_others", "rebuilt"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,38 @@ class Function:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     sizes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of the parts of a function in a graph: a side table, used only for printing.
+
+    Attributes:
+        leaves: the inputs and constants as the graph has them; those without a value are the inputs, in order.
+        outputs: the names of the results.
+        sizes: the sizes that have a value.
+        tensors: the names of nodes that equations define, and of constants.
+        axes: the names of the axes of nodes.
+    """
+
+    leaves: tuple[Leaf, ...]
+    outputs: tuple[str, ...]
+    sizes: tuple[tuple[str, Any], ...]
+    tensors: dict[Node, str] = field(repr=False)
+    axes: dict[Node, tuple[str, ...]] = field(repr=False)
+
+    def moved(self, new: Mapping[Node, Node]) -> Names:
+        """The names after nodes are replaced; names of nodes not in `new`, and of axes that changed, are dropped."""
+        tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
+        pairs = ((each, new[each], names) for each, names in self.axes.items() if each in new)
+        axes = {other: names[: _equal_axes(each, other)] for each, other, names in pairs}
+        return replace(self, tensors=tensors, axes=axes)
+
+
+def _equal_axes(one: Node, other: Node) -> int:
+    """The number of leading axes of equal size in two nodes with the same dimensions, else 0."""
+    pairs = zip(one.sizes, other.sizes, strict=False) if one.dims == other.dims else ()
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 Rule: TypeAlias = "Callable[[Node], Node]"

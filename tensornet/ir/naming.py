@@ -1,221 +1,34 @@
 """Naming: a function as a graph of equations, which can be printed.
 
-    add(contract(x[0,2], W[1,2]) [0,1], c[1])        z[b,o] = x[b,i] * W[o,i] + c[o]
-
-A node that is read once, along plain axes, is written inside its reader. Every other node gets an equation. Names of
-tensors come from a side table. Names of axes are chosen while an equation is written: an axis is named after a
-dimension of its size that it runs along. If there is none, its name determines its size, which is then the same
-throughout a graph.
+Names of axes are chosen while an equation is written: an axis is named after a dimension of its size that it runs
+along. If there is none, its name determines its size, which is then the same throughout a graph.
 """
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis, Dim, size_expression
+from ..graph.shape_inference import Axis, size_expression
 from ..language import expression
-from ..language.equation import Equation
 from ..language.expression import ELLIPSIS, Expression
-from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import floored, is_never_negative, name_of, put_in, size_names, symbol
 from .equations import (
-    MADE,
-    AxisNames,
-    Line,
-    again,
+    Written,
     amounts_of,
     hints,
     is_in_window,
-    is_lone,
-    is_position_operand,
     parted,
-    reads_of,
     size_of,
 )
-from .function import Function, order
-from .node import Affine, Node, Operand, Size
+from .function import Function, Names
+from .node import Affine, Node, Size
 
-__all__ = ["Names", "Sizes", "Written", "graph_of", "told"]
-
-
-@dataclass(frozen=True)
-class Names:
-    """The names of the parts of a function in a graph: a side table, used only for printing.
-
-    Attributes:
-        leaves: the inputs and constants as the graph has them; those without a value are the inputs, in order.
-        outputs: the names of the results.
-        sizes: the sizes that have a value.
-        tensors: the names of nodes that equations define, and of constants.
-        axes: the names of the axes of nodes.
-    """
-
-    leaves: tuple[Leaf, ...]
-    outputs: tuple[str, ...]
-    sizes: tuple[tuple[str, Any], ...]
-    tensors: dict[Node, str] = field(repr=False)
-    axes: dict[Node, tuple[str, ...]] = field(repr=False)
-
-    def moved(self, new: Mapping[Node, Node]) -> Names:
-        """The names after nodes are replaced; names of nodes not in `new`, and of axes that changed, are dropped."""
-        tensors = {new[each]: name for each, name in self.tensors.items() if each in new}
-        pairs = ((each, new[each], names) for each, names in self.axes.items() if each in new)
-        axes = {other: names[: _alike(each, other)] for each, other, names in pairs}
-        return replace(self, tensors=tensors, axes=axes)
-
-
-def _alike(one: Node, other: Node) -> int:
-    """The number of leading axes of equal size in two nodes with the same dimensions, else 0."""
-    pairs = zip(one.sizes, other.sizes, strict=False) if one.dims == other.dims else ()
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-# ---------------------------------------------------------------------------- nodes that get an equation
-
-
-class Written(ABC):
-    """The equations and calls of a function, while they are written.
-
-    Attributes:
-        names, function: the function, and the names of its parts.
-        nodes: the nodes that the outputs need; named ones are in the order in which they were written.
-        stems: the stems of numbered names, for nodes without a name of their own.
-        called: the names of axes; an axis may take the name of a reader's axis that runs along it.
-        lone: the nodes that are written inside their readers.
-        tensors: the names of nodes; at first, of inputs.
-        dims: the dimensions of tensors, by name.
-        bound, values: the sizes that have a value, and those whose value is an integer.
-        taken: the names that a new name must differ from.
-        body: the equations and calls so far.
-    """
-
-    def __init__(self, function: Function, names: Names, tensors: Mapping[Node, str]) -> None:
-        self.function, self.names, outputs = function, names, function.outputs
-        needed = {*order(outputs)}
-        roots = (each for each in names.tensors if each in needed and each.op != "item")  # calls come late
-        self.nodes = order([*roots, *outputs])
-        self.stems: dict[Node, str] = dict(zip(outputs, names.outputs, strict=False))
-        self.called = dict[tuple[Node, int], str]()
-        for each in reversed(self.nodes):
-            self._ask(each)
-        self.tensors, self.given = dict(tensors), {*tensors.values()}
-        self.dims: dict[str, tuple[Dim, ...]] = {each.name: each.dims for each in names.leaves}
-        self.bound = dict(names.sizes)
-        self.values = {name: value for name, value in names.sizes if isinstance(value, int)}
-        self.taken = {*self.dims, *names.outputs, *names.tensors.values(), *FUNCTIONS, *RESERVED}
-        self.body = list[Any]()
-        self.lone = self._written_where_read()
-
-    @abstractmethod
-    def axes(self) -> AxisNames:
-        """Gives names to the axes of an equation."""
-
-    def same(self, one: Size, two: Size) -> bool:
-        """Whether two sizes are equal, given the known values of sizes."""
-        return bool(one == two or put_in(one, self.values) == put_in(two, self.values))
-
-    def is_apart(self, each: Node, readers: Sequence[Node]) -> bool:
-        """Whether a node gets an equation of its own."""
-        return any(reader.op == "call" for reader in readers)
-
-    def add(self, equation: Equation, axes: Any) -> None:
-        """Adds an equation, whose axes have the given names."""
-        self.body.append(equation)
-
-    # ---- tensors
-
-    def write(self) -> None:
-        """Writes all equations and calls, in order."""
-        for each in self.nodes:
-            if each.op == "item":
-                call = each.attributes["call"].attributes["call"]
-                self.tensors[each] = call.results[each.attributes["n"]]
-            elif each.op == "call":
-                self._call(each)
-            elif not (each in self.lone or each.is_scalar or each.op in MADE):
-                self.tensor(each)
-        for name, each in zip(self.names.outputs, self.function.outputs, strict=True):
-            if self.tensors.get(each) != name:
-                self.define(each, name)
-
-    def tensor(self, each: Node) -> str:
-        """The name of a node, which gets an equation if it has none yet."""
-        if each not in self.tensors:
-            self.tensors[each] = name = self.new_name(each)
-            self.define(each, name)
-        return self.tensors[each]
-
-    def dimension(self, each: Node, d: int) -> str:
-        """The name of a dimension of a node, which gets an equation if it has none."""
-        return "_".join(axis.name for axis in self.dims[self.tensor(each)][d])
-
-    def define(self, each: Node, name: str) -> None:
-        """Adds the equation of a node."""
-        if each.op in MADE or self.tensors.get(each, name) != name:
-            each = again(each)
-        axes = self.axes()
-        equation, self.dims[name] = Line(self, axes).equation(each, name)
-        self.add(equation, axes)
-
-    def _call(self, each: Node) -> None:
-        """Adds a call, with the present names of its operands."""
-        call = each.attributes["call"]
-        pairs = zip(call.graph.leaves, each.operands, strict=True)
-        operands = tuple(self.tensor(read.node) for leaf, read in pairs if leaf.kind == "input")
-        self.body.append(replace(call, operands=operands))
-        self.dims.update(call.returned(self.bound))
-
-    def new_name(self, each: Node) -> str:
-        """A name for the tensor of a node: its own, if no other node has it."""
-        name = self.names.tensors.get(each, "")
-        if not name or name in self.given:
-            stem = name or self.stems.get(each, "v")
-            numbered = (f"{stem}_{n}" for n in itertools.count(1))
-            name = next(each for each in numbered if each not in self.taken)
-        self.taken.add(name)
-        self.given.add(name)
-        return name
-
-    # ---- names that nodes pass on
-
-    def _ask(self, each: Node) -> None:
-        """Passes the names of a node and of its axes to the nodes that it reads, where these have none."""
-        stem = self.names.tensors.get(each) or self.stems.get(each, "v")
-        self.stems |= dict.fromkeys(each.children, stem)
-        self.called |= {(each, n): name for n, name in enumerate(self.names.axes.get(each, ()))}
-        for child, reads in each.operands:
-            for axes, entry in zip(child.dims, reads, strict=True):
-                name = self.called.get((each, entry.axis), ELLIPSIS) if entry.axis is not None else ELLIPSIS
-                if axes and len(axes) == 1 and name != ELLIPSIS:
-                    self.called.setdefault((child, axes[0]), name)
-
-    def _written_where_read(self) -> set[Node]:
-        """The unnamed nodes that are read along plain axes: either once, or as positions of kernels."""
-        counts = Counter(each for node in self.nodes for each in node.children)
-        reading: dict[Node, list[Operand]] = defaultdict(list)
-        for node in self.nodes:
-            for child, reads in reads_of(node):
-                reading[child].append(Operand(node, reads))
-        found: set[Node] = set()
-        for child in reversed(self.nodes):
-            pairs = reading[child]
-            asked = (
-                child in self.function.outputs or child in self.names.tensors or counts[child] != len(pairs)
-            )
-            if asked or not pairs or self.is_apart(child, [node for node, _ in pairs]):
-                continue
-            if not all(is_lone(node, child, reads) for node, reads in pairs):
-                continue
-            if len(pairs) == 1 or all(is_position_operand(node, child) for node, _ in pairs):
-                found.add(child)
-        return found
+__all__ = ["Sizes", "graph_of", "told"]
 
 
 # ---------------------------------------------------------------------------- the equations of a graph

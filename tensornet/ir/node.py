@@ -216,11 +216,11 @@ def plain_dims(
 
 def fills(entry: Affine | Gather, sizes: Sizes, length: Size, same: Any = operator.eq) -> TypeGuard[Affine]:
     """Whether a position is that in a composite which fills a dimension; a single axis counts as one."""
-    if isinstance(entry, Gather) or entry.offset != 0 or not entry.terms:
+    if entry.axis is not None:
+        return bool(same(sizes[entry.axis], length))
+    if isinstance(entry, Gather) or entry.offset != 0 or len(entry.terms) < 2:
         return False
     axes = tuple(axis for axis, _ in entry.terms)
-    if len(axes) == 1:
-        return bool(entry.steps == (1,) and same(sizes[axes[0]], length))
     steps = zip(entry.steps, row_major(axes, sizes).steps, strict=True)
     return all(same(one, two) for one, two in steps) and same(product(sizes[axis] for axis in axes), length)
 

@@ -17,8 +17,8 @@ from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, put_in, size_names
 from .build import leaf
 from .equations import LEAVES, is_position_operand
-from .function import Function, order, over_others, rebuilt
-from .naming import Names, graph_of
+from .function import Function, Names, order, over_others, rebuilt
+from .naming import graph_of
 from .node import Node, Size, has_positions
 
 __all__ = ["Change", "Cost", "Facts", "Program", "improved"]

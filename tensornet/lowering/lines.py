@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from ..graph.element_types import of_leaf
 from ..graph.graph import Apply
 from ..graph.shape_inference import size_expression
-from ..ir.equations import hints, is_kernel, parted, size_of
-from ..ir.naming import Written
+from ..ir.equations import Written, hints, is_kernel, parted, size_of
 from ..ir.node import Affine, Node, Size, axes_of
 from ..ir.positions import ones_of
 from ..ir.rewriting import Program

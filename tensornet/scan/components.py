@@ -21,8 +21,8 @@ from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim
 from ..ir.build import leaf, met_axes, node
 from ..ir.equations import LEAVES, reads_of
-from ..ir.function import Function, Rule, order, over_others
-from ..ir.naming import Names, graph_of
+from ..ir.function import Function, Names, Rule, order, over_others
+from ..ir.naming import graph_of
 from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, Size, along, axes_of, gathered
 from ..ir.positions import held
 from ..language.equation import Equation
