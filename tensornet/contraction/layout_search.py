@@ -68,7 +68,7 @@ class Search:
                 self.holders[axis] |= 1 << number
         self.invariant = sum(1 << number for number in problem.invariant)
         self._axes_of = {1 << number: axes for number, axes in enumerate(self.axes)}
-        self._floors = dict[tuple[int, int], float]()
+        self._floors = dict[tuple[int, int], tuple[float, float]]()
 
     def _operands(self) -> dict[int, _Layouts]:
         return {1 << number: {layout: (0.0, number)} for number, layout in enumerate(self.problem.layouts)}
@@ -96,14 +96,13 @@ class Search:
         readers = self._readers(subset, kept)
         enough = self.forms if subset != self.everything else 1
         is_copied = not kept <= problem.kept  # for matrix products; elementwise ones take any layout
-        farthest = self.pricing.copied_at_most(kept) if is_copied else math.inf
-        for lowest, before, (a, made_a), (b, made_b) in self._pairs(halves, known):
+        farthest = self.pricing.copied_at_most(kept) if is_copied and enough > 1 else math.inf
+        spread = farthest if enough > 1 else 0.0
+        for lowest, before, kernel, (a, made_a), (b, made_b) in self._pairs(halves, known):
             if lowest > bound:
                 break
-            changed = False
-            for form, (own, fields) in self.pricing.priced(
-                a, b, kept, wanted, readers, bound - before
-            ).items():
+            changed, limits = False, (kernel, bound - before, spread)
+            for form, (own, fields) in self.pricing.priced(a, b, kept, wanted, readers, limits).items():
                 seconds = before + own
                 if seconds < found[form][0] if form in found else seconds <= bound:
                     found[form] = (seconds, _made(made_a, made_b, Strategy(*fields, own), subset))
@@ -114,11 +113,12 @@ class Search:
         return self.pruned(found, is_copied) if found else found
 
     def _pairs(self, halves: Iterable[tuple[int, int]], known: Mapping[int, _Layouts]) -> list[Any]:
-        """The pairs of forms of two halves by increasing lower bound: the bound, the time of both, and the forms."""
+        """The pairs of forms of two halves by increasing lower bound: that of both and the pair, the time of both, that
+        of the kernel, and the forms."""
         pairs = [
-            (time_a + time_b + least, time_a + time_b, (a, made_a), (b, made_b))
+            (time_a + time_b + least, time_a + time_b, kernel, (a, made_a), (b, made_b))
             for one, other in halves
-            for least in [self.floor(one, other)]
+            for least, kernel in [self._floor(one, other)]
             for a, (time_a, made_a) in known[one].items()
             for b, (time_b, made_b) in known[other].items()
         ]
@@ -126,9 +126,13 @@ class Search:
 
     def floor(self, one: int, other: int) -> float:
         """A lower bound of the seconds to contract two intermediates, in any layouts."""
+        return self._floor(one, other)[0]
+
+    def _floor(self, one: int, other: int) -> tuple[float, float]:
+        """The same, and that of the kernel alone."""
         if (one, other) not in self._floors:
             axes = map(self.axes_of, (one, other, one | other))
-            self._floors[one, other] = self.pricing.least(*axes)
+            self._floors[one, other] = self.pricing.bounds(*axes)
         return self._floors[one, other]
 
     def axes_of(self, subset: int) -> frozenset[str]:
@@ -152,14 +156,16 @@ class Search:
 
     def pruned(self, forms: _Layouts, is_copied: bool) -> _Layouts:
         """The fastest forms. If readers may copy them, without those slower than the fastest form and a copy of it."""
-        least, layout = min((seconds, layout) for layout, (seconds, _) in forms.items())
         ranked = sorted(forms.items(), key=lambda each: each[1][0])
-        near = (
-            each
-            for each in ranked
-            if not is_copied or each[1][0] <= least + self.pricing.transpose_seconds(layout, each[0])
-        )
-        return dict(itertools.islice(near, self.forms))
+        if is_copied and len(ranked) > 1:
+            least, layout = min((seconds, layout) for layout, (seconds, _) in ranked)
+            near = least + self.problem.profile.launch + self.problem.profile.view  # any copy takes more
+            ranked = [
+                each
+                for each in ranked
+                if each[1][0] <= near or each[1][0] <= least + self.pricing.transpose_seconds(layout, each[0])
+            ]
+        return dict(ranked[: self.forms])
 
     def along(self, tree: Tree, bound: float = math.inf) -> tuple[float, Order]:
         """The seconds and the order of the fastest forms along a tree. In a pair, the lowest operand's tensor is first.
@@ -241,10 +247,11 @@ class Search:
         """The seconds and the order of the fastest of all trees.
 
         Args:
-            trees: good trees. Intermediates that take longer than the fastest of these are not considered.
+            trees: good trees. Intermediates that take longer than the best of these are not considered.
         """
         known = self._operands()
-        least, order, _ = self.best_along(trees)
+        tree = min(trees, key=lambda tree: self.total(tree, self.floor), default=None)
+        least, order = (math.inf, ()) if tree is None else self.along(tree)
         forms = self._over_subsets(list(known), known, least).get(self.everything)
         found = (math.inf, ()) if forms is None else self._fastest(forms)
         return found if found[0] < least else (least, order)
@@ -273,14 +280,22 @@ class Search:
         for number in range(2, len(parts) + 1):
             for members in itertools.combinations(parts, number):
                 subset = sum(members)
+                spare = bound - self._left(subset, parts)
                 halves = [
                     (half, rest)
                     for half, rest in _halves(members)
-                    if least.get(half, math.inf) + least.get(rest, math.inf) + self.floor(half, rest) <= bound
+                    if least.get(half, math.inf) + least.get(rest, math.inf) + self.floor(half, rest) <= spare
                 ]
-                if halves and (forms := self.combined(subset, halves, found, bound)):
+                if halves and (forms := self.combined(subset, halves, found, spare)):
                     found[subset], least[subset] = forms, self._least(forms)[0]
         return found
+
+    def _left(self, subset: int, parts: Sequence[int]) -> float:
+        """A lower bound of the seconds to contract the union of some tensors with the others."""
+        others = [part for part in parts if not part & subset]
+        return (
+            self.floor(subset, others[0]) if len(others) == 1 else self.problem.profile.launch * len(others)
+        )
 
     def _fastest(self, forms: _Layouts) -> tuple[float, Order]:
         seconds, made = self._least(forms)

@@ -106,7 +106,7 @@ def _fastest(problem: Problem) -> Order:
     if count <= EXHAUSTIVE:
         return search.exhaustive([left_to_right(count), _swept(search), _tree(problem, greedy)])[1]
     seconds, order, tree = search.best_along(proposals(search))
-    better = search.along(tree, seconds) if count > MANY else search.refined(tree, BREADTH, seconds)
+    better = (seconds, order) if count > MANY else search.refined(tree, BREADTH, seconds)
     return better[1] if better[0] < seconds else order
 
 

@@ -15,7 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 from ..codec import document
 from ..device.memory_access import MOST, MemoryAccess, memory_access
@@ -28,7 +28,6 @@ __all__ = [
     "Pricing",
     "Problem",
     "Strategy",
-    "extent",
     "flatten",
     "ordered",
     "view_order",
@@ -41,11 +40,19 @@ derivative has that size."""
 EXPANDED_SHARE = 4
 """And always up to this part of the other tensor, beside which such a derivative is small."""
 
+SOONER = 1 - 1e-9
+"""The share of the seconds of one way that another may take to be the faster one, whatever is lost in rounding."""
+
 Layout = tuple[str, ...]
 Groups = tuple[Layout, ...]
 _Fields = tuple[str, bool, Layout, Layout, Layout, Layout, Groups]
 Way: TypeAlias = "tuple[float, _Fields]"
 """The seconds of a strategy, and its other fields. Few priced ways become a `Strategy`."""
+
+
+Limits: TypeAlias = "tuple[float, float, float]"
+"""A lower bound of the seconds of a pair's kernel, see `Pricing.bounds`; the most seconds that the pair may take;
+and how many seconds slower than the fastest layout of its result another one may be."""
 
 
 @document()
@@ -135,23 +142,22 @@ def view_order(layout: Layout, groups: Groups) -> tuple[int, ...] | None:
     return None if starts else tuple(order)
 
 
-def extent(axes: Collection[Any], sizes: Mapping[Any, int]) -> float:
-    """The number of positions along some axes, at most `MOST`. Only hopeless orders reach this limit."""
-    return min(math.prod([sizes[axis] for axis in axes]), MOST)
-
-
 class _Matrix(NamedTuple):
     """A tensor as a matrix operand: the cost of bringing it into that form, and its layout in that form.
 
     Attributes:
-        seconds: the time for views, and for a copy where one is needed.
+        seconds: the time for views, those of a copy included.
+        least: a lower bound of the time for views and a copy.
         turned: whether its second group is outside of its first in memory.
         inner: the positions along the innermost group in memory.
+        copied: the layout that it has to be copied into; None if views are enough.
     """
 
     seconds: float
+    least: float
     turned: bool
     inner: float
+    copied: Layout | None = None
 
 
 @dataclass(frozen=True)
@@ -208,13 +214,14 @@ Choose: TypeAlias = "Callable[[Problem], Order]"
 
 
 class _Extents(dict[Collection[str], float]):
-    """The number of positions along some axes, a layout or a frozen set; computed when it is first read."""
+    """The number of positions along some axes, a layout or a frozen set; at most `MOST`, which only hopeless orders
+    reach. It is computed when it is first read."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
 
     def __missing__(self, axes: Collection[str]) -> float:
-        self[axes] = found = extent(axes, self.sizes)
+        self[axes] = found = min(math.prod([self.sizes[axis] for axis in axes]), MOST)
         return found
 
 
@@ -241,32 +248,41 @@ class _Products(dict[tuple[float, float, float, float, bool, bool], float]):
         return found
 
 
-class _Matrices(dict[tuple[Layout, ...], _Matrix]):
-    """A tensor as a matrix operand, by its layout and the batch, outer and inner axes; the batch may have more."""
+class _Matrices(dict[tuple[Layout, ...], tuple[_Matrix, _Matrix]]):
+    """A tensor as the left and as the right operand of a product, by its layout and the batch, outer and summed axes.
 
-    def __init__(self, problem: Problem, walks: _Walks, extents: _Extents) -> None:
+    The batch may have axes that the tensor lacks."""
+
+    def __init__(self, problem: Problem, extents: _Extents) -> None:
         self.profile, self.itemsize, self.composite = problem.profile, problem.itemsize, problem.composite
-        self.walks, self.extents = walks, extents
+        self.extents = extents
 
-    def __missing__(self, key: tuple[Layout, ...]) -> _Matrix:
-        layout, batch, outer, inner = key
-        own = tuple([axis for axis in batch if axis in layout])
-        order, view = view_order(layout, groups := (own, outer, inner)), self.profile.view
-        seconds = view * ((not (outer and inner)) + (not own)) if batch else 0.0
-        grouped = len(own) > 1 or len(outer) > 1 or len(inner) > 1 or not self.composite.isdisjoint(layout)
-        turned, last = False, inner or outer or own
-        if order is None or (order and order[-1] == 0 and (outer or inner)):
-            seconds += self.walks[own + outer + inner, (layout,)] + view + view * grouped
+    def __missing__(self, key: tuple[Layout, ...]) -> tuple[_Matrix, _Matrix]:
+        layout, batch, outer, summed = key
+        own, view = tuple([axis for axis in batch if axis in layout]), self.profile.view
+        is_matrix = bool(outer and summed)
+        seconds = view * ((not is_matrix) + (not own)) if batch else 0.0
+        grouped = len(own) > 1 or len(outer) > 1 or len(summed) > 1 or not self.composite.isdisjoint(layout)
+        order, found = view_order(layout, groups := (own, outer, summed)), list[_Matrix]()
+        if order is None or (order and order[-1] == 0 and (outer or summed)):
+            pairs, seconds = ((outer, summed), (summed, outer)), seconds + view + view * grouped
+            moved = 2 * self.itemsize * self.extents[layout]
+            least = seconds + self.profile.launch + moved / self.profile.held_bandwidth
+            found = [
+                _Matrix(seconds, least, False, self.extents[b or a or own], own + a + b) for a, b in pairs
+            ]
         else:
-            last = groups[order[-1]] if order else ()
-            turned = bool(outer and inner) and order.index(1) > order.index(2)
-            seconds += view * (grouped + (list(order) != sorted(order)))
+            turned = is_matrix and order.index(1) > order.index(2)
+            inner = self.extents[groups[order[-1]] if order else ()]
             if own and order[0] != 0:  # it is read in an order that differs from its layout
-                lying = own + (inner + outer if turned else outer + inner)
-                sizes = self.extents.sizes
-                seconds += self.profile.reached(memory_access(lying, (layout,), sizes, self.itemsize))
-        self[key] = found = _Matrix(seconds, turned, max(1.0, self.extents[last]))
-        return found
+                lying = own + (summed + outer if turned else outer + summed)
+                access = memory_access(lying, (layout,), self.extents.sizes, self.itemsize)
+                seconds += self.profile.reached(access)
+            for numbers, turns in (([*order], turned), ([-n % 3 for n in order], is_matrix and not turned)):
+                brought = seconds + view * (grouped + (numbers != sorted(numbers)))
+                found.append(_Matrix(brought, brought, turns, inner))
+        self[key] = left, right = found[0], found[1]
+        return left, right
 
 
 class Pricing:
@@ -276,8 +292,9 @@ class Pricing:
         self.profile, self.itemsize = problem.profile, problem.itemsize
         self.expanded, self.asked = problem.expanded, problem.asked
         self.walks, extents = _Walks(problem), _Extents(problem.sizes)
-        self.products, self.matrices = _Products(problem), _Matrices(problem, self.walks, extents)
+        self.products, self.matrices = _Products(problem), _Matrices(problem, extents)
         self.extent = extents.__getitem__
+        self.long = frozenset(axis for axis, size in problem.sizes.items() if size > 1)
 
     def ways(
         self,
@@ -289,7 +306,8 @@ class Pricing:
         bound: float = math.inf,
     ) -> list[Strategy]:
         """The strategies of `priced`."""
-        priced = self.priced(a, b, kept, wanted, readers, bound)
+        limits = (self.bounds(frozenset(a), frozenset(b), kept)[1], bound, math.inf)
+        priced = self.priced(a, b, kept, wanted, readers, limits)
         return [Strategy(*fields, seconds) for seconds, fields in priced.values()]
 
     def priced(
@@ -299,10 +317,10 @@ class Pricing:
         kept: frozenset[str],
         wanted: Layout | None,
         readers: Sequence[frozenset[str]],
-        bound: float,
+        limits: Limits,
     ) -> Mapping[Layout, Way]:
-        """For each layout that the result may have, the fastest way to contract two tensors, if one takes at most
-        `bound` seconds.
+        """For each layout that the result may have, the fastest way to contract two tensors, if one keeps to
+        the limits.
 
         Args:
             a: layout of the first tensor.
@@ -310,12 +328,12 @@ class Pricing:
             kept: the axes of the result.
             wanted: the preferred layout of the result, if this is the last step. The cost of a copy is included.
             readers: the axes of the tensors that the result will be contracted with.
-            bound: the limit in seconds. Matrix products that take longer are left out.
+            limits: which matrix products are left out.
         """
         both = {axis for axis in a if axis in b}
         summed = both - kept
         if summed and not len(a) == len(b) == len(both):
-            return self._matrix_products(a, b, both & kept, summed, wanted, bound)
+            return self._matrix_products(a, b, both & kept, summed, wanted, limits)
         best = dict[Layout, Way]()
         dots, products = self._dots(a, b, both, summed, wanted), self._elementwise(a, b, wanted, readers)
         for layout, seconds, fields in dots if summed else products:
@@ -325,9 +343,24 @@ class Pricing:
 
     def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
         """A lower bound of the seconds to contract two tensors, in any layouts."""
-        work = self.extent(a | b) if (a | b) - kept else 0.0
+        return self.bounds(a, b, kept)[0]
+
+    def bounds(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> tuple[float, float]:
+        """The same, and a lower bound of the seconds of the kernel alone.
+
+        Axes of one position may be dropped from any group, so that views for them may not be needed.
+        """
+        both = a & b
+        work = self.extent(a | b) if not both <= kept else 0.0
         moved = self.itemsize * (self.extent(a) + self.extent(b) + self.extent(kept))
-        return self.profile.at_least(work, moved)
+        kernel = self.profile.at_least(work, moved)
+        summed, batch = both & self.long - kept, both & kept & self.long
+        if a == b or not summed:
+            return kernel, kernel
+        views = 2 * bool(batch)
+        for outer in (a - b, b - a):
+            views += len(outer & self.long) > 1 or len(summed) > 1 or len(batch) > 1
+        return kernel + self.profile.view * views, kernel
 
     def copied_at_most(self, axes: frozenset[str]) -> float:
         """An upper bound of the seconds to copy a tensor into another layout."""
@@ -386,43 +419,62 @@ class Pricing:
     # ---- matrix products
 
     def _matrix_products(
-        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None, bound: float
+        self,
+        a: Layout,
+        b: Layout,
+        batch: set[str],
+        summed: set[str],
+        wanted: Layout | None,
+        limits: Limits,
     ) -> dict[Layout, Way]:
         """Matrix products with the tensors in the given order, and with the second on the left."""
-        best = dict[Layout, Way]()
+        best, (kernel, bound, spread) = dict[Layout, Way](), limits
+        launch, view, small = self.profile.launch, self.profile.view, self.profile.small
+        for together, rows, columns, inner in self._groups(a, b, batch, summed, wanted):
+            many, m, n, k = map(self.extent, (together, rows, columns, inner))
+            floor = launch if many > 1 and m * n * k < small else kernel
+            floor += 2 * view if many > 1 else 0.0
+            is_added = bool(together) and together[0] in summed
+            is_repeated = bool(together) and not (batch or is_added)
+            if floor + view * is_repeated > bound:
+                continue
+            lead, beside = (
+                (together, 0.0) if not is_added else ((), self._added_up(together + rows + columns))
+            )
+            ones, others = self.matrices[a, together, rows, inner], self.matrices[b, together, columns, inner]
+            for swapped in (False, True):
+                outer = (columns, rows) if swapped else (rows, columns)
+                pair = ((b, others[0]), (a, ones[1])) if swapped else ((a, ones[0]), (b, others[1]))
+                lying = lead + outer[0] + outer[1]
+                known = best[lying][0] * SOONER if lying in best else bound
+                limit = min(bound, known) - beside
+                if floor + pair[0][1].least + pair[1][1].least > limit:
+                    continue
+                later = 0.0 if wanted is None else self.brought(lying, wanted)
+                seconds = self._product(pair, (together, *outer, inner), limit - later, floor)
+                total = seconds + (beside + later)
+                if seconds <= limit - later:
+                    result = tuple([each for each in (lead, *outer) if each])
+                    best[lying] = (total, ("matmul", swapped, together, rows, columns, inner, result))
+                    bound = min(bound, (total + spread) * SOONER)
+        return best
+
+    def _groups(
+        self, a: Layout, b: Layout, batch: set[str], summed: set[str], wanted: Layout | None
+    ) -> Iterable[Groups]:
+        """The batch axes, rows, columns and summed axes, in every order worth pricing."""
         own_a, own_b = (tuple([axis for axis in x if axis not in y]) for x, y in ((a, b), (b, a)))
-        inners = dict.fromkeys(tuple([axis for axis in x if axis in summed]) for x in (a, b))
+        inners = tuple(dict.fromkeys([tuple([axis for axis in x if axis in summed]) for x in (a, b)]))
         outers = {(own_a, own_b): None}
         if wanted is not None:
             outers[ordered(own_a, wanted), ordered(own_b, wanted)] = None
-        orders = [(rows, columns, inner) for inner in inners for rows, columns in outers]
-        for together in self._batches(a, b, batch, own_a, own_b, tuple(inners), wanted):
-            present: Iterable[Groups] = orders
-            if together and not batch:
-                present = dict.fromkeys(
-                    tuple([tuple([axis for axis in x if axis not in together]) for x in each])
-                    for each in orders
-                )
-            many, m, n, k = map(self.extent, (together, *next(iter(present))))
-            floor, is_added = self._floor(many, m, n, k), bool(together) and together[0] in summed
-            beside = self._added_up((*together, *own_a, *own_b)) if is_added else 0.0
-            for (rows, columns, inner), swapped in itertools.product(present, (False, True)):
-                left, right = (columns, rows) if swapped else (rows, columns)
-                lying = left + right if is_added else together + left + right
-                after = beside
-                if wanted is not None and wanted != lying:  # as `brought` says
-                    after += self.profile.view + self.asked * self.walks[wanted, (lying,)]
-                limit = (best[lying][0] if lying in best else bound) - after
-                if floor > limit:
-                    continue
-                counts = (many, n, m, k) if swapped else (many, m, n, k)
-                one, two = (b, a) if swapped else (a, b)
-                seconds = self._product(one, two, (together, left, right, inner), counts, limit - floor)
-                if seconds <= limit and (lying not in best or seconds + after < best[lying][0]):
-                    result = tuple([each for each in (() if is_added else together, left, right) if each])
-                    fields = ("matmul", swapped, together, rows, columns, inner, result)
-                    best[lying] = (seconds + after, fields)
-        return best
+        orders = itertools.product(self._batches(a, b, batch, own_a, own_b, inners, wanted), inners, outers)
+        found = [(lead, rows, columns, inner) for lead, inner, (rows, columns) in orders]
+        if batch:
+            return found
+        return dict.fromkeys(
+            [(lead, *[tuple([x for x in axes if x not in lead]) for axes in each]) for lead, *each in found]
+        )
 
     def _batches(
         self,
@@ -457,37 +509,34 @@ class Pricing:
         return leads + _added(a, b, own_a, own_b, inners[0]) if a[0] == b[0] and own_a and own_b else leads
 
     def _product(
-        self, one: Layout, two: Layout, groups: Groups, counts: tuple[float, ...], spare: float
+        self, pair: Sequence[tuple[Layout, _Matrix]], groups: Groups, limit: float, floor: float
     ) -> float:
-        """Seconds of a matrix product. Infinite if bringing the left operand into form alone takes more than `spare`.
+        """Seconds of a product of two matrices. Infinite if it takes more than `limit` by a lower bound.
 
         Args:
-            one: the layout of the left operand.
-            two: the layout of the right operand.
+            pair: the layouts of the operands, and their forms.
             groups: batch, rows, columns and summed axes.
-            counts: the positions along each group.
-            spare: the limit in seconds for everything besides the product itself.
+            limit: the limit in seconds.
+            floor: a lower bound of the seconds of the product itself.
         """
-        (batch, rows, columns, summed), (many, m, n, k) = groups, counts
-        left = self.matrices[one, batch, rows, summed]
-        if left.seconds > spare:
+        (one, left), (two, right) = pair
+        if floor + left.least + right.least > limit:
             return math.inf
-        right = self.matrices[two, batch, summed, columns]
-        seconds = self.products[many, m, n, k, right.turned, left.turned]
-        seconds = left.seconds + right.seconds + seconds
+        before = left.seconds if left.copied is None else left.seconds + self.walks[left.copied, (one,)]
+        if floor + before + right.least > limit:
+            return math.inf
+        before += right.seconds if right.copied is None else right.seconds + self.walks[right.copied, (two,)]
+        if floor + before > limit:
+            return math.inf
+        (batch, rows, columns, _), (many, m, n, k) = groups, map(self.extent, groups)
+        seconds = before + self.products[many, m, n, k, right.turned, left.turned]
         if batch:
             return seconds + (0.0 if rows and columns else self.profile.view)
         if not (rows or right.turned):  # a vector times a matrix reads it row by row
-            seconds += self.profile.run * k * n / right.inner
+            seconds += self.profile.run * k * n / max(1.0, right.inner)
         if not columns:
-            seconds += self.profile.run * k * m / left.inner
+            seconds += self.profile.run * k * m / max(1.0, left.inner)
         return seconds
-
-    def _floor(self, many: float, m: float, n: float, k: float) -> float:
-        """A lower bound of the seconds of a product of a batch of matrices, in any layouts."""
-        if many > 1 and m * n * k < self.profile.small:
-            return self.profile.launch
-        return self.profile.at_least(many * m * n * k, self.itemsize * many * (m * k + k * n + m * n))
 
     def _added_up(self, axes: Layout) -> float:
         """Seconds to add tensors up along leading axes: reading each and the sum so far, and writing the sum."""

@@ -25,8 +25,9 @@ from ..language.expression import (
     axes_of_index,
     free_axes,
     fresh,
-    is_computed_index,
     occurring,
+    parts_of,
+    plain_axes,
     references,
     remade_axes,
     subexpressions,
@@ -144,7 +145,7 @@ class Text:
         )
         self.guessed: set[str] = set()
         self.axes = Taken(self._axis_names())
-        self.windowed = {axis for line in self.lines for part in line.parts for axis in _window_axes(part)}
+        self.windowed = _window_axes(self.lines)
         self.remade: set[str] = set()
 
     def _take_declarations(self, declarations: Iterable[Declaration]) -> None:
@@ -165,7 +166,7 @@ class Text:
         """Sizes that lines mention and only declarations give: `t` of `v[t:4]` where no line has this axis."""
         parts = [part for line in self.lines for part in line.parts]
         spoken = {ref.name for ref in parts if isinstance(ref, Ref) and not ref.index}
-        spoken.update(axis for part in parts for axis in _window_axes(part))
+        spoken |= _window_axes(self.lines)
         indices = (*(line.left for line in self.lines), *(ref.index for ref in parts if isinstance(ref, Ref)))
         plain = (entry for index in indices for entry in index if isinstance(entry, str | tuple))
         spoken -= {*axes_of_index(tuple(plain)), *self.given}
@@ -316,26 +317,23 @@ def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
                 yield from (scoped(scope, name) for name in leaves_of(blocks[block].statements))
 
 
-def _window_axes(part: Expression) -> Iterator[str]:
-    """The axes in windows of an expression as written, where a bare name may be an axis."""
-    for entry in filter(is_computed_index, part.index) if isinstance(part, Ref) else ():
-        yield from occurring(entry)
-        yield from (ref.name for ref in references(entry) if not ref.index)
+def _window_axes(lines: Iterable[Equation]) -> set[str]:
+    """The axes in windows of equations as written, where a bare name may be an axis."""
+    entries = [entry for line in lines for ref in line.references for entry in parts_of(ref)]
+    names = {ref.name for entry in entries for ref in references(entry) if not ref.index}
+    return names.union(*map(occurring, entries))
 
 
 def axes_told(expression: Expression) -> set[str]:
     """The axes that index a dimension of a tensor directly, not inside of an expression."""
-    return {
-        axis
-        for ref in references(expression)
-        for axis in axes_of_index(tuple(entry for entry in ref.index if not is_computed_index(entry)))
-    }
+    return {axis for ref in references(expression) for axis in plain_axes(ref)}
 
 
 def axes_windowed(expression: Expression) -> set[str]:
     """The axes that index tensors only inside of expressions, so that no dimension gives their size."""
-    entries = (entry for ref in references(expression) for entry in ref.index if is_computed_index(entry))
-    return {axis for entry in entries for axis in free_axes(entry)} - axes_told(expression)
+    entries = [entry for ref in references(expression) for entry in parts_of(ref)]
+    windowed = {axis for entry in entries for axis in free_axes(entry)}
+    return windowed - axes_told(expression) if windowed else windowed
 
 
 def remade_in(expression: Expression) -> set[str]:

@@ -78,7 +78,8 @@ def check_sizes(
     for tensor, dims in named.items():
         for dim in (dim for dim in dims if dim and dim not in seen):
             seen.add(dim)
-            check_size(f"'{dim[0].name}' in '{tensor}'", dim_size(dim), 0, bound)
+            if len(dim) > 1:
+                check_size(f"'{dim[0].name}' in '{tensor}'", dim_size(dim), 0, bound)
             for axis in dim:
                 check_size(f"'{axis.name}' in '{tensor}'", axis.size, 0, bound)
 
@@ -93,7 +94,7 @@ def check_size(what: str, size: Any, least: int, known: Mapping[str, Any]) -> No
         known: the sizes that have a value.
     """
     value = evaluate(size, known)
-    if not size_names(value) and not (isinstance(value, int) and least <= value <= LARGEST):
+    if not (least <= value <= LARGEST if isinstance(value, int) else size_names(value)):
         shown = f"{size} = {value}" if str(size) != str(value) else str(size)
         raise ShapeError(
             f"the size of {what} is {shown}", fix=f"choose sizes that make it a whole number from {least}"

@@ -96,26 +96,26 @@ def _below(step: Expression) -> tuple[Expression, list[Expression]]:
     return inner, starts
 
 
-def late(equation: Equation) -> Iterator[Ref]:
+def late(equation: Equation) -> list[Ref]:
     """The tensors that an equation reads at another position, which may be defined below."""
-    found = (_below(part)[0] for part in _outer(equation) if is_step(part))
-    return (inner for inner in found if isinstance(inner, Ref))
+    outer = _outer(equation)
+    found = [] if outer is equation.parts else [_below(part)[0] for part in outer if is_step(part)]
+    return [inner for inner in found if isinstance(inner, Ref)]
 
 
-def _outer(equation: Equation) -> Iterator[Expression]:
+def _outer(equation: Equation) -> Sequence[Expression]:
     """The parts of an equation. Of nested steps, only the outermost and the starts; not the tensor that they read."""
-    if not any(map(is_step, equation.parts)):
-        yield from equation.parts
-        return
-    waiting = [equation.right]
+    if not _STEP_OF.keys() & {part.function for part in equation.parts if isinstance(part, Call)}:
+        return equation.parts
+    waiting, found = [equation.right], list[Expression]()
     while waiting:
-        part = waiting.pop()
-        yield part
+        found.append(part := waiting.pop())
         if is_step(part):
             inner, starts = _below(part)
             waiting += [*starts, *(parts_of(inner) if isinstance(inner, Ref) else (inner,))]
         else:
             waiting += parts_of(part)
+    return found
 
 
 def early(equation: Equation) -> Iterator[Ref]:

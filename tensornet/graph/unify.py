@@ -53,6 +53,8 @@ class Unifier:
 
     def resolve(self, size: Any) -> Any:
         """The size with all solutions substituted."""
+        if not self.solution:
+            return size
         for _ in range(len(self.solution) + 1):
             if not any(name in self.solution for name in size_names(size)):
                 return size

@@ -245,13 +245,12 @@ def gathered(entries: Entries) -> Iterator[Node]:
             yield from gathered(entry.reads)
 
 
-def axes_of(entries: Entries) -> Iterator[Axis]:
+def axes_of(entries: Entries) -> list[Axis]:
     """The axes of some entries, in order."""
+    found: list[Axis] = []
     for entry in entries:
-        if isinstance(entry, Gather):
-            yield from axes_of(entry.reads)
-        else:
-            yield from (axis for axis, _ in entry.terms)
+        found += axes_of(entry.reads) if isinstance(entry, Gather) else [axis for axis, _ in entry.terms]
+    return found
 
 
 def distinct_axes(reads: Entries) -> tuple[Axis, ...] | None:

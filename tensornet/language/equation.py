@@ -34,6 +34,7 @@ from .expression import (
     option_axes,
     parts_of,
     placed_axes,
+    plain_axes,
     product_of,
     references,
     relabel,
@@ -568,21 +569,23 @@ _COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">
 
 def _written(
     expression: Expression, definitions: Mapping[str, tuple[Index, ...]], inside: bool = False
-) -> Iterator[str]:
+) -> set[str]:
     """The axes that an expression names explicitly: in brackets, alone or in composites, and in functions."""
+    found = set[str]()
     match expression:
         case Ref(name, ()):
-            yield from () if inside else axes_of_index(definitions.get(name, ()))
-        case Ref(_, index):
-            yield from axes_of_index(tuple(entry for entry in index if not is_computed_index(entry)))
+            found.update(() if inside else axes_of_index(definitions.get(name, ())))
+        case Ref():
+            found.update(plain_axes(expression))
         case Contraction(_, summed):
-            yield from summed
+            found.update(summed)
         case Call(INDEX.name) if inside:
-            return
+            return found
         case Call(_, _, axes):
-            yield from (*axes, *option_axes(expression))
+            found.update(axes, option_axes(expression))
     for part in parts_of(expression):
-        yield from _written(part, definitions, inside or isinstance(expression, Ref))
+        found |= _written(part, definitions, inside or isinstance(expression, Ref))
+    return found
 
 
 def _check_options(expression: Expression) -> None:

@@ -190,6 +190,13 @@ def is_computed_index(entry: object) -> TypeGuard[Ref | Contraction | Call]:
     return isinstance(entry, _TOLD)
 
 
+def plain_axes(ref: Ref) -> tuple[str, ...]:
+    """The axes that index a dimension of a tensor directly, not inside of an expression of positions."""
+    told = parts_of(ref)
+    plain = tuple(entry for entry in ref.index if not is_computed_index(entry)) if told else ref.index
+    return axes_of_index(plain)
+
+
 def bound_axes(part: Contraction | Call) -> frozenset[str]:
     """The axes that exist only inside a part: those that it sums, or that a reduction removes."""
     if isinstance(part, Contraction):

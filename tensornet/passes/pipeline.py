@@ -122,6 +122,11 @@ ALGEBRA = (
     *SIMPLIFICATION,
 )
 
+KERNELS = Pass(
+    "kernel selection", lambda program, c: select_kernels(program, c.settled_cost, c.kernels, c.values)
+)
+"""Before algebra, which takes some regions apart, and after it where it changed something."""
+
 PIPELINE = (
     Pass("expansion", lambda program, c: expand(program, c.supported), ("function",)),
     SIMPLIFICATION[0],
@@ -145,13 +150,10 @@ PIPELINE = (
         lambda program, c: eliminate_one_hots(program, c.cost, c.supported),
         ("position", "function"),
     ),
-    Pass(
-        "kernel selection before algebra",
-        lambda program, c: select_kernels(program, c.settled_cost, c.kernels, c.values),
-    ),
+    KERNELS,
     *SIMPLIFICATION,
     *ALGEBRA,
-    Pass("kernel selection", lambda program, c: select_kernels(program, c.cost, c.kernels, c.values)),
+    KERNELS,
     Pass("tautologies", lambda program, _: drop_tautologies(program), ("where",)),
     Pass("horizontal fusion", lambda program, c: fuse_horizontally(program, c.cost), ("products",)),
     *SIMPLIFICATION,
@@ -161,10 +163,7 @@ PIPELINE = (
 
 def optimize(graph: Graph, context: PassContext) -> Program:
     """A graph after all passes: the form that takes least time at given sizes on a given device."""
-    program = program_of(graph)
-    for each in PIPELINE:
-        program = noted(each.name, program, each.run(program, context))
-    return program
+    return _through(PIPELINE, program_of(graph), context, noted)
 
 
 def simplify(graph: Graph) -> Program:
@@ -172,9 +171,17 @@ def simplify(graph: Graph) -> Program:
     return _through(SIMPLIFICATION, program_of(graph), _NOTHING)
 
 
-def _through(passes: Iterable[Pass], program: Program, context: PassContext) -> Program:
+def _through(
+    passes: Iterable[Pass],
+    program: Program,
+    context: PassContext,
+    note: Callable[[str, Program, Program], Program] = lambda name, before, after: after,
+) -> Program:
+    """The program after some passes. None sees its own result again if nothing has changed that since."""
+    made = dict[Pass, Program]()
     for each in passes:
-        program = each.run(program, context)
+        if made.get(each) is not program:
+            made[each] = program = note(each.name, program, each.run(program, context))
     return program
 
 
