@@ -11,6 +11,7 @@ from typing import Any
 
 from tensornet.device.model import packed_with
 from tensornet.errors import BackendError
+from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import Argument, CallCache, Kept, backend_of
 
 from ..templates import COMMON, KERNELS, PLAIN
@@ -39,6 +40,7 @@ templates: Mapping[str, str] = {
         packed_with(name): f'packed_linear({{0}}, then="{name}")'
         for name in ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
     },
+    **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},
     "reshape": "{0}.reshape({shape})",
     "permute": "{0}.permute({axes})",
     "contiguous": "{0}.contiguous()",
@@ -87,7 +89,7 @@ templates: Mapping[str, str] = {
 
 
 _PARTS = (
-    *("checkpoint", "convolution", "functions", "grouped_gemm", "huge_pages", "normalize"),
+    *("checkpoint", "collectives", "convolution", "functions", "grouped_gemm", "huge_pages", "normalize"),
     *("onednn", "products", "rnn", "signed_attention"),
 )
 """The modules whose functions generated code may use."""

@@ -18,6 +18,7 @@ from ..nodes import Call
 from . import (
     along_axes,
     attention,
+    collectives,
     convolution,
     gather_scatter,
     pointwise,
@@ -49,6 +50,7 @@ _ROWS = (
     *gather_scatter.ROWS,
     *convolution.ROWS,
     *rnn.ROWS,
+    *collectives.ROWS,
 )
 
 FUNCTIONS: dict[str, Function] = {row.name: row for row in _ROWS}

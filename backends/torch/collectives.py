@@ -1,0 +1,134 @@
+"""Collectives of `torch.distributed` with their vjp, for the programs of sharded graphs.
+
+The axis of the devices is the first of a tensor. Each function finds the groups of the mesh in the context `on_mesh`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh
+
+from tensornet.errors import BackendError
+
+__all__ = [
+    *("all_gather", "all_gather_invariant", "all_reduce", "all_to_all"),
+    *("reduce_scatter", "shard", "vary"),
+]
+
+_MESH: ContextVar[DeviceMesh | None] = ContextVar("mesh", default=None)
+
+
+@contextlib.contextmanager
+def on_mesh(mesh: DeviceMesh) -> Iterator[None]:
+    """Runs collectives on a mesh."""
+    token = _MESH.set(mesh)
+    try:
+        yield
+    finally:
+        _MESH.reset(token)
+
+
+def _all_reduce(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+    made = x.clone(memory_format=torch.contiguous_format)
+    distributed.all_reduce(made, group=mesh.get_group(axis))
+    return made
+
+
+def _all_gather(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+    made = x.new_empty((mesh.size(axis), *x.shape))
+    distributed.all_gather_into_tensor(made.view(-1), x.contiguous().view(-1), group=mesh.get_group(axis))
+    return made
+
+
+def _reduce_scatter(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+    made = x.new_empty(x.shape[1:])
+    distributed.reduce_scatter_tensor(made.view(-1), x.contiguous().view(-1), group=mesh.get_group(axis))
+    return made
+
+
+def _all_to_all(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+    made = torch.empty_like(x, memory_format=torch.contiguous_format)
+    distributed.all_to_all_single(made.view(-1), x.contiguous().view(-1), group=mesh.get_group(axis))
+    return made
+
+
+def _shard(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+    return x[mesh.get_local_rank(axis)].clone()
+
+
+def _same(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+    return x.view_as(x)
+
+
+_RUN: Mapping[str, tuple[Callable[[torch.Tensor, DeviceMesh, int], torch.Tensor], str]] = {
+    "all_reduce": (_all_reduce, "vary"),
+    "vary": (_same, "all_reduce"),
+    "all_gather": (_all_gather, "reduce_scatter"),
+    "all_gather_invariant": (_all_gather, "shard"),
+    "reduce_scatter": (_reduce_scatter, "all_gather_invariant"),
+    "shard": (_shard, "all_gather_invariant"),
+    "all_to_all": (_all_to_all, "all_to_all"),
+}
+"""Each collective, and the one that is its vjp; see `tensornet.ops.collectives`."""
+
+
+class _Collective(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, name: str, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+        ctx.told = name, mesh, axis
+        return _RUN[name][0](x, mesh, axis)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
+        name, mesh, axis = ctx.told
+        return _Collective.apply(g, _RUN[name][1], mesh, axis), None, None, None
+
+
+def _run(name: str, x: torch.Tensor, axis: int) -> torch.Tensor:
+    mesh = _MESH.get()
+    if mesh is None:
+        fix = "run the module that tn.module(graph, mesh=…, shard=…) returns"
+        raise BackendError(f"'{name}' runs on a mesh only", fix=fix)
+    found: torch.Tensor = _Collective.apply(x, name, mesh, int(axis))
+    return found
+
+
+def all_reduce(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The sum over the devices along a mesh axis, on each of them."""
+    return _run("all_reduce", x, axis)
+
+
+def vary(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The tensor, of which each device computes another part."""
+    return _run("vary", x, axis)
+
+
+def all_gather(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The tensors of all devices along a mesh axis, each of which computes another part with them."""
+    return _run("all_gather", x, axis)
+
+
+def all_gather_invariant(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The tensors of all devices along a mesh axis, which all compute the same with them."""
+    return _run("all_gather_invariant", x, axis)
+
+
+def reduce_scatter(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The sum over the devices along a mesh axis, at the own position."""
+    return _run("reduce_scatter", x, axis)
+
+
+def shard(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The tensor at the own position."""
+    return _run("shard", x, axis)
+
+
+def all_to_all(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """At each position what the device there has at the own position."""
+    return _run("all_to_all", x, axis)

@@ -1,0 +1,295 @@
+"""The graph that each device runs: the nodes at local sizes, with collectives between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..graph.call import scoped
+from ..graph.graph import Apply, Graph
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis, Dim
+from ..ir.build import cast, index, leaf, node, number
+from ..ir.function import Function
+from ..ir.naming import Names, graph_of
+from ..ir.node import Affine, Gather, Node, Operand, along, row_major
+from ..ir.positions import applied
+from ..language.expression import Taken
+from ..ops.collectives import MESH
+from ..ops.table import Element
+from ..scan.cut import put_together
+from .mesh import Mesh, Move
+from .part import Part
+from .placement import VARYING, Placement, divisors, local_shape, route
+from .rules import Strategy, operands_of
+from .search import Variable
+
+__all__ = ["Local", "local_graph"]
+
+
+class Local(NamedTuple):
+    """The graph that each device runs, and the placements of its leaves by name."""
+
+    graph: Graph
+    places: Mapping[str, Placement]
+
+
+def local_graph(part: Part, chosen: Mapping[Variable, int]) -> Local:
+    """The graph that each device runs, given a choice for each variable of a part."""
+    made = _Builder(part, chosen)
+    return Local(made.graph(), made.places)
+
+
+class _Builder:
+    """A local graph under construction.
+
+    Attributes:
+        new: the local nodes.
+        sent: the tensors in other placements than that in which they are computed.
+        outputs: the local nodes that calls and results need, by name.
+        placed: the names of tensors in a placement.
+    """
+
+    def __init__(self, part: Part, chosen: Mapping[Variable, int]) -> None:
+        self.part, self.chosen, self.mesh = part, chosen, part.mesh
+        self.new: dict[Node, Node] = {}
+        self.sent: dict[tuple[Node, Placement], Node] = {}
+        self.outputs: dict[str, Node] = {}
+        self.placed: dict[tuple[str, Placement], str] = {}
+        self.taken = Taken({*part.graph.named, *(leaf.name for leaf in part.graph.leaves)})
+        self.calls = [self._inside(k) for k in range(len(part.calls))]
+        self.places = {each.name: self._leaf(each) for each in part.graph.leaves}
+        self.leaves = [
+            replace(each, dims=self._dims(each.dims, self.places[each.name])) for each in part.graph.leaves
+        ]
+        self.given: list[Leaf] = []
+        self.inputs: list[Node] = []
+
+    def place(self, each: Node) -> Placement:
+        """The placement in which a tensor is computed, or given."""
+        choice = self.part.choices[each][self.chosen.get(each, 0)]
+        found: Placement = choice.out if isinstance(choice, Strategy) else choice
+        return found
+
+    # ---- blocks
+
+    def _inside(self, k: int) -> Local:
+        """The local graph of a block."""
+        part, call = self.part.calls[k], self.part.graph.calls[k]
+        names: dict[Variable, Variable] = {
+            ("out", output): self.part.nodes[result] for output, result in reversed([*call.made])
+        }
+        for each in call.graph.leaves:
+            if each.kind != "input" and call.scoped(each.name) in self.part.shared:
+                names[part.nodes[each.name]] = self.part.nodes[call.scoped(each.name)]
+        pairs = ((each, names.get(each, (k, each))) for each in part.inside)
+        given = {each: self.chosen[there] for each, there in pairs if there in self.chosen}
+        chosen = part.solved.choices(given) if part.is_solved else given
+        return _built(part, tuple(chosen.items()))
+
+    def _leaf(self, leaf: Leaf) -> Placement:
+        """The placement of a leaf; one of a block has that which it has there."""
+        node = self.part.nodes[leaf.name]
+        if node in self.part.choices:
+            return self.place(node)
+        return next(
+            inner.places[name]
+            for call, inner in zip(self.part.graph.calls, self.calls, strict=True)
+            for name in inner.places
+            if scoped(call.scope, name) == leaf.name and name in {each.name for each in call.graph.leaves if each.kind != "input"}
+        )
+
+    def _dims(self, dims: Sequence[Dim], place: Placement) -> tuple[Dim, ...]:
+        parts = divisors(place, self.mesh.shape, len(dims))
+        return tuple(
+            (Axis(dim[0].name, dim[0].size // n), *dim[1:]) for dim, n in zip(dims, parts, strict=True)
+        )
+
+    # ---- nodes
+
+    def graph(self) -> Graph:
+        """The graph."""
+        part, graph = self.part, self.part.graph
+        named = {each: name for name, each in part.nodes.items() if each.op in ("input", "constant")}
+        leaves = {each.name: each for each in self.leaves}
+        for each in part.program.nodes:
+            if each.op == "input":
+                self._receive(each, named[each])
+            elif each.op == "constant" or each.is_scalar or each.op == "index":
+                self.new[each] = each
+                self.given += [leaves[named[each]]] if each in named else []
+            else:
+                self.new[each] = self._node(each)
+        calls = [self._call(k, call) for k, call in enumerate(graph.calls)]
+        results = tuple(
+            self._named(name, part.choices["out", name][self.chosen["out", name]]) for name in graph.outputs
+        )
+        made = self._program()
+        body = put_together([*made.own, *calls])
+        return Graph((*self.leaves, *self._added(made)), tuple(body), results, made.sizes)
+
+    def _receive(self, each: Node, name: str) -> None:
+        """A leaf, or the result of a call, as an input of the equations."""
+        dims = self._dims(self.part.graph.named[name], self.place(each))
+        shape = local_shape(each.shape, self.place(each), self.mesh.shape)
+        self.new[each] = leaf("input", shape, each.element, n=len(self.given))
+        self.given.append(Leaf(name, "input", dims, holds=each.element))
+        self.inputs.append(self.new[each])
+
+    def _added(self, made: Graph) -> list[Leaf]:
+        known = {each.name for each in self.leaves} | {name for call in self.part.graph.calls for name in call.results}
+        return [each for each in made.leaves if each.name not in known]
+
+    def _program(self) -> Graph:
+        """The equations as a graph."""
+        names = self.part.program.names
+        tensors = {self.new[each]: name for each, name in names.tensors.items() if each in self.new}
+        axes = {self.new[each]: found for each, found in names.axes.items() if each in self.new}
+        function = Function(tuple(self.inputs), tuple(self.outputs.values()))
+        return graph_of(function, Names(tuple(self.given), tuple(self.outputs), (), tensors, axes))
+
+    def _call(self, k: int, call: Apply) -> Apply:
+        """A call of a local block, on operands in the placements that it needs."""
+        part, cuts = self.part.calls[k], call.along.cuts if call.along is not None else ()
+        operands: list[str] = []
+        for at, (leaf_, name) in enumerate(zip(call.graph.inputs, call.operands, strict=True)):
+            inside = part.nodes[leaf_.name]
+            place = part.choices[inside][self.chosen.get((k, inside), 0)]
+            if at < len(cuts):
+                place = tuple(p + (p >= cuts[at]) if isinstance(p, int) else p for p in place)
+            operands.append(self._named(name, place))
+        return replace(call, graph=self.calls[k].graph, operands=tuple(operands))
+
+    def _named(self, name: str, place: Placement) -> str:
+        """The name of a tensor in a placement, which is computed if need be."""
+        each = self.part.nodes[name]
+        if (name, place) not in self.placed:
+            raw = place == self.place(each)
+            known = self.placed[name, place] = name if raw else self.taken.fresh(f"{name}.sent")
+            if not raw or each.op not in ("input", "constant"):
+                if each not in self.new:  # it goes from call to call
+                    self._receive(each, name)
+                self.outputs[known] = self._sent(each, place)
+        return self.placed[name, place]
+
+    def _sent(self, each: Node, place: Placement) -> Node:
+        """A tensor in another placement."""
+        if (each, place) not in self.sent:
+            made = self.new[each]
+            moves = route(self.place(each), place)
+            assert moves is not None
+            for move in moves:
+                made = _moved(made, move, self.mesh)
+            self.sent[each, place] = made
+        return self.sent[each, place]
+
+    def _node(self, each: Node) -> Node:
+        """A node at its local sizes, with its operands in the placements that it needs."""
+        strategy: Strategy = self.part.choices[each][self.chosen[each]]
+        divided = [division.axis for division in strategy.divisions]
+        sizes = [
+            size // _product(n for n, other in zip(self.mesh.shape, divided, strict=True) if other == axis)
+            for axis, size in enumerate(each.sizes)
+        ]
+        needs = {child: strategy.need(k) for k, (child, _) in enumerate(operands_of(each))}
+        # an operand that is read twice may be needed in two placements
+        places = iter([strategy.need(k) for k in range(len(operands_of(each)))])
+        operands = [
+            Operand(child if child.is_scalar else self._sent(child, next(places)), reads)
+            for child, reads in each.operands
+        ]
+        held = {child: self._sent(child, needs[child]) for child, _ in operands_of(each)[_tensors(each) :]}
+        operands = [Operand(child, _rebuilt(reads, held)) for child, reads in operands]
+        result = _rebuilt(each.result, held)
+        inside = self._tables(each, strategy, sizes, operands)
+        shape = local_shape(each.shape, tuple(p if isinstance(p, int) else VARYING for p in strategy.out), self.mesh.shape)
+        op = "contract" if inside else each.op
+        options = () if inside else tuple((n, self.new.get(v, v) if isinstance(v, Node) else v) for n, v in each.options)
+        return node(op, sizes, [*inside, *operands], result, shape, each.over, options, each.element)
+
+    def _tables(
+        self, each: Node, strategy: Strategy, sizes: Sequence[int], operands: list[Operand]
+    ) -> list[Operand]:
+        """Factors that are 1 where a position is one of the device; `operands` then read the rows that it has."""
+        found: list[Operand] = []
+        for n, division in enumerate(strategy.divisions):
+            if division.table is None:
+                continue
+            k, d = division.table
+            at = [m for m, (child, _) in enumerate(operands) if not each.operands[m].node.is_scalar][k]
+            child, reads = operands[at]
+            entry = reads[d]
+            assert isinstance(entry, Gather)
+            safe, inside = _own_rows(entry, child.shape[d], n, self.mesh, sizes)
+            operands[at] = Operand(child, (*reads[:d], safe, *reads[d + 1 :]))
+            found.append(inside)
+        return found
+
+
+def _tensors(each: Node) -> int:
+    return sum(not operand.node.is_scalar for operand in each.operands)
+
+
+def _product(numbers: Any) -> int:
+    found = 1
+    for each in numbers:
+        found *= each
+    return found
+
+
+_BUILT: dict[Any, Local] = {}
+
+
+def _built(part: Part, chosen: tuple[tuple[Variable, int], ...]) -> Local:
+    """The local graph of a block, the same for equal choices."""
+    key = (part, chosen)
+    if key not in _BUILT:
+        _BUILT[key] = local_graph(part, dict(chosen))
+    return _BUILT[key]
+
+
+def _rebuilt(entries: Sequence[Affine | Gather], held: Mapping[Node, Node]) -> tuple[Affine | Gather, ...]:
+    """Entries that read positions from local tensors."""
+    return tuple(
+        Gather(held.get(each.node, each.node), _rebuilt(each.reads, held)) if isinstance(each, Gather) else each
+        for each in entries
+    )
+
+
+def _moved(each: Node, move: Move, mesh: Mesh) -> Node:
+    """A tensor after a collective."""
+    own = [along(d) for d in range(len(each.shape))]
+    sizes: dict[Any, Any] = dict(enumerate(each.shape)) | {"r": mesh.shape[move.axis]}
+    read, written, over = list(own), list(own), ("r",)
+    n = mesh.shape[move.axis]
+    if move.name in ("shard", "reduce_scatter"):
+        assert move.dim is not None
+        sizes[move.dim] //= n
+        read[move.dim] = row_major(("r", move.dim), sizes)
+    elif move.name == "all_to_all":
+        assert move.dim is not None
+        assert move.other is not None
+        sizes[move.other] //= n
+        read[move.other] = row_major(("r", move.other), sizes)
+        written[move.dim] = row_major(("r", move.dim), sizes)
+    elif move.dim is not None:
+        written[move.dim] = row_major(("r", move.dim), sizes)
+    else:
+        over = ()
+    options = ((MESH, number(move.axis)),)
+    return node(move.name, sizes, [Operand(each, tuple(read))], tuple(written), None, over, options)
+
+
+def _own_rows(
+    entry: Gather, length: int, axis: int, mesh: Mesh, sizes: Sequence[int]
+) -> tuple[Gather, Operand]:
+    """The positions of a gather counted from the first row of the device, 0 if elsewhere; and 1 where they are its rows."""
+    rank = _moved(index(mesh.shape[axis]), Move("shard", axis, 0), mesh)
+    first = node("contract", {}, [Operand(number(-length)), Operand(rank, (Affine(),))], ())
+    moved = applied("add", [Operand(*entry), Operand(first)], sizes)
+    low = applied("greater_equal", [moved, Operand(number(0))], sizes)
+    high = applied("greater", [Operand(number(length)), moved], sizes)
+    inside = applied("logical_and", [low, high], sizes)
+    safe = applied("where", [inside, moved, Operand(number(0))], sizes)
+    return Gather(*safe), Operand(cast(inside.node, Element.NUMBER), inside.reads)

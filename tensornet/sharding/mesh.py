@@ -1,0 +1,133 @@
+"""Device meshes, and what collectives cost on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..errors import ShapeError, near
+
+__all__ = ["BACKWARD", "LINK", "Mesh", "Move"]
+
+LINK = (100e9, 1e-5)
+"""The assumed link of a mesh axis: bytes a second out of each device, and seconds before the first."""
+
+FLOPS, MEMORY = 4e14, 2.4e12
+"""The assumed device: FLOPs a second, and bytes of memory a second (about an H100 in bfloat16)."""
+
+_SHARES: Mapping[str, Any] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: n - 1,
+    "all_gather_invariant": lambda n: n - 1,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "shard": lambda n: 0.0,
+    "vary": lambda n: 0.0,
+}
+"""The bytes that leave each of n devices in a ring, as a share of the bytes of its operand."""
+
+BACKWARD: Mapping[str, tuple[str, ...]] = {
+    "all_reduce": (),
+    "vary": ("all_reduce",),
+    "all_gather": ("reduce_scatter",),
+    "all_gather_invariant": ("shard",),
+    "reduce_scatter": ("all_gather_invariant",),
+    "shard": ("all_gather_invariant",),
+    "all_to_all": ("all_to_all",),
+}
+"""The collective that is the vjp of each; see `ops.collectives`."""
+
+
+class Move(NamedTuple):
+    """A collective that changes a placement.
+
+    Attributes:
+        name: the collective.
+        axis: the number of the mesh axis.
+        dim: the dimension that it divides or joins; None for one without.
+        other: for `all_to_all`, the dimension that it divides while it joins `dim`.
+    """
+
+    name: str
+    axis: int
+    dim: int | None = None
+    other: int | None = None
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A mesh of devices.
+
+    Attributes:
+        axes: the names of its axes.
+        shape: the number of devices along each.
+        links: bytes a second and seconds of latency along each.
+        flops, memory: FLOPs, and bytes of memory, a second of one device.
+    """
+
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    links: tuple[tuple[float, float], ...]
+    flops: float = FLOPS
+    memory: float = MEMORY
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return " × ".join(f"{name}={n}" for name, n in zip(self.axes, self.shape, strict=True))
+
+    def number(self, name: object) -> int:
+        """The number of an axis.
+
+        Raises:
+            ShapeError: there is none of that name.
+        """
+        if name not in self.axes:
+            fix = f"{near(str(name), self.axes)}its axes: {', '.join(self.axes)}"
+            raise ShapeError(f"the mesh has no axis '{name}'", fix=fix)
+        return self.axes.index(str(name))
+
+    def moved(self, name: str, axis: int, size: float) -> float:
+        """The bytes that leave each device in a collective with an operand of this many bytes."""
+        return float(_SHARES[name](self.shape[axis]) * size)
+
+    def seconds(self, name: str, axis: int, size: float) -> float:
+        """The expected time of a collective, given the bytes of its operand."""
+        moved = self.moved(name, axis, size)
+        rate, latency = self.links[axis]
+        return latency + moved / rate if moved else 0.0
+
+    @staticmethod
+    def of(mesh: Any, links: Mapping[str, tuple[float, float]] | None = None) -> Mesh:
+        """A mesh from a dictionary of sizes, a `torch.distributed.DeviceMesh` or a `jax.sharding.Mesh`.
+
+        Raises:
+            ShapeError: an axis has no name, a size is no positive integer, or a link is of no axis of the mesh.
+        """
+        if isinstance(mesh, Mesh):
+            return mesh
+        sizes = _sizes_of(mesh)
+        for name, size in sizes.items():
+            if not isinstance(size, int) or size < 1:
+                raise ShapeError(f"the mesh axis '{name}' has {size!r} devices", fix="give a positive integer")
+        made = Mesh(tuple(sizes), tuple(sizes.values()), (LINK,) * len(sizes))
+        told = {made.number(name): link for name, link in (links or {}).items()}
+        return Mesh(made.axes, made.shape, tuple(told.get(n, LINK) for n in range(len(sizes))))
+
+
+def _sizes_of(mesh: Any) -> dict[str, Any]:
+    """The sizes of the axes of a mesh, by name."""
+    if isinstance(mesh, Mapping):
+        return {str(name): size for name, size in mesh.items()}
+    if hasattr(mesh, "axis_names"):  # of JAX
+        return {name: int(size) for name, size in dict(mesh.shape).items()}
+    names = getattr(mesh, "mesh_dim_names", None)
+    if names is None:
+        fix = "give {'data': 2, 'model': 4}, or a DeviceMesh with mesh_dim_names="
+        raise ShapeError("the mesh has no names for its axes", fix=fix)
+    return dict(zip(names, map(int, mesh.shape), strict=True))

@@ -1,0 +1,427 @@
+"""The choices for one graph: a variable for each tensor, and what the placements of its readers cost.
+
+A block that is called is a part of its own. It is solved once for all placements of its inputs and outputs, so that
+depth costs nothing. Where a block has too many of them, as the step of a recurrence, its choices join those of the caller.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..autodiff.a_normal_form import take_apart
+from ..autodiff.activity import active as active_names
+from ..autodiff.activity import is_active
+from ..graph.element_types import bytes_of
+from ..graph.graph import Apply, Graph
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Dim
+from ..ir.node import Node
+from ..ir.rewriting import Program
+from ..ops.table import Element
+from ..planning.gradients import in_pairs
+from ..scan.cut import cut
+from ..scan.lowering import lower_recurrences
+from .mesh import BACKWARD, Mesh, Move
+from .placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape, route
+from .rules import Division, Strategy, operands_of, strategies, work
+from .search import Solved, Table, Variable, eliminated
+
+__all__ = ["Asked", "Part", "moves_with_bytes", "part_of"]
+
+BOUNDARY = 1 << 19
+"""The most combinations of placements of the inputs and outputs of a block that is solved by itself."""
+
+UPDATE = 7
+"""How often an optimizer reads or writes an array of the size of a parameter: Adam its gradient, state and value."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The axes that a user divides in a graph, and in each of the blocks that it calls.
+
+    Attributes:
+        axes: names of axes, and the numbers of mesh axes; None if all is to be chosen.
+        inside: the same for each call.
+    """
+
+    axes: tuple[tuple[str, int], ...] | None
+    inside: tuple[Asked, ...]
+
+    def places(self, name: str, n: int) -> bool:
+        """Whether an axis is divided along a mesh axis. A number after a name only keeps two axes apart."""
+        stem = name.rstrip("0123456789").removesuffix("_") if "_" in name else name
+        return self.axes is not None and ((name, n) in self.axes or (stem, n) in self.axes)
+
+
+def moves_with_bytes(
+    shape: Sequence[int], given: Placement, moves: Iterable[Move], mesh: Mesh, itemsize: int
+) -> Iterator[tuple[Move, float]]:
+    """Some collectives, each with the bytes of its operand on one device."""
+    size = float(math.prod(local_shape(shape, given, mesh.shape)) * itemsize)
+    for move in moves:
+        yield move, size
+        n = mesh.shape[move.axis]
+        if move.name.startswith("all_gather"):
+            size *= n
+        elif move.name in ("reduce_scatter", "shard"):
+            size /= n
+
+
+@functools.lru_cache(maxsize=256)
+def part_of(graph: Graph, mesh: Mesh, asked: Asked, wrt: frozenset[str], itemsize: int) -> Part:
+    """The part of a graph, made once for equal ones."""
+    return Part(graph, mesh, asked, wrt, itemsize)
+
+
+class Part:
+    """The choices for a graph.
+
+    Attributes:
+        graph: the graph, without recurrences and with known sizes.
+        program: its equations, with products of two factors; it is cut at calls.
+        nodes: the nodes of leaves, of results of calls, and of what calls and outputs need, by name.
+        choices: the placements of each leaf, and the strategies of each node.
+        tables: the costs.
+        outputs: the placements that each output may have.
+        calls: the parts of the blocks that are called.
+    """
+
+    def __init__(
+        self, graph: Graph, mesh: Mesh, asked: Asked, wrt: frozenset[str], itemsize: int
+    ) -> None:
+        self.mesh, self.asked, self.itemsize = mesh, asked, itemsize
+        self.graph = lower_recurrences(graph)
+        self.active = active_names(self.graph, tuple(wrt))
+        found = cut(self.graph)
+        numbers = {each for each in found.program.nodes if each.op == "input" and each.element >= Element.WIDE}
+        self.program = take_apart(found.program, numbers, in_pairs)
+        outputs = dict(zip(found.program.names.outputs, self.program.function.outputs, strict=True))
+        self.nodes: dict[str, Node] = {**found.nodes, **outputs}
+        self.leaf_of = {self.nodes[each.name]: each for each in self.graph.leaves}
+        self.moving = {self.nodes[name] for name in self.active if name in self.nodes and self._floats(name)}
+        self.choices: dict[Variable, list[Any]] = {}
+        self.tables: list[Table] = []
+        self.readers: dict[Node, list[tuple[Variable, list[Placement]]]] = {}
+        self._leaves()
+        self._nodes()
+        self.calls = [self._call(k, call) for k, call in enumerate(self.graph.calls)]
+        self._outputs()
+        for each, readers in self.readers.items():
+            self._deliver(each, readers)
+
+    def _floats(self, name: str) -> bool:
+        node = self.nodes[name]
+        return node.op in ("input", "constant") and node.element >= Element.WIDE
+
+    # ---- leaves
+
+    def _leaves(self) -> None:
+        shared = self.shared
+        for each in self.graph.leaves:
+            node = self.nodes[each.name]
+            scoped = each.name in self._called and each.name not in shared
+            if not scoped and (each.kind == "parameter" or each.value is not None):
+                self._store(node, each)
+            elif not scoped:
+                self.choices[node] = list(self._places(each.dims, (REPLICATED, VARYING)))
+        results = (name for call in self.graph.calls for name in call.results)
+        for name in results:
+            self.choices[self.nodes[name]] = list(self._places(self.graph.named[name], (REPLICATED,)))
+
+    @functools.cached_property
+    def _called(self) -> dict[str, int]:
+        """How many calls have a leaf of this name."""
+        found: dict[str, int] = {}
+        for call in self.graph.calls:
+            for leaf in call.leaves():
+                found[leaf.name] = found.get(leaf.name, 0) + 1
+        return found
+
+    @functools.cached_property
+    def shared(self) -> frozenset[str]:
+        """The leaves of blocks that several calls or equations read."""
+        read = {ref.name for equation in self.graph.own for ref in equation.references}
+        given = {name for call in self.graph.calls for name in call.operands}
+        return frozenset(
+            name for name, times in self._called.items() if times > 1 or name in read or name in given
+        )
+
+    def _store(self, node: Node, leaf: Leaf) -> None:
+        """The choices for a parameter or a constant: where it is kept."""
+        import numpy
+
+        places = list(self._places(leaf.dims, (REPLICATED,)))
+        if leaf.kind == "constant":
+            places = [(REPLICATED,) * len(self.mesh.shape)]
+        self.choices[node] = places
+        size = [math.prod(local_shape(node.shape, place, self.mesh.shape)) for place in places]
+        cost = UPDATE * self.itemsize / self.mesh.memory if leaf.name in self.active else 0.0
+        fixed = self.fixed(leaf.dims)
+        costs = [cost * n if fixed is None or fixed == p else math.inf for n, p in zip(size, places, strict=True)]
+        self.tables.append(Table((node,), numpy.array(costs)))
+
+    def fixed(self, dims: Sequence[Dim]) -> Placement | None:
+        """The placement that a user asks for, of a leaf with these dimensions; None if it is free."""
+        if self.asked.axes is None:
+            return None
+        found: list[int | str] = [REPLICATED] * len(self.mesh.shape)
+        for name, n in self.asked.axes:
+            if found[n] == REPLICATED:
+                for d, dim in enumerate(dims):
+                    there = self.asked.places(dim[0].name, n) and dim[0].name.startswith(name)
+                    if there and dim[0].size % self._parts(found, d, n) == 0:
+                        found[n] = d
+                        break
+        return tuple(found)
+
+    def _parts(self, found: Sequence[int | str], d: int, n: int) -> int:
+        """The number of parts of a dimension, if another mesh axis divides it too."""
+        return math.prod(k for m, k in enumerate(self.mesh.shape) if m == n or found[m] == d)
+
+    def _places(self, dims: Sequence[Dim], whole: Sequence[str]) -> Iterator[Placement]:
+        """All placements of a tensor that are no sums."""
+        along = [
+            (*whole, *(d for d, dim in enumerate(dims) if n > 1 and dim[0].size % n == 0 and dim[0].size))
+            for n in self.mesh.shape
+        ]
+        for place in itertools.product(*along):
+            parts = [self._parts(place, d, -1) for d in range(len(dims))]
+            if all(dim[0].size % n == 0 for dim, n in zip(dims, parts, strict=True)):
+                yield place
+
+    # ---- nodes
+
+    def _nodes(self) -> None:
+        import numpy
+
+        for each in self.program.nodes:
+            if each.is_scalar or each in self.choices:
+                continue
+            found: dict[tuple[Any, ...], tuple[float, Strategy]] = {}
+            is_active(each, self.moving) and self.moving.add(each)
+            for strategy in self._strategies(each):
+                key = (strategy.out, *(strategy.need(k) for k in range(len(operands_of(each)))))
+                seconds = self._seconds(each, strategy)
+                if key not in found or seconds < found[key][0]:
+                    found[key] = seconds, strategy
+            self.choices[each] = [strategy for _, strategy in found.values()]
+            self.tables.append(Table((each,), numpy.array([seconds for seconds, _ in found.values()])))
+            for k, (child, _) in enumerate(operands_of(each)):
+                needs = [strategy.need(k) for strategy in self.choices[each]]
+                self.readers.setdefault(child, []).append((each, needs))
+
+    def _strategies(self, each: Node) -> list[Strategy]:
+        """The ways to divide a node that its operands and the user allow."""
+        found = strategies(each, self.mesh.shape)
+        sums = [{n for out in self.outs(child) for n, place in enumerate(out) if place == PARTIAL}
+                for child, _ in operands_of(each)]  # fmt: skip
+        found = [
+            strategy
+            for strategy in found
+            if all(
+                place != PARTIAL or n in sums[k]
+                for n, division in enumerate(strategy.divisions)
+                for k, place in enumerate(division.ins)
+            )
+        ]
+        for n in range(len(self.mesh.shape)):
+            told = [strategy for strategy in found if self._is_told(each, strategy.divisions[n], n)]
+            found = told or found
+        return found
+
+    def _is_told(self, each: Node, division: Division, n: int) -> bool:
+        """Whether a division is one that the user asks for by the name of an axis."""
+        if division.table is not None:
+            operand, d = division.table
+            leaf = self.leaf_of.get(operands_of(each)[operand].node)
+            return leaf is not None and self.asked.places(leaf.dims[d][0].name, n)
+        names = self.program.names.axes.get(each, ())
+        axis = division.axis
+        return axis is not None and axis < len(names) and self.asked.places(names[axis], n)
+
+    def _seconds(self, each: Node, strategy: Strategy) -> float:
+        """The expected time of the work of a node on one device, forward and backward."""
+        tensors = [child for child, _ in operands_of(each)]
+        numbers = 2.0 * math.prod(each.sizes) if each.op == "contract" and len(tensors) > 1 else 0.0
+        size = math.prod(local_shape(each.shape, _as_whole(strategy.out), self.mesh.shape))
+        size += sum(
+            math.prod(local_shape(child.shape, _as_whole(strategy.need(k)), self.mesh.shape))
+            for k, child in enumerate(tensors)
+        )
+        flops = numbers / work(each, strategy, self.mesh.shape) / self.mesh.flops
+        once = max(flops, size * self.itemsize / self.mesh.memory)
+        return once * (3.0 if each in self.moving else 1.0)
+
+    def outs(self, each: Node) -> list[Placement]:
+        """The placements of a tensor, for each of its choices."""
+        found = self.choices.get(each, ())
+        return [choice.out if isinstance(choice, Strategy) else choice for choice in found]
+
+    # ---- calls
+
+    def _call(self, k: int, call: Apply) -> Part:
+        """The part of a block that is called; its inputs read tensors here, and its outputs are tensors here."""
+        names = call.names()
+        wrt = frozenset(leaf.name for leaf in call.graph.leaves if names[leaf.name] in self.active)
+        part = part_of(call.graph, self.mesh, self.asked.inside[k], wrt, self.itemsize)
+        count = 1 if call.along is None else int(call.along.axis.size)
+        self.choices |= {(k, each): list(part.choices[each]) for each in part.inside}
+        tables = [Table(tuple((k, each) for each in one), costs * count) for one, costs in part.contracted]
+        tables += part.ties(call, k)
+        renamed = dict(self._renamed(k, call, part))
+        for variables, costs in tables:
+            self._add(tuple(renamed.get(each, each) for each in variables), costs)
+        cuts = call.along.cuts if call.along is not None else ()
+        for at, leaf in enumerate(call.graph.inputs):
+            node = self.nodes[names[leaf.name]]
+            places = part.choices[part.nodes[leaf.name]]
+            needs = [_with_axis(place, cuts[at]) if at < len(cuts) else place for place in places]
+            self.readers.setdefault(node, []).append(((k, part.nodes[leaf.name]), needs))
+        return part
+
+    def _renamed(self, k: int, call: Apply, part: Part) -> Iterator[tuple[Variable, Variable]]:
+        """The variables of a block that are variables here: its outputs, and leaves that others read too."""
+        joined = len(call.results) if call.along is None else call.along.joined(len(call.results))
+        found: dict[str, Node] = {}
+        for at, (output, result) in enumerate(call.made):
+            node, places = self.nodes[result], part.choices["out", output]
+            if call.along is not None and at < joined:
+                places = [_with_axis(place, 0) for place in places]
+            self.choices[node] = places
+            if output in found:  # the last state, which is an output too
+                self.tables.append(Table((found[output], node), _equal(places, places)))
+            else:
+                found[output] = node
+                yield (k, ("out", output)), node
+        for leaf in call.graph.leaves:
+            name = call.scoped(leaf.name)
+            if leaf.kind != "input" and name in self.shared:
+                yield (k, part.nodes[leaf.name]), self.nodes[name]
+
+    def _add(self, variables: tuple[Variable, ...], costs: Any) -> None:
+        """Adds a table, of which two variables may be the same."""
+        import numpy
+
+        distinct = tuple(dict.fromkeys(variables))
+        if len(distinct) < len(variables):
+            letters = {each: n for n, each in enumerate(distinct)}
+            costs = numpy.einsum(costs, [letters[each] for each in variables], list(letters.values()))
+        self.tables.append(Table(distinct, costs))
+
+    def ties(self, call: Apply, k: int) -> list[Table]:
+        """The tables that keep the placement of each state of a loop, and of the outputs that are results twice."""
+        if call.along is None:
+            return []
+        pairs = ((self.nodes[state], ("out", output)) for state, output in call.carried())
+        return [
+            Table(((k, one), (k, two)), _equal(self.choices[one], self.choices[two])) for one, two in pairs
+        ]
+
+    @functools.cached_property
+    def boundary(self) -> tuple[Variable, ...]:
+        """The variables that a caller sees: inputs, outputs, and leaves that are shared."""
+        inputs = [self.nodes[leaf.name] for leaf in self.graph.inputs]
+        return (*inputs, *(("out", name) for name in dict.fromkeys(self.graph.outputs)))
+
+    @functools.cached_property
+    def is_solved(self) -> bool:
+        """Whether the part is solved by itself."""
+        return math.prod(len(self.choices[each]) for each in self.boundary) <= BOUNDARY
+
+    @functools.cached_property
+    def solved(self) -> Solved:
+        """The part, solved for all placements of its boundary."""
+        sizes = {each: len(found) for each, found in self.choices.items()}
+        used = {each for table in self.tables for each in table.variables} | {*self.boundary}
+        return eliminated({each: n for each, n in sizes.items() if each in used}, self.tables, self.boundary)
+
+    @property
+    def inside(self) -> tuple[Variable, ...]:
+        """The variables that a caller takes over."""
+        return self.boundary if self.is_solved else tuple(self.choices)
+
+    @property
+    def contracted(self) -> list[Table]:
+        """The tables that a caller takes over."""
+        return [self.solved.table] if self.is_solved else self.tables
+
+    # ---- outputs
+
+    def _outputs(self) -> None:
+        import numpy
+
+        for name in dict.fromkeys(self.graph.outputs):
+            node, dims = self.nodes[name], self.graph.named[name]
+            places = list(self._places(dims, (REPLICATED,)))
+            self.choices["out", name] = places
+            self.readers.setdefault(node, []).append((("out", name), places))
+            told = self.fixed(dims)
+            if told is not None:
+                differ = [sum(a != b and a != REPLICATED for a, b in zip(told, p, strict=True)) for p in places]
+                least = min(differ)
+                costs = numpy.array([0.0 if n == least else math.inf for n in differ])
+                self.tables.append(Table((("out", name),), costs))
+
+    # ---- delivery
+
+    def conversion(self, each: Node, given: Placement, asked: Placement) -> float:
+        """The seconds of the collectives between two placements of a tensor, forward and backward."""
+        moves = route(given, asked)
+        if moves is None:
+            return math.inf
+        return sum(seconds for _, seconds in self.priced(each, given, moves))
+
+    def priced(self, each: Node, given: Placement, moves: Iterable[Move]) -> Iterator[tuple[Move, float]]:
+        """Some collectives with their seconds, forward and backward."""
+        size = bytes_of(each.element, self.itemsize)
+        for move, amount in moves_with_bytes(each.shape, given, moves, self.mesh, size):
+            total = self.mesh.seconds(move.name, move.axis, amount)
+            if each in self.moving:
+                n = self.mesh.shape[move.axis]
+                after = amount * n if move.name.startswith("all_gather") else amount
+                after = amount / n if move.name in ("reduce_scatter", "shard") else after
+                total += sum(self.mesh.seconds(name, move.axis, after) for name in BACKWARD[move.name])
+            yield move, total
+
+    def _deliver(self, each: Node, readers: Sequence[tuple[Variable, list[Placement]]]) -> None:
+        """Tables of the collectives between a tensor and its readers. What several need is sent to all of them once."""
+        import numpy
+
+        outs = self.outs(each)
+        own, needs = list(dict.fromkeys(outs)), list(dict.fromkeys(p for _, found in readers for p in found))
+        prices = numpy.array([[self.conversion(each, p, q) for q in needs] for p in own])
+        prices = prices[[own.index(p) for p in outs]]
+        at = [[needs.index(p) for p in found] for _, found in readers]
+        if len(readers) == 1:
+            self._add((each, readers[0][0]), prices[:, at[0]])
+            return
+        sent = ("sent", each)
+        self.choices[sent] = [None, *needs]
+        first = numpy.concatenate([numpy.zeros((len(outs), 1)), prices], axis=1)
+        self.tables.append(Table((each, sent), first))
+        there = numpy.where(numpy.eye(len(needs), dtype=bool), 0.0, math.inf)
+        there = numpy.concatenate([numpy.full((1, len(needs)), math.inf), there])
+        for (reader, _), places in zip(readers, at, strict=True):
+            self._add((each, sent, reader), numpy.minimum(prices[:, None, :], there[None])[:, :, places])
+
+
+def _equal(one: Sequence[Placement], other: Sequence[Placement]) -> Any:
+    """The costs of two variables whose placements must be equal."""
+    import numpy
+
+    return numpy.array([[0.0 if a == b else math.inf for b in other] for a in one])
+
+
+def _as_whole(place: Placement) -> Placement:
+    """A placement with the sums as whole tensors, for its size."""
+    return tuple(p if isinstance(p, int) else REPLICATED for p in place)
+
+
+def _with_axis(place: Placement, at: int) -> Placement:
+    """The placement of a tensor that has one more dimension."""
+    return tuple(p + (p >= at) if isinstance(p, int) else p for p in place)

@@ -1,0 +1,203 @@
+"""Sharding: a graph divided on a mesh, as a value."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ..dtypes import element_type, itemsize
+from ..errors import ShapeError, near
+from ..frontend.instantiate import instance, names_of_sizes
+from ..graph.call import scoped
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis
+from ..language.expression import ELLIPSIS
+from ..planning.planner import NOMINAL, whole_sizes
+from ..scan.lowering import lower_recurrences
+from ..sizes import evaluate, symbol
+from .local import local_graph
+from .mesh import Mesh
+from .part import Asked, Part, part_of
+from .placement import VARYING, Placement
+from .search import Table, eliminated, least
+
+__all__ = ["Shard", "Sharded", "shard_graph"]
+
+Shard: TypeAlias = "Mapping[str, Any] | str"
+"""Axes and the mesh axes that divide them; patterns of scopes and such a mapping for these blocks; or "auto"."""
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A graph divided on a mesh.
+
+    Attributes:
+        graph: the graph, with numbers for its sizes.
+        local: the graph that each device runs.
+        mesh: the mesh.
+        places: the placement of each input, parameter and constant, by name.
+        results: the placement of each output.
+        seconds: the expected time of a step forward and backward, by which the placements were chosen.
+    """
+
+    graph: Graph
+    local: Graph
+    mesh: Mesh
+    places: Mapping[str, Placement]
+    results: tuple[Placement, ...]
+    seconds: float
+
+
+def shard_graph(
+    graph: Graph,
+    mesh: Any,
+    shard: Shard = AUTO,
+    links: Mapping[str, tuple[float, float]] | None = None,
+    dtype: str = "float32",
+    sizes: Mapping[str, int] = {},
+    lead: Sequence[int] | None = None,
+    wrt: Sequence[str] | None = None,
+) -> Sharded:
+    """Divides a graph on a mesh.
+
+    Args:
+        graph: a layer or a model.
+        mesh: names and sizes of the axes of the mesh, or a mesh of torch or JAX.
+        shard: what is divided along which axis of the mesh; "auto" chooses.
+        links: bytes a second and seconds of latency along each axis of the mesh.
+        dtype: the element type, for costs.
+        sizes: the values of open sizes; those that are missing are assumed.
+        lead: the sizes of the axes that `...` stands for.
+        wrt: the parameters and inputs that get gradients, by default all parameters.
+
+    Raises:
+        ShapeError: there is no such axis, or its size does not divide.
+    """
+    divided = Mesh.of(mesh, links)
+    whole = in_numbers(graph, sizes, lead)
+    rules = _rules(shard, divided)
+    _check(whole, rules, divided)
+    leaves = frozenset(leaf.name for leaf in whole.parameters) if wrt is None else frozenset(wrt)
+    return _sharded(whole, divided, rules, leaves, itemsize(element_type(dtype)))
+
+
+def in_numbers(graph: Graph, sizes: Mapping[str, int], lead: Sequence[int] | None = None) -> Graph:
+    """The graph with a number for each size."""
+    given = whole_sizes(graph, sizes)
+    known = {**graph.bound, **{name: given.get(name, NOMINAL) for name in graph.open_sizes}}
+    values = {name: evaluate(symbol(name), known) for name in names_of_sizes(graph)}
+    axes = None if lead is None else tuple(Axis(f"{ELLIPSIS}{n}", size) for n, size in enumerate(lead))
+    return instance(graph, values, lead=axes)
+
+
+@functools.lru_cache(maxsize=64)
+def _sharded(graph: Graph, mesh: Mesh, rules: _Rules, wrt: frozenset[str], size: int) -> Sharded:
+    part = part_of(graph, mesh, _asked(graph, rules, ""), wrt, size)
+    sizes = {each: len(found) for each, found in part.choices.items()}
+    tables = [*part.tables, *_inputs(part)]
+    used = {each for table in tables for each in table.variables}
+    solved = eliminated({each: n for each, n in sizes.items() if each in used}, tables)
+    seconds = float(solved.table.costs)
+    if math.isinf(seconds):
+        raise ShapeError(
+            f"no placement on {mesh} keeps to what is asked for", fix="give fewer axes, or shard='auto'"
+        )
+    chosen = solved.choices({})
+    local = local_graph(part, chosen)
+    results = tuple(part.choices["out", name][chosen["out", name]] for name in graph.outputs)
+    return Sharded(graph, local.graph, mesh, local.places, results, seconds)
+
+
+def _inputs(part: Part) -> Iterator[Table]:
+    """The costs that leave each input of the whole graph where the user asks for it, and never varying."""
+    import numpy
+
+    for leaf in part.graph.inputs:
+        node = part.nodes[leaf.name]
+        fixed, places = part.fixed(leaf.dims), part.choices[node]
+        free = [VARYING not in place and fixed in (None, place) for place in places]
+        yield Table((node,), numpy.where(free, 0.0, math.inf))
+
+
+# ---------------------------------------------------------------------------- what is asked for
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """The axes that are divided everywhere, None for those that the search chooses; and those of some blocks."""
+
+    everywhere: tuple[tuple[str, int], ...] | None
+    blocks: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+
+    def at(self, path: str) -> tuple[tuple[str, int], ...] | None:
+        """Those of the block under a scope."""
+        if self.everywhere is None:
+            return None
+        found = list(self.everywhere)
+        for pattern, axes in self.blocks:
+            if fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}.*"):
+                found += axes
+        return tuple(dict.fromkeys(found))
+
+
+def _rules(shard: Shard, mesh: Mesh) -> _Rules:
+    if isinstance(shard, str):
+        if shard != AUTO:
+            raise ShapeError(f"shard='{shard}' is no mapping", fix="give {axis: mesh axis}, or shard='auto'")
+        return _Rules(None)
+    plain = {name: told for name, told in shard.items() if not isinstance(told, Mapping)}
+    blocks = ((pattern, told) for pattern, told in shard.items() if isinstance(told, Mapping))
+    return _Rules(_pairs(plain, mesh), tuple((pattern, _pairs(told, mesh)) for pattern, told in blocks))
+
+
+def _pairs(axes: Mapping[str, Any], mesh: Mesh) -> tuple[tuple[str, int], ...]:
+    """Names of axes with numbers of mesh axes; one axis may be divided along several."""
+    named = ((name, (told,) if isinstance(told, str) else tuple(told)) for name, told in axes.items())
+    return tuple((name, mesh.number(each)) for name, several in named for each in several)
+
+
+@functools.lru_cache(maxsize=1024)
+def _asked(graph: Graph, rules: _Rules, path: str) -> Asked:
+    """What is asked for in a graph and in its blocks."""
+    calls = lower_recurrences(graph).calls
+    inside = (_asked(call.graph, rules, scoped(path, call.scope)) for call in calls)
+    return Asked(rules.at(path), tuple(inside))
+
+
+def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
+    """Raises a ShapeError if an axis is nowhere, or does not divide."""
+    asked = [*(rules.everywhere or ()), *(pair for _, axes in rules.blocks for pair in axes)]
+    if not asked:
+        return
+    dims = [(leaf, axis) for part in graph.parts() for leaf in part.leaves for axis in _leading(leaf)]
+    names = {axis.name for _, axis in dims}
+    names |= {name for part in graph.parts() for equation in part.own for name in equation.axes}
+    for name, n in asked:
+        if name not in names:
+            raise ShapeError(
+                f"no tensor has an axis '{name}' to divide along '{mesh.axes[n]}'", fix=near(name, sorted(names))
+            )
+        by = math.prod(mesh.shape[m] for other, m in asked if other == name)
+        for leaf, axis in dims:
+            if axis.name == name and axis.size % by:
+                raise _undivided(leaf, axis, mesh, n, by)
+
+
+def _leading(leaf: Leaf) -> Iterator[Axis]:
+    return (dim[0] for dim in leaf.dims)
+
+
+def _undivided(leaf: Leaf, axis: Axis, mesh: Mesh, n: int, by: int) -> ShapeError:
+    known = [str(d) for d in range(2, min(axis.size, 64) + 1) if axis.size % d == 0]
+    return ShapeError(
+        f"the axis '{axis.name}' of '{leaf}' has {axis.size} positions, which {by} devices along"
+        f" '{mesh.axes[n]}' do not divide",
+        fix=f"choose a multiple of {by}, or {', '.join(known) or 'no'} devices",
+    )
