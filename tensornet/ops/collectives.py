@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import cast
 
 from ..nodes import Call, Ref
-from .protocols import Left, Lowering, Value, Writer, layout_of, left_of
+from .protocols import Left, Lowering, Value, Writer, axes_in, left_of
 from .record import Axes, Function
 
 __all__ = ["COLLECTIVES", "MESH", "ROWS"]
@@ -46,11 +46,12 @@ def _lower(first: bool, last: bool, lowering: Lowering, call: Call) -> Value:
     return lowering.emit(left, right, [value], value.element, seconds=seconds)
 
 
-def _spell(writer: Writer, call: Call, left: Left) -> str:
-    """The call with an operand that has one dimension for each axis."""
+def _spell(first: bool, writer: Writer, call: Call, left: Left) -> str:
+    """The call with an operand that has one dimension for each axis, that of the devices first."""
     ref = cast("Ref", call.arguments[0])
-    size = {"size": writer.extent(call.axes)} if call.axes and call.axes[0] not in layout_of(ref) else {}
-    return writer.op(call.function, writer.atomic(ref), **size, **writer.options(call))
+    rest = [(axis,) for axis in axes_in(left) if axis not in call.axes]
+    text = writer.view(ref, [*([call.axes] if first else []), *rest])
+    return writer.op(call.function, text, **writer.options(call))
 
 
 def _collective(
@@ -65,9 +66,10 @@ def _collective(
         takes="any",
         carries=True,
         placed=True,
+        exchanges=True,
         derivative=(derivative,),
         lowered=functools.partial(_lower, first, last),
-        spelled=_spell,
+        spelled=functools.partial(_spell, first),
     )
 
 

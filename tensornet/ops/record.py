@@ -154,6 +154,7 @@ class Function:
         carries: whether its results have the scale of its operands; functions of structure need not declare it.
         random: whether its result differs each time.
         trains: whether it differs between training and evaluation.
+        exchanges: whether its result depends on the device of a mesh that runs it.
         drawn: for a random function, the function that computes the same from a mask and its operands; the mask is
             where the random function of ones is not 0.
 
@@ -221,6 +222,7 @@ class Function:
     carries: bool = False
     random: bool = False
     trains: bool = False
+    exchanges: bool = False
     drawn: str = ""
 
     passes: tuple[float, float] = (1.0, 1.0)
@@ -376,8 +378,9 @@ class Function:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether every call gives the same result: no random draw, and no function of the user, which may vary."""
-        return not self.trains and not self.implementations
+        """Whether every call gives the same result, on any device: no random draw, no collective, and no function of
+        the user, which may vary."""
+        return not self.trains and not self.exchanges and not self.implementations
 
     def is_look(self, call: Call) -> bool:
         """Whether a call of it is only a view of its operand."""

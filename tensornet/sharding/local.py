@@ -61,8 +61,10 @@ class _Builder:
         self.calls = [self._inside(k) for k in range(len(part.calls))]
         self.places = {each.name: self._leaf(each) for each in part.graph.leaves}
         self.leaves = [
-            replace(each, dims=self._dims(each.dims, self.places[each.name])) for each in part.graph.leaves
+            replace(each, dims=self._dims(part.dims(each.name), self.places[each.name])) for each in part.graph.leaves
         ]
+        results = (name for call in part.graph.calls for name in call.results)
+        self.named = {part.nodes[name]: name for name in (*self.places, *results)}
         self.given: list[Leaf] = []
         self.inputs: list[Node] = []
 
@@ -111,27 +113,28 @@ class _Builder:
     def graph(self) -> Graph:
         """The graph."""
         part, graph = self.part, self.part.graph
-        named = {each: name for name, each in part.nodes.items() if each.op in ("input", "constant")}
         leaves = {each.name: each for each in self.leaves}
         for each in part.program.nodes:
             if each.op == "input":
-                self._receive(each, named[each])
+                self._receive(each, self.named[each])
             elif each.op == "constant" or each.is_scalar or each.op == "index":
                 self.new[each] = each
-                self.given += [leaves[named[each]]] if each in named else []
+                self.given += [leaves[self.named[each]]] if each in self.named else []
             else:
                 self.new[each] = self._node(each)
         calls = [self._call(k, call) for k, call in enumerate(graph.calls)]
         results = tuple(
             self._named(name, part.choices["out", name][self.chosen["out", name]]) for name in graph.outputs
         )
+        if not self.outputs:
+            return Graph(tuple(self.leaves), tuple(calls), results)
         made = self._program()
         body = put_together([*made.own, *calls])
         return Graph((*self.leaves, *self._added(made)), tuple(body), results, made.sizes)
 
     def _receive(self, each: Node, name: str) -> None:
         """A leaf, or the result of a call, as an input of the equations."""
-        dims = self._dims(self.part.graph.named[name], self.place(each))
+        dims = self._dims(self.part.dims(name), self.place(each))
         shape = local_shape(each.shape, self.place(each), self.mesh.shape)
         self.new[each] = leaf("input", shape, each.element, n=len(self.given))
         self.given.append(Leaf(name, "input", dims, holds=each.element))
@@ -166,10 +169,12 @@ class _Builder:
         each = self.part.nodes[name]
         if (name, place) not in self.placed:
             raw = place == self.place(each)
-            known = self.placed[name, place] = name if raw else self.taken.fresh(f"{name}.sent")
-            if not raw or each.op not in ("input", "constant"):
+            is_given = raw and each in self.named
+            known = self.named.get(each, name) if raw else self.taken.fresh(f"{name}.sent")
+            self.placed[name, place] = known
+            if not is_given:
                 if each not in self.new:  # it goes from call to call
-                    self._receive(each, name)
+                    self._receive(each, self.named[each])
                 self.outputs[known] = self._sent(each, place)
         return self.placed[name, place]
 
@@ -287,7 +292,7 @@ def _own_rows(
     """The positions of a gather counted from the first row of the device, 0 if elsewhere; and 1 where they are its rows."""
     rank = _moved(index(mesh.shape[axis]), Move("shard", axis, 0), mesh)
     first = node("contract", {}, [Operand(number(-length)), Operand(rank, (Affine(),))], ())
-    moved = applied("add", [Operand(*entry), Operand(first)], sizes)
+    moved = applied("add", [Operand(entry.node, entry.reads), Operand(first)], sizes)
     low = applied("greater_equal", [moved, Operand(number(0))], sizes)
     high = applied("greater", [Operand(number(length)), moved], sizes)
     inside = applied("logical_and", [low, high], sizes)

@@ -19,19 +19,21 @@ from ..autodiff.activity import is_active
 from ..graph.element_types import bytes_of
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
-from ..graph.shape_inference import Dim
-from ..ir.node import Node
+from ..graph.shape_inference import Dim, resized
+from ..ir.function import Function
+from ..ir.node import Affine, Gather, Node, Operand, interned
 from ..ir.rewriting import Program
 from ..ops.table import Element
 from ..planning.gradients import in_pairs
 from ..scan.cut import cut
 from ..scan.lowering import lower_recurrences
+from ..sizes import evaluate
 from .mesh import BACKWARD, Mesh, Move
 from .placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape, route
 from .rules import Division, Strategy, operands_of, strategies, work
 from .search import Solved, Table, Variable, eliminated
 
-__all__ = ["Asked", "Part", "moves_with_bytes", "part_of"]
+__all__ = ["Asked", "Part", "in_loops", "moves_with_bytes", "part_of"]
 
 BOUNDARY = 1 << 19
 """The most combinations of placements of the inputs and outputs of a block that is solved by itself."""
@@ -73,9 +75,38 @@ def moves_with_bytes(
 
 
 @functools.lru_cache(maxsize=256)
-def part_of(graph: Graph, mesh: Mesh, asked: Asked, wrt: frozenset[str], itemsize: int) -> Part:
-    """The part of a graph, made once for equal ones."""
-    return Part(graph, mesh, asked, wrt, itemsize)
+def part_of(
+    graph: Graph,
+    mesh: Mesh,
+    asked: Asked,
+    wrt: frozenset[str],
+    itemsize: int,
+    held: frozenset[str] = frozenset(),
+) -> Part:
+    """The part of a graph, made once for equal ones; leaves in `held` are kept by its caller."""
+    return Part(graph, mesh, asked, wrt, itemsize, held)
+
+
+@functools.lru_cache(maxsize=256)
+def in_loops(graph: Graph) -> Graph:
+    """The graph with its recurrences as calls along an axis, which are given all that they read."""
+    graph = lower_recurrences(graph)
+    body = (_closed(each, graph.bound) if isinstance(each, Apply) else each for each in graph.body)
+    return replace(graph, body=tuple(body))
+
+
+def _closed(call: Apply, bound: Mapping[str, Any]) -> Apply:
+    """A call along an axis with its own leaves as inputs, so that collectives of them stand before the loop."""
+    if call.along is None:
+        return call
+    axis = replace(call.along.axis, size=evaluate(call.along.axis.size, bound))
+    own = [leaf for leaf in call.graph.leaves if leaf.kind != "input" and leaf.value is None]
+    given = [replace(leaf, kind="input") for leaf in own]
+    others = [leaf for leaf in call.graph.leaves if leaf not in own]
+    inputs = [leaf for leaf in others if leaf.kind == "input"]
+    block = replace(call.graph, leaves=(*inputs, *given, *(leaf for leaf in others if leaf.kind != "input")))
+    along = replace(call.along, axis=axis)
+    return replace(call, graph=block, along=along, operands=(*call.operands, *(call.scoped(leaf.name) for leaf in own)))
 
 
 class Part:
@@ -92,16 +123,26 @@ class Part:
     """
 
     def __init__(
-        self, graph: Graph, mesh: Mesh, asked: Asked, wrt: frozenset[str], itemsize: int
+        self,
+        graph: Graph,
+        mesh: Mesh,
+        asked: Asked,
+        wrt: frozenset[str],
+        itemsize: int,
+        held: frozenset[str],
     ) -> None:
-        self.mesh, self.asked, self.itemsize = mesh, asked, itemsize
-        self.graph = lower_recurrences(graph)
+        self.mesh, self.asked, self.itemsize, self.held = mesh, asked, itemsize, held
+        self.graph = in_loops(graph)
         self.active = active_names(self.graph, tuple(wrt))
+        self.bound = self.graph.bound
         found = cut(self.graph)
-        numbers = {each for each in found.program.nodes if each.op == "input" and each.element >= Element.WIDE}
-        self.program = take_apart(found.program, numbers, in_pairs)
-        outputs = dict(zip(found.program.names.outputs, self.program.function.outputs, strict=True))
-        self.nodes: dict[str, Node] = {**found.nodes, **outputs}
+        new = _numbered(found.program.nodes, self.bound)
+        program = _over(found.program, new)
+        numbers = {each for each in program.nodes if each.op == "input" and each.element >= Element.WIDE}
+        self.program = take_apart(program, numbers, in_pairs)
+        outputs = dict(zip(program.names.outputs, self.program.function.outputs, strict=True))
+        leaves = {name: each for name, each in found.nodes.items() if name not in outputs}
+        self.nodes: dict[str, Node] = {**dict(_named(leaves, new, self.bound)), **outputs}
         self.leaf_of = {self.nodes[each.name]: each for each in self.graph.leaves}
         self.moving = {self.nodes[name] for name in self.active if name in self.nodes and self._floats(name)}
         self.choices: dict[Variable, list[Any]] = {}
@@ -124,14 +165,18 @@ class Part:
         shared = self.shared
         for each in self.graph.leaves:
             node = self.nodes[each.name]
-            scoped = each.name in self._called and each.name not in shared
-            if not scoped and (each.kind == "parameter" or each.value is not None):
+            if each.name in self._called and each.name not in shared:
+                continue
+            self.choices[node] = list(self._places(self.dims(each.name), (REPLICATED, VARYING)))
+            if each.kind != "input" and each.name not in self.held:
                 self._store(node, each)
-            elif not scoped:
-                self.choices[node] = list(self._places(each.dims, (REPLICATED, VARYING)))
         results = (name for call in self.graph.calls for name in call.results)
         for name in results:
-            self.choices[self.nodes[name]] = list(self._places(self.graph.named[name], (REPLICATED,)))
+            self.choices[self.nodes[name]] = list(self._places(self.dims(name), (REPLICATED,)))
+
+    def dims(self, name: str) -> tuple[Dim, ...]:
+        """The dimensions of a tensor, with numbers for their sizes."""
+        return resized(self.graph.named[name], lambda size: int(evaluate(size, self.bound)))
 
     @functools.cached_property
     def _called(self) -> dict[str, int]:
@@ -155,14 +200,12 @@ class Part:
         """The choices for a parameter or a constant: where it is kept."""
         import numpy
 
-        places = list(self._places(leaf.dims, (REPLICATED,)))
-        if leaf.kind == "constant":
-            places = [(REPLICATED,) * len(self.mesh.shape)]
-        self.choices[node] = places
+        places = self.choices[node]
         size = [math.prod(local_shape(node.shape, place, self.mesh.shape)) for place in places]
         cost = UPDATE * self.itemsize / self.mesh.memory if leaf.name in self.active else 0.0
-        fixed = self.fixed(leaf.dims)
-        costs = [cost * n if fixed is None or fixed == p else math.inf for n, p in zip(size, places, strict=True)]
+        fixed = self.fixed(self.dims(leaf.name)) if leaf.kind == "parameter" else (REPLICATED,) * len(places[0])
+        free = [VARYING not in place and fixed in (None, place) for place in places]
+        costs = [cost * n if each else math.inf for n, each in zip(size, free, strict=True)]
         self.tables.append(Table((node,), numpy.array(costs)))
 
     def fixed(self, dims: Sequence[Dim]) -> Placement | None:
@@ -268,7 +311,9 @@ class Part:
         """The part of a block that is called; its inputs read tensors here, and its outputs are tensors here."""
         names = call.names()
         wrt = frozenset(leaf.name for leaf in call.graph.leaves if names[leaf.name] in self.active)
-        part = part_of(call.graph, self.mesh, self.asked.inside[k], wrt, self.itemsize)
+        own = (leaf.name for leaf in call.graph.leaves if leaf.kind != "input")
+        held = frozenset(name for name in own if call.scoped(name) in self.shared)
+        part = part_of(call.graph, self.mesh, self.asked.inside[k], wrt, self.itemsize, held)
         count = 1 if call.along is None else int(call.along.axis.size)
         self.choices |= {(k, each): list(part.choices[each]) for each in part.inside}
         tables = [Table(tuple((k, each) for each in one), costs * count) for one, costs in part.contracted]
@@ -326,6 +371,7 @@ class Part:
     def boundary(self) -> tuple[Variable, ...]:
         """The variables that a caller sees: inputs, outputs, and leaves that are shared."""
         inputs = [self.nodes[leaf.name] for leaf in self.graph.inputs]
+        inputs += [self.nodes[name] for name in sorted(self.held)]
         return (*inputs, *(("out", name) for name in dict.fromkeys(self.graph.outputs)))
 
     @functools.cached_property
@@ -356,7 +402,7 @@ class Part:
         import numpy
 
         for name in dict.fromkeys(self.graph.outputs):
-            node, dims = self.nodes[name], self.graph.named[name]
+            node, dims = self.nodes[name], self.dims(name)
             places = list(self._places(dims, (REPLICATED,)))
             self.choices["out", name] = places
             self.readers.setdefault(node, []).append((("out", name), places))
@@ -392,6 +438,7 @@ class Part:
         """Tables of the collectives between a tensor and its readers. What several need is sent to all of them once."""
         import numpy
 
+        self.choices.setdefault(each, [(REPLICATED,) * len(self.mesh.shape)])  # a number
         outs = self.outs(each)
         own, needs = list(dict.fromkeys(outs)), list(dict.fromkeys(p for _, found in readers for p in found))
         prices = numpy.array([[self.conversion(each, p, q) for q in needs] for p in own])
@@ -408,6 +455,46 @@ class Part:
         there = numpy.concatenate([numpy.full((1, len(needs)), math.inf), there])
         for (reader, _), places in zip(readers, at, strict=True):
             self._add((each, sent, reader), numpy.minimum(prices[:, None, :], there[None])[:, :, places])
+
+
+def _numbered(nodes: Iterable[Node], bound: Mapping[str, Any]) -> dict[Node, Node]:
+    """Nodes with a number for each size."""
+    new: dict[Node, Node] = {}
+
+    def number_of(size: Any) -> Any:
+        return evaluate(size, bound)
+
+    def entry(each: Affine | Gather) -> Affine | Gather:
+        if isinstance(each, Gather):
+            return Gather(new[each.node], tuple(map(entry, each.reads)))
+        steps = ((axis, number_of(step)) for axis, step in each.terms)
+        return Affine(tuple(steps), number_of(each.offset))
+
+    for old in nodes:
+        operands = [Operand(new[child], tuple(map(entry, reads))) for child, reads in old.operands]
+        pairs = ((name, new[each] if isinstance(each, Node) else each) for name, each in old.options)
+        options = tuple((name, number_of(each) if name == "size" else each) for name, each in pairs)
+        sizes, shape = (tuple(map(number_of, each)) for each in (old.sizes, old.shape))
+        result = tuple(map(entry, old.result))
+        new[old] = interned(old.op, sizes, tuple(operands), result, shape, old.over, options, old.element)
+    return new
+
+
+def _over(program: Program, new: Mapping[Node, Node]) -> Program:
+    """A program with other nodes, which have the same axes."""
+    names = program.names
+    tensors, axes = ({new[each]: found for each, found in table.items() if each in new} for table in (names.tensors, names.axes))
+    inputs = tuple(new.get(each, each) for each in program.function.inputs)
+    function = Function(inputs, tuple(new[each] for each in program.function.outputs))
+    return Program(function, replace(names, sizes=(), tensors=tensors, axes=axes))
+
+
+def _named(
+    nodes: Mapping[str, Node], new: dict[Node, Node], bound: Mapping[str, Any]
+) -> Iterator[tuple[str, Node]]:
+    """Leaves by name, with numbers for their sizes; those that no equation reads too."""
+    for name, each in nodes.items():
+        yield name, new[each] if each in new else _numbered([each], bound)[each]
 
 
 def _equal(one: Sequence[Placement], other: Sequence[Placement]) -> Any:

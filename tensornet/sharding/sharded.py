@@ -18,11 +18,10 @@ from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis
 from ..language.expression import ELLIPSIS
 from ..planning.planner import NOMINAL, whole_sizes
-from ..scan.lowering import lower_recurrences
 from ..sizes import evaluate, symbol
 from .local import local_graph
 from .mesh import Mesh
-from .part import Asked, Part, part_of
+from .part import Asked, Part, in_loops, part_of
 from .placement import VARYING, Placement
 from .search import Table, eliminated, least
 
@@ -121,7 +120,7 @@ def _inputs(part: Part) -> Iterator[Table]:
 
     for leaf in part.graph.inputs:
         node = part.nodes[leaf.name]
-        fixed, places = part.fixed(leaf.dims), part.choices[node]
+        fixed, places = part.fixed(part.dims(leaf.name)), part.choices[node]
         free = [VARYING not in place and fixed in (None, place) for place in places]
         yield Table((node,), numpy.where(free, 0.0, math.inf))
 
@@ -166,7 +165,7 @@ def _pairs(axes: Mapping[str, Any], mesh: Mesh) -> tuple[tuple[str, int], ...]:
 @functools.lru_cache(maxsize=1024)
 def _asked(graph: Graph, rules: _Rules, path: str) -> Asked:
     """What is asked for in a graph and in its blocks."""
-    calls = lower_recurrences(graph).calls
+    calls = in_loops(graph).calls
     inside = (_asked(call.graph, rules, scoped(path, call.scope)) for call in calls)
     return Asked(rules.at(path), tuple(inside))
 
@@ -176,7 +175,12 @@ def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
     asked = [*(rules.everywhere or ()), *(pair for _, axes in rules.blocks for pair in axes)]
     if not asked:
         return
-    dims = [(leaf, axis) for part in graph.parts() for leaf in part.leaves for axis in _leading(leaf)]
+    dims = [
+        (leaf, Axis(dim[0].name, evaluate(dim[0].size, part.bound)))
+        for part in graph.parts()
+        for leaf in part.leaves
+        for dim in leaf.dims
+    ]
     names = {axis.name for _, axis in dims}
     names |= {name for part in graph.parts() for equation in part.own for name in equation.axes}
     for name, n in asked:
@@ -188,10 +192,6 @@ def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
         for leaf, axis in dims:
             if axis.name == name and axis.size % by:
                 raise _undivided(leaf, axis, mesh, n, by)
-
-
-def _leading(leaf: Leaf) -> Iterator[Axis]:
-    return (dim[0] for dim in leaf.dims)
 
 
 def _undivided(leaf: Leaf, axis: Axis, mesh: Mesh, n: int, by: int) -> ShapeError:
