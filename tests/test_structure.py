@@ -31,6 +31,7 @@ FLOORS = (
     ("graph", "frontend", "passes", "scan", "ir"),
     ("weights", "autodiff", "initialization", "drawing"),
     ("device", "contraction", "lowering", "planning"),
+    ("sharding",),
     ("codegen",),
     ("runtime",),
     ("fitting",),

@@ -221,8 +221,8 @@ class TorchBackend:
             _library().cuda.synchronize(device)
 
     def module(self, graph: Any, **options: Any) -> Any:
-        """A graph as a `torch.nn.Module`."""
-        return _beside("module").make(graph, **options)
+        """A graph as a `torch.nn.Module`, on one device or on a mesh of devices."""
+        return _beside("sharding" if "mesh" in options else "module").make(graph, **options)
 
     @property
     def networks(self) -> Any:

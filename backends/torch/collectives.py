@@ -21,6 +21,10 @@ __all__ = [
     *("reduce_scatter", "shard", "vary"),
 ]
 
+# the names of PyTorch 2.12, and those of later ones
+_gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+_scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+
 _MESH: ContextVar[DeviceMesh | None] = ContextVar("mesh", default=None)
 
 
@@ -42,13 +46,13 @@ def _all_reduce(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
 
 def _all_gather(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
     made = x.new_empty((mesh.size(axis), *x.shape))
-    distributed.all_gather_into_tensor(made.view(-1), x.contiguous().view(-1), group=mesh.get_group(axis))
+    _gather(made.view(-1), x.contiguous().view(-1), group=mesh.get_group(axis))
     return made
 
 
 def _reduce_scatter(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
     made = x.new_empty(x.shape[1:])
-    distributed.reduce_scatter_tensor(made.view(-1), x.contiguous().view(-1), group=mesh.get_group(axis))
+    _scatter(made.view(-1), x.contiguous().view(-1), group=mesh.get_group(axis))
     return made
 
 
@@ -87,7 +91,12 @@ class _Collective(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         name, mesh, axis = ctx.told
-        return _Collective.apply(g, _RUN[name][1], mesh, axis), None, None, None
+        return _applied(g, _RUN[name][1], mesh, axis), None, None, None
+
+
+def _applied(x: torch.Tensor, name: str, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+    found: torch.Tensor = _Collective.apply(x, name, mesh, axis)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _run(name: str, x: torch.Tensor, axis: int) -> torch.Tensor:
@@ -95,8 +104,7 @@ def _run(name: str, x: torch.Tensor, axis: int) -> torch.Tensor:
     if mesh is None:
         fix = "run the module that tn.module(graph, mesh=…, shard=…) returns"
         raise BackendError(f"'{name}' runs on a mesh only", fix=fix)
-    found: torch.Tensor = _Collective.apply(x, name, mesh, int(axis))
-    return found
+    return _applied(x, name, mesh, int(axis))
 
 
 def all_reduce(x: torch.Tensor, axis: int) -> torch.Tensor:

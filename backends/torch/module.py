@@ -26,7 +26,7 @@ from tensornet.runtime.initial_values import init
 from .call_cache import GuardedCache
 from .products import is_recorded
 
-__all__ = ["TensorModule", "make"]
+__all__ = ["TensorModule", "class_of", "make"]
 
 backend = load_backend("torch")
 
@@ -388,7 +388,7 @@ def _numbered(scopes: Iterable[str]) -> frozenset[str]:
 
 def _of_block(block: Graph, plan_at: Mapping[str, int], options: Mapping[str, Any]) -> TensorModule:
     """The module of a block, still without its parameters."""
-    made = _class_of(tuple(leaf.name for leaf in block.inputs))
+    made = class_of(tuple(leaf.name for leaf in block.inputs))
     module = made.__new__(made)
     torch.nn.Module.__init__(module)
     module._assemble(block, plan_at, options)
@@ -406,21 +406,21 @@ def _trainable(name: str, array: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=256)
-def _class_of(inputs: tuple[str, ...]) -> type[TensorModule]:
+def class_of(inputs: tuple[str, ...], base: type[TensorModule] = TensorModule) -> type[TensorModule]:
     """The module class whose `forward` takes these inputs by name, as `torch.export` requires."""
     taken = {"self"}
     names = ", ".join(identifier(name, taken) for name in inputs)
     source = f"def forward(self, {names}):\n    return self.run({names})\n"
     forward = define(source, f"forward({names})", "forward", {})
-    return type("TensorModule", (TensorModule,), {"forward": forward, "__module__": __name__})
+    return type(base.__name__, (base,), {"forward": forward, "__module__": base.__module__})
 
 
 def _blank(inputs: tuple[str, ...]) -> TensorModule:
     """An empty module, which `__setstate__` fills."""
-    made = _class_of(inputs)
+    made = class_of(inputs)
     return made.__new__(made)
 
 
 def make(graph: Graph, **options: Any) -> TensorModule:
     """The module of a graph."""
-    return _class_of(tuple(leaf.name for leaf in graph.inputs))(graph, **options)
+    return class_of(tuple(leaf.name for leaf in graph.inputs))(graph, **options)

@@ -7,6 +7,7 @@ import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..autodiff.joint import JointGraph
 from ..device.calibration import profile_of
@@ -25,6 +26,8 @@ from ..planning.plans import Plan
 from ..planning.progress import watched
 from ..planning.target import Target
 from ..protocol import Backend, load_backend
+from ..sharding.plan import sharded_plan
+from ..sharding.sharded import AUTO, Shard
 from .function import generate
 from .rematerialization import can_rematerialize, rematerialized_within, with_saved_bytes
 from .tuning import check_tuning, tuned
@@ -48,9 +51,12 @@ def plan(
     training: bool | int = False,
     wrt: str | Sequence[str] | None = None,
     trace: bool | int | Callable[[str], object] = False,
+    mesh: Any = None,
+    shard: Shard = AUTO,
+    links: Mapping[str, tuple[float, float]] | None = None,
     **sizes: int,
-) -> Plan:
-    """Finds the fastest order to compute a graph on a device.
+) -> Any:
+    """Finds the fastest order to compute a graph on a device, or the placements on a mesh of devices.
 
     Args:
         graph: a layer or a model.
@@ -78,6 +84,12 @@ def plan(
         wrt: the parameters and inputs that get gradients, as in `tensornet.gradient`; all parameters if not given.
         trace: print the equations after each pass that changed them, see `tensornet.passes.pipeline`; or a function
             that is called with each of these texts.
+        mesh: the names of the axes of a mesh of devices with their sizes, `{"data": 8, "model": 8}`, or a mesh of
+            torch or JAX. No device is needed. The result is a `ShardedPlan`: the placements, the collectives forward
+            and backward with their bytes and seconds, and other placements.
+        shard: the axes that are divided along each axis of the mesh, `{"b": "data", "h": "model"}`; the same for
+            some blocks, `{"layers.*.mlp": {"f": "model"}}`; or "auto" for the placements that take least time.
+        links: bytes a second and seconds of latency of each axis of the mesh, `{"model": (450e9, 3e-6)}`.
         **sizes: values for open sizes to plan at. A size that is not given is assumed to be 64, and the plan
             says so. The code works for other sizes.
 
@@ -98,6 +110,9 @@ def plan(
         raise BackendError(f"profile={profile!r} holds no constants of a device", fix=fix)
     graph = graph if outputs is None else graph.select(outputs)
     device = chosen.device() if device is None else device
+    if mesh is not None and not isinstance(mesh, int):
+        alone = functools.partial(planned, sizes={}, backend=chosen, device=device, dtype=dtype, profile=profile)
+        return sharded_plan(graph, mesh, shard, links, element_type(dtype), sizes, wrt, alone)
     if not isinstance(training, bool):
         sizes, training = {**sizes, "training": training}, False
     if not isinstance(trace, bool) and not callable(trace):

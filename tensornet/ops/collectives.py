@@ -90,7 +90,11 @@ ROWS = (
         first=True,
     ),
     _collective(
-        "shard", "a at the device's position along j", "removed", "all_gather_invariant[j](g, mesh=mesh)", True
+        "shard",
+        "a at the device's position along j",
+        "removed",
+        "all_gather_invariant[j](g, mesh=mesh)",
+        True,
     ),
     _collective(
         "all_to_all",

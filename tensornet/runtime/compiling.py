@@ -13,6 +13,7 @@ from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..ops.record import Example
 from ..protocol import Backend, backend_of, load_backend
+from ..sharding.sharded import AUTO, Shard
 from .arguments import wrong_names
 from .executable import Executable
 
@@ -134,6 +135,9 @@ def module(
     plan_at: Mapping[str, int] | None = None,
     tune: str | None = None,
     backward: str = "planned",
+    mesh: Any = None,
+    shard: Shard = AUTO,
+    links: Mapping[str, tuple[float, float]] | None = None,
     **sizes: int,
 ) -> Any:
     """Builds a `torch.nn.Module` from a graph; its parameters have the names of the graph's.
@@ -153,6 +157,9 @@ def module(
         tune: "measure" to time the few best candidates on the device when arrays of new sizes come, and to run
             the fastest; its choice is stored with the plans.
         backward: "planned" or "autograd", as for `tensornet.compile`.
+        mesh: a `DeviceMesh` of torch with names for its axes. The module then divides its work among the devices, and
+            its parameters are `DTensor`s. Each process passes the same inputs, or `DTensor`s, and gets a `DTensor`.
+        shard, links: what is divided along which axis of the mesh, as for `tensornet.plan`.
         **sizes: values for open sizes, the only ones accepted then, as for `tensornet.compile`.
 
     Raises:
@@ -169,8 +176,10 @@ def module(
     """
     torch: Any = load_backend("torch")  # the one backend with modules of its own
     torch.namespace()
+    divided = {} if mesh is None else {"mesh": mesh, "shard": shard, "links": links}
     return torch.module(
         _asked_for(graph, outputs, sizes),
+        **divided,
         seed=seed,
         device=device,
         dtype=dtype,

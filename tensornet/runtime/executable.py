@@ -15,6 +15,7 @@ from ..codegen.rematerialization import can_rematerialize
 from ..codegen.tuning import check_tuning
 from ..device.calibration import profile_of
 from ..device.heap import keep_freed
+from ..device.model import DeviceProfile
 from ..display import Memory, in_bytes
 from ..errors import BackendError, ShapeError
 from ..graph.argument_shapes import sizes_from_shapes
@@ -33,7 +34,10 @@ __all__ = ["PLANS", "SHAPES", "Executable", "Ready", "about_as_long"]
 SHAPES, PLANS = 4096, 256
 """The number of kinds of arguments, and of plans, that are remembered before all are forgotten."""
 
-_SETTINGS = ("device", "dtype", "memory_limit", "params", "plan_at", "around", "tune", "backward", "jit")
+_SETTINGS = (
+    *("device", "dtype", "memory_limit", "params", "plan_at", "around", "tune", "backward", "jit"),
+    "profile",
+)
 """The arguments of an executable that are kept as they are given."""
 
 LENGTHS = 8
@@ -124,11 +128,12 @@ class Executable:
         tune: str | None = None,
         backward: str = "planned",
         jit: bool = False,
+        profile: DeviceProfile | None = None,
     ) -> None:
         check_tuning(tune)
         check_backward(backward)
         keep_freed()
-        self._tune, self._backward, self._jit = tune, backward, jit
+        self._tune, self._backward, self._jit, self._profile = tune, backward, jit, profile
         self.graph, self.backend, self._around = graph, load_backend(backend), around
         self.leaves = [*graph.inputs, *graph.parameters, *graph.constants]
         self.scopes: tuple[str, ...] = ()
@@ -275,7 +280,7 @@ class Executable:
                 dtype,
                 self._memory_limit,
                 lengths,
-                profile_of(self.backend, device, dtype),
+                self._profile or profile_of(self.backend, device, dtype),
                 self._around,
                 closed,
                 self._tune,

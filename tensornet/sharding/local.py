@@ -61,7 +61,8 @@ class _Builder:
         self.calls = [self._inside(k) for k in range(len(part.calls))]
         self.places = {each.name: self._leaf(each) for each in part.graph.leaves}
         self.leaves = [
-            replace(each, dims=self._dims(part.dims(each.name), self.places[each.name])) for each in part.graph.leaves
+            replace(each, dims=self._dims(part.dims(each.name), self.places[each.name]))
+            for each in part.graph.leaves
         ]
         results = (name for call in part.graph.calls for name in call.results)
         self.named = {part.nodes[name]: name for name in (*self.places, *results)}
@@ -99,7 +100,8 @@ class _Builder:
             inner.places[name]
             for call, inner in zip(self.part.graph.calls, self.calls, strict=True)
             for name in inner.places
-            if scoped(call.scope, name) == leaf.name and name in {each.name for each in call.graph.leaves if each.kind != "input"}
+            if scoped(call.scope, name) == leaf.name
+            and name in {each.name for each in call.graph.leaves if each.kind != "input"}
         )
 
     def _dims(self, dims: Sequence[Dim], place: Placement) -> tuple[Dim, ...]:
@@ -141,7 +143,9 @@ class _Builder:
         self.inputs.append(self.new[each])
 
     def _added(self, made: Graph) -> list[Leaf]:
-        known = {each.name for each in self.leaves} | {name for call in self.part.graph.calls for name in call.results}
+        known = {each.name for each in self.leaves} | {
+            name for call in self.part.graph.calls for name in call.results
+        }
         return [each for each in made.leaves if each.name not in known]
 
     def _program(self) -> Graph:
@@ -208,28 +212,32 @@ class _Builder:
         operands = [Operand(child, _rebuilt(reads, held)) for child, reads in operands]
         result = _rebuilt(each.result, held)
         inside = self._tables(each, strategy, sizes, operands)
-        shape = local_shape(each.shape, tuple(p if isinstance(p, int) else VARYING for p in strategy.out), self.mesh.shape)
+        shape = local_shape(
+            each.shape, tuple(p if isinstance(p, int) else VARYING for p in strategy.out), self.mesh.shape
+        )
         op = "contract" if inside else each.op
-        options = () if inside else tuple((n, self.new.get(v, v) if isinstance(v, Node) else v) for n, v in each.options)
+        options = (
+            ()
+            if inside
+            else tuple((n, self.new.get(v, v) if isinstance(v, Node) else v) for n, v in each.options)
+        )
         return node(op, sizes, [*inside, *operands], result, shape, each.over, options, each.element)
 
     def _tables(
         self, each: Node, strategy: Strategy, sizes: Sequence[int], operands: list[Operand]
     ) -> list[Operand]:
         """Factors that are 1 where a position is one of the device; `operands` then read the rows that it has."""
-        found: list[Operand] = []
-        for n, division in enumerate(strategy.divisions):
-            if division.table is None:
-                continue
-            k, d = division.table
-            at = [m for m, (child, _) in enumerate(operands) if not each.operands[m].node.is_scalar][k]
-            child, reads = operands[at]
-            entry = reads[d]
-            assert isinstance(entry, Gather)
-            safe, inside = _own_rows(entry, child.shape[d], n, self.mesh, sizes)
-            operands[at] = Operand(child, (*reads[:d], safe, *reads[d + 1 :]))
-            found.append(inside)
-        return found
+        divided = [(n, each_.table) for n, each_ in enumerate(strategy.divisions) if each_.table is not None]
+        if not divided:
+            return []
+        k, d = divided[0][1]
+        at = [m for m, (child, _) in enumerate(each.operands) if not child.is_scalar][k]
+        child, reads = operands[at]
+        entry = reads[d]
+        assert isinstance(entry, Gather)
+        safe, inside = _own_rows(entry, child.shape[d], [n for n, _ in divided], self.mesh, sizes)
+        operands[at] = Operand(child, (*reads[:d], safe, *reads[d + 1 :]))
+        return [inside]
 
 
 def _tensors(each: Node) -> int:
@@ -257,7 +265,9 @@ def _built(part: Part, chosen: tuple[tuple[Variable, int], ...]) -> Local:
 def _rebuilt(entries: Sequence[Affine | Gather], held: Mapping[Node, Node]) -> tuple[Affine | Gather, ...]:
     """Entries that read positions from local tensors."""
     return tuple(
-        Gather(held.get(each.node, each.node), _rebuilt(each.reads, held)) if isinstance(each, Gather) else each
+        Gather(held.get(each.node, each.node), _rebuilt(each.reads, held))
+        if isinstance(each, Gather)
+        else each
         for each in entries
     )
 
@@ -266,7 +276,7 @@ def _moved(each: Node, move: Move, mesh: Mesh) -> Node:
     """A tensor after a collective."""
     own = [along(d) for d in range(len(each.shape))]
     sizes: dict[Any, Any] = dict(enumerate(each.shape)) | {"r": mesh.shape[move.axis]}
-    read, written, over = list(own), list(own), ("r",)
+    read, written, over = list(own), list(own), ["r"]
     n = mesh.shape[move.axis]
     if move.name in ("shard", "reduce_scatter"):
         assert move.dim is not None
@@ -281,18 +291,23 @@ def _moved(each: Node, move: Move, mesh: Mesh) -> Node:
     elif move.dim is not None:
         written[move.dim] = row_major(("r", move.dim), sizes)
     else:
-        over = ()
+        over = []
     options = ((MESH, number(move.axis)),)
     return node(move.name, sizes, [Operand(each, tuple(read))], tuple(written), None, over, options)
 
 
 def _own_rows(
-    entry: Gather, length: int, axis: int, mesh: Mesh, sizes: Sequence[int]
+    entry: Gather, length: int, axes: Sequence[int], mesh: Mesh, sizes: Sequence[int]
 ) -> tuple[Gather, Operand]:
     """The positions of a gather counted from the first row of the device, 0 if elsewhere; and 1 where they are its rows."""
-    rank = _moved(index(mesh.shape[axis]), Move("shard", axis, 0), mesh)
-    first = node("contract", {}, [Operand(number(-length)), Operand(rank, (Affine(),))], ())
-    moved = applied("add", [Operand(entry.node, entry.reads), Operand(first)], sizes)
+    first, before = [], length
+    for axis in reversed(axes):
+        rank = _moved(index(mesh.shape[axis]), Move("shard", axis, 0), mesh)
+        first.append(
+            Operand(node("contract", {}, [Operand(number(-before)), Operand(rank, (Affine(),))], ()))
+        )
+        before *= mesh.shape[axis]
+    moved = applied("add", [Operand(entry.node, entry.reads), *first], sizes)
     low = applied("greater_equal", [moved, Operand(number(0))], sizes)
     high = applied("greater", [Operand(number(length)), moved], sizes)
     inside = applied("logical_and", [low, high], sizes)

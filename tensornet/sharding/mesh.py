@@ -114,7 +114,9 @@ class Mesh:
         sizes = _sizes_of(mesh)
         for name, size in sizes.items():
             if not isinstance(size, int) or size < 1:
-                raise ShapeError(f"the mesh axis '{name}' has {size!r} devices", fix="give a positive integer")
+                raise ShapeError(
+                    f"the mesh axis '{name}' has {size!r} devices", fix="give a positive integer"
+                )
         made = Mesh(tuple(sizes), tuple(sizes.values()), (LINK,) * len(sizes))
         told = {made.number(name): link for name, link in (links or {}).items()}
         return Mesh(made.axes, made.shape, tuple(told.get(n, LINK) for n in range(len(sizes))))

@@ -49,10 +49,12 @@ class Asked:
     Attributes:
         axes: names of axes, and the numbers of mesh axes; None if all is to be chosen.
         inside: the same for each call.
+        kept: the placements of parameters that have one already.
     """
 
     axes: tuple[tuple[str, int], ...] | None
     inside: tuple[Asked, ...]
+    kept: tuple[tuple[str, Placement], ...] = ()
 
     def places(self, name: str, n: int) -> bool:
         """Whether an axis is divided along a mesh axis. A number after a name only keeps two axes apart."""
@@ -106,7 +108,9 @@ def _closed(call: Apply, bound: Mapping[str, Any]) -> Apply:
     inputs = [leaf for leaf in others if leaf.kind == "input"]
     block = replace(call.graph, leaves=(*inputs, *given, *(leaf for leaf in others if leaf.kind != "input")))
     along = replace(call.along, axis=axis)
-    return replace(call, graph=block, along=along, operands=(*call.operands, *(call.scoped(leaf.name) for leaf in own)))
+    return replace(
+        call, graph=block, along=along, operands=(*call.operands, *(call.scoped(leaf.name) for leaf in own))
+    )
 
 
 class Part:
@@ -203,7 +207,10 @@ class Part:
         places = self.choices[node]
         size = [math.prod(local_shape(node.shape, place, self.mesh.shape)) for place in places]
         cost = UPDATE * self.itemsize / self.mesh.memory if leaf.name in self.active else 0.0
-        fixed = self.fixed(self.dims(leaf.name)) if leaf.kind == "parameter" else (REPLICATED,) * len(places[0])
+        fixed = (
+            self.fixed(self.dims(leaf.name)) if leaf.kind == "parameter" else (REPLICATED,) * len(places[0])
+        )
+        fixed = dict(self.asked.kept).get(leaf.name, fixed)
         free = [VARYING not in place and fixed in (None, place) for place in places]
         costs = [cost * n if each else math.inf for n, each in zip(size, free, strict=True)]
         self.tables.append(Table((node,), numpy.array(costs)))
@@ -228,7 +235,7 @@ class Part:
 
     def _places(self, dims: Sequence[Dim], whole: Sequence[str]) -> Iterator[Placement]:
         """All placements of a tensor that are no sums."""
-        along = [
+        along: list[tuple[int | str, ...]] = [
             (*whole, *(d for d, dim in enumerate(dims) if n > 1 and dim[0].size % n == 0 and dim[0].size))
             for n in self.mesh.shape
         ]
@@ -246,7 +253,8 @@ class Part:
             if each.is_scalar or each in self.choices:
                 continue
             found: dict[tuple[Any, ...], tuple[float, Strategy]] = {}
-            is_active(each, self.moving) and self.moving.add(each)
+            if is_active(each, self.moving):
+                self.moving.add(each)
             for strategy in self._strategies(each):
                 key = (strategy.out, *(strategy.need(k) for k in range(len(operands_of(each)))))
                 seconds = self._seconds(each, strategy)
@@ -408,7 +416,9 @@ class Part:
             self.readers.setdefault(node, []).append((("out", name), places))
             told = self.fixed(dims)
             if told is not None:
-                differ = [sum(a != b and a != REPLICATED for a, b in zip(told, p, strict=True)) for p in places]
+                differ = [
+                    sum(a != b and a != REPLICATED for a, b in zip(told, p, strict=True)) for p in places
+                ]
                 least = min(differ)
                 costs = numpy.array([0.0 if n == least else math.inf for n in differ])
                 self.tables.append(Table((("out", name),), costs))
@@ -483,7 +493,8 @@ def _numbered(nodes: Iterable[Node], bound: Mapping[str, Any]) -> dict[Node, Nod
 def _over(program: Program, new: Mapping[Node, Node]) -> Program:
     """A program with other nodes, which have the same axes."""
     names = program.names
-    tensors, axes = ({new[each]: found for each, found in table.items() if each in new} for table in (names.tensors, names.axes))
+    tensors = {new[each]: name for each, name in names.tensors.items() if each in new}
+    axes = {new[each]: found for each, found in names.axes.items() if each in new}
     inputs = tuple(new.get(each, each) for each in program.function.inputs)
     function = Function(inputs, tuple(new[each] for each in program.function.outputs))
     return Program(function, replace(names, sizes=(), tensors=tensors, axes=axes))

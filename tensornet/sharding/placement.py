@@ -28,9 +28,7 @@ def divisors(placement: Placement, mesh: Sequence[int], rank: int) -> list[int]:
 
 def local_shape(shape: Sequence[int], placement: Placement, mesh: Sequence[int]) -> tuple[int, ...]:
     """The shape of the part of a tensor on one device."""
-    return tuple(
-        size // by for size, by in zip(shape, divisors(placement, mesh, len(shape)), strict=True)
-    )
+    return tuple(size // by for size, by in zip(shape, divisors(placement, mesh, len(shape)), strict=True))
 
 
 def shown(placement: Placement, names: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def strategies(each: Node, mesh: Sequence[int]) -> list[Strategy]:
     """All ways to divide the work of a node on a mesh."""
     along = [list(divisions(each, n)) for n in mesh]
     found = (Strategy(chosen) for chosen in itertools.product(*along) if _fits(each, chosen, mesh))
-    held = [k for k in range(_count(each), len(operands_of(each)))]
+    held = range(_count(each), len(operands_of(each)))
     return [strategy for strategy in found if _agrees(each, strategy, held)]
 
 
@@ -130,7 +130,7 @@ def _along(each: Node, operands: Sequence[Operand], axis: int) -> Division | Non
 def _place(
     each: Node, axis: int, entries: Sequence[Affine | Gather], shape: Sequence[int]
 ) -> int | str | None:
-    """The dimension that runs along an axis, varying if there is none; None if the axis is one of a sum or an inner one."""
+    """The dimension along an axis, varying if there is none; None if the axis is one of several there, and not the first."""
     found: list[int] = []
     for d, (entry, length) in enumerate(zip(entries, shape, strict=True)):
         if isinstance(entry, Gather) or axis not in axes_of((entry,)):

@@ -1,18 +1,18 @@
 """Exact search: variable elimination (nonserial dynamic programming; Bertelè and Brioschi 1972).
 
-A cost is a sum of tables, each over a few variables. A variable is eliminated by the table of the least sums of the tables
-that have it, over its neighbours. The variables that are kept are those of a table that remains: a block is solved once
-for all placements of what goes in and comes out.
+A cost is a sum of tables, each over a few variables. To eliminate a variable, the tables that have it are added up, and
+their minimum over it is a table over its neighbours. The variables that are kept are those of the table that remains: a
+block is solved once for all placements of what goes in and comes out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Solved", "Table", "Variable", "eliminated", "least"]
+__all__ = ["Solved", "Table", "Variable", "eliminated"]
 
 MOST = 1 << 24
 """The most entries of a table. Where more are needed, the unlikely choices of its variables are dropped first."""
@@ -144,11 +144,3 @@ def _prune(
         ]
         solved.left[largest] = solved.left[largest][best] if largest in solved.left else best
         sizes[largest] = len(best)
-
-
-def least(table: Table) -> Iterator[tuple[Variable, int]]:
-    """The cheapest choices of the variables of a table."""
-    import numpy
-
-    places = numpy.unravel_index(int(table.costs.argmin()), table.costs.shape)
-    return zip(table.variables, map(int, places), strict=True)

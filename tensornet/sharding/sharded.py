@@ -6,12 +6,13 @@ import fnmatch
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..dtypes import element_type, itemsize
 from ..errors import ShapeError, near
 from ..frontend.instantiate import instance, names_of_sizes
+from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.call import scoped
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
@@ -23,14 +24,15 @@ from .local import local_graph
 from .mesh import Mesh
 from .part import Asked, Part, in_loops, part_of
 from .placement import VARYING, Placement
-from .search import Table, eliminated, least
+from .search import Table, eliminated
 
-__all__ = ["Shard", "Sharded", "shard_graph"]
+__all__ = ["AUTO", "Shard", "Sharded", "shard_graph"]
 
 Shard: TypeAlias = "Mapping[str, Any] | str"
 """Axes and the mesh axes that divide them; patterns of scopes and such a mapping for these blocks; or "auto"."""
 
 AUTO = "auto"
+"""What leaves all placements to the search."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ def shard_graph(
     links: Mapping[str, tuple[float, float]] | None = None,
     dtype: str = "float32",
     sizes: Mapping[str, int] = {},
-    lead: Sequence[int] | None = None,
+    shapes: Mapping[str, Sequence[int]] = {},
     wrt: Sequence[str] | None = None,
+    kept: Mapping[str, Placement] = {},
 ) -> Sharded:
     """Divides a graph on a mesh.
 
@@ -73,27 +76,39 @@ def shard_graph(
         links: bytes a second and seconds of latency along each axis of the mesh.
         dtype: the element type, for costs.
         sizes: the values of open sizes; those that are missing are assumed.
-        lead: the sizes of the axes that `...` stands for.
+        shapes: the shapes of inputs, by name, which determine open sizes as well.
         wrt: the parameters and inputs that get gradients, by default all parameters.
+        kept: the placements of parameters that have one already.
 
     Raises:
         ShapeError: there is no such axis, or its size does not divide.
     """
     divided = Mesh.of(mesh, links)
-    whole = in_numbers(graph, sizes, lead)
-    rules = _rules(shard, divided)
+    whole = in_numbers(graph, sizes, shapes)
+    rules = replace(_rules(shard, divided), kept=tuple(kept.items()))
     _check(whole, rules, divided)
     leaves = frozenset(leaf.name for leaf in whole.parameters) if wrt is None else frozenset(wrt)
     return _sharded(whole, divided, rules, leaves, itemsize(element_type(dtype)))
 
 
-def in_numbers(graph: Graph, sizes: Mapping[str, int], lead: Sequence[int] | None = None) -> Graph:
+def in_numbers(
+    graph: Graph, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]] = {}
+) -> Graph:
     """The graph with a number for each size."""
-    given = whole_sizes(graph, sizes)
+    leaves = [leaf for leaf in graph.leaves if leaf.name in shapes]
+    lead = next((lead for lead in (_lead(leaf, shapes[leaf.name]) for leaf in leaves) if lead is not None), None)
+    told = sizes_from_shapes(graph, leaves, [tuple(shapes[leaf.name]) for leaf in leaves])
+    given = whole_sizes(graph, {**told, **sizes})
     known = {**graph.bound, **{name: given.get(name, NOMINAL) for name in graph.open_sizes}}
     values = {name: evaluate(symbol(name), known) for name in names_of_sizes(graph)}
     axes = None if lead is None else tuple(Axis(f"{ELLIPSIS}{n}", size) for n, size in enumerate(lead))
     return instance(graph, values, lead=axes)
+
+
+def _lead(leaf: Leaf, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """The sizes of the axes that `...` stands for, if a leaf begins with them."""
+    begins = bool(leaf.dims) and leaf.dims[0][0].name == ELLIPSIS
+    return tuple(shape[: len(shape) - len(leaf.dims) + 1]) if begins else None
 
 
 @functools.lru_cache(maxsize=64)
@@ -130,10 +145,12 @@ def _inputs(part: Part) -> Iterator[Table]:
 
 @dataclass(frozen=True)
 class _Rules:
-    """The axes that are divided everywhere, None for those that the search chooses; and those of some blocks."""
+    """The axes that are divided everywhere, None for those that the search chooses; those of some blocks; and the
+    placements of parameters that have one already."""
 
     everywhere: tuple[tuple[str, int], ...] | None
     blocks: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
+    kept: tuple[tuple[str, Placement], ...] = ()
 
     def at(self, path: str) -> tuple[tuple[str, int], ...] | None:
         """Those of the block under a scope."""
@@ -167,7 +184,9 @@ def _asked(graph: Graph, rules: _Rules, path: str) -> Asked:
     """What is asked for in a graph and in its blocks."""
     calls = in_loops(graph).calls
     inside = (_asked(call.graph, rules, scoped(path, call.scope)) for call in calls)
-    return Asked(rules.at(path), tuple(inside))
+    names = {leaf.name for leaf in graph.parameters}
+    pairs = ((name.removeprefix(f"{path}.") if path else name, place) for name, place in rules.kept)
+    return Asked(rules.at(path), tuple(inside), tuple(pair for pair in pairs if pair[0] in names))
 
 
 def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
@@ -186,7 +205,8 @@ def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
     for name, n in asked:
         if name not in names:
             raise ShapeError(
-                f"no tensor has an axis '{name}' to divide along '{mesh.axes[n]}'", fix=near(name, sorted(names))
+                f"no tensor has an axis '{name}' to divide along '{mesh.axes[n]}'",
+                fix=near(name, sorted(names)),
             )
         by = math.prod(mesh.shape[m] for other, m in asked if other == name)
         for leaf, axis in dims:

@@ -1,0 +1,251 @@
+"""Plans of sharded graphs: collectives with their bytes and seconds, the memory of a device, and alternatives."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..autodiff.activity import active
+from ..display import amount
+from ..dtypes import itemsize
+from ..errors import ShapeError
+from ..graph.element_types import bytes_of, of_expression, of_tensors
+from ..graph.graph import Apply, Graph
+from ..graph.shape_inference import dim_size
+from ..language.equation import Equation
+from ..language.expression import Call, free_axes, references, show
+from ..ops.collectives import COLLECTIVES, MESH
+from ..planning.gradients import leaves_of
+from ..planning.plans import CallStep, Plan
+from ..sizes import evaluate
+from .mesh import BACKWARD, Mesh
+from .placement import Placement
+from .sharded import AUTO, Shard, Sharded, shard_graph
+
+__all__ = ["Collective", "ShardedPlan", "collectives_of", "sharded_plan"]
+
+STATES = 4
+"""The arrays of the size of the parameters while Adam trains: values, gradients and two states."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of a plan.
+
+    Attributes:
+        name: the collective, such as "all_reduce".
+        axis: the name of the mesh axis.
+        of: its operand, as text.
+        bytes: the bytes that leave each device.
+        seconds: its expected time.
+        backward: whether it is one of the backward pass.
+    """
+
+    name: str
+    axis: str
+    of: str
+    bytes: float
+    seconds: float
+    backward: bool
+
+
+def collectives_of(local: Graph, mesh: Mesh, size: int, wrt: frozenset[str]) -> Counter[Collective]:
+    """The collectives of a local graph that move bytes, and how often each runs in a step of training.
+
+    Args:
+        local: the graph that each device runs.
+        mesh: the mesh.
+        size: the bytes of a number.
+        wrt: the leaves that get gradients.
+    """
+    found: Counter[Collective] = Counter()
+    elements, known = of_tensors(local), frozenset(active(local, tuple(wrt)))
+    for item in local.body:
+        if isinstance(item, Apply):
+            times = 1 if item.along is None else int(item.along.axis.size)
+            names = item.names()
+            inner = frozenset(leaf for leaf, name in names.items() if name in known)
+            for each, count in collectives_of(item.graph, mesh, size, inner).items():
+                found[each] += count * times
+        else:
+            for part in item.parts:
+                if isinstance(part, Call) and part.function in COLLECTIVES:
+                    found.update(_of_call(local, item, part, mesh, elements, size, known))
+    return found
+
+
+def _of_call(
+    local: Graph, item: Equation, call: Call, mesh: Mesh, elements: Any, size: int, known: frozenset[str]
+) -> Iterator[Collective]:
+    """The collective of a call, and that of its backward pass."""
+    (argument,), ((told,),) = call.arguments, [value for name, value in call.options if name == MESH]
+    n = int(getattr(told, "value", 0))
+    scope = local.scope(item)
+    lengths = [int(evaluate(scope[axis], local.bound)) for axis in free_axes(argument)]
+    before = math.prod(lengths) * bytes_of(of_expression(argument, elements), size)
+    after = float(before)
+    if call.function.startswith("all_gather"):
+        after *= mesh.shape[n]
+    elif call.function in ("reduce_scatter", "shard"):
+        after /= mesh.shape[n]
+    runs = [(call.function, float(before), False)]
+    if any(ref.name in known for ref in references(argument)):
+        runs += [(name, after, True) for name in BACKWARD[call.function]]
+    for name, operand, backward in runs:
+        moved = mesh.moved(name, n, operand)
+        if moved:
+            of = show(argument)
+            yield Collective(name, mesh.axes[n], of, moved, mesh.seconds(name, n, operand), backward)
+
+
+@dataclass(frozen=True)
+class ShardedPlan:
+    """The plan of a graph on a mesh of devices.
+
+    Attributes:
+        sharded: the graph, that which each device runs, and the placements.
+        make: makes the plan of a graph for one device.
+        dtype: the element type.
+        wrt: the leaves that get gradients.
+        others: the same graph in other placements, by name.
+    """
+
+    sharded: Sharded
+    make: Callable[[Graph], Plan]
+    dtype: str
+    wrt: frozenset[str]
+    others: Callable[[], tuple[tuple[str, Sharded], ...]] = tuple
+
+    @functools.cached_property
+    def collectives(self) -> Counter[Collective]:
+        """The collectives of a step of training, forward and backward, and how often each runs."""
+        return collectives_of(self.sharded.local, self.sharded.mesh, itemsize(self.dtype), self.wrt)
+
+    @functools.cached_property
+    def local(self) -> Plan:
+        """The plan of each device, where collectives are steps with the bytes that leave it and their seconds."""
+        return _priced(self.make(self.sharded.local), self.sharded.mesh)
+
+    @property
+    def moved(self) -> float:
+        """The bytes that leave each device in a step of training."""
+        return sum(each.bytes * times for each, times in self.collectives.items())
+
+    @property
+    def exchange_seconds(self) -> float:
+        """The expected time of the collectives of a step of training."""
+        return sum(each.seconds * times for each, times in self.collectives.items())
+
+    @property
+    def memory(self) -> int:
+        """The bytes of the parameters on each device."""
+        return _held(self.sharded, self.dtype)
+
+    def placement(self, name: str) -> str:
+        """A leaf with the mesh axes that divide each of its dimensions: `W[f:model,c]`."""
+        leaf = next(leaf for leaf in self.sharded.graph.leaves if leaf.name == name)
+        names = [
+            "(" + ",".join(axis.name for axis in dim) + ")" if len(dim) > 1 else dim[0].name for dim in leaf.dims
+        ]
+        return f"{name}[{','.join(self._divided(names, self.sharded.places[name]))}]"
+
+    def _divided(self, names: list[str], place: Placement) -> Iterator[str]:
+        for d, name in enumerate(names):
+            axes = [axis for axis, p in zip(self.sharded.mesh.axes, place, strict=True) if p == d]
+            yield f"{name}:{'·'.join(axes)}" if axes else name
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        mesh = self.sharded.mesh
+        yield f"plan for {mesh.size} devices, {mesh}, {self.dtype}"
+        shown = Counter(_numberless(self.placement(leaf.name)) for leaf in self.sharded.graph.leaves)
+        yield from (f"  {text}{f'  {times}×' if times > 1 else ''}" for text, times in shown.items())
+        for backward in (False, True):
+            rows = [(e, times) for e, times in self.collectives.items() if e.backward is backward]
+            yield f"{'backward' if backward else 'forward'}:{'' if rows else ' no collectives'}"
+            for each, times in rows:
+                yield (
+                    f"  {each.name:<20} {each.axis:<8} {each.of[:40]:<40}  {amount(each.bytes, 'B'):>9}"
+                    f"  {amount(each.seconds, 's'):>9}{f'  {times}×' if times > 1 else ''}"
+                )
+        yield self._row("this plan", self.sharded)
+        seen = {self.sharded.local}
+        for name, other in self.others():
+            if other.local not in seen:
+                seen.add(other.local)
+                yield f"{self._row(name, other)}  ({other.seconds / self.sharded.seconds:.2f}× the time)"
+
+    def _row(self, name: str, sharded: Sharded) -> str:
+        """The costs of a placement, each step of training on each device."""
+        found = collectives_of(sharded.local, sharded.mesh, itemsize(self.dtype), self.wrt)
+        moved = sum(each.bytes * times for each, times in found.items())
+        held = _held(sharded, self.dtype)
+        return (
+            f"     {name + ':':<16} {amount(moved, 'B')} sent by each device, {amount(held, 'B')} of parameters"
+            f" ({amount(STATES * held, 'B')} with gradients and Adam), expected {amount(sharded.seconds, 's')}"
+        )
+
+
+def sharded_plan(
+    graph: Graph,
+    mesh: Any,
+    shard: Shard,
+    links: Mapping[str, tuple[float, float]] | None,
+    dtype: str,
+    sizes: Mapping[str, int],
+    wrt: str | Sequence[str] | None,
+    make: Callable[[Graph], Plan],
+) -> ShardedPlan:
+    """The plan of a graph on a mesh, with data parallelism, and the placements that take least time, as alternatives."""
+    leaves = leaves_of(graph, wrt)
+    made = functools.partial(
+        shard_graph, graph, Mesh.of(mesh, links), dtype=dtype, sizes=sizes, wrt=leaves
+    )
+
+    def others() -> Iterator[tuple[str, Sharded]]:
+        first = {leaf.dims[0][0].name for leaf in graph.inputs if leaf.dims}
+        ways: dict[str, Shard] = {"least time": AUTO, "copies": {}}
+        ways |= {f"by {name}": {name: Mesh.of(mesh).axes} for name in sorted(first)}
+        for name, way in ways.items():
+            try:
+                yield name, made(shard=way)
+            except ShapeError:
+                continue  # the mesh has more devices than the axis has positions
+
+    return ShardedPlan(made(shard=shard), make, dtype, frozenset(leaves), lambda: tuple(others()))
+
+
+def _held(sharded: Sharded, dtype: str) -> int:
+    """The bytes of the parameters on a device."""
+    return sum(math.prod(map(dim_size, leaf.dims)) for leaf in sharded.local.parameters) * itemsize(dtype)
+
+
+def _numberless(text: str) -> str:
+    """A placement without the numbers of blocks in its name."""
+    name, bracket, rest = text.partition("[")
+    return ".".join("*" if part.isdigit() else part for part in name.split(".")) + bracket + rest
+
+
+def _priced(plan: Plan, mesh: Mesh) -> Plan:
+    """A plan in which collectives cost what the mesh says."""
+
+    def priced(step: Any) -> Any:
+        if isinstance(step, CallStep):
+            return replace(step, plan=_priced(step.plan, mesh))
+        call = step.equation.right
+        if not isinstance(call, Call) or call.function not in COLLECTIVES:
+            return step
+        n = int(getattr(dict(call.options)[MESH][0], "value", 0))
+        axes = {axis.name: axis.size for axis in step.axes}
+        size = math.prod(int(axes[axis]) for axis in free_axes(call.arguments[0]) if axis in axes)
+        size *= bytes_of(step.element, itemsize(plan.dtype))
+        moved, seconds = mesh.moved(call.function, n, size), mesh.seconds(call.function, n, size)
+        return replace(step, bytes=round(moved), seconds=seconds)
+
+    return replace(plan, steps=tuple(map(priced, plan.steps)))
