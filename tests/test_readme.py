@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 GUIDES = {
     each.name: each.read_text(encoding="utf-8") for each in sorted((ROOT / "docs" / "guides").iterdir())
 }
-APART = ("distributed.md",)  # tests/test_distributed.py runs its scripts on several processes
+APART = ("distributed.md", "sharding.md")  # tests of these names run their scripts on several processes
 PAGES = {"README.md": README} | {
     name: text for name, text in GUIDES.items() if "```python" in text and name not in APART
 }

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensornet.errors import BackendError
+from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import CallCache, backend_of
 
 from ..array_api import Plain
@@ -36,6 +37,7 @@ templates: Mapping[str, str] = {
     **standard("jnp"),
     **KERNELS,
     **{name: f"jax.nn.{name}({{0}})" for name in _NN},
+    **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},
     "gelu": "jax.nn.gelu({0}, approximate=False)",
     "gelu_tanh": "jax.nn.gelu({0}, approximate=True)",
     "leaky_relu": "jax.nn.leaky_relu({0}, {slope})",
@@ -74,6 +76,12 @@ def _functions() -> Any:
     return importlib.import_module(f"{__name__}.functions")
 
 
+def _sharding() -> Any:
+    """The module of sharded functions, loaded at its first use."""
+    _library()
+    return importlib.import_module(f"{__name__}.sharding")
+
+
 _DEVICE = re.compile(r"(cpu|gpu|cuda|rocm|tpu)(?::(\d+))?")
 
 
@@ -87,8 +95,11 @@ class JaxBackend(Plain):
         return CallCache(most, _signature)
 
     def namespace(self) -> Mapping[str, Any]:
-        namespace: Mapping[str, Any] = _functions().NAMESPACE
-        return namespace
+        return {**_functions().NAMESPACE, **_sharding().FUNCTIONS}
+
+    def sharded(self, graph: Any, **options: Any) -> Any:
+        """A graph as a function on a mesh of devices."""
+        return _sharding().ShardedFunction(graph, **options)
 
     def device(self, array: Any = None) -> str:
         jax = _library()

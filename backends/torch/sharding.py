@@ -85,7 +85,9 @@ class ShardedModule(TensorModule):
             # processes that measured their devices would exchange tensors in different orders
             profile = default_profile(self._mesh.device_type)
             options = {name: self._options[name] for name in ("memory_limit", "tune", "backward")}
-            self._ready_at[shapes] = _Ready(sharded, Executable(sharded.local, "torch", profile=profile, **options))
+            self._ready_at[shapes] = _Ready(
+                sharded, Executable(sharded.local, "torch", profile=profile, **options)
+            )
         return self._ready_at[shapes]
 
     def _local(self, x: torch.Tensor, place: Place) -> torch.Tensor:

@@ -18,6 +18,7 @@ from ..errors import BackendError
 from ..graph.element_types import holding, of_tensors
 from ..graph.graph import Apply, Graph, inlined, of_graph
 from ..language.equation import Equation
+from ..ops.collectives import COLLECTIVES
 from ..ops.table import Element
 from ..passes.pipeline import traced
 from ..planning.gradients import leaves_of, rematerialized_to_fit
@@ -109,10 +110,10 @@ def plan(
         fix = "leave it out to have it measured, or take one of tensornet.device.model"
         raise BackendError(f"profile={profile!r} holds no constants of a device", fix=fix)
     graph = graph if outputs is None else graph.select(outputs)
-    device = chosen.device() if device is None else device
     if mesh is not None and not isinstance(mesh, int):
-        alone = functools.partial(planned, sizes={}, backend=chosen, device=device, dtype=dtype, profile=profile)
+        alone = functools.partial(_alone, backend=chosen, device=device, dtype=dtype, profile=profile)
         return sharded_plan(graph, mesh, shard, links, element_type(dtype), sizes, wrt, alone)
+    device = chosen.device() if device is None else device
     if not isinstance(training, bool):
         sizes, training = {**sizes, "training": training}, False
     if not isinstance(trace, bool) and not callable(trace):
@@ -131,6 +132,14 @@ def plan(
         changing = frozenset() if bounded else frozenset(leaves)
         found = make(graph, sizes, memory_limit=memory_limit, compare=compare, changing=changing)
         return found if found.recorded else with_saved_bytes(found, chosen, frozenset(leaves))
+
+
+def _alone(
+    graph: Graph, backend: Backend, device: str | None, dtype: str, profile: DeviceProfile | None
+) -> Plan:
+    """The plan of what each device of a mesh runs, on torch if the backend has no collectives."""
+    backend = backend if COLLECTIVES.keys() <= backend.templates.keys() else load_backend("torch")
+    return planned(graph, {}, backend, backend.device() if device is None else device, dtype, profile)
 
 
 def _both_ways(

@@ -275,7 +275,7 @@ class Terms(Parsed):
             raise self.no_method(node.func, name.rpartition(DOT)[2])
         if name == "sum":
             return self.sum(node, axes)
-        if name in FUNCTIONS and FUNCTIONS[name].is_kernel:
+        if name in FUNCTIONS and FUNCTIONS[name].is_kernel and not FUNCTIONS[name].exchanges:
             fix = "write the equations that it computes: the planner selects the kernel"
             raise self.fail(node.func, f"'{name}' is a kernel, which equations cannot call", fix)
         if name not in FUNCTIONS:

@@ -13,8 +13,8 @@ that of a sharded one sharded, and that of a varying one partial. So each collec
     shard                    replicated → sharded     vjp: all_gather_invariant
     all_to_all               sharded → sharded along another dimension     vjp: itself
 
-Functions with brackets run along an axis with a position for each device. The option `mesh` is the number of the axis of
-the mesh. The names of the two kinds of `all_gather` are those of JAX.
+Functions with brackets run along an axis with a position for each device. The option `mesh` is the number of the axis
+of the mesh. The names of the two kinds of `all_gather` are those of JAX.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MESH = "mesh"
 
 
 def _lower(first: bool, last: bool, lowering: Lowering, call: Call) -> Value:
-    """The step of a collective: the axis of the devices is outermost in the operand (`first`) and the result (`last`)."""
+    """The step of a collective; the axis of the devices is outermost in the operand (`first`), the result (`last`)."""
     value = lowering.lower(call.arguments[0])
     rest = tuple(axis for axis in value.layout if axis not in call.axes)
     if first:

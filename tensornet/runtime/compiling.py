@@ -7,7 +7,7 @@ from typing import Any
 
 from ..display import Memory
 from ..dtypes import element_type, itemsize
-from ..errors import DtypeError, TensornetError
+from ..errors import BackendError, DtypeError, TensornetError
 from ..frontend.layers import layer
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
@@ -54,6 +54,9 @@ def compile(
     tune: str | None = None,
     backward: str = "planned",
     jit: bool = True,
+    mesh: Any = None,
+    shard: Shard = AUTO,
+    links: Mapping[str, tuple[float, float]] | None = None,
     **sizes: int,
 ) -> Executable:
     """Compiles a graph to a function, called as `f(parameters, *inputs)`.
@@ -81,6 +84,9 @@ def compile(
             "autograd" to leave all gradients to autograd.
         jit: on JAX, whether calls outside of its transforms are compiled as a whole, by `jax.jit`, once for each
             kind of arrays; otherwise operations run one after another.
+        mesh: on JAX, a `jax.sharding.Mesh`, among whose devices the work is divided. The function then takes arrays
+            of any sharding, as `f(parameters, *inputs)`.
+        shard, links: what is divided along which axis of the mesh, as for `tensornet.plan`.
         **sizes: values for open sizes, the only ones accepted then; a size left out is read from the arrays at
             each call.
 
@@ -101,6 +107,10 @@ def compile(
     if device is not None:
         chosen.check_device(device)
     graph = _asked_for(graph, outputs, sizes)
+    if mesh is not None:
+        given = {"shard": shard, "links": links, "dtype": dtype, "memory_limit": memory_limit}
+        found: Executable = _on_mesh(chosen)(graph, mesh=mesh, **given)  # it is called alike
+        return found
     held = None if params is None else fitting(graph, params, chosen, dtype, device)
     return Executable(
         graph,
@@ -113,6 +123,15 @@ def compile(
         backward=backward,
         jit=jit,
     )
+
+
+def _on_mesh(backend: Backend) -> Any:
+    """How a backend divides a graph among devices; raises a BackendError if it does not."""
+    made = getattr(backend, "sharded", None)
+    if made is None:
+        fix = "tensornet.module(graph, mesh=…, shard=…) on torch, or backend='jax'"
+        raise BackendError(f"functions of {backend.name} run on one device", fix=fix)
+    return made
 
 
 def _asked_for(graph: Graph, outputs: str | Sequence[str] | None, sizes: Mapping[str, int]) -> Graph:

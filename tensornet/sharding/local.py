@@ -11,13 +11,13 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim
 from ..ir.build import cast, index, leaf, node, number
-from ..ir.function import Function
+from ..ir.function import Function, order, rebuilt
 from ..ir.naming import Names, graph_of
 from ..ir.node import Affine, Gather, Node, Operand, along, row_major
 from ..ir.positions import applied
 from ..language.expression import Taken
 from ..ops.collectives import MESH
-from ..ops.table import Element
+from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..scan.cut import put_together
 from .mesh import Mesh, Move
 from .part import Part
@@ -39,6 +39,10 @@ def local_graph(part: Part, chosen: Mapping[Variable, int]) -> Local:
     """The graph that each device runs, given a choice for each variable of a part."""
     made = _Builder(part, chosen)
     return Local(made.graph(), made.places)
+
+
+_DRAWN = {row.drawn for row in FUNCTIONS.values() if row.drawn}
+"""The functions of a mask that a random function draws."""
 
 
 class _Builder:
@@ -152,6 +156,7 @@ class _Builder:
         """The equations as a graph."""
         names = self.part.program.names
         tensors = {self.new[each]: name for each, name in names.tensors.items() if each in self.new}
+        tensors |= {each: name for name, each in self.outputs.items() if each not in tensors}
         axes = {self.new[each]: found for each, found in names.axes.items() if each in self.new}
         function = Function(tuple(self.inputs), tuple(self.outputs.values()))
         return graph_of(function, Names(tuple(self.given), tuple(self.outputs), (), tensors, axes))
@@ -196,6 +201,8 @@ class _Builder:
     def _node(self, each: Node) -> Node:
         """A node at its local sizes, with its operands in the placements that it needs."""
         strategy: Strategy = self.part.choices[each][self.chosen[each]]
+        if each.op in _DRAWN:
+            self._draw_after(each, strategy)
         divided = [division.axis for division in strategy.divisions]
         sizes = [
             size // _product(n for n, other in zip(self.mesh.shape, divided, strict=True) if other == axis)
@@ -222,6 +229,19 @@ class _Builder:
             else tuple((n, self.new.get(v, v) if isinstance(v, Node) else v) for n, v in each.options)
         )
         return node(op, sizes, [*inside, *operands], result, shape, each.over, options, each.element)
+
+    def _draw_after(self, each: Node, strategy: Strategy) -> None:
+        """Lets the mask of a random function be drawn after its operand is known, as on one device."""
+        mask, (child, _) = each.operands[0].node, each.operands[1]
+        below = order([self.new[mask]])
+        if not any(old.op in FUNCTIONS and FUNCTIONS[old.op].random for old in below):
+            return
+        first = Operand(self._sent(child, strategy.need(1)), (Affine(),) * len(child.shape))
+        known = applied("greater_equal", [first, Operand(number(0))], ())
+        always = applied("logical_or", [known, applied("logical_not", [known], ())], ())
+        one = next(old for old in below if old.is_scalar and old.op in CONVERSIONS.values())
+        new = {one: cast(always.node, one.element)}
+        (self.new[mask],) = rebuilt([self.new[mask]], new)
 
     def _tables(
         self, each: Node, strategy: Strategy, sizes: Sequence[int], operands: list[Operand]
@@ -299,7 +319,7 @@ def _moved(each: Node, move: Move, mesh: Mesh) -> Node:
 def _own_rows(
     entry: Gather, length: int, axes: Sequence[int], mesh: Mesh, sizes: Sequence[int]
 ) -> tuple[Gather, Operand]:
-    """The positions of a gather counted from the first row of the device, 0 if elsewhere; and 1 where they are its rows."""
+    """The positions of a gather among the rows of the device, 0 for rows elsewhere; and 1 where they are its rows."""
     first, before = [], length
     for axis in reversed(axes):
         rank = _moved(index(mesh.shape[axis]), Move("shard", axis, 0), mesh)

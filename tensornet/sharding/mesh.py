@@ -129,7 +129,7 @@ def _sizes_of(mesh: Any) -> dict[str, Any]:
     if hasattr(mesh, "axis_names"):  # of JAX
         return {name: int(size) for name, size in dict(mesh.shape).items()}
     names = getattr(mesh, "mesh_dim_names", None)
-    if names is None:
+    if not names:
         fix = "give {'data': 2, 'model': 4}, or a DeviceMesh with mesh_dim_names="
         raise ShapeError("the mesh has no names for its axes", fix=fix)
     return dict(zip(names, map(int, mesh.shape), strict=True))

@@ -1,7 +1,7 @@
 """The choices for one graph: a variable for each tensor, and what the placements of its readers cost.
 
 A block that is called is a part of its own. It is solved once for all placements of its inputs and outputs, so that
-depth costs nothing. Where a block has too many of them, as the step of a recurrence, its choices join those of the caller.
+depth costs nothing. If these are too many, as in the step of a recurrence, its choices join those of the caller.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ __all__ = ["PARTIAL", "REPLICATED", "VARYING", "Placement", "divisors", "local_s
 REPLICATED, VARYING, PARTIAL = "replicated", "varying", "partial"
 
 Placement: TypeAlias = "tuple[int | str, ...]"
-"""For each axis of the mesh: the dimension that is divided along it; or that the tensor is replicated, varying (the same
-on all devices, each of which computes another part with it), or partial (a term of a sum over the devices)."""
+"""For each axis of the mesh: the dimension that is divided; or that the tensor is replicated, varying (a copy on
+each device, which computes another part with it), or partial (a term of a sum over the devices)."""
 
 
 def divisors(placement: Placement, mesh: Sequence[int], rank: int) -> list[int]:

@@ -149,7 +149,8 @@ class ShardedPlan:
         """A leaf with the mesh axes that divide each of its dimensions: `W[f:model,c]`."""
         leaf = next(leaf for leaf in self.sharded.graph.leaves if leaf.name == name)
         names = [
-            "(" + ",".join(axis.name for axis in dim) + ")" if len(dim) > 1 else dim[0].name for dim in leaf.dims
+            "(" + ",".join(axis.name for axis in dim) + ")" if len(dim) > 1 else dim[0].name
+            for dim in leaf.dims
         ]
         return f"{name}[{','.join(self._divided(names, self.sharded.places[name]))}]"
 
@@ -202,15 +203,13 @@ def sharded_plan(
     wrt: str | Sequence[str] | None,
     make: Callable[[Graph], Plan],
 ) -> ShardedPlan:
-    """The plan of a graph on a mesh, with data parallelism, and the placements that take least time, as alternatives."""
+    """The plan of a graph on a mesh, with other placements as alternatives."""
     leaves = leaves_of(graph, wrt)
-    made = functools.partial(
-        shard_graph, graph, Mesh.of(mesh, links), dtype=dtype, sizes=sizes, wrt=leaves
-    )
+    made = functools.partial(shard_graph, graph, Mesh.of(mesh, links), dtype=dtype, sizes=sizes, wrt=leaves)
 
     def others() -> Iterator[tuple[str, Sharded]]:
         first = {leaf.dims[0][0].name for leaf in graph.inputs if leaf.dims}
-        ways: dict[str, Shard] = {"least time": AUTO, "copies": {}}
+        ways: dict[str, Shard] = {"least time": AUTO}
         ways |= {f"by {name}": {name: Mesh.of(mesh).axes} for name in sorted(first)}
         for name, way in ways.items():
             try:
@@ -223,7 +222,8 @@ def sharded_plan(
 
 def _held(sharded: Sharded, dtype: str) -> int:
     """The bytes of the parameters on a device."""
-    return sum(math.prod(map(dim_size, leaf.dims)) for leaf in sharded.local.parameters) * itemsize(dtype)
+    numbers = sum(math.prod(int(dim_size(dim)) for dim in leaf.dims) for leaf in sharded.local.parameters)
+    return numbers * itemsize(dtype)
 
 
 def _numberless(text: str) -> str:

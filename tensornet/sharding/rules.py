@@ -130,7 +130,7 @@ def _along(each: Node, operands: Sequence[Operand], axis: int) -> Division | Non
 def _place(
     each: Node, axis: int, entries: Sequence[Affine | Gather], shape: Sequence[int]
 ) -> int | str | None:
-    """The dimension along an axis, varying if there is none; None if the axis is one of several there, and not the first."""
+    """The dimension along an axis, varying if there is none; None if it is in a window, or inside of a composite."""
     found: list[int] = []
     for d, (entry, length) in enumerate(zip(entries, shape, strict=True)):
         if isinstance(entry, Gather) or axis not in axes_of((entry,)):

@@ -24,15 +24,19 @@ from .local import local_graph
 from .mesh import Mesh
 from .part import Asked, Part, in_loops, part_of
 from .placement import VARYING, Placement
-from .search import Table, eliminated
+from .search import Table, Variable, eliminated
 
-__all__ = ["AUTO", "Shard", "Sharded", "shard_graph"]
+__all__ = ["AUTO", "Shard", "Sharded", "in_numbers", "of_choices", "shard_graph"]
 
 Shard: TypeAlias = "Mapping[str, Any] | str"
 """Axes and the mesh axes that divide them; patterns of scopes and such a mapping for these blocks; or "auto"."""
 
 AUTO = "auto"
 """What leaves all placements to the search."""
+
+
+LEAD = "lead"
+"""The first of the axes that `...` stands for."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +95,21 @@ def shard_graph(
     return _sharded(whole, divided, rules, leaves, itemsize(element_type(dtype)))
 
 
-def in_numbers(
-    graph: Graph, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]] = {}
-) -> Graph:
+def in_numbers(graph: Graph, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]] = {}) -> Graph:
     """The graph with a number for each size."""
     leaves = [leaf for leaf in graph.leaves if leaf.name in shapes]
-    lead = next((lead for lead in (_lead(leaf, shapes[leaf.name]) for leaf in leaves) if lead is not None), None)
+    begins = any(dim[0].name == ELLIPSIS for leaf in graph.leaves for dim in leaf.dims)
+    leads = (_lead(leaf, shapes[leaf.name]) for leaf in leaves)
+    lead = next((lead for lead in leads if lead is not None), (NOMINAL,) if begins else None)
     told = sizes_from_shapes(graph, leaves, [tuple(shapes[leaf.name]) for leaf in leaves])
     given = whole_sizes(graph, {**told, **sizes})
     known = {**graph.bound, **{name: given.get(name, NOMINAL) for name in graph.open_sizes}}
     values = {name: evaluate(symbol(name), known) for name in names_of_sizes(graph)}
-    axes = None if lead is None else tuple(Axis(f"{ELLIPSIS}{n}", size) for n, size in enumerate(lead))
+    axes = (
+        None
+        if lead is None
+        else tuple(Axis(LEAD + (f"_{n}" if n else ""), size) for n, size in enumerate(lead))
+    )
     return instance(graph, values, lead=axes)
 
 
@@ -124,9 +132,14 @@ def _sharded(graph: Graph, mesh: Mesh, rules: _Rules, wrt: frozenset[str], size:
             f"no placement on {mesh} keeps to what is asked for", fix="give fewer axes, or shard='auto'"
         )
     chosen = solved.choices({})
+    return of_choices(part, graph, chosen, seconds)
+
+
+def of_choices(part: Part, graph: Graph, chosen: Mapping[Variable, int], seconds: float) -> Sharded:
+    """A graph in the placements that were chosen for its part."""
     local = local_graph(part, chosen)
     results = tuple(part.choices["out", name][chosen["out", name]] for name in graph.outputs)
-    return Sharded(graph, local.graph, mesh, local.places, results, seconds)
+    return Sharded(graph, local.graph, part.mesh, local.places, results, seconds)
 
 
 def _inputs(part: Part) -> Iterator[Table]:
@@ -176,7 +189,8 @@ def _rules(shard: Shard, mesh: Mesh) -> _Rules:
 def _pairs(axes: Mapping[str, Any], mesh: Mesh) -> tuple[tuple[str, int], ...]:
     """Names of axes with numbers of mesh axes; one axis may be divided along several."""
     named = ((name, (told,) if isinstance(told, str) else tuple(told)) for name, told in axes.items())
-    return tuple((name, mesh.number(each)) for name, several in named for each in several)
+    pairs = ((LEAD if name == ELLIPSIS else name, each) for name, several in named for each in several)
+    return tuple((name, mesh.number(each)) for name, each in pairs)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,0 +1,295 @@
+"""Started by torchrun from `test_sharding.py`: sharded modules and programs against one process, in float64."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+
+import tensornet as tn
+from tensornet.backends.torch import collectives
+from tensornet.sharding import sharded as made
+from tensornet.sharding.mesh import Mesh
+from tensornet.sharding.part import part_of
+from tensornet.sharding.search import Table, eliminated
+from tests.programs import program
+
+FREE = {"data": (1e18, 0.0), "model": (1e18, 0.0)}
+"""Links that cost nothing, so that the search divides even small graphs."""
+
+
+def normal(*shape: int) -> Callable[[torch.Generator], torch.Tensor]:
+    return lambda draw: torch.randn(*shape, generator=draw)
+
+
+def tokens(high: int, *shape: int) -> Callable[[torch.Generator], torch.Tensor]:
+    return lambda draw: torch.randint(high, shape, generator=draw)
+
+
+def tensor_train() -> tn.Graph:
+    text = "h[b,f,g] = relu(x[b,i,j] * A[f,i,r] * B[r,g,j])\ny[b,o] = h[b,f,g] * C[o,f,g]"
+    return tn.layer(text, inputs="x", i=4, j=4, f=4, g=4, r=4, o=4)
+
+
+def tensor_swin() -> tn.Graph:
+    modes = ((2, 2, 2), (2, 2, 4))
+    return tn.models.tensor_swin(16, 2, modes, (1, 2), ((2, 1, 1), (2, 1, 2)), 4, window=2)
+
+
+POSITIONS = torch.tensor([[1, 3], [0, 2], [1, 2], [2, 3]])
+HEADS: dict[str, Any] = {"h": "model", "f": "model"}
+BOTH: dict[str, Any] = {"b": "data", **HEADS}
+MODELS: dict[str, tuple[Callable[[], tn.Graph], list[Any], list[dict[str, Any]]]] = {
+    "tensor_train": (tensor_train, [normal(4, 4, 4)], [{"f": "model"}, {"b": "data", "r": "model"}]),
+    "llama": (
+        lambda: tn.models.llama(16, 16, 2, 4, 8, groups=2),
+        [tokens(16, 4, 4)],
+        [{**HEADS, "v": "model"}, BOTH, {"b": "data", "i": "model", "n": "model"}],
+    ),
+    "transformer": (
+        lambda: tn.models.transformer(16, 8, 2, 2, 16, length=8),
+        [tokens(16, 4, 4), tokens(16, 4, 4)],
+        [HEADS, BOTH],
+    ),
+    "vit": (lambda: tn.models.vit(8, 4, 8, 2, 2, 16, 4, dropout=0.1), [normal(4, 3, 8, 8)], [HEADS, BOTH]),
+    "perceiver": (
+        lambda: tn.models.perceiver(None, 4, 4, 8, 2, 2, 4, repeats=1, positions=None),
+        [normal(4, 4, 4)],
+        [{"f": "model"}, {"b": "data", "latent.*": {"h": "model"}}],
+    ),
+    "xlnet": (
+        lambda: tn.models.xlnet(16, 8, 2, 2, 16, mask=None),
+        [tokens(16, 4, 4), lambda _: POSITIONS, tokens(2, 4, 4)],
+        [HEADS, BOTH],
+    ),
+    "tensor_swin": (tensor_swin, [normal(4, 3, 16, 16)], [{"h1": "model"}, {"b": "data", "h1": "model"}]),
+    "mixture": (
+        lambda: tn.models.mixture_of_experts(8, 8, 4, 2),
+        [normal(4, 8)],
+        [{"e": "model"}, {"...": "data", "f": "model"}],
+    ),
+    "lstm": (
+        lambda: tn.models.lstm(4, 8),
+        [normal(4, 6, 4)],
+        [{"o1": "model"}, {"b": "data", "o1": "model"}],
+    ),
+}
+
+
+def mesh() -> Any:
+    count = distributed.get_world_size()
+    shape = (2, count // 2) if count > 1 else (1, 1)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("data", "model"))
+
+
+def whole(y: Any) -> list[torch.Tensor]:
+    return [
+        each.full_tensor() if isinstance(each, DTensor) else each
+        for each in (y if isinstance(y, tuple) else (y,))
+    ]
+
+
+def step(
+    module: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: list[torch.Tensor], seed: int
+) -> Any:
+    """One step of training; the outputs, and the gradients before clipping."""
+    torch.manual_seed(seed)
+    found = whole(module(*inputs))
+    draw = torch.Generator().manual_seed(seed)
+    loss = sum(((y - torch.randn(y.shape, generator=draw)) ** 2).sum() for y in found)
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[union-attr]
+    grads = {name: whole(p.grad)[0].clone() for name, p in module.named_parameters() if p.grad is not None}
+    torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    optimizer.step()
+    return found, grads, loss
+
+
+def agree(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def models(*names: str) -> None:
+    """Outputs, gradients and parameters after two steps, in several placements."""
+    for name in names or MODELS:
+        make, given, shards = MODELS[name]
+        graph = make()
+        inputs = [one(torch.Generator().manual_seed(n)) for n, one in enumerate(given)]
+        batch: dict[str, Any] = {"..." if name == "mixture" else "b": "data"}
+        for shard, links in [*((each, None) for each in (batch, *shards)), ("auto", FREE)]:
+            alone = tn.module(graph, seed=0, dtype="float64")
+            divided = tn.module(graph, seed=0, dtype="float64", mesh=mesh(), shard=shard, links=links)
+            both = [(each, torch.optim.AdamW(each.parameters(), lr=1e-2)) for each in (alone, divided)]
+            for seed in range(2):
+                (y, grads, _), (z, others, _) = (step(*each, inputs, seed) for each in both)
+                agree(z, y)
+                agree(others, {k: grads[k] if k in grads else torch.zeros_like(others[k]) for k in others})
+            agree([each.full_tensor() for each in divided.parameters()], list(alone.parameters()))
+
+
+def smoke() -> None:
+    """A plan's bytes are those that collectives move, and two processes train as one."""
+    graph = tn.layer(
+        "h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,o] = h[b,f] * V[o,f] + u[o]", inputs="x", c=4, f=8, o=4
+    )
+    sizes, shard = (
+        {"b": 4},
+        {"b": "data"} if distributed.get_world_size() == 2 else {"b": "data", "f": "model"},
+    )
+    counted(graph, shard, sizes, [torch.randn(4, 4, generator=torch.Generator().manual_seed(0))])
+
+
+def counted(graph: tn.Graph, shard: Any, sizes: dict[str, int], inputs: list[torch.Tensor]) -> None:
+    plan = tn.plan(graph, mesh=mesh(), shard=shard, dtype="float64", **sizes)
+    module = tn.module(graph, mesh=mesh(), shard=shard, dtype="float64", seed=0, plan_at=sizes)
+    module(*inputs)  # plans
+    moved = [0.0]
+
+    def watch(name: str, share: Callable[[int], float], at: int) -> None:
+        of = collectives if name.startswith("_") else distributed
+        run = getattr(of, name)
+
+        def watched(*arguments: Any, group: Any) -> Any:
+            moved[0] += share(distributed.get_world_size(group)) * arguments[at].nbytes
+            return run(*arguments, group=group)
+
+        setattr(of, name, watched)
+
+    watch("all_reduce", lambda n: 2 * (n - 1) / n, 0)
+    watch("_gather", lambda n: n - 1, 1)
+    watch("_scatter", lambda n: (n - 1) / n, 1)
+    watch("all_to_all_single", lambda n: (n - 1) / n, 1)
+    y = module(*inputs)
+    torch.autograd.backward([y], [torch.ones_like(y)])
+    assert math.isclose(moved[0], plan.moved), (moved[0], plan.moved, str(plan))
+
+
+def bytes_of_models() -> None:
+    """The bytes of plans of models, counted."""
+    llama, *_ = MODELS["llama"]
+    for shard in ({"b": "data"}, BOTH, {**HEADS, "c": "data"}):
+        counted(llama(), shard, {"b": 4, "n": 4}, [torch.zeros(4, 4, dtype=torch.int64)])
+
+
+def saved(folder: str, steps: str) -> None:
+    """Goes on from a checkpoint, if there is one, for some steps; writes the loss of the last."""
+    make, given, _ = MODELS["vit"]
+    inputs = [one(torch.Generator().manual_seed(n)) for n, one in enumerate(given)]
+    module = tn.module(make(), seed=0, dtype="float64", mesh=mesh(), shard=BOTH)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    held = {"step": torch.zeros(())}
+    if os.path.exists(folder):
+        step(module, optimizer, inputs, 0)  # so that the optimizer has states to read into
+        state = dict(zip(("model", "optimizer"), get_state_dict(module, optimizer), strict=True))
+        checkpoint.load({**state, **held}, checkpoint_id=folder)
+        set_state_dict(
+            module, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+    for _ in range(int(steps)):
+        *_, loss = step(module, optimizer, inputs, int(held["step"]))
+        held["step"] += 1
+    state = dict(zip(("model", "optimizer"), get_state_dict(module, optimizer), strict=True))
+    checkpoint.save({**state, **held}, checkpoint_id=folder)
+    if distributed.get_rank() == 0:
+        print("loss", repr(loss.item()))
+
+
+# ---------------------------------------------------------------------------- random programs
+
+
+def at_random(graph: tn.Graph, shapes: dict[str, tuple[int, ...]], seed: int) -> made.Sharded:
+    """A graph in placements drawn at random, among all that are valid."""
+    devices, numbers = Mesh.of(mesh()), made.in_numbers(graph, {}, shapes)
+    leaves = frozenset(leaf.name for leaf in numbers.leaves if leaf.kind != "constant")
+    part = part_of(numbers, devices, made._asked(numbers, made._Rules(None), ""), leaves, 8)
+    draw = np.random.default_rng(seed)
+
+    def noise() -> Iterator[Table]:
+        for variable, choices in part.choices.items():
+            outs = [getattr(each, "out", each) or ("replicated",) for each in choices]
+            whole = [2.0 * outs[n].count("replicated") for n in range(len(outs))]
+            yield Table((variable,), draw.random(len(choices)) + np.array(whole) * (draw.random() < 0.8))
+
+    tables = [*part.tables, *made._inputs(part), *noise()]
+    used = {each for table in tables for each in table.variables}
+    solved = eliminated({each: len(found) for each, found in part.choices.items() if each in used}, tables)
+    return made.of_choices(part, numbers, solved.choices({}), 0.0)
+
+
+def own(x: torch.Tensor, place: Any) -> torch.Tensor:
+    for axis, each in enumerate(place):
+        if isinstance(each, int):
+            x = x.chunk(mesh().size(axis), each)[mesh().get_local_rank(axis)]
+    return x.detach().clone().requires_grad_(x.is_floating_point())
+
+
+def gradients(
+    made: list[torch.Tensor], seeds: list[torch.Tensor], leaves: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    pairs = [(y, g) for y, g in zip(made, seeds, strict=True) if y.requires_grad]
+    if not pairs or not leaves:
+        return [torch.zeros_like(each) for each in leaves]
+    found = torch.autograd.grad(
+        [y for y, _ in pairs], leaves, [g.to(y.dtype) for y, g in pairs], allow_unused=True
+    )
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True)]
+
+
+def programs(seed: str, count: str) -> None:
+    """Values and gradients of random programs in random placements."""
+    done = 0
+    for number in range(int(count)):
+        case = program(int(seed), number)
+        try:
+            graph = case.graph()
+        except tn.TensornetError:
+            continue
+        if not case.special and not case.wrong and "//" not in case.text:
+            one_program(graph, {k: torch.as_tensor(v) for k, v in case.arrays().items()}, number)
+            done += 1
+    assert done > int(count) / 2
+
+
+def one_program(graph: tn.Graph, arrays: dict[str, torch.Tensor], number: int) -> None:
+    sharded = at_random(graph, {name: tuple(x.shape) for name, x in arrays.items()}, number)
+    runs = []
+    for which, cut in ((sharded.graph, lambda x, _: own(x, ())), (sharded.local, own)):
+        params = {leaf.name: cut(arrays[leaf.name], sharded.places[leaf.name]) for leaf in graph.parameters}
+        inputs = [cut(arrays[leaf.name], sharded.places[leaf.name]) for leaf in graph.inputs]
+        with collectives.on_mesh(mesh()):
+            y = tn.compile(which, backend="torch")(params, *inputs)
+        leaves = [x for x in (*params.values(), *inputs) if x.requires_grad]
+        runs.append((list(y) if isinstance(y, tuple) else [y], leaves))
+    (y, leaves), (z, others) = runs
+    agree(z, [own(each, place) for each, place in zip(y, sharded.results, strict=True)])
+    draw = torch.Generator().manual_seed(number)
+    seeds = [torch.randn(each.shape, generator=draw) for each in y]
+    expected = gradients(y, seeds, leaves)
+    cut_seeds = [own(g, place) for g, place in zip(seeds, sharded.results, strict=True)]
+    names = [
+        leaf.name for leaf in (*graph.parameters, *graph.inputs) if arrays[leaf.name].is_floating_point()
+    ]
+    places = [sharded.places[name] for name in names]
+    agree(gradients(z, cut_seeds, others), [own(g, place) for g, place in zip(expected, places, strict=True)])
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    distributed.init_process_group("gloo")
+    try:
+        globals()[sys.argv[1]](*sys.argv[2:])
+    finally:
+        distributed.destroy_process_group()

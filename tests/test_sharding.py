@@ -1,0 +1,305 @@
+"""Sharding by axis name: placements and collectives against a simulation, the search against all choices, plans, and
+modules over several processes against one (`sharding_worker.py`)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensornet as tn
+from tensornet.sharding import sharded as made
+from tensornet.sharding.mesh import Mesh, Move
+from tensornet.sharding.part import Part, part_of
+from tensornet.sharding.placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape, route
+from tensornet.sharding.search import Table, eliminated
+
+from .pages import run_blocks
+
+ROOT = Path(__file__).parents[1]
+LINKS = {"model": (450e9, 3e-6), "data": (25e9, 1e-5)}
+
+# ---------------------------------------------------------------------------- collectives, simulated
+
+Devices = dict[tuple[int, ...], np.ndarray]
+
+
+def placed(x: np.ndarray, place: Placement, mesh: Sequence[int]) -> Devices:
+    """The part of a tensor on each device."""
+    found: Devices = {}
+    for at in itertools.product(*map(range, mesh)):
+        own = x
+        for n, each in enumerate(place):
+            if isinstance(each, int):
+                own = np.split(own, mesh[n], each)[at[n]]
+            elif each == PARTIAL:  # terms that differ, and add up
+                weights = [1.0 + k for k in range(mesh[n])]
+                own = own * weights[at[n]] / sum(weights)
+        found[at] = own
+    return found
+
+
+def moved(parts: Devices, move: Move, mesh: Sequence[int]) -> Devices:
+    """What a collective makes of the parts, by what its name means."""
+    found: Devices = {}
+    for at in parts:
+        line = [parts[(*at[: move.axis], k, *at[move.axis + 1 :])] for k in range(mesh[move.axis])]
+        mine, here = parts[at], at[move.axis]
+        match move.name:
+            case "all_reduce":
+                found[at] = sum(line)  # type: ignore[assignment]
+            case "vary":
+                found[at] = mine
+            case "all_gather" | "all_gather_invariant":
+                found[at] = np.concatenate(line, move.dim)
+            case "reduce_scatter":
+                found[at] = np.split(sum(line), mesh[move.axis], move.dim)[here]  # type: ignore[arg-type]
+            case "shard":
+                found[at] = np.split(mine, mesh[move.axis], move.dim)[here]
+            case "all_to_all":
+                pieces = [np.split(each, mesh[move.axis], move.other)[here] for each in line]
+                found[at] = np.concatenate(pieces, move.dim)
+    return found
+
+
+def test_collectives_lead_from_each_placement_to_each_other() -> None:
+    mesh, x = (2, 3, 2), np.random.default_rng(0).random((12, 24))
+    places = [REPLICATED, PARTIAL, VARYING, 0, 1]
+    wrong, impossible = [], 0
+    for given, asked in itertools.product(itertools.product(places, repeat=3), repeat=2):
+        moves = route(given, asked)
+        if moves is None:
+            impossible += 1
+            assert any(b != a and (a == VARYING or b == PARTIAL) for a, b in zip(given, asked, strict=True))
+            continue
+        parts = placed(x, given, mesh)
+        for move in moves:
+            parts = moved(parts, move, mesh)
+        expected = placed(x, asked, mesh)
+        wrong += [(given, asked)] * (not all(np.allclose(parts[at], expected[at]) for at in parts))
+    assert not wrong
+    assert impossible < 12000
+
+
+# ---------------------------------------------------------------------------- the search
+
+
+def test_elimination_finds_the_least_sum() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        sizes = {n: int(draw.integers(1, 4)) for n in range(6)}
+        scopes = [tuple(map(int, draw.choice(6, draw.integers(1, 4), replace=False))) for _ in range(7)]
+        tables = [Table(scope, draw.random([sizes[n] for n in scope])) for scope in scopes]
+
+        def cost(chosen: Sequence[int]) -> float:
+            return sum(float(table.costs[tuple(chosen[n] for n in table.variables)]) for table in tables)  # noqa: B023
+
+        every = list(itertools.product(*(range(sizes[n]) for n in range(6))))
+        solved = eliminated(sizes, tables, (2, 5))
+        for two, five in itertools.product(range(sizes[2]), range(sizes[5])):
+            least = min(cost(chosen) for chosen in every if chosen[2] == two and chosen[5] == five)
+            assert math.isclose(solved.table.costs[two, five], least)
+            found = solved.choices({2: two, 5: five})
+            assert math.isclose(cost([found[n] for n in range(6)]), least)
+
+
+SMALL = {
+    "mlp": (
+        "h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,o] = h[b,f] * V[o,f]",
+        {"b": 4096, "c": 1024, "f": 4096, "o": 1024},
+    ),
+    "shared": (
+        "p[b,f] = x[b,c] * W[f,c]\nq[b,f] = x[b,c] * V[f,c]\ny[b,f] = p * q",
+        {"b": 512, "c": 4096, "f": 4096},
+    ),
+    "norm": ("n[b,c] = normalize[c](x[b,c])\ny[b,o] = n * W[o,c] + u[o]", {"b": 64, "c": 4096, "o": 8192}),
+}
+
+
+def priced(part: Part, chosen: dict[Any, Any]) -> float:
+    """The time of some choices: that of each node, and of each collective once, whoever needs its result."""
+    total = sum(
+        float(table.costs[chosen[table.variables[0]]]) for table in part.tables if len(table.variables) == 1
+    )
+    for each, readers in part.readers.items():
+        given = part.outs(each)[chosen[each]]
+        needs = {places[chosen[reader]] for reader, places in readers}
+        total += sum(part.conversion(each, given, need) for need in needs)
+    return total
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_search_is_as_good_as_trying_all(name: str) -> None:
+    text, sizes = SMALL[name]
+    graph = tn.layer(text, inputs="x", **sizes)
+    mesh = Mesh.of({"model": 8}, LINKS and {"model": LINKS["model"]})
+    leaves = frozenset(leaf.name for leaf in graph.parameters)
+    part = part_of(made.in_numbers(graph, {}), mesh, made.Asked(None, ()), leaves, 4)
+    tables = [*part.tables, *made._inputs(part)]
+    forbidden = {table.variables[0]: table.costs for table in made._inputs(part)}
+    free = [each for each in part.choices if not (isinstance(each, tuple) and each[0] == "sent")]
+
+    def every() -> Iterator[float]:
+        for chosen in itertools.product(*(range(len(part.choices[each])) for each in free)):
+            told = dict(zip(free, chosen, strict=True))
+            if not any(math.isinf(costs[told[each]]) for each, costs in forbidden.items()):
+                yield priced(part, told)
+
+    used = {each for table in tables for each in table.variables}
+    solved = eliminated({each: len(part.choices[each]) for each in used}, tables)
+    found = priced(part, solved.choices({}))
+    assert found <= 1.01 * min(every())
+
+
+# ---------------------------------------------------------------------------- plans
+
+
+def test_a_plan_says_what_is_sent() -> None:
+    text = "h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,o] = h[b,f] * V[o,f]"
+    layer = tn.layer(text, inputs="x", c=1024, f=4096, o=1024)
+    plan = tn.plan(
+        layer, mesh={"data": 4, "model": 2}, shard={"b": "data", "f": "model"}, links=LINKS, b=65536
+    )
+    lines = str(plan).splitlines()
+    assert lines[:4] == [
+        *("plan for 8 devices, data=4 × model=2, float32", "  x[b:data,c]"),
+        *("  W[f:model,c]", "  V[o,f:model]"),
+    ]
+    found = {(each.name, each.axis, each.backward): each for each in plan.collectives}
+    sharp, half = 65536 // 4 * 1024 * 4, 1024 * 2048 * 4
+    assert found["all_reduce", "model", False].bytes == sharp
+    assert found["all_reduce", "data", True].bytes == 2 * 3 / 4 * half
+    assert found["all_reduce", "model", False].seconds == pytest.approx(3e-6 + sharp / 450e9)
+    assert plan.memory == 2 * half
+    steps = [step for step in plan.local.steps if "all_reduce" in str(step.equation)]
+    assert [(step.bytes, step.seconds) for step in steps] == [(sharp, pytest.approx(3e-6 + sharp / 450e9))]
+
+
+def test_the_program_of_each_device_prints_as_equations() -> None:
+    """Megatron's f and g: a copy whose gradients are added up, and a sum whose gradient is a copy."""
+    layer = tn.layer(
+        "h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,o] = h[b,f] * V[o,f]", inputs="x", b=4, c=4, f=8, o=3
+    )
+    local = made.shard_graph(layer, {"model": 2}, {"f": "model"}, wrt=["x", "W", "V"]).local
+    assert local.lines() == [
+        "h[b,f] = gelu(vary(x[b,c], mesh=0) * W[f,c])",
+        "y[b,o] = h[b,f] * V[o,f]",
+        "y.sent[b,o] = all_reduce(y[b,o], mesh=0)",
+    ]
+    assert tn.Graph.from_json(local.to_json()) == local
+    back = tn.gradient(local, wrt=["x", "W"])
+    assert any("all_reduce" in line and line.startswith("x.grad") for line in back.lines())
+    assert not any("all_reduce" in line for line in back.lines() if line.startswith("W.grad"))
+
+
+@pytest.mark.slow
+def test_llama_is_divided_as_by_megatron() -> None:
+    """Sequence and tensor parallelism: two gathers and two scatters of a layer's tokens forward, as many backward."""
+    llama = tn.models.llama(128256, 4096, 32, 32, 14336, groups=8)
+    plan = tn.plan(llama, mesh={"data": 8, "model": 8}, links=LINKS, dtype="bfloat16", b=64, n=4096)
+    share = 64 // 8 * 4096 * 4096 * 2 * 7 / 8
+    times = {
+        (kind, backward): sum(
+            n
+            for each, n in plan.collectives.items()
+            if each.axis == "model"
+            and each.name.startswith(kind)
+            and each.backward is backward
+            and each.bytes == share
+        )
+        for kind, backward in itertools.product(("all_gather", "reduce_scatter"), (False, True))
+    }
+    assert times == {
+        ("all_gather", False): 65, ("reduce_scatter", False): 64, ("all_gather", True): 64, ("reduce_scatter", True): 65,
+    }  # fmt: skip
+    assert plan.memory < 1.2 * tn.parameter_count(llama) * 2 / 64 * 2
+
+
+def test_blocks_are_divided_by_pattern() -> None:
+    vit = tn.models.vit(16, 4, 32, 2, 4, 64, 10)
+    found = made.shard_graph(vit, {"model": 2}, {"blocks.*.mlp": {"f": "model"}}).places
+    divided = sorted(name for name, place in found.items() if place != (REPLICATED,))
+    assert divided == [f"blocks.{n}.mlp.{name}" for n in range(2) for name in ("W1", "W2", "b1")]
+
+
+GUIDE = (ROOT / "docs" / "guides" / "sharding.md").read_text(encoding="utf-8").partition("## Train")
+"""What needs no device, and what takes several processes."""
+
+
+def test_the_plan_of_the_guide_prints_as_there() -> None:
+    assert run_blocks(GUIDE[0], "sharding.md")[1] == 1
+
+
+@pytest.mark.slow
+def test_the_script_of_the_guide_trains_on_two_processes(tmp_path: Path) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", GUIDE[2], re.S)
+    (tmp_path / "script.py").write_text(script, encoding="utf-8")
+    run(tmp_path, 2, script=tmp_path / "script.py")
+
+
+def test_shapes_of_parts() -> None:
+    assert local_shape((8, 6), (0, 1), (2, 3)) == (4, 2)
+    assert local_shape((8, 6), (0, 0), (2, 2)) == (2, 6)
+
+
+# ---------------------------------------------------------------------------- several processes
+
+
+def run(folder: Path, count: int, *arguments: str, script: Path | None = None) -> str:
+    """Runs the worker, or a script, on several processes; what the first prints."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    command += [str(script)] if script is not None else ["-m", "tests.sharding_worker"]
+    done = subprocess.run(
+        [*command, *arguments], cwd=ROOT if script is None else folder,
+        capture_output=True, text=True, timeout=900, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TENSORNET_CALIBRATE": "0", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_two_processes_move_what_the_plan_says(tmp_path: Path) -> None:
+    run(tmp_path, 2, "smoke")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [
+    *("tensor_train", "llama", "transformer", "vit", "perceiver", "xlnet", "tensor_swin", "mixture", "lstm"),
+])  # fmt: skip
+def test_four_processes_train_as_one(name: str, tmp_path: Path) -> None:
+    run(tmp_path, 4, "models", name)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    run(tmp_path, 2, "models", "tensor_train", "lstm", "mixture")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs_in_random_placements(seed: int, tmp_path: Path) -> None:
+    run(tmp_path, 4, "programs", str(seed), "150")
+
+
+@pytest.mark.slow
+def test_models_move_what_their_plans_say(tmp_path: Path) -> None:
+    run(tmp_path, 4, "bytes_of_models")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_four_processes_goes_on_with_two_and_one(tmp_path: Path) -> None:
+    whole = run(tmp_path, 4, "saved", str(tmp_path / "whole"), "6")
+    run(tmp_path, 4, "saved", str(tmp_path / "parts"), "2")
+    run(tmp_path, 2, "saved", str(tmp_path / "parts"), "2")
+    parts = run(tmp_path, 1, "saved", str(tmp_path / "parts"), "2")
+    losses = [float(each.split("loss ")[1]) for each in (whole, parts)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
