@@ -11,8 +11,8 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim
 from ..ir.build import cast, index, leaf, node, number
-from ..ir.function import Function, order, rebuilt
-from ..ir.naming import Names, graph_of
+from ..ir.function import Function, Names, order, rebuilt
+from ..ir.naming import graph_of
 from ..ir.node import Affine, Gather, Node, Operand, along, row_major
 from ..ir.positions import applied
 from ..language.expression import Taken
