@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
 from tensornet.cli.study import seeds_of, workers_of
 from tensornet.errors import TensornetError
@@ -80,7 +81,7 @@ def test_an_error_of_a_worker_is_that_of_the_study() -> None:
 
 def test_progress_goes_by_files(tmp_path: Path) -> None:
     path, console = tmp_path / "one.progress", Console(file=io.StringIO(), width=100)
-    shown = Shown(console, None, 2)
+    shown = Shown(console, Progress(console=console, disable=True), 2)
     shown._spoke -= 60.0
     noted(path)(5, 100, None)
     shown.read("one", path)
