@@ -6,7 +6,7 @@ examples → every row of a task × every optimizer → accuracy against paramet
 - `text`: Transformers on the sentiment of movie reviews.
 - `thesis`: Swin and the tensorized Swin Transformer on MNIST, CIFAR-10, Tiny ImageNet, or the digits.
 - the user's own examples, from a file, a data set or a function, in `digits` (of any shape) or `thesis` (images).
-- a TOML file: the user's own rows, budgets, seeds and recipe, as `docs/studies.md` says.
+- a TOML file: the user's own rows, budgets, seeds and recipe; `tensornet study --help` has an example.
 """
 
 from __future__ import annotations
