@@ -27,8 +27,10 @@ from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
 from tensornet.compression.compressed import read_arrays, write_arrays
 from tensornet.compression.levels import Candidate, alone, levels
+from tensornet.errors import ShapeError
 from tensornet.fitting.approximating import Settings, approximate
 from tensornet.fitting.metrics import Metric
+from tensornet.fitting.rounding import Halves
 from tensornet.weights.equations import formed
 
 from .conftest import bert, examples, sampled
@@ -592,7 +594,7 @@ def test_graphs_without_weights_have_nothing_to_weigh() -> None:
 @pytest.mark.parametrize("wide", [False, True])
 def test_one_image_weighs_a_kernel_as_a_batch_of_it(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if wide:
-        monkeypatch.setattr("tensornet.backends.torch.networks.compressed.WIDE", 1)
+        monkeypatch.setattr("tensornet.backends.torch.networks.moments.WIDE", 1)
     torch.manual_seed(0)
     network, image = nn.Conv2d(8, 16, 3, padding=1, stride=2), torch.randn(8, 13, 10)
     one, batch = (tn.compress(network, error=0.6, calibrate=[each]).misfits for each in (image, image[None]))
@@ -614,6 +616,101 @@ def test_weights_count_by_what_the_output_minds() -> None:
     assert lost[1] < 0.01 * lost[0]
     assert weighed.loss is not None
     assert plain.loss is None
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> None:
+    draw = np.random.default_rng(bits)
+    weight, x = (
+        draw.standard_normal((24, 36)),
+        draw.standard_normal((400, 36)) @ draw.standard_normal((36, 36)),
+    )
+    metric = Metric((1,), x.T @ x, 1e-6) if weighed else None
+    candidate = Candidate("W", ((24,), (36,)), alone(((24,), (36,)), (1,)), weight, metric=metric)
+    for level in levels(candidate, (f"int{bits}", f"low_rank:int{bits}", f"int{bits}/12"), "bytes")[1:]:
+        assert level.method is not None
+        found = candidate.fitted(level.method, level.rank, None).factors
+        scales, codes = [*found.values()][::2], [*found.values()][1::2]
+        assert all(np.abs(each).max() <= 2**bits - 1 and each.dtype == np.int8 for each in codes)
+        assert level.cost == sum(math.ceil(each.size * bits / 8) for each in codes) + 4 * sum(
+            each.size for each in scales
+        )
+        if level.rank == "same":
+            made = (
+                codes[0] * scales[0].reshape(*scales[0].shape, *[1] * (codes[0].ndim - scales[0].ndim))
+            ).reshape(24, 36)
+        else:
+            made = (codes[0] * scales[0]) @ (codes[1] * scales[1][:, None])
+        rows = x if weighed else np.eye(36)
+        lost = np.linalg.norm((weight - made) @ rows.T) / np.linalg.norm(weight @ rows.T)
+        assert lost == pytest.approx(level.error, rel=0.15 if level.rank != "same" else 1e-3, abs=1e-3)
+
+
+def test_compensated_rounding_loses_less() -> None:
+    draw = np.random.default_rng(0)
+    weight, x = (
+        draw.standard_normal((32, 64)),
+        draw.standard_normal((500, 64)) @ draw.standard_normal((64, 64)),
+    )
+    halves = [Halves(weight, metric) for metric in (Metric((1,), x.T @ x, 1e-6), None)]
+    lost = []
+    for each in halves:
+        codes, scale = each.dense(3, None)
+        lost.append(np.linalg.norm((weight - codes * scale) @ x.T))
+    assert lost[0] < 0.7 * lost[1]
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_bytes_are_a_budget(is_graph: bool, tmp_path: Path) -> None:
+    """Codes are integers in files too, which are about as large as the allocation says."""
+    network = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 64))
+    x = torch.randn(4, 100, 64, generator=torch.Generator().manual_seed(0))
+    if is_graph:
+        text = "y[b,o] = tanh(x[b,i] * A[k,i] + a[k]) * B[o,k] + c[o]"
+        graph = tn.layer(text, inputs="x", i=64, k=256, o=64)
+        params = dict(
+            zip(("A", "a", "B", "c"), (each.detach().numpy() for each in network.parameters()), strict=True)
+        )
+        batches = [each.numpy() for each in x]
+        small = tn.compress(graph, params, bytes=0.2, calibrate=batches)
+        again = tn.load_compressed(small.save(tmp_path / "small.safetensors"))
+        assert again.model == small.model
+        runs = [tn.compile(each.model, backend="numpy")(each.params, batches[0]) for each in (small, again)]
+    else:
+        small = tn.compress(network, bytes=0.2, calibrate=[*x])
+        again = tn.load_compressed(small.save(tmp_path / "small.safetensors"), network)
+        runs = [each.model(x[0]).detach().numpy() for each in (small, again)]
+        kinds = {str(each.dtype) for name, each in small.model.state_dict().items() if name.endswith("codes")}
+        assert kinds == {"torch.uint8"}
+    assert (runs[0] == runs[1]).all()
+    assert small.loss is not None
+    assert small.loss < 0.02
+    assert small.allocation.after <= 0.2 * small.allocation.before == 0.2 * 4 * (2 * 64 * 256 + 256 + 64)
+    assert (tmp_path / "small.safetensors").stat().st_size < small.allocation.after + 6000
+    assert "bytes (" in str(small)
+
+
+def test_rounded_factors_are_trained_by_their_scales() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
+    model = tn.compress(network, bytes=0.3, calibrate=[x]).model
+    with torch.no_grad():
+        before = model(x)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        assert not torch.equal(model(x), before)
+    exported = torch.export.export(model.requires_grad_(False), (x,))
+    assert torch.allclose(exported.module()(x), model(x))
+    assert torch.int8 in {each.dtype for each in exported.state_dict.values()}
+
+
+def test_factors_that_cannot_be_rounded_are_refused() -> None:
+    network = torch.nn.Linear(32, 64)
+    with pytest.raises(ShapeError, match="factors of 'tt' are not rounded"):
+        tn.compress(network, bytes=0.3, method="tt:int4")
 
 
 def test_forms_are_found_for_each_weight() -> None:

@@ -26,7 +26,7 @@ from tensornet.runtime.initial_values import init
 from .call_cache import GuardedCache
 from .products import is_recorded
 
-__all__ = ["TensorModule", "class_of", "make"]
+__all__ = ["TensorModule", "class_of", "held_value", "make"]
 
 backend = load_backend("torch")
 
@@ -173,7 +173,8 @@ class TensorModule(torch.nn.Module):
         try:
             arrays = [*inputs, *[standing[at]._parameters[name] for at, name in found.parameters]]
         except KeyError:  # in a replica, or where one is computed from others
-            arrays = [*inputs, *[getattr(standing[at], name) for at, name in found.parameters]]
+            held = [getattr(standing[at], name) for at, name in found.parameters]
+            arrays = [*inputs, *map(held_value, held)]
         ready = found.traced if is_traced else found.calls.last(arrays) or found.find(self, inputs, arrays)
         if ready.more:
             arrays += found.more(ready, standing)
@@ -245,6 +246,11 @@ class TensorModule(torch.nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._arranged, self._traced, self._places = {}, None, _Places(self.graph)
+
+
+def held_value(held: Any) -> torch.Tensor:
+    """A parameter, or what stands in its place: a module that makes it."""
+    return held() if isinstance(held, torch.nn.Module) else held  # type: ignore[no-any-return]
 
 
 _NONE = frozenset[str]()

@@ -27,10 +27,11 @@ def compress(
     inputs: Inputs = "",
     outputs: Outputs = "",
     parameters: Annotated[Part, Option(help="How many to leave: a part, e.g. `0.2`, or a number.")] = None,
+    bytes: Annotated[Part, Option(help="How many bytes to leave: weights are rounded too.")] = None,
     flops: Annotated[Part, Option(help="FLOPs of a call, a part or a number.")] = None,
     seconds: Annotated[Part, Option(help="Expected time of a call, as a part of now.")] = None,
     error: Annotated[Part, Option(help="As few parameters as lose no more than this.")] = None,
-    method: Annotated[Texts, Option(help="A form, e.g. `tt`; repeatable; `low_rank` if not given.")] = None,
+    method: Annotated[Texts, Option(help="A form, e.g. `tt` or `int4`; repeatable.")] = None,
     include: Annotated[Texts, Option(help="A pattern of the weights to look at; repeatable.")] = None,
     exclude: Annotated[Texts, Option(help="A pattern of weights to leave as they are; repeatable.")] = None,
     out: Annotated[Path | None, Option(help="To write; else `<checkpoint>.small.safetensors`.")] = None,
@@ -59,7 +60,7 @@ def compress(
     graph = None if equations is None else tn.layer(equations_of(equations), inputs=inputs, outputs=outputs)
     named = checkpoint if checkpoint.name.strip(".") else checkpoint.resolve()
     target = out or named.with_name(f"{named.name.removesuffix('.safetensors')}.small.safetensors")
-    given = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
+    given = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
     budgets: dict[str, Any] = {
         name: int(value) if value is not None and value > 1 and value.is_integer() else value
         for name, value in given.items()
@@ -71,7 +72,7 @@ def compress(
         found = compressed(
             *network,
             **budgets,
-            method=tuple(method or ("low_rank",)),
+            method=tuple(method) if method else None,
             include=tuple(include or ("*",)),
             exclude=tuple(exclude or ()),
             progress=lambda path, done, of: bar.update(task, completed=done, total=of, description=path),

@@ -16,7 +16,7 @@ from ..errors import ShapeError
 from ..weights.equations import Modes
 from ..weights.factorizations import FACTORIZATIONS, SHARING
 from ..weights.ranks import Rank
-from .levels import AUTO, Candidate, Cost, Level, check_modes, levels
+from .levels import AUTO, BYTES, Candidate, Cost, Level, check_modes, levels
 
 __all__ = ["Allocation", "Allotted", "Budget", "Options", "allotted", "flat"]
 
@@ -25,7 +25,7 @@ LEAST = 1e-6
 
 FrozenModes: TypeAlias = int | tuple[int | tuple[int, ...], ...]
 
-UNITS = {"parameters": "parameters", "flops": "FLOPs", "seconds": "seconds"}
+UNITS = {"parameters": "parameters", "bytes": "bytes", "flops": "FLOPs", "seconds": "seconds"}
 
 
 @document()
@@ -34,11 +34,11 @@ class Budget:
     """A limit on the cost of a network, or on its error.
 
     Attributes:
-        kind: "parameters", "flops", "seconds" or "error".
+        kind: "parameters", "bytes", "flops", "seconds" or "error".
         amount: a fraction of the current cost as a float, or a number as an int; the limit itself for "error".
     """
 
-    kind: Annotated[str, ("parameters", "flops", "seconds", "error")]
+    kind: Annotated[str, ("parameters", "bytes", "flops", "seconds", "error")]
     amount: float
 
     @staticmethod
@@ -83,7 +83,7 @@ class Options:
     @staticmethod
     def of(
         *,
-        method: str | Sequence[str],
+        method: str | Sequence[str] | None,
         modes: Modes | None,
         uniform: bool,
         max_error: float | None,
@@ -102,7 +102,9 @@ class Options:
             )
         if not (modes is None or isinstance(modes, int)):
             modes = tuple(each if isinstance(each, int) else tuple(each) for each in modes)
-        return Options(Budget.of(**budget), flat(method), modes, uniform, max_error, progress)
+        found = Budget.of(**budget)
+        method = (AUTO if found.kind == BYTES else "low_rank") if method is None else method
+        return Options(found, flat(method), modes, uniform, max_error, progress)
 
 
 @document()
@@ -133,10 +135,11 @@ HEADS = ("weight", "shape", "form", "rank", "parameters", "of dense", "error")
 """The headings of the columns: after four, numbers are aligned on the right."""
 
 
-def _cells(row: Allotted) -> tuple[str, ...]:
+def _cells(row: Allotted, in_bytes: bool) -> tuple[str, ...]:
     """The cells of a weight's line, its name first."""
     level, shape = row.level, "×".join(map(str, row.shape))
-    numbers = f"{level.parameters:,}", f"{level.parameters / row.dense.parameters:.0%}", f"{level.error:.3f}"
+    size, dense = (each.cost if in_bytes else each.parameters for each in (level, row.dense))
+    numbers = f"{size:,.0f}", f"{size / dense:.0%}", f"{level.error:.3f}"
     if level.method is None:
         return printable(row.path), shape, "dense", "", *numbers
     rank = level.rank if isinstance(level.rank, str) else ",".join(map(str, level.rank))
@@ -184,10 +187,10 @@ class Allocation:
 
     def __str__(self) -> str:
         """Plain text, 80 characters wide: a line of numbers for each weight, and below it the reason for its level."""
-        rows = [_cells(row) for row in self.rows]
-        widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
-        widths[0] = min(widths[0], max(len(HEADS[0]), WIDTH - sum(width + 2 for width in widths[1:])))
-        lines = [*textwrap.wrap(self._title, WIDTH), "", _line(HEADS, widths)]
+        rows, heads = [_cells(row, self._in_bytes) for row in self.rows], self._heads
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        widths[0] = min(widths[0], max(len(heads[0]), WIDTH - sum(width + 2 for width in widths[1:])))
+        lines = [*textwrap.wrap(self._title, WIDTH), "", _line(heads, widths)]
         for cells, row in zip(rows, self.rows, strict=True):
             lines.append(_line(cells, widths))
             lines += textwrap.wrap(row.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
@@ -196,13 +199,24 @@ class Allocation:
     def _repr_html_(self) -> str:
         rows = list[list[str | Filled]]()
         for row in self.rows:
-            *cells, error = _cells(row)
+            *cells, error = _cells(row, self._in_bytes)
             rows.append([*cells, Filled(error, min(row.level.error, 1.0)), row.reason])
-        return table([*HEADS, "why"], rows, "llllrrrl", self._title)
+        return table([*self._heads, "why"], rows, "llllrrrl", self._title)
+
+    @property
+    def _in_bytes(self) -> bool:
+        return self.budget.kind == BYTES
+
+    @property
+    def _heads(self) -> tuple[str, ...]:
+        return tuple(BYTES if self._in_bytes and head == "parameters" else head for head in HEADS)
 
     @property
     def _title(self) -> str:
         before, after = self.parameters
+        if self._in_bytes:
+            part, error = self.after / self.before, self.error
+            return f"{self.before:,.0f} → {self.after:,.0f} bytes ({part:.1%}), mean error {error:.3f}"
         title = f"{before:,} → {after:,} parameters ({after / before:.1%}), mean error {self.error:.3f}"
         if self.budget.kind not in ("flops", "seconds"):
             return title
@@ -226,7 +240,7 @@ class Allocation:
 def allotted(
     candidates: Sequence[Candidate],
     options: Options,
-    cost: Cost | None,
+    cost: Cost | str | None,
     others: float,
     parameters: int,
 ) -> Allocation:
@@ -239,7 +253,7 @@ def allotted(
     Args:
         candidates: the weights.
         options: the budget, and how it is spread.
-        cost: the cost of a layer; its number of parameters if None.
+        cost: the cost of a layer; its number of parameters if None, its bytes if `BYTES`.
         others: the cost of the rest of the network.
         parameters: the number of parameters of the whole network.
 

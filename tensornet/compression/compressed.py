@@ -5,6 +5,7 @@ Nothing in a file is executed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,10 +16,13 @@ import numpy as np
 
 from ..errors import DtypeError, EquationError, path_of
 from ..files import whole
+from ..fitting.rounding import pack, unpack
 from ..fitting.weights import Misfit
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
+from ..weights.equations import CODES, formed, rounding_of
+from ..weights.freezing import freeze, unfrozen
 from .allocating import Allocation
 
 __all__ = [
@@ -34,6 +38,9 @@ __all__ = [
 ]
 
 FORMAT = "tensornet.compressed.2"
+
+PACKED = "packed"
+"""The text in a header that tells the bits and the shape of each array of packed codes."""
 
 PRETRAINED = "tensornet.safetensors"
 """The file in a folder that `save_pretrained` of a compressed or adapted network of transformers writes."""
@@ -93,12 +100,28 @@ class Compressed:
         """
         metadata = {"format": FORMAT, "allocation": self.allocation.to_json()}
         if isinstance(self.model, Graph):
-            return write_arrays(path_of(path), self.params or {}, {**metadata, "graph": self.model.to_json()})
+            codes = {leaf.name: leaf for leaf in self.model.constants if leaf.name.endswith(CODES)}
+            packed = {name: bits for name, bits in self._bits().items() if name in codes}
+            arrays = {name: leaf.value.array() for name, leaf in codes.items() if leaf.value is not None}
+            text = unfrozen(self.model, [*packed]).to_json()
+            params = {**(self.params or {}), **{name: arrays[name] for name in packed}}
+            return write_arrays(path_of(path), params, {**metadata, "graph": text}, packed)
         with _anew(path_of(path)) as half:
             from safetensors.torch import save_model
 
             save_model(self.model, str(half), metadata)
         return path_of(path)
+
+    def _bits(self) -> dict[str, int]:
+        """The bits of each factor of codes in a graph, by its name."""
+        found = {}
+        for path, (method, rank) in self.allocation.weights.items():
+            if rounding_of(method)[1] is not None:
+                dims = next(row.shape for row in self.allocation.rows if row.path == path)
+                form = formed([(size,) for size in dims], method, rank, self.allocation.modes)
+                names = (each.name for each in form.product.factors if each.name.endswith(CODES))
+                found.update({f"{path}.{name}": form.bits or 8 for name in names})
+        return found
 
 
 @contextmanager
@@ -118,18 +141,26 @@ def _anew(path: Path) -> Iterator[Path]:
             raise OSError(str(error)) from None
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> Path:
+def write_arrays(
+    path: Path,
+    arrays: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    packed: Mapping[str, int] | None = None,
+) -> Path:
     """Writes arrays of any library to a new safetensors file, atomically, with texts in its header.
+
+    Those of `packed` are codes of so many bits, and written without gaps.
 
     Raises:
         EquationError: the file exists.
     """
     from safetensors.numpy import save_file
 
+    found = {name: backend_of(array).numpy(array) for name, array in arrays.items()}
+    told = {name: [bits, found[name].shape] for name, bits in (packed or {}).items()}
+    found |= {name: pack(found[name], bits) for name, (bits, _) in told.items()}
     with _anew(path) as half:
-        save_file(
-            {name: backend_of(array).numpy(array) for name, array in arrays.items()}, half, {**metadata}
-        )
+        save_file(found, half, {**metadata, **({PACKED: json.dumps(told)} if told else {})})
     return path
 
 
@@ -175,7 +206,10 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         raise EquationError(f"{path} is {what}", fix="compress the network again" if is_other else fix)
     allocation = Allocation.from_json(metadata.get("allocation", ""))
     if "graph" in metadata:
-        return Compressed(Graph.from_json(metadata["graph"]), read_arrays(path)[0], allocation)
+        graph, arrays = Graph.from_json(metadata["graph"]), read_arrays(path)[0]
+        codes = {name: array for name, array in arrays.items() if array.dtype == np.int8}
+        graph = freeze(graph, codes, [*codes]) if codes else graph
+        return Compressed(graph, {leaf.name: arrays[leaf.name] for leaf in graph.parameters}, allocation)
     if module is None:
         fix = (
             "give module=, one of the structure that it had before, as AutoModel.from_config(config) makes it"
@@ -237,7 +271,10 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
         if "BF16" in kinds.values():
             raw = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
             arrays |= {name: _widened(each) for name, each in raw if kinds[name] == "BF16"}
-        return arrays, file.metadata() or {}
+        metadata = file.metadata() or {}
+    told = json.loads(metadata.get(PACKED, "{}"))
+    arrays |= {name: unpack(arrays[name], bits, shape) for name, (bits, shape) in told.items()}
+    return arrays, metadata
 
 
 def _tensor(file: Any, name: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from ..codegen.program import planned
+from ..dtypes import itemsize
 from ..errors import EquationError, ShapeError
 from ..fitting.activations import Site, batches_of, metrics, sites
 from ..fitting.approximating import Approximation
@@ -25,12 +26,13 @@ from ..protocol import Backend, backend_of, load_backend
 from ..runtime.arguments import wrong_names
 from ..runtime.compiling import compile
 from ..sizes import evaluate
-from ..weights.equations import Modes
+from ..weights.equations import CODES, Modes
+from ..weights.freezing import freeze
 from ..weights.ranks import Rank
 from ..weights.substitution import substitute
 from .allocating import Allocation, Options, allotted
 from .compressed import Compressed, check_module
-from .levels import WEIGHT, Candidate, Cost, alone, any_rank
+from .levels import BYTES, WEIGHT, Candidate, Cost, alone, any_rank
 
 __all__ = ["allocate", "best", "compress", "cost_of", "held_out", "included", "lost_by", "misfits_of"]
 
@@ -46,10 +48,11 @@ def allocate(
     /,
     *,
     parameters: float | None = None,
+    bytes: float | None = None,
     flops: float | None = None,
     seconds: float | None = None,
     error: float | None = None,
-    method: str | Sequence[str] = "low_rank",
+    method: str | Sequence[str] | None = None,
     modes: Modes | None = None,
     include: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
@@ -71,11 +74,14 @@ def allocate(
         graph: the network.
         params: its parameters, name to array.
         parameters: the budget as parameters of the whole network: 0.2 is a fraction of them, 100_000 a number.
+        bytes: the budget as bytes: weights and factors are also rounded, to 2 to 8 bits. Scales count.
         flops: the budget as FLOPs of a call at `sizes`: a fraction or a number.
         seconds: the budget as a fraction of the expected time of a call at `sizes`.
         error: a bound instead of a budget: the largest root mean square of e over the weights. The allocation then
             has as few parameters as the bound allows.
-        method: a form of the table of `tensornet.substitute`, or several to choose from.
+        method: a form of the table of `tensornet.substitute`, or several; "auto" finds one for each weight.
+            By default it is "auto" for a budget of bytes, else "low_rank". With "int4" weights are rounded to 4 bits,
+            with "low_rank:int4" factors; "int4/64" has a scale for each 64 elements of a row.
         modes: the parts into which dimensions are split, as for `substitute`.
         include, exclude: patterns of the names of the weights to compress and to leave out; `*` matches anything.
         uniform: whether each weight keeps the same fraction of its cost, whatever its error: for comparison.
@@ -99,7 +105,7 @@ def allocate(
         >>> found.weights, round(found.error, 3)
         ({'A': ('low_rank', (1,))}, 0.0)
     """
-    budget = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
+    budget = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
     options = Options.of(
         method=method, modes=modes, uniform=uniform, max_error=max_error, progress=progress, **budget
     )
@@ -113,10 +119,11 @@ def compress(
     /,
     *,
     parameters: float | None = None,
+    bytes: float | None = None,
     flops: float | None = None,
     seconds: float | None = None,
     error: float | None = None,
-    method: str | Sequence[str] = "low_rank",
+    method: str | Sequence[str] | None = None,
     modes: Modes | None = None,
     include: str | Sequence[str] = "*",
     exclude: str | Sequence[str] = (),
@@ -138,7 +145,7 @@ def compress(
     Args:
         network: a graph, or a `torch.nn.Module`.
         params: the parameters of the graph, name to array.
-        parameters, flops, seconds, error: the one budget, as for `tensornet.allocate`.
+        parameters, bytes, flops, seconds, error: the one budget, as for `tensornet.allocate`.
         method, modes, include, exclude, uniform, max_error: as for `tensornet.allocate`; names are those of parameters.
         calibrate: batches of inputs, such as a loader. Weights are weighed by what they are multiplied by, in a module
             also by how much its output changes with them, and not at all; what changes the output least is taken.
@@ -169,7 +176,7 @@ def compress(
             raise EquationError(f"a module has no use for {told}", fix="leave it out, or give a graph")
     elif params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
-    budget = {"parameters": parameters, "flops": flops, "seconds": seconds, "error": error}
+    budget = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
     options = Options.of(
         method=method, modes=modes, uniform=uniform, max_error=max_error, progress=progress, **budget
     )
@@ -262,7 +269,12 @@ class _Weights:
         if not isinstance(whole, int):
             missing = ", ".join(f"{name}=" for name in graph.open_sizes)
             raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
-        if cost is None:
+        if isinstance(cost, str):
+            sizes = (
+                math.prod(each.shape) * itemsize(self.backend.dtype(each)) for each in self.params.values()
+            )
+            total, own = float(sum(sizes)), [float(each.bytes) for each in candidates]
+        elif cost is None:
             total, own = float(whole), [float(math.prod(each.shape)) for each in candidates]
         else:
             plan = planned(graph, self.sizes, self.backend, self.device or self.backend.device(), "float32")
@@ -276,6 +288,8 @@ class _Weights:
         with any_rank():
             graph = substitute(self.graph, allocation.weights, modes=self.options.modes)
         factors = {f"{path}.{name}": a for path, each in found.items() for name, a in each.factors.items()}
+        codes = {name: array for name, array in factors.items() if name.endswith(CODES)}
+        graph = freeze(graph, codes, [*codes]) if codes else graph
         params = {leaf.name: {**self.params, **factors}[leaf.name] for leaf in graph.parameters}
         return Compressed(graph, params, allocation, misfits_of(found))
 
@@ -339,8 +353,13 @@ def included(
     return tuple(name for name in told_by(include, known, what, all_of) if name not in out)
 
 
-def cost_of(options: Options, backend: Backend, device: str | None) -> Cost | None:
-    """The function for the cost of a layer in the unit of a budget; None if the cost is the number of parameters."""
+def cost_of(options: Options, backend: Backend, device: str | None) -> Cost | str | None:
+    """The function for the cost of a layer in the unit of a budget; None if the cost is the number of parameters.
+
+    Bytes are `BYTES`.
+    """
+    if options.budget.kind == BYTES:
+        return BYTES
     if options.budget.kind in ("parameters", "error"):
         return None
 

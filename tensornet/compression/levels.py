@@ -11,18 +11,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ..codec import document
+import numpy as np
+
+from ..codec import Text, document
+from ..dtypes import itemsize
 from ..errors import ShapeError, TensornetWarning
 from ..fitting.approximating import Approximation, Settings, Target, approximate, numbers
 from ..fitting.forms import Factor, Form, Product
 from ..fitting.metrics import Metric
+from ..fitting.rounding import Halves
 from ..frontend.layers import layer
 from ..graph.graph import Graph
-from ..weights.equations import Formed, Modes, formed
+from ..protocol import backend_of
+from ..weights.equations import CODES, Formed, Modes, Rounding, formed, rounding_of
 from ..weights.factorizations import FACTORIZATIONS, form_named
 from ..weights.ranks import Rank
 
-__all__ = ["AUTO", "WEIGHT", "Candidate", "Cost", "Level", "alone", "any_rank", "check_modes", "levels"]
+__all__ = [
+    "AUTO",
+    "BYTES",
+    "WEIGHT",
+    "Candidate",
+    "Cost",
+    "Level",
+    "alone",
+    "any_rank",
+    "check_modes",
+    "levels",
+]
 
 WEIGHT = "weight"
 """The name of the weight in a layer of this weight alone."""
@@ -41,6 +57,15 @@ KERNELS = ("low_rank", "tucker", "tt")
 
 MATRICES = ("low_rank", "kronecker", "btt", "monarch", "tt", "blocktt")
 """The forms that are tried of a matrix."""
+
+BYTES = "bytes"
+"""The unit of a budget that rounding lowers."""
+
+ROUNDED = (
+    *("int8", "int6", "int4", "int4/64", "int3", "int3/64", "int2", "int2/64"),
+    *(f"low_rank:int{bits}" for bits in (8, 6, 4, 3, 2)),
+)
+"""The forms that are tried under a budget of bytes."""
 
 NEAR = 1.1
 """A form of a matrix is tried if it loses at most this many times what low rank does at some size."""
@@ -88,10 +113,20 @@ class Candidate:
         """The shape of the weight."""
         return tuple(int(size) for size in self.array.shape)
 
+    @property
+    def bytes(self) -> int:
+        """The bytes of its values."""
+        return math.prod(self.shape) * itemsize(backend_of(self.array).dtype(self.array))
+
     @functools.cached_property
     def target(self) -> Target:
         """The weight with its decompositions, which all forms and ranks share."""
         return Target(numbers(self.array, self.path), self.metric, self.path)
+
+    @functools.cached_property
+    def halves(self) -> Halves:
+        """The weight as a matrix, with its roundings."""
+        return Halves(self.target.weight, self.metric)
 
     @functools.cached_property
     def forms(self) -> tuple[str, ...]:
@@ -112,9 +147,38 @@ class Candidate:
     def fitted(self, method: str, rank: Rank, modes: Modes | None) -> Approximation:
         """The factors of a form. Of weighed ones, decompositions are a good start, and few rounds follow."""
         form = formed(self.dims, method, rank, modes)
+        if form.bits is not None:
+            return self._rounded(form, *_rounding(method))
         is_tree = self.metric is not None and self.target.error(_form(form)) is not None
         settings = Settings(iterations=AFTER if is_tree else None)
         return approximate(form.program, self.array, settings=settings, shared=self.target)
+
+    def _rounded(self, form: Formed, kind: str, rounding: Rounding) -> Approximation:
+        """The codes and scales of a rounded form."""
+        halves, backend = self.halves, backend_of(self.array)
+        if kind == "dense":
+            codes, scale = halves.dense(rounding.bits, _group(form))
+            arrays: list[Any] = [scale, codes]
+            made = codes * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
+        else:
+            left, scales, right, others = halves.low_rank(form.sizes["r"], rounding.bits)
+            arrays = [scales, left, others, right]
+            made = (left * scales) @ (right * others)
+        dtype, device = backend.dtype(self.array), backend.device(self.array)
+        dtype = dtype if "float" in dtype else "float64"
+        factors = {
+            factor.name: backend.asarray(
+                array.reshape(shape).astype("int8" if factor.name.endswith(CODES) else "float64"),
+                "int8" if factor.name.endswith(CODES) else dtype,
+                device,
+            )
+            for factor, shape, array in zip(form.product.factors, form.shapes, arrays, strict=True)
+        }
+        whole, gap = halves.matrix, halves.matrix - made
+        error = float(np.linalg.norm(gap)) / (float(np.linalg.norm(whole)) or 1.0)
+        made = made.reshape(self.shape)
+        output = None if self.metric is None else self.metric.relative(self.target.weight, made)
+        return Approximation(factors, error, output)
 
 
 @document()
@@ -131,7 +195,7 @@ class Level:
         loss: error², or the squared error of the output of the network that it predicts.
     """
 
-    method: str | None
+    method: Text | None
     rank: tuple[int, ...] | str
     factors: tuple[tuple[int, ...], ...]
     parameters: int
@@ -206,7 +270,7 @@ def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: 
     for candidate, method in itertools.product(candidates if modes is not None else (), methods):
         try:
             with any_rank():
-                formed(candidate.dims, form_named(method), 1, modes)
+                formed(candidate.dims, _named(method), 1, modes)
         except ShapeError as error:
             told = f"modes={modes!r} fit no weight: of '{candidate.path}', {error.message}"
             refused = refused or ShapeError(told, fix=error.fix)
@@ -216,10 +280,30 @@ def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: 
         raise refused
 
 
+def _rounding(method: str) -> tuple[str, Rounding]:
+    """The form and the rounding in the name of a rounded form.
+
+    Raises:
+        ShapeError: the factors of the form cannot be rounded.
+    """
+    kind, rounding = rounding_of(method)
+    assert rounding is not None
+    if kind not in ("dense", "low_rank"):
+        fix = f"choose int{rounding.bits} or low_rank:int{rounding.bits}"
+        raise ShapeError(f"factors of '{kind}' are not rounded", fix=fix)
+    return kind, rounding
+
+
+def _group(form: Formed) -> int | None:
+    """The elements of a row that share a scale, if not all do."""
+    scale, codes = form.shapes
+    return math.prod(codes) // math.prod(scale) if len(scale) > 1 else None
+
+
 def levels(
     candidate: Candidate,
     methods: Sequence[str],
-    cost: Cost | None,
+    cost: Cost | str | None,
     modes: Modes | None = None,
     max_error: float | None = None,
 ) -> tuple[Level, ...]:
@@ -228,34 +312,60 @@ def levels(
     Args:
         candidate: the weight.
         methods: the names of forms.
-        cost: the cost of a layer; its number of parameters if None.
+        cost: the cost of a layer; its number of parameters if None, its bytes if `BYTES`.
         modes: the parts into which dimensions are split, as for `substitute`.
         max_error: levels with a larger error are left out.
     """
-    size = math.prod(candidate.shape)
-    dense = float(size) if cost is None else cost(candidate.layer, candidate.rows)
+    size, in_bytes = math.prod(candidate.shape), isinstance(cost, str)
+
+    def price(parameters: int, form: Formed | None, *named: Any) -> float:
+        if isinstance(cost, str):
+            return float(candidate.bytes if form is None else form.bytes)
+        with any_rank():
+            return float(parameters if cost is None else cost(candidate.layer, candidate.rows, *named))
+
+    dense = price(size, None)
     found = [Level(None, "same", (candidate.shape,), size, dense, 0.0, 0.0)]
-    for kind in candidate.forms if methods == (AUTO,) else map(form_named, methods):
-        forms = filter(
-            None, (_formed(candidate.dims, kind, rank, modes) for rank in _ranks(candidate, kind, modes))
-        )
-        for parameters, form in {sum(map(math.prod, each.shapes)): each for each in forms}.items():
-            if parameters < size:
-                rank = tuple(form.product.ranks.values()) or "same"
-                with any_rank():
-                    price = (
-                        parameters if cost is None else cost(candidate.layer, candidate.rows, (kind, rank))
-                    )
-                if price < dense:
-                    error = _error(candidate, form)
-                    if max_error is None or error <= max_error:
-                        loss = candidate.scale * error**2
-                        found.append(Level(kind, rank, form.shapes, parameters, float(price), error, loss))
+    for kind in _kinds(candidate, methods, in_bytes):
+        for parameters, form in _forms(candidate, kind, modes).items():
+            rank = tuple(form.product.ranks.values()) or "same"
+            cheap = parameters < size or form.bits is not None
+            if cheap and (spent := price(parameters, form, (kind, rank))) < dense:
+                error = _error(candidate, form, kind)
+                if max_error is None or error <= max_error:
+                    loss = candidate.scale * error**2
+                    found.append(Level(kind, rank, form.shapes, parameters, spent, error, loss))
     return tuple(found)
+
+
+def _kinds(candidate: Candidate, methods: Sequence[str], in_bytes: bool) -> Sequence[str]:
+    """The names of the forms that are tried."""
+    if methods == (AUTO,):
+        return ROUNDED if in_bytes else candidate.forms
+    return tuple(map(_named, methods))
+
+
+def _forms(candidate: Candidate, kind: str, modes: Modes | None) -> dict[int, Formed]:
+    """A form of a weight at each rank that is tried, by the number of parameters. A group is shorter than a row."""
+    tried = (_formed(candidate.dims, kind, rank, modes) for rank in _ranks(candidate, kind, modes))
+    made = [each for each in tried if each is not None and ("/" not in kind or _group(each) is not None)]
+    return {sum(map(math.prod, each.shapes)): each for each in made}
+
+
+def _named(method: str) -> str:
+    """The name of a form, rounded or not, in lower case."""
+    kind, rounding = rounding_of(method)
+    form_named(kind)
+    if rounding is not None:
+        _rounding(method)
+    return method.lower()
 
 
 def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Rank]:
     """The ranks at which a form is tried."""
+    kind, rounding = rounding_of(kind)
+    if rounding is not None and kind == "dense":
+        return ("same",)
     if FACTORIZATIONS[kind].halves:
         return _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
     full = _formed(candidate.dims, kind, "same", modes)
@@ -317,8 +427,13 @@ def _form(form: Formed) -> Form:
     return Form(form.dims, form.sizes, (Product(1.0, factors),))
 
 
-def _error(candidate: Candidate, form: Formed) -> float:
-    """The error of a form: by decompositions alone if its factors form a tree, else by least squares."""
+def _error(candidate: Candidate, form: Formed, name: str) -> float:
+    """The error of a form: by roundings or decompositions alone, if its factors form no tree by least squares."""
+    if form.bits is not None:
+        (kind, rounding), halves = _rounding(name), candidate.halves
+        if kind == "dense":
+            return math.sqrt(halves.dense_loss(rounding.bits, _group(form)))
+        return math.sqrt(halves.losses(rounding.bits)[form.sizes["r"] - 1])
     error = candidate.target.error(_form(form))
     if error is not None:
         return error

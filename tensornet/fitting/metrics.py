@@ -57,6 +57,13 @@ class Metric:
         return (self,) if self.other is None else (self, *self.other.sides)
 
     @functools.cached_property
+    def damped(self) -> Any:
+        """C scaled to mean diagonal 1 and damped."""
+        moments = (self.moments + self.moments.mT) / 2
+        mean = float(np.diagonal(moments, axis1=-2, axis2=-1).mean()) or 1.0
+        return moments / mean + self.damping * np.eye(moments.shape[-1])
+
+    @functools.cached_property
     def roots(self) -> tuple[Any, Any]:
         """C^½ and its inverse, for C scaled to mean diagonal 1 and damped."""
         moments = (self.moments + self.moments.mT) / 2

@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, near
@@ -27,19 +27,32 @@ from ..language.equation import Declaration, Equation
 from ..language.expression import fresh, show_index
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..sizes import evaluate
-from .factorizations import FACTORIZATIONS, SHARING, Factored, Factorization, factored, form_named, tensorize
+from .factorizations import (
+    FACTORIZATIONS,
+    SHARING,
+    Factor,
+    Factored,
+    Factorization,
+    factored,
+    form_named,
+    tensorize,
+)
 from .ranks import Rank, check_sizes
 from .sizes import ModelSizes
 
 __all__ = [
+    "CODES",
     "KEPT",
     "LETTERS",
+    "SCALE",
     "Form",
     "Formed",
     "Modes",
+    "Rounding",
     "Weight",
     "Weights",
     "formed",
+    "rounding_of",
     "shared_names",
 ]
 
@@ -267,16 +280,27 @@ class Formed:
         dims: the axes of each dimension.
         sizes: the sizes of these axes, and of the ranks.
         product: the factors.
+        bits: the bits of each element of the factors that are codes, if it is rounded.
     """
 
     dims: tuple[tuple[str, ...], ...]
     sizes: Mapping[str, int]
     product: Factored
+    bits: int | None = None
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of the factors."""
         return tuple(tuple(self.sizes[axis] for axis in each.axes) for each in self.product.factors)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the factors: codes are packed, all else is of float32."""
+        counts = zip(self.product.factors, map(prod, self.shapes), strict=True)
+        return sum(
+            ceil(count * self.bits / 8) if self.bits and each.name.endswith(CODES) else 4 * count
+            for each, count in counts
+        )
 
     @property
     def left(self) -> str:
@@ -302,15 +326,17 @@ def formed(
 
     Args:
         dims: the sizes of the axes of each dimension of the weight.
-        kind: the name of the form, in upper or lower case.
+        kind: the name of the form, in upper or lower case; with `:int4` its factors are rounded to 4 bits, `int4` is
+            the weight itself rounded.
         rank, modes: as for `substitute`.
         shared, times: the factors that several weights share, and the number of these weights.
 
     Raises:
         ShapeError: the weight has no such form.
     """
+    kind, rounding = rounding_of(kind)
     kind = form_named(kind, tuple(FORMS))
-    parts = _parts(dims, FORMS[kind], modes)
+    parts = _parts(dims, FORMS[kind], 1 if rounding and kind == "dense" else modes)
     if len(parts) > len(LETTERS):
         raise ShapeError(f"it has {len(parts)} dimensions", fix="write its equation")
     axes = tuple(
@@ -319,7 +345,71 @@ def formed(
     )
     found = factored(kind, axes, parts, rank, shared=shared, times=times)
     sizes = dict(zip(itertools.chain(*axes), itertools.chain(*parts), strict=True))
-    return Formed(axes, {**sizes, **found.ranks}, found)
+    made = Formed(axes, {**sizes, **found.ranks}, found)
+    return made if rounding is None else _rounded(made, rounding)
+
+
+# ---------------------------------------------------------------------------- rounded weights
+
+
+CODES, SCALE = "_codes", "_scale"
+"""The ends of the names of the two factors that a rounded factor becomes."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How factors are rounded.
+
+    Attributes:
+        bits: of each element.
+        group: how many elements of a row share a scale; None for all of it.
+    """
+
+    bits: int
+    group: int | None = None
+
+
+def rounding_of(kind: str) -> tuple[str, Rounding | None]:
+    """The form of the table in a name, and the rounding.
+
+    Example:
+        >>> rounding_of("low_rank:int3"), rounding_of("int4/64"), rounding_of("tt")
+        (('low_rank', Rounding(bits=3, group=None)), ('dense', Rounding(bits=4, group=64)), ('tt', None))
+    """
+    found = re.fullmatch(r"(?:(\w+):)?int([2-8])(?:/([1-9]\d*))?", kind.lower())
+    if found is None:
+        return kind, None
+    return found[1] or "dense", Rounding(int(found[2]), int(found[3]) if found[3] else None)
+
+
+def _rounded(form: Formed, rounding: Rounding) -> Formed:
+    """The form with each factor as a scale for each row times integer codes: `U_scale[r] * U_codes[o,r]`.
+
+    A row is a position along the first rank of a factor, or along its first axis if it has no rank. Of a weight
+    without ranks that is a matrix, a group is a part of a row.
+    """
+    factors, dims, sizes = list[Factor](), form.dims, {**form.sizes}
+    for factor in form.product.factors:
+        row = next((axis for axis in factor.axes if axis in form.product.ranks), factor.axes[0])
+        axes, scaled = factor.axes, [row]
+        rest = [axis for axis in axes if axis != row]
+        axis = max(rest, key=sizes.__getitem__, default=row)
+        alone = prod(sizes[each] for each in rest) == sizes[axis]
+        if rounding.group is not None and alone and not form.product.ranks and rounding.group < sizes[axis]:
+            inner = _divisor(sizes[axis], rounding.group)
+            parts = (f"{axis}g", f"{axis}e")
+            sizes |= {parts[0]: sizes[axis] // inner, parts[1]: inner}
+            axes = tuple(itertools.chain(*(parts if each == axis else (each,) for each in axes)))
+            dims = tuple(tuple(itertools.chain(*(parts if n == axis else (n,) for n in dim))) for dim in dims)
+            del sizes[axis]
+            scaled.append(parts[0])
+        factors += [Factor(factor.name + SCALE, tuple(scaled)), Factor(factor.name + CODES, axes)]
+    return Formed(dims, sizes, Factored(tuple(factors), form.product.ranks), rounding.bits)
+
+
+def _divisor(size: int, most: int) -> int:
+    """The largest divisor of a size up to a number."""
+    return next(each for each in range(min(size, most), 0, -1) if size % each == 0)
 
 
 def _parts(
@@ -412,7 +502,7 @@ def shared_names(method: str, shared: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         ShapeError: there is no such factorization.
     """
-    own = FORMS[form_named(method, tuple(FORMS))].shared
+    own = FORMS[form_named(rounding_of(method)[0], tuple(FORMS))].shared
     return (*own, *(each.name for each in parse_names(shared, "parameter")))
 
 

@@ -12,7 +12,7 @@ from ..graph.graph import Apply, Graph, of_graph
 from ..graph.leaves import Constant, told_by
 from ..language.equation import Equation
 
-__all__ = ["freeze"]
+__all__ = ["freeze", "unfrozen"]
 
 
 @of_graph
@@ -56,16 +56,23 @@ def freeze(graph: Graph, params: Mapping[str, Any], names: str | Sequence[str] =
     return _holding(graph.bind(**sizes) if sizes else graph, values)
 
 
+def unfrozen(graph: Graph, names: Sequence[str]) -> Graph:
+    """The graph with some constants as parameters again."""
+    return _holding(graph, dict.fromkeys(names)) if names else graph
+
+
 def _others(known: Sequence[str], missing: Sequence[str]) -> str:
     rest = [name for name in known if name not in missing]
     return f"names='{' '.join(rest[:6])}'" if rest else "others"
 
 
-def _holding(graph: Graph, values: Mapping[str, Constant]) -> Graph:
-    """The graph, and the blocks that it calls, with constants instead of parameters."""
+def _holding(graph: Graph, values: Mapping[str, Constant | None]) -> Graph:
+    """The graph, and the blocks that it calls, with constants instead of parameters; without values the reverse."""
     leaves = tuple(
-        replace(leaf, kind="constant", start=None, value=values[leaf.name])
-        if leaf.kind == "parameter" and leaf.name in values
+        replace(
+            leaf, kind="constant" if values[leaf.name] else "parameter", start=None, value=values[leaf.name]
+        )
+        if leaf.kind != "input" and leaf.name in values
         else leaf
         for leaf in graph.leaves
     )
@@ -73,7 +80,7 @@ def _holding(graph: Graph, values: Mapping[str, Constant]) -> Graph:
     return graph if leaves == graph.leaves else replace(graph, leaves=leaves, body=body)
 
 
-def _call(call: Apply, values: Mapping[str, Constant]) -> Apply:
-    names = {leaf.name: call.scoped(leaf.name) for leaf in call.graph.parameters}
+def _call(call: Apply, values: Mapping[str, Constant | None]) -> Apply:
+    names = {leaf.name: call.scoped(leaf.name) for leaf in call.graph.leaves if leaf.kind != "input"}
     own = {name: values[outer] for name, outer in names.items() if outer in values}
     return replace(call, graph=_holding(call.graph, own))

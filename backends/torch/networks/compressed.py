@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,26 +21,20 @@ from tensornet.compression.levels import Candidate, alone
 from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.activations import no_batches
 from tensornet.fitting.approximating import Approximation
-from tensornet.fitting.metrics import DAMPING, Metric
 from tensornet.protocol import load_backend
-from tensornet.weights.equations import Modes, formed
+from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.ranks import Rank
 
 from .adapters import Adapted
 from .factorized import CONVOLUTION, EMBEDDING, PROJECTIONS, Kind, factorize, form_of, kind_of, splits_output
+from .moments import Moments
+from .rounded import of_factors
 from .saving import copied, saves_itself
 
 __all__ = ["network_of", "restored"]
 
 Module: TypeAlias = torch.nn.Module
 Patterns: TypeAlias = str | Sequence[str]
-
-
-ROWS = 4096
-"""The most rows of one call that count for second moments; of more, some at equal distances."""
-
-WIDE = 2304
-"""The most columns of a kernel whose places have second moments of their own; of more, its input channels do."""
 
 
 @dataclass(eq=False)
@@ -52,20 +46,14 @@ class _Holding:
         weight: the parameter.
         holders: the layers, with their kinds. Several if the weight is tied.
         rows: the number of rows of the result in the largest call.
-        moments: Σ x·xᵀ over the rows x that the weight was multiplied by.
-        columns: Σ ‖g‖²·x·xᵀ, g the gradients of the network's output by the rows W·x.
-        results: Σ ‖x‖²·g·gᵀ.
-        total: Σ ‖x‖²·‖g‖².
+        moments: of what it is multiplied by, and of gradients.
     """
 
     path: str
     weight: torch.nn.Parameter
     holders: list[tuple[Any, Kind]]
     rows: int = 0
-    moments: Any = 0.0
-    columns: Any = 0.0
-    results: Any = 0.0
-    total: float = 0.0
+    moments: Moments = field(default_factory=Moments)
 
     @property
     def kind(self) -> Kind:
@@ -87,40 +75,14 @@ class _Holding:
         """The dimensions of the weight, each with one axis."""
         return tuple((size,) for size in self.shape)
 
-    @property
-    def read(self) -> tuple[int, ...]:
-        """The dimensions of the weight that have second moments of what it is multiplied by."""
-        if self.kind != CONVOLUTION:
-            return self.kind.columns
-        return tuple(range(1, len(self.shape))) if math.prod(self.shape[1:]) <= WIDE else (1,)
-
-    def see(self, module: Any, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor | None) -> None:
+    def see(
+        self, module: Any, kind: Kind, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor | None
+    ) -> None:
         """Adds the operand x and the result y of one call to the statistics, and the gradient of y when it comes."""
-        kind = self.kind
         self.rows = max(self.rows, y.numel() // (self.shape[0] if kind == CONVOLUTION else y.shape[-1]))
-        if len(self.holders) > 1 or self.groups > 1 or not (kind.text or kind == CONVOLUTION):
-            return
-        is_masked = mask is not None and kind.text and x.shape[: mask.ndim] == mask.shape
-        kept = mask.bool() if mask is not None and is_masked else None
-        x, ends = x.detach(), 1
-        if kind == CONVOLUTION and len(self.read) > 1:
-            x, ends = _patches(module, x), len(self.read)
-        elif kind == CONVOLUTION:
-            x = _places(module, x)
-        rows, count = _rows(x, kept, ends)
-        self.moments = self.moments + count * (rows.mT @ rows).double()
-
-        def back(gradient: torch.Tensor) -> None:
-            g, times = _rows(_places(module, gradient) if kind == CONVOLUTION else gradient, kept)
-            ours, theirs = g.pow(2).sum(1), rows.pow(2).sum(1)
-            if len(g) != len(rows):  # each place of the input is read at several places of the result
-                ours, theirs = ours.mean().expand(len(rows)), theirs.mean().expand(len(g))
-            self.columns = self.columns + times * (rows.mT @ (rows * ours[:, None])).double()
-            self.results = self.results + times * (g.mT @ (g * theirs[:, None])).double()
-            self.total += times * float((g.pow(2).sum(1) * theirs).double().sum())
-
-        if y.requires_grad:
-            y.register_hook(back)  # type: ignore[no-untyped-call]
+        if self.groups == 1 and kind != PROJECTIONS:
+            is_masked = mask is not None and kind != CONVOLUTION and x.shape[: mask.ndim] == mask.shape
+            self.moments.see(module, kind, x, y, mask.bool() if mask is not None and is_masked else None)
 
     def candidate(self) -> Candidate:
         """The weight as a candidate for factors under a budget."""
@@ -128,56 +90,6 @@ class _Holding:
         columns = tuple(range(1, count)) if kind == CONVOLUTION else kind.columns
         lone = alone(self.dims, () if kind == EMBEDDING else columns, groups=self.groups)
         return Candidate(self.path, self.dims, lone, self.weight.detach().cpu(), max(1, self.rows))
-
-    def weighed(self, candidate: Candidate, by_output: bool) -> Candidate:
-        """The candidate with a metric of what the weight was multiplied by, and of how much the output minds."""
-        if isinstance(self.moments, float):
-            return candidate
-        if not by_output or not self.total:
-            metric = Metric(self.read, self.moments.cpu().numpy(), DAMPING)
-            return replace(candidate, metric=metric, plain=candidate)
-        outs = tuple(n for n in range(len(self.shape)) if n not in self.kind.columns)
-        other = Metric((0,) if self.kind == CONVOLUTION else outs, self.results.cpu().numpy(), OUTPUT_DAMPING)
-        metric = Metric(self.read, self.columns.cpu().numpy() / self.total, OUTPUT_DAMPING, other=other)
-        return replace(
-            candidate, metric=metric, scale=metric.norm(candidate.target.weight) ** 2, plain=candidate
-        )
-
-
-OUTPUT_DAMPING = 2e-3
-"""The damping where second moments of gradients weigh weights, which few directions dominate."""
-
-
-def _rows(x: torch.Tensor, kept: torch.Tensor | None, ends: int = 1) -> tuple[torch.Tensor, int]:
-    """Rows of a tensor, and how many each stands for. Only these are copied: patches overlap, and all take much memory.
-
-    Args:
-        x: the tensor; the last `ends` dimensions are a row.
-        kept: a mask of the first dimensions: which rows count.
-    """
-    found = x[None] if kept is None else x[kept][None]
-    before = found.shape[: found.ndim - ends]
-    step = math.ceil(math.prod(before) / ROWS) or 1
-    places = torch.arange(0, math.prod(before), step, device=x.device)
-    rows = found[torch.unravel_index(places, before)].flatten(1)
-    return rows.to(torch.float64 if x.dtype == torch.float64 else torch.float32), step
-
-
-def _places(module: Any, x: torch.Tensor) -> torch.Tensor:
-    """Images, or one image, with their channels last."""
-    return x.movedim(-1 - len(module.kernel_size), -1)
-
-
-def _patches(module: Any, x: torch.Tensor) -> torch.Tensor:
-    """What the kernel of a convolution is multiplied by at each place, in the last dimensions of a view."""
-    ends, places = module._reversed_padding_repeated_twice, len(module.kernel_size)
-    x = x if x.ndim > 1 + places else x[None]
-    x = torch.nn.functional.pad(x, ends, mode=module.padding_mode.replace("zeros", "constant"))
-    for n, (size, stride, apart) in enumerate(
-        zip(module.kernel_size, module.stride, module.dilation, strict=True)
-    ):
-        x = x.unfold(2 + n, apart * (size - 1) + 1, stride)[..., ::apart]
-    return x.movedim(1, 1 + places)
 
 
 def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Holding]:
@@ -221,7 +133,12 @@ class _Network:
         """The allocation of the budget."""
         count = sum(each.numel() for each in self.network.parameters())
         cost = cost_of(self.options, load_backend("torch"), self.device)
-        others = count - sum(math.prod(each.shape) for each in candidates) if cost is None else 0.0
+        others = 0.0
+        if isinstance(cost, str):
+            total = sum(each.numel() * each.element_size() for each in self.network.parameters())
+            others = total - sum(each.bytes for each in candidates)
+        elif cost is None:
+            others = count - sum(math.prod(each.shape) for each in candidates)
         return allotted(candidates, self.options, cost, others, count)
 
     def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
@@ -265,8 +182,13 @@ def network_of(
     ways: list[Sequence[Candidate]] = [plain]
     if calibrate is not None:
         pairs = [*zip(holdings, plain, strict=True)]
-        by_input, by_output = ([each.weighed(one, both) for each, one in pairs] for both in (False, True))
-        ways = [by_input] if options.budget.kind == "error" else [by_input, by_output, plain]
+        by_input, by_output = (
+            [each.moments.weighed(one, both) for each, one in pairs] for both in (False, True)
+        )
+        most = max((each.scale for each in by_output if each.plain), default=1.0)
+        by_output = [each if each.plain else replace(each, scale=most) for each in by_output]
+        of_kind: dict[str, list[Sequence[Candidate]]] = {"error": [by_input], "bytes": [by_output, plain]}
+        ways = of_kind.get(options.budget.kind, [by_input, by_output, plain])
     return _Network(network, include, exclude, options, device, ways, held)
 
 
@@ -292,6 +214,7 @@ def _check_costs(holdings: Sequence[_Holding], options: Options, calibrate: Any)
         raise ShapeError("nothing tells by how many rows weights are multiplied", fix=fix)
     for each in holdings:
         for method in options.methods:
+            method = rounding_of(method)[0]
             if each.kind == CONVOLUTION and splits_output(each.shape, method, options.modes):
                 what = f"'{each.path}' as '{method}' has its output channels in several factors"
                 fix = f"give a budget of parameters, or exclude='{each.path}'"
@@ -315,8 +238,12 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
             raise EquationError(f"'{name}' has shape {holdings[name].shape}, not {shapes_of[name]}", fix=fix)
     for name, (method, rank) in weights.items():
         form = formed(holdings[name].dims, method, rank, allocation.modes)
-        factors = zip(form.product.factors, form.shapes, strict=True)
-        zeros = {factor.name: torch.zeros(shape) for factor, shape in factors}
+        zeros = {
+            factor.name: torch.zeros(
+                shape, dtype=torch.int8 if factor.name.endswith(CODES) else torch.float32
+            )
+            for factor, shape in zip(form.product.factors, form.shapes, strict=True)
+        }
         _put(holdings[name], method, rank, allocation.modes, zeros)
     try:
         load_model(network, path)
@@ -340,10 +267,13 @@ def _put(
 ) -> None:
     """Puts factors in the place of a weight in all layers that hold it."""
     like = holding.weight
-    made = {
+    arrays = {
         name: torch.nn.Parameter(array.to(like.device, like.dtype), requires_grad=like.requires_grad)
+        if array.is_floating_point()
+        else array.to(like.device)
         for name, array in factors.items()
     }
+    made = of_factors(formed(holding.dims, method, rank, modes), arrays, holding.shape)
     for module, kind in holding.holders:
         groups = module.groups if kind == CONVOLUTION else 1
         factorize(module, kind, form_of(kind, holding.shape, method, rank, modes, groups), made)
@@ -362,8 +292,8 @@ def _calibrate(network: Module, holdings: Sequence[_Holding], batches: Sequence[
         return
     except RuntimeError:
         for each in holdings:
-            each.rows, each.total = 0, 0.0
-            each.moments = each.columns = each.results = 0.0
+            each.rows = 0
+            each.moments.clear()
     _recorded(network, holdings, batches, False)
 
 
@@ -375,12 +305,12 @@ def _recorded(network: Module, holdings: Sequence[_Holding], batches: Sequence[A
     """
     mask: list[torch.Tensor | None] = [None]
 
-    def seen(holding: _Holding, module: Any, args: tuple[Any, ...], result: Any) -> None:
+    def seen(holding: _Holding, kind: Kind, module: Any, args: tuple[Any, ...], result: Any) -> None:
         if args and isinstance(result, torch.Tensor):
-            holding.see(module, args[0], result, mask[0])
+            holding.see(module, kind, args[0], result, mask[0])
 
     hooks = [
-        module.register_forward_hook(functools.partial(seen, holding))
+        module.register_forward_hook(functools.partial(seen, holding, kind))
         for holding in holdings
         for module, kind in holding.holders
         if kind != PROJECTIONS

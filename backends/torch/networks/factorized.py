@@ -14,12 +14,14 @@ from tensornet.compression.levels import WEIGHT
 from tensornet.errors import ShapeError
 from tensornet.frontend.layers import layer
 from tensornet.graph.graph import Graph, of_tensors_named
-from tensornet.weights.equations import LETTERS, Modes, formed
+from tensornet.weights.equations import LETTERS, Modes, formed, rounding_of
 from tensornet.weights.factorizations import Factor, Factored
 from tensornet.weights.ranks import Rank
 from tensornet.weights.substitution import substitute
 
+from ..module import held_value
 from ..module import make as module_of
+from .rounded import Rounded
 
 __all__ = [
     "CONVOLUTION",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 Module: TypeAlias = torch.nn.Module
+Held: TypeAlias = torch.nn.Parameter | Rounded
 
 # ---------------------------------------------------------------------------- kinds of layers
 
@@ -164,7 +167,7 @@ def _weight_of(parameter: str) -> property:
             raise AttributeError(parameter)
         factors = module._modules[module._place]
         array: torch.Tensor = module._whole(
-            *(getattr(factors, leaf.name) for leaf in module._whole.graph.inputs)
+            *(held_value(getattr(factors, leaf.name)) for leaf in module._whole.graph.inputs)
         )
         if module._kind == EMBEDDING and module.padding_idx is not None:
             is_padding = torch.arange(len(array), device=array.device) == module.padding_idx
@@ -191,7 +194,7 @@ class Form:
 def form_of(
     kind: Kind, shape: tuple[int, ...], method: str, rank: Rank, modes: Modes | None, groups: int = 1
 ) -> Form:
-    """The graphs for a weight of this shape.
+    """The graphs for a weight of this shape. Those of a rounded form read factors of real numbers.
 
     Args:
         kind: of the layer.
@@ -199,6 +202,8 @@ def form_of(
         method, rank, modes: the form, as for `substitute`.
         groups: of a convolution.
     """
+    method, rounding = rounding_of(method)
+    modes = 1 if rounding is not None and method == "dense" else modes
     form = formed(tuple((size,) for size in shape), method, rank, modes)
     program = form.program
     if kind == PROJECTIONS:
@@ -283,7 +288,7 @@ def _joined(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"({','.join(names)})"
 
 
-def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, torch.nn.Parameter]) -> None:
+def factorize(module: Any, kind: Kind, form: Form, factors: Mapping[str, Held]) -> None:
     """Puts factors in the place of a module's weight, in place. Nothing else in the module changes."""
     weight = module._parameters.pop(kind.parameter)
     if kind == EMBEDDING and module.padding_idx is not None:
@@ -295,7 +300,7 @@ def attach(
     module: Any,
     kind: Kind,
     form: Form,
-    factors: Mapping[str, torch.nn.Parameter],
+    factors: Mapping[str, Held],
     besides: Any,
     place: str,
 ) -> None:
@@ -303,8 +308,11 @@ def attach(
     plain = type(module).forward in _PLAIN or kind == TURNED
     # its factors are inputs, because another module holds them and may change them
     leaves = tuple(replace(leaf, kind="input", start=None) for leaf in form.program.leaves)
-    whole, run = module_of(replace(form.program, leaves=leaves)), module_of(form.run, params=factors)
-    run._parameters.update(factors)
+    numbers = {name: each().detach() if isinstance(each, Rounded) else each for name, each in factors.items()}
+    whole, run = module_of(replace(form.program, leaves=leaves)), module_of(form.run, params=numbers)
+    for name, each in factors.items():
+        del run._parameters[name]
+        setattr(run, name, each)
     run.train(module.training)
     base: Any = type(module)
     module.__class__ = _class_of(besides, base, kind.parameter)

@@ -1,0 +1,95 @@
+"""Rounded factors: integer codes and scales in the place of a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tensornet.fitting.rounding import pack, unpack
+from tensornet.weights.equations import CODES, SCALE, Formed
+
+__all__ = ["Rounded", "of_factors"]
+
+
+class Rounded(torch.nn.Module):
+    """A factor as scales times codes: F = scale · codes.
+
+    Calls return F. Without gradients it is made once, and again when one of the two has changed. State dicts hold the
+    codes packed: `bits` bits each, as bytes.
+    """
+
+    codes: torch.Tensor
+
+    def __init__(
+        self,
+        codes: torch.Tensor,
+        scale: torch.nn.Parameter,
+        bits: int,
+        apart: tuple[int, ...],
+        shape: tuple[int, ...],
+    ) -> None:
+        """A factor.
+
+        Args:
+            codes: integers of int8.
+            scale: a parameter.
+            bits: of each code, when they are packed.
+            apart: the dimensions of the codes along which scales differ.
+            shape: of the factor.
+        """
+        super().__init__()
+        self.register_buffer("codes", codes)
+        self.scale, self.bits, self.shape = scale, bits, shape
+        self._view = [size if n in apart else 1 for n, size in enumerate(codes.shape)]
+        self._made: tuple[Any, torch.Tensor] | None = None
+
+    def forward(self) -> torch.Tensor:
+        """The factor."""
+        scale = self.scale
+        if torch.compiler.is_compiling() or (torch.is_grad_enabled() and scale.requires_grad):
+            return self._product()
+        key = id(self.codes), self.codes._version, id(scale), scale._version, scale.dtype, scale.data_ptr()
+        if self._made is None or self._made[0] != key:
+            self._made = key, self._product().detach()
+        return self._made[1]
+
+    def _product(self) -> torch.Tensor:
+        return (self.codes.to(self.scale.dtype) * self.scale.reshape(self._view)).reshape(self.shape)
+
+    def extra_repr(self) -> str:
+        """The bits, the shape of the codes and the number of scales."""
+        shape = "×".join(map(str, self.shape))
+        return f"{shape} codes of {self.bits} bits, {self.scale.numel()} scales"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        packed = pack(self.codes.cpu().numpy(), self.bits)
+        destination[f"{prefix}codes"] = torch.from_numpy(packed).to(self.codes.device)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        name = f"{prefix}codes"
+        packed = state_dict.get(name)
+        if packed is not None and packed.dtype == torch.uint8:
+            codes = unpack(packed.cpu().numpy(), self.bits, tuple(self.codes.shape))
+            state_dict = {**state_dict, name: torch.from_numpy(codes)}
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def of_factors(
+    form: Formed, arrays: Mapping[str, Any], shape: tuple[int, ...]
+) -> dict[str, torch.nn.Parameter | Rounded]:
+    """The factors of a weight of some shape by name: parameters, or of a rounded form codes and scales."""
+    if form.bits is None:
+        return dict(arrays)
+    found: dict[str, torch.nn.Parameter | Rounded] = {}
+    for scale, codes in zip(form.product.factors[::2], form.product.factors[1::2], strict=True):
+        apart = tuple(n for n, axis in enumerate(codes.axes) if axis in scale.axes)
+        name = codes.name.removesuffix(CODES)
+        own = tuple(form.sizes[axis] for axis in codes.axes) if form.product.ranks else shape
+        found[name] = Rounded(arrays[name + CODES], arrays[name + SCALE], form.bits, apart, own)
+    return found

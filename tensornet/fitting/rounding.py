@@ -1,0 +1,299 @@
+"""Weights and factors rounded to few bits, with errors compensated.
+
+Codes are q = ±1, ±3, …, ±(2ᵇ − 1), or with 8 bits -127 to 127, and a scale s for each row or group: W ≈ s·q. Elements
+are rounded one column after another, and the error of each, weighed by the second moments C of what the weight is
+multiplied by, is moved to the columns after it (B. Hassibi, D. Stork, 1993; E. Frantar et al., 2023, "GPTQ"):
+
+    W[:,j:] −= (W[:,j] − s·q[:,j]) / L[j,j] · L[j,j:],    Lᵀ·L = C⁻¹
+
+Columns with large moments come first. Of a matrix of low rank, U·V, the rows of V are rounded so by C, the columns of U
+by the moments G of the gradients, and then all scales are set to the least squares. What is lost of each rank by
+itself adds up, so that one rounding at full rank tells the loss at each rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .metrics import Metric, times
+
+__all__ = ["Half", "Halves", "pack", "unpack"]
+
+DAMPING = 5e-3
+"""Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
+
+PARTS = np.linspace(0.35, 1.0, 14)
+"""The scales that are tried, in units of the one that holds the largest element of a row."""
+
+EXACT = 6
+"""The bits from which errors are too small to be compensated."""
+
+BLOCK = 64
+"""The columns after which moved errors are added to all the rest at once."""
+
+
+def _largest(bits: int) -> int:
+    """The largest code."""
+    return 127 if bits == 8 else 2**bits - 1
+
+
+def codes_of(values: Any, bits: int) -> Any:
+    """The nearest codes."""
+    most = _largest(bits)
+    codes = np.round(values) if bits == 8 else 2 * np.floor(values / 2) + 1
+    return np.clip(codes, -most, most)
+
+
+def scales_of(rows: Any, bits: int, weights: Any) -> Any:
+    """The scale of each row at which rounding loses least, where columns have weights."""
+    largest = np.maximum(np.abs(rows).max(axis=-1), 1e-30) / _largest(bits)
+    best, found = np.full(largest.shape, np.inf), largest
+    for part in PARTS[-4:] if bits > 4 else PARTS:
+        scale = part * largest
+        lost = (weights * (rows - codes_of(rows / scale[..., None], bits) * scale[..., None]) ** 2).sum(
+            axis=-1
+        )
+        found, best = np.where(lost < best, scale, found), np.minimum(lost, best)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Half:
+    """Some dimensions of a weight, as the columns of a matrix, with their moments C = C₁ ⊗ C₂ ⊗ ….
+
+    Attributes:
+        shape: the sizes of parts of these dimensions, in order.
+        moments: C for each part, scaled to mean diagonal 1 and damped; None where all count alike.
+    """
+
+    shape: tuple[int, ...]
+    moments: tuple[Any, ...]
+
+    @staticmethod
+    def of(metric: Metric | None, shape: tuple[int, ...], dims: Sequence[int]) -> Half:
+        """The half with these dimensions of a weight. Moments of dimensions that are apart do not count."""
+        sides = {
+            each.dims: each for each in (metric.sides if metric is not None else ()) if each.apart is None
+        }
+        parts, left = list[tuple[int, Any]](), [*dims]
+        while left:
+            own = next((each for each in sides if [*each] == left[: len(each)]), (left[0],))
+            found = sides[own].damped if own in sides else None
+            parts.append((math.prod(shape[dim] for dim in own), found))
+            left = left[len(own) :]
+        return Half(tuple(size for size, _ in parts), tuple(each for _, each in parts))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all columns count alike."""
+        return all(each is None for each in self.moments)
+
+    @functools.cached_property
+    def roots(self) -> tuple[tuple[Any, Any] | None, ...]:
+        """R and its inverse for each part, C = R·Rᵀ."""
+        lower = [None if each is None else np.linalg.cholesky(each) for each in self.moments]
+        return tuple(None if each is None else (each, np.linalg.inv(each)) for each in lower)
+
+    def times(self, matrix: Any, what: int) -> Any:
+        """A matrix with these columns times R, its inverse or C: `what` is 0, 1 or 2."""
+        array = matrix.reshape(len(matrix), *self.shape)
+        for n, (moments, roots) in enumerate(zip(self.moments, self.roots, strict=True)):
+            if roots is not None:
+                array = times(array, (n + 1,), moments if what == 2 else roots[what])
+        return array.reshape(matrix.shape)
+
+    @functools.cached_property
+    def orders(self) -> tuple[Any, ...]:
+        """The columns of each part, those with large moments first."""
+        return tuple(
+            np.arange(size) if each is None else np.argsort(-np.diagonal(each))
+            for size, each in zip(self.shape, self.moments, strict=True)
+        )
+
+    @functools.cached_property
+    def uppers(self) -> tuple[Any, ...]:
+        """L of each part in this order, damped more."""
+        found = []
+        for size, each, order in zip(self.shape, self.moments, self.orders, strict=True):
+            damped = np.eye(size) if each is None else each[np.ix_(order, order)]
+            damped = damped + DAMPING * damped.trace() / size * np.eye(size)
+            found.append(np.linalg.cholesky(np.linalg.inv(damped)).T)
+        return tuple(found)
+
+    def rounded(self, matrix: Any, bits: int, group: int | None = None) -> tuple[Any, Any]:
+        """The codes of a matrix with these columns, and the scale of each group of each row.
+
+        Args:
+            matrix: an array of two dimensions.
+            bits: of each code.
+            group: how many columns share a scale; all if None. It divides their number.
+        """
+        rows, columns = matrix.shape
+        size = group or columns
+        scale = scales_of(matrix.reshape(rows, -1, size), bits, self._weights.reshape(-1, size))
+        whole = np.repeat(scale, size, axis=1)
+        if self.is_plain or bits >= EXACT:
+            return codes_of(matrix / whole, bits), scale
+        order = np.arange(columns).reshape(self.shape)[np.ix_(*self.orders)].ravel()
+        codes = np.empty_like(matrix)
+        codes[:, order] = _compensated(matrix[:, order], whole[:, order], bits, self.uppers)
+        return codes, scale
+
+    @functools.cached_property
+    def _weights(self) -> Any:
+        """The moment of each column by itself."""
+        pairs = zip(self.shape, self.moments, strict=True)
+        parts = [np.ones(size) if each is None else np.diagonal(each) for size, each in pairs]
+        return functools.reduce(np.multiply.outer, parts).ravel()
+
+
+def _compensated(matrix: Any, scale: Any, bits: int, uppers: Sequence[Any]) -> Any:
+    """The codes, column by column. Some rows of L, a Kronecker product, are made at a time."""
+    left, columns = matrix.copy(), matrix.shape[1]
+    shape = [len(each) for each in uppers]
+    codes = np.empty_like(left)
+    for first in range(0, columns, BLOCK):
+        last = min(first + BLOCK, columns)
+        places = np.unravel_index(np.arange(first, last), shape)
+        upper = np.ones((last - first, 1))
+        for each, rows in zip(uppers, places, strict=True):
+            upper = (upper[:, :, None] * each[rows][:, None, :]).reshape(last - first, -1)
+        moved = np.empty((len(left), last - first))
+        for n in range(first, last):
+            codes[:, n] = codes_of(left[:, n] / scale[:, n], bits)
+            moved[:, n - first] = (left[:, n] - codes[:, n] * scale[:, n]) / upper[n - first, n]
+            left[:, n:last] -= np.outer(moved[:, n - first], upper[n - first, n:last])
+        left[:, last:] -= moved @ upper[:, last:]
+    return codes
+
+
+@dataclass(frozen=True, eq=False)
+class Halves:
+    """A weight as a matrix, of its first dimension by all others, with the moments of both.
+
+    Attributes:
+        weight: an array.
+        metric: the metric, if there is one.
+    """
+
+    weight: Any
+    metric: Metric | None
+    _rounded: dict[Any, Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def matrix(self) -> Any:
+        """The weight as a matrix."""
+        return self.weight.reshape(len(self.weight), -1)
+
+    @functools.cached_property
+    def rows(self) -> Half:
+        """The first dimension, with G."""
+        return Half.of(self.metric, self.weight.shape, (0,))
+
+    @functools.cached_property
+    def columns(self) -> Half:
+        """All others, with C."""
+        return Half.of(self.metric, self.weight.shape, range(1, self.weight.ndim))
+
+    @functools.cached_property
+    def factors(self) -> tuple[Any, Any, Any]:
+        """U·V = W of full rank, columns of U and rows of V orthogonal by G and by C, and the squares of the values."""
+        turned = self.columns.times(self.rows.times(self.matrix.T, 0).T, 0)
+        u, s, v = np.linalg.svd(turned, full_matrices=False)
+        u, v = self.rows.times((u * np.sqrt(s)).T, 1).T, self.columns.times(np.sqrt(s)[:, None] * v, 1)
+        return u, v, s**2
+
+    def square(self, gap: Any) -> float:
+        """‖G^½·gap·C^½‖²."""
+        return float(np.vdot(self.rows.times(gap.T, 2).T, self.columns.times(gap, 2)))
+
+    def dense(self, bits: int, group: int | None) -> tuple[Any, Any]:
+        """The codes and scales of the weight itself."""
+        key = bits, group
+        if key not in self._rounded:
+            self._rounded[key] = self.columns.rounded(self.matrix, bits, group)
+        found: tuple[Any, Any] = self._rounded[key]
+        return found
+
+    def of_rank(self, bits: int) -> tuple[Any, Any, Any, Any]:
+        """The codes and scales of U and V of full rank."""
+        if bits not in self._rounded:
+            u, v, _ = self.factors
+            left, scales = self.rows.rounded(np.ascontiguousarray(u.T), bits)
+            self._rounded[bits] = (left.T, scales[:, 0], *self.columns.rounded(v, bits))
+        found: tuple[Any, Any, Any, Any] = self._rounded[bits]
+        return found
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """‖G^½·W·C^½‖²."""
+        return self.square(self.matrix) or 1.0
+
+    def dense_loss(self, bits: int, group: int | None) -> float:
+        """The relative loss of the weight itself rounded."""
+        codes, scale = self.dense(bits, group)
+        made = codes * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
+        return self.square(self.matrix - made) / self.norm
+
+    def losses(self, bits: int) -> Any:
+        """The relative losses at ranks 1, 2, …: what is left out, and what rounding each kept rank loses."""
+        if ("losses", bits) not in self._rounded:
+            u, v, squares = self.factors
+            left, scales, right, others = self.of_rank(bits)
+            lost_u, lost_v = (
+                _squares(self.rows, (u - left * scales).T),
+                _squares(self.columns, v - right * others),
+            )
+            own_u, own_v = _squares(self.rows, u.T), _squares(self.columns, v)
+            noise = lost_u * own_v + own_u * lost_v + lost_u * lost_v
+            kept = np.cumsum(squares) - np.cumsum(noise)
+            self._rounded["losses", bits] = np.maximum(squares.sum() - kept, 0.0) / self.norm
+        return self._rounded["losses", bits]
+
+    def low_rank(self, rank: int, bits: int) -> tuple[Any, Any, Any, Any]:
+        """The codes and scales of U and V of a rank, with the scales that lose least together."""
+        left, _, right, others = self.of_rank(bits)
+        left, right, others = left[:, :rank], right[:rank], others[:rank]
+        v = right * others
+        by_rows, by_columns = self.rows.times(left.T, 2), self.columns.times(v, 2)
+        gram = (by_rows @ left) * (by_columns @ v.T)
+        wanted = np.einsum("ro,ro->r", by_rows, by_columns @ self.matrix.T)
+        solved = np.linalg.lstsq(gram, wanted, rcond=1e-10)[0]
+        return left, solved, right, others
+
+
+def _squares(half: Half, rows: Any) -> Any:
+    """The squares of some rows by the moments of a half."""
+    return np.einsum("ri,ri->r", rows, half.times(rows, 2))
+
+
+# ---------------------------------------------------------------------------- packed codes
+
+
+def pack(codes: Any, bits: int) -> Any:
+    """Codes as bytes, without gaps between their bits, the lowest bits first.
+
+    Example:
+        >>> pack(np.array([-3, 1, 3, -1]), 2).tolist(), unpack(pack(np.array([-3, 1, 3, -1]), 2), 2, (4,)).tolist()
+        ([120], [-3, 1, 3, -1])
+    """
+    if bits == 8:
+        return codes.astype("int8").ravel().view("uint8")
+    numbers = ((codes.astype("int64").ravel() + _largest(bits)) // 2).astype("uint8")
+    return np.packbits(numbers[:, None] >> np.arange(bits, dtype="uint8") & 1, bitorder="little")
+
+
+def unpack(packed: Any, bits: int, shape: Sequence[int]) -> Any:
+    """The codes, of int8, in packed bytes."""
+    count = int(np.prod(shape))
+    if bits == 8:
+        return packed.view("int8").reshape(shape)
+    found = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
+    numbers = (found.astype("int64") << np.arange(bits)).sum(axis=1)
+    return (2 * numbers - _largest(bits)).astype("int8").reshape(shape)
