@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 
 from .products import is_traced, with_vjp
+from .regions import Region
 
 __all__ = ["signed_attention"]
 
@@ -125,22 +126,24 @@ class _Signed:
         totals = q.new_empty((b, h, i, 1), dtype=_working(q.dtype))
         masks = self._masks(q, k, more)
         for tile in self._tiles(q, k):
-            made, total = self._tile_forward(tile, q, k, v, masks)
-            tile.of(result, "queries").copy_(made)
-            tile.of(totals, "queries").copy_(total)
-            del made, total  # before the next ones are computed
+            self._tile_forward(tile, q, k, v, masks, result, totals)
         return result, totals, result
 
     def _tile_forward(
-        self, tile: _Tile, q: Tensor, k: Tensor, v: Tensor, masks: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """A tile's part of the result and of the logarithms. Its temporary tensors are freed on return."""
-        scores, shown = self._scores(tile, LOG2E * self.scale * tile.of(q, "queries"), k, masks)
-        most = shown.amax(-1, keepdim=True)
-        total = shown.sub_(most).exp2_().sum(-1, keepdim=True)
-        weights = shown.mul_(scores.sign_()).to(v.dtype)
-        made = (weights @ tile.of(v, "keys")).div_(total)
-        return made, total.log2_().add_(most)
+        self,
+        tile: _Tile,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        masks: Sequence[Tensor],
+        result: Tensor,
+        totals: Tensor,
+    ) -> None:
+        """Writes a tile's part of the result and of the logarithms. Its temporary tensors are freed on return."""
+        scores, (told, parts) = self._scores(tile, q, k), self._told(tile, masks)
+        weights, total, logarithm = _weighed(scores, *parts, **told)
+        torch.div(weights @ tile.of(v, "keys"), total, out=tile.of(result, "queries"))
+        tile.of(totals, "queries").copy_(logarithm)
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]
@@ -162,8 +165,6 @@ class _Signed:
                 each.zero_()
         for tile in self._tiles(q, k):
             self._tile_backward(tile, (q, k, v), masks, (gradient, totals, result), found)
-        if of_k is not None:
-            of_k.mul_(1 / LOG2E)
         return tuple(
             None if each is None else each.to(like.dtype) for each, like in zip(found, given, strict=True)
         )
@@ -187,44 +188,38 @@ class _Signed:
         """
         (q, k, v), (of_q, of_k, of_v, *of_bias) = operands, found
         coming, total, result = (tile.of(each, "queries") for each in saved)
-        queries = LOG2E * self.scale * tile.of(q, "queries")
-        scores, weights = self._scores(tile, queries, k, masks)
-        weights.sub_(total).exp2_().mul_(scores.sign_())
-        if of_v is not None:
-            _collect(tile, of_v, weights.to(v.dtype), coming)
+        scores, (told, parts) = self._scores(tile, q, k), self._told(tile, masks)
         if all(each is None for each in (of_q, of_k, *of_bias)):
-            return
-        means = (coming * result).sum(-1, keepdim=True, dtype=scores.dtype)
-        reached = (coming @ tile.of(v, "keys").mT).to(scores.dtype)
-        reached = torch.addcmul(means.neg_(), scores, reached, out=scores).mul_(weights)
-        if self.sees:  # if a query sees nothing, its weights do not depend on the scores
-            reached.mul_(total > 0.5 * _low(total.dtype))
-        for each in of_bias:
-            if each is not None:
-                part = tile.of(each, "queries", "keys")
-                part += reached.sum_to_size(part.shape)
-        turned = reached.to(queries.dtype)
-        if of_q is not None:
-            tile.of(of_q, "queries").copy_((turned @ tile.of(k, "keys")).mul_(self.scale))
-        if of_k is not None:
-            _collect(tile, of_k, turned, queries)
+            weights = _weights(scores, total, *parts, **told)
+        else:
+            means = (coming * result).sum(-1, keepdim=True, dtype=total.dtype)
+            reached = coming @ tile.of(v, "keys").mT
+            weights, reached = _differentiated(scores, reached, means, total, *parts, **told)
+            for each in of_bias:
+                if each is not None:
+                    part = tile.of(each, "queries", "keys")
+                    part += reached.sum_to_size(part.shape)
+            turned = reached.to(q.dtype)
+            if of_q is not None:
+                _write(tile.of(of_q, "queries"), turned, tile.of(k, "keys"), self.scale)
+            if of_k is not None:
+                adds = tile.queries.start > 0
+                _write(tile.of(of_k, "keys"), turned.mT, tile.of(q, "queries"), self.scale, adds)
+        if of_v is not None:
+            _write(tile.of(of_v, "keys"), weights.to(v.dtype).mT, coming, adds=tile.queries.start > 0)
 
-    def _scores(
-        self, tile: _Tile, queries: Tensor, k: Tensor, more: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """The scores of a tile times log₂ e, and |s| with hidden scores capped. The queries are already scaled."""
-        scores = (queries @ tile.of(k, "keys").mT).to(_working(k.dtype))
-        if self.biased:
-            scores.add_(tile.of(more[0], "queries", "keys"), alpha=LOG2E)
-        shown = scores.abs()
-        if self.causal:  # all queries of the tile see the keys before the first of them
-            late = shown[..., tile.queries.start :]
-            torch.minimum(late, _cap(_past(late), late.dtype), out=late)
-        if self.sees:
-            caps = tile.of(more[-1], "queries", "keys")
-            caps = _cap(caps, shown.dtype) if caps.dtype == torch.bool else caps
-            torch.minimum(shown, caps, out=shown)
-        return scores, shown
+    def _scores(self, tile: _Tile, q: Tensor, k: Tensor) -> Tensor:
+        """The products of queries and keys of a tile, times the scale and log₂ e."""
+        rows, columns = tile.of(q, "queries"), tile.of(k, "keys").mT
+        shape = *rows.shape[:-1], columns.shape[-1]
+        scores = rows.new_empty(shape)
+        _write(scores, rows, columns, self.scale * LOG2E)
+        return scores
+
+    def _told(self, tile: _Tile, masks: Sequence[Tensor]) -> tuple[dict[str, Any], list[Tensor]]:
+        """The options of the functions of scores, and a tile's part of the bias and of the mask."""
+        late = tile.queries.start if self.causal else -1
+        return {"biased": self.biased, "late": late}, [tile.of(each, "queries", "keys") for each in masks]
 
     def _masks(self, q: Tensor, k: Tensor, more: Sequence[Tensor]) -> list[Tensor]:
         """The bias and the mask. A mask of at most half the scores becomes a cap on |s| here, others in each tile."""
@@ -247,15 +242,72 @@ class _Signed:
                     yield _Tile(entries, some, at, slice(0, min(keys, at.stop) if self.causal else keys))
 
 
-def _collect(tile: _Tile, whole: Tensor, scores: Tensor, rows: Tensor) -> None:
-    """Adds scoresᵀ · rows to the part of a gradient for the keys of a tile. The tile with the first queries writes it
-    instead."""
-    part = tile.of(whole, "keys")
-    made = scores.mT @ rows
-    if tile.queries.start == 0:
-        part.copy_(made)
-    else:
+# ---------------------------------------------------------------------------- the scores of a tile
+
+
+def _capped(scores: Tensor, masks: Sequence[Tensor], biased: bool, late: int) -> tuple[Tensor, Tensor]:
+    """The scores with their bias, and |s| with hidden scores capped. The scores are already times log₂ e.
+
+    Args:
+        scores: overwritten if their type is the working type.
+        masks: the bias and the mask, if there are any.
+        biased: whether the first of them is a bias.
+        late: the first key that some query of the tile does not see. -1 if the attention is not causal.
+    """
+    scores = scores.to(_working(scores.dtype))
+    if biased:
+        scores.add_(masks[0], alpha=LOG2E)
+    shown = scores.abs()
+    if late >= 0:
+        after = shown[..., late:]
+        torch.minimum(after, _cap(_past(after), after.dtype), out=after)
+    for each in masks[biased:]:
+        caps = _cap(each, shown.dtype) if each.dtype == torch.bool else each
+        torch.minimum(shown, caps, out=shown)
+    return scores, shown
+
+
+@Region
+def _weighed(scores: Tensor, *masks: Tensor, biased: bool, late: int) -> tuple[Tensor, Tensor, Tensor]:
+    """w = sign(s)·2^(|s| − max |s|) in the type of the scores, Σ|w|, and log₂ Σ 2^|s|."""
+    kind = scores.dtype
+    scores, shown = _capped(scores, masks, biased, late)
+    most = shown.amax(-1, keepdim=True)
+    total = shown.sub_(most).exp2_().sum(-1, keepdim=True)
+    return shown.mul_(scores.sign_()).to(kind), total, total.log2().add_(most)
+
+
+def _weights(scores: Tensor, total: Tensor, *masks: Tensor, biased: bool, late: int) -> Tensor:
+    """sign(s)·p, where log₂ Σ 2^|s| is given."""
+    scores, shown = _capped(scores, masks, biased, late)
+    return shown.sub_(total).exp2_().mul_(scores.sign_())
+
+
+@Region
+def _differentiated(
+    scores: Tensor, reached: Tensor, means: Tensor, total: Tensor, *masks: Tensor, biased: bool, late: int
+) -> tuple[Tensor, Tensor]:
+    """sign(s)·p, and the gradient of s from g vᵀ and Σ_f g y."""
+    scores, shown = _capped(scores, masks, biased, late)
+    signs, weights = scores.sign_(), shown.sub_(total).exp2_()
+    weights.mul_(signs)
+    found = torch.addcmul(-means, signs, reached.to(signs.dtype), out=signs).mul_(weights)
+    if len(masks) > biased:  # if a query sees nothing, its weights do not depend on the scores
+        found.mul_(total > 0.5 * _low(total.dtype))
+    return weights, found
+
+
+def _write(part: Tensor, a: Tensor, b: Tensor, scale: float = 1.0, adds: bool = False) -> None:
+    """Writes scale · a b, or adds it to what is there."""
+    if part.dtype == a.dtype and part.is_contiguous():
+        rows = part.view(-1, *part.shape[2:])
+        torch.baddbmm(rows, a.flatten(0, 1), b.flatten(0, 1), beta=int(adds), alpha=scale, out=rows)
+        return
+    made = (a @ b).mul_(scale)
+    if adds:
         part += made
+    else:
+        part.copy_(made)
 
 
 def _cut(size: int, length: int) -> Iterator[slice]:
