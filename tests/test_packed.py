@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 if not torch.backends.mkldnn.is_available():
     pytest.skip("this PyTorch has no oneDNN", allow_module_level=True)
 
-from tensornet.backends.torch.onednn import packed_linear, packed_matmul  # noqa: E402
+from tensornet.backends.torch.matrix_products import packed_linear, packed_matmul  # noqa: E402
 
 from .conftest import sampled  # noqa: E402
 

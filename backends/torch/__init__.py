@@ -89,8 +89,8 @@ templates: Mapping[str, str] = {
 
 
 _PARTS = (
-    *("checkpoint", "collectives", "convolution", "functions", "grouped_gemm", "huge_pages", "normalize"),
-    *("onednn", "products", "rnn", "signed_attention"),
+    *("checkpoint", "collectives", "convolution", "functions", "grouped_gemm", "matrix_products"),
+    *("normalize", "products", "rnn", "signed_attention"),
 )
 """The modules whose functions generated code may use."""
 
