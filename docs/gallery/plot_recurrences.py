@@ -438,10 +438,10 @@ check(convolutional, convolutional_by_hand, x=(2, 5, 3, 9))
 field = tn.layer(
     """
     e[b]      = sum[t,k](onehot[k](s[b,t]) * x[b,t,k])
-    p[b,t]    = A[s[b,:-1],s[b,1:]]
+    p[b]      = sum[t](A[s[b,:-1],s[b,1:]])
     a[b,-1,k] = x[b,0,k]
     a[b,u,k]  = x[b,u+1,k] + logsumexp[j](a[b,u-1,j] + A[j,k])
-    y[b]      = e + sum[t](p) - logsumexp[k](a[b,-1,k])
+    y[b]      = e + p - logsumexp[k](a[b,-1,k])
     """,
     inputs="x[b,t,k] s[b,t]", k=4,
 )

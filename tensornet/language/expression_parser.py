@@ -326,7 +326,7 @@ class Terms(Parsed):
         """Raises an error for an axis that a function runs over, and that no argument has."""
         known = dict.fromkeys(axis for argument in arguments for axis in free_axes(argument))
         for axis in axes:
-            if axis not in known and not _holds_bare_name(*arguments):
+            if axis not in known and not _has_unknown_axes(*arguments):
                 raise absent_axis(axis, where, known, self.place(node))
 
     def option(
@@ -437,6 +437,7 @@ def _negative(expression: Expression, place: Place) -> Expression:
     return product_of([Literal(-1, place), expression], place)
 
 
-def _holds_bare_name(*expressions: Expression) -> bool:
-    """Whether some tensor is named without axes, so that its axes are not known yet."""
-    return any(not ref.index for each in expressions for ref in references(each))
+def _has_unknown_axes(*expressions: Expression) -> bool:
+    """Whether some tensor is named without axes or read in a slice, so that its axes are not known yet."""
+    read = (ref.index for each in expressions for ref in references(each))
+    return any(not index or any(isinstance(entry, Span) for entry in index) for index in read)
