@@ -40,6 +40,10 @@ BACKWARD: Mapping[str, tuple[str, ...]] = {
 """The collective that is the vjp of each; see `ops.collectives`."""
 
 
+_DIVIDING = ("reduce_scatter", "shard")
+"""The collectives whose result is a part of the size of their operand."""
+
+
 class Move(NamedTuple):
     """A collective that changes a placement.
 
@@ -96,11 +100,15 @@ class Mesh:
         """The bytes that leave each device in a collective with an operand of this many bytes."""
         return float(_SHARES[name](self.shape[axis]) * size)
 
+    def after(self, name: str, axis: int, size: float) -> float:
+        """The bytes of the result of a collective, given those of its operand."""
+        n = self.shape[axis]
+        return size * n if name.startswith("all_gather") else size / n if name in _DIVIDING else size
+
     def seconds(self, name: str, axis: int, size: float) -> float:
         """The expected time of a collective, given the bytes of its operand."""
-        moved = self.moved(name, axis, size)
         rate, latency = self.links[axis]
-        return latency + moved / rate if moved else 0.0
+        return (latency if self.moved(name, axis, 1.0) else 0.0) + self.moved(name, axis, size) / rate
 
     @staticmethod
     def of(mesh: Any, links: Mapping[str, tuple[float, float]] | None = None) -> Mesh:

@@ -28,12 +28,12 @@ from ..planning.gradients import in_pairs
 from ..scan.cut import cut
 from ..scan.lowering import lower_recurrences
 from ..sizes import evaluate
-from .mesh import BACKWARD, Mesh, Move
+from .mesh import BACKWARD, Mesh
 from .placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape, route
 from .rules import Division, Strategy, operands_of, strategies, work
 from .search import Solved, Table, Variable, eliminated
 
-__all__ = ["Asked", "Part", "in_loops", "moves_with_bytes", "part_of"]
+__all__ = ["Asked", "Part", "cost_of_route", "in_loops", "part_of"]
 
 BOUNDARY = 1 << 19
 """The most combinations of placements of the inputs and outputs of a block that is solved by itself."""
@@ -62,18 +62,40 @@ class Asked:
         return self.axes is not None and ((name, n) in self.axes or (stem, n) in self.axes)
 
 
-def moves_with_bytes(
-    shape: Sequence[int], given: Placement, moves: Iterable[Move], mesh: Mesh, itemsize: int
-) -> Iterator[tuple[Move, float]]:
-    """Some collectives, each with the bytes of its operand on one device."""
-    size = float(math.prod(local_shape(shape, given, mesh.shape)) * itemsize)
+@functools.lru_cache(maxsize=1 << 16)
+def cost_of_route(given: Placement, asked: Placement, mesh: Mesh, backward: bool) -> tuple[float, float]:
+    """The seconds of the collectives between two placements, and those for each byte of the whole tensor.
+
+    Args:
+        given, asked: the placements.
+        mesh: the mesh.
+        backward: whether the collectives of the backward pass count too.
+    """
+    moves = route(given, asked)
+    if moves is None:
+        return math.inf, 0.0
+    latency = rate = 0.0
+    size = 1.0 / math.prod(n for n, place in zip(mesh.shape, given, strict=True) if isinstance(place, int))
     for move in moves:
-        yield move, size
-        n = mesh.shape[move.axis]
-        if move.name.startswith("all_gather"):
-            size *= n
-        elif move.name in ("reduce_scatter", "shard"):
-            size /= n
+        runs = [(move.name, size)]
+        size = mesh.after(move.name, move.axis, size)
+        runs += [(name, size) for name in BACKWARD[move.name]] if backward else []
+        for name, operand in runs:
+            latency += mesh.seconds(name, move.axis, 0.0)
+            rate += mesh.seconds(name, move.axis, operand) - mesh.seconds(name, move.axis, 0.0)
+    return latency, rate
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _costs_of_routes(
+    own: tuple[Placement, ...], needs: tuple[Placement, ...], mesh: Mesh, backward: bool
+) -> tuple[Any, Any]:
+    """`cost_of_route` from each of some placements to each of some others, as two arrays."""
+    import numpy
+
+    found = [[cost_of_route(p, q, mesh, backward) for q in needs] for p in own]
+    latency, rate = numpy.moveaxis(numpy.array(found), -1, 0)
+    return latency, rate
 
 
 @functools.lru_cache(maxsize=256)
@@ -427,22 +449,12 @@ class Part:
 
     def conversion(self, each: Node, given: Placement, asked: Placement) -> float:
         """The seconds of the collectives between two placements of a tensor, forward and backward."""
-        moves = route(given, asked)
-        if moves is None:
-            return math.inf
-        return sum(seconds for _, seconds in self.priced(each, given, moves))
+        latency, rate = cost_of_route(given, asked, self.mesh, each in self.moving)
+        return latency + rate * self._bytes(each)
 
-    def priced(self, each: Node, given: Placement, moves: Iterable[Move]) -> Iterator[tuple[Move, float]]:
-        """Some collectives with their seconds, forward and backward."""
-        size = bytes_of(each.element, self.itemsize)
-        for move, amount in moves_with_bytes(each.shape, given, moves, self.mesh, size):
-            total = self.mesh.seconds(move.name, move.axis, amount)
-            if each in self.moving:
-                n = self.mesh.shape[move.axis]
-                after = amount * n if move.name.startswith("all_gather") else amount
-                after = amount / n if move.name in ("reduce_scatter", "shard") else after
-                total += sum(self.mesh.seconds(name, move.axis, after) for name in BACKWARD[move.name])
-            yield move, total
+    def _bytes(self, each: Node) -> int:
+        """The bytes of a whole tensor."""
+        return math.prod(each.shape) * bytes_of(each.element, self.itemsize)
 
     def _deliver(self, each: Node, readers: Sequence[tuple[Variable, list[Placement]]]) -> None:
         """Tables of the collectives between a tensor and its readers. What several need is sent to all of them once."""
@@ -451,8 +463,8 @@ class Part:
         self.choices.setdefault(each, [(REPLICATED,) * len(self.mesh.shape)])  # a number
         outs = self.outs(each)
         own, needs = list(dict.fromkeys(outs)), list(dict.fromkeys(p for _, found in readers for p in found))
-        prices = numpy.array([[self.conversion(each, p, q) for q in needs] for p in own])
-        prices = prices[[own.index(p) for p in outs]]
+        latency, rate = _costs_of_routes(tuple(own), tuple(needs), self.mesh, each in self.moving)
+        prices = (latency + rate * self._bytes(each))[[own.index(p) for p in outs]]
         at = [[needs.index(p) for p in found] for _, found in readers]
         if len(readers) == 1:
             self._add((each, readers[0][0]), prices[:, at[0]])

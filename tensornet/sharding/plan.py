@@ -86,13 +86,9 @@ def _of_call(
     n = int(getattr(told, "value", 0))
     scope = local.scope(item)
     lengths = [int(evaluate(scope[axis], local.bound)) for axis in free_axes(argument)]
-    before = math.prod(lengths) * bytes_of(of_expression(argument, elements), size)
-    after = float(before)
-    if call.function.startswith("all_gather"):
-        after *= mesh.shape[n]
-    elif call.function in ("reduce_scatter", "shard"):
-        after /= mesh.shape[n]
-    runs = [(call.function, float(before), False)]
+    before = float(math.prod(lengths) * bytes_of(of_expression(argument, elements), size))
+    after = mesh.after(call.function, n, before)
+    runs = [(call.function, before, False)]
     if any(ref.name in known for ref in references(argument)):
         runs += [(name, after, True) for name in BACKWARD[call.function]]
     for name, operand, backward in runs:

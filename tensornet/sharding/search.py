@@ -59,6 +59,8 @@ def eliminated(
         tables: the costs, which add up.
         kept: the variables of the resulting table, in order.
     """
+    import numpy
+
     sizes, given = dict(domains), _merged(tables)
     of: dict[Variable, set[int]] = {each: set() for each in sizes}
     alive: dict[int, Table] = dict(enumerate(given))
@@ -80,9 +82,10 @@ def eliminated(
         del degrees[variable]
         chosen = [alive.pop(number) for number in sorted(of[variable])]
         total = _sum(chosen, (*others, variable), sizes)
-        solved.traces.append((variable, others, total.argmin(-1)))
+        best = total.argmin(-1)
+        solved.traces.append((variable, others, best))
         number = len(given) + len(solved.traces)
-        alive[number] = Table(others, total.min(-1))
+        alive[number] = Table(others, numpy.take_along_axis(total, best[..., None], -1)[..., 0])
         for other in others:
             of[other] = {each for each in of[other] if each in alive} | {number}
         for other in others:
