@@ -243,7 +243,7 @@ class Part:
             return None
         found: list[int | str] = [REPLICATED] * len(self.mesh.shape)
         for name, n in self.asked.axes:
-            if found[n] == REPLICATED:
+            if found[n] == REPLICATED and self.mesh.shape[n] > 1:
                 for d, dim in enumerate(dims):
                     there = self.asked.places(dim[0].name, n) and dim[0].name.startswith(name)
                     if there and dim[0].size % self._parts(found, d, n) == 0:

@@ -171,9 +171,13 @@ class _Rules:
             return None
         found = list(self.everywhere)
         for pattern, axes in self.blocks:
-            if fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}.*"):
-                found += axes
+            found += axes if _matches(path, pattern) else ()
         return tuple(dict.fromkeys(found))
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Whether a pattern means the block under a scope, or one around it."""
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}.*")
 
 
 def _rules(shard: Shard, mesh: Mesh) -> _Rules:
@@ -204,28 +208,42 @@ def _asked(graph: Graph, rules: _Rules, path: str) -> Asked:
 
 
 def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
-    """Raises a ShapeError if an axis is nowhere, or does not divide."""
-    asked = [*(rules.everywhere or ()), *(pair for _, axes in rules.blocks for pair in axes)]
-    if not asked:
-        return
-    dims = [
-        (leaf, Axis(dim[0].name, evaluate(dim[0].size, part.bound)))
-        for part in graph.parts()
-        for leaf in part.leaves
-        for dim in leaf.dims
-    ]
-    names = {axis.name for _, axis in dims}
-    names |= {name for part in graph.parts() for equation in part.own for name in equation.axes}
-    for name, n in asked:
-        if name not in names:
-            raise ShapeError(
-                f"no tensor has an axis '{name}' to divide along '{mesh.axes[n]}'",
-                fix=near(name, sorted(names)),
-            )
-        by = math.prod(mesh.shape[m] for other, m in asked if other == name)
-        for leaf, axis in dims:
-            if axis.name == name and axis.size % by:
-                raise _undivided(leaf, axis, mesh, n, by)
+    """Raises a ShapeError if an axis is nowhere, or does not divide, or if a pattern matches no block."""
+    parts = list(_parts(graph, ""))
+    for pattern, axes in [("", rules.everywhere or ()), *rules.blocks]:
+        matched = [part for path, part in parts if not pattern or _matches(path, pattern)]
+        if not matched:
+            scopes = sorted({path for path, _ in parts if path})
+            raise ShapeError(f"no block is called as '{pattern}'", fix=near(pattern, scopes))
+        leaves = [(leaf, part) for part in matched for leaf in _own_leaves(part)]
+        dims = [
+            (leaf, dim[0].name, evaluate(dim[0].size, part.bound))
+            for leaf, part in leaves
+            for dim in leaf.dims
+        ]
+        names = {name for _, name, _ in dims}
+        names |= {name for part in matched for equation in part.own for name in equation.axes}
+        for name, n in axes:
+            if name not in names:
+                what = f"no tensor has an axis '{name}' to divide along '{mesh.axes[n]}'"
+                raise ShapeError(what, fix=near(name, sorted(names)))
+            by = math.prod(mesh.shape[m] for other, m in axes if other == name)
+            for leaf, axis, size in dims:
+                if axis == name and size % by:
+                    raise _undivided(leaf, Axis(axis, size), mesh, n, by)
+
+
+def _parts(graph: Graph, path: str) -> Iterator[tuple[str, Graph]]:
+    """A graph and the blocks that it calls, each under its scope."""
+    yield path, graph
+    for call in graph.calls:
+        yield from _parts(call.graph, scoped(path, call.scope))
+
+
+def _own_leaves(graph: Graph) -> Iterator[Leaf]:
+    """The leaves of a graph without those of the blocks that it calls."""
+    called = {leaf.name for call in graph.calls for leaf in call.leaves()}
+    return (leaf for leaf in graph.leaves if leaf.name not in called)
 
 
 def _undivided(leaf: Leaf, axis: Axis, mesh: Mesh, n: int, by: int) -> ShapeError:
@@ -233,5 +251,6 @@ def _undivided(leaf: Leaf, axis: Axis, mesh: Mesh, n: int, by: int) -> ShapeErro
     return ShapeError(
         f"the axis '{axis.name}' of '{leaf}' has {axis.size} positions, which {by} devices along"
         f" '{mesh.axes[n]}' do not divide",
-        fix=f"choose a multiple of {by}, or {', '.join(known) or 'no'} devices",
+        fix=f"choose a multiple of {by}, or {', '.join(known) or 'no'} devices;"
+        " {'blocks.*': …} divides some blocks only",
     )
