@@ -217,10 +217,14 @@ class Graph:
         return self.flat.own
 
     @functools.cached_property
+    def reads_below(self) -> bool:
+        """Whether an equation reads, at another position, a tensor that is defined below; it need not be recurrent."""
+        return next(read_later(self.body, (leaf.name for leaf in self.leaves)), None) is not None
+
+    @functools.cached_property
     def recurrences(self) -> tuple[Recurrence, ...]:
         """The recurrent equations, in groups, each along an axis."""
-        later = next(read_later(self.body, (leaf.name for leaf in self.leaves)), None)
-        return () if later is None else recurrences(self.own)
+        return recurrences(self.own) if self.reads_below else ()
 
     @functools.cached_property
     def by_name(self) -> frozenset[str]:
@@ -238,7 +242,7 @@ class Graph:
     def _sized(self) -> tuple[dict[str, tuple[Dim, ...]], dict[str, Scope]]:
         """The dimensions of the tensors, and the sizes of the axes in each equation, by the name of its result."""
         known = {leaf.name: leaf.dims for leaf in self.leaves}
-        if self.recurrences:
+        if self.reads_below:
             known.update(dims_of_recurrences(self.leaves, self.body, self.recurrences, self.bound))
         scopes: dict[str, Scope] = {}
         for item in self.body:
@@ -518,8 +522,9 @@ class Graph:
 
     def needed(self) -> frozenset[str]:
         """The names that the outputs depend on."""
-        wanted = set(self.outputs)
-        for _ in range(1 + max((len(each.equations) for each in self.recurrences), default=0)):
+        wanted, before = set(self.outputs), 0
+        while len(wanted) > before and (not before or self.reads_below):
+            before = len(wanted)
             for item in reversed(self.body):
                 if wanted.intersection(item.defines):
                     wanted.update(name for name, _ in reads(item))

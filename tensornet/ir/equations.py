@@ -165,8 +165,11 @@ class Written(ABC):
     def _call(self, each: Node) -> None:
         """Adds a call, with the present names of its operands."""
         call = each.attributes["call"]
-        pairs = zip(call.graph.leaves, each.operands, strict=True)
+        pairs = [*zip(call.graph.leaves, each.operands, strict=True)]
         operands = tuple(self.tensor(read.node) for leaf, read in pairs if leaf.kind == "input")
+        for leaf, read in pairs:  # a number that a block reads by its name
+            if leaf.kind != "input" and call.scoped(leaf.name) not in self.dims:
+                self.define(read.node, call.scoped(leaf.name))
         self.body.append(replace(call, operands=operands))
         self.dims.update(call.returned(self.bound))
 

@@ -6,7 +6,6 @@ from collections.abc import Container
 from dataclasses import replace
 
 from ..graph.graph import Apply, Graph, reads
-from ..graph.recurrences import read_later
 from ..language.equation import Equation
 from ..sizes import name_of, size_names
 
@@ -18,8 +17,7 @@ def eliminate_dead_code(graph: Graph) -> Graph:
 
     Leaves stay, so that signatures do not change.
     """
-    is_read_above = next(read_later(graph.body, (leaf.name for leaf in graph.leaves)), None) is not None
-    needed = {*(graph.needed() if is_read_above else graph.outputs)}  # steps read tensors defined below
+    needed = {*(graph.needed() if graph.reads_below else graph.outputs)}  # steps read tensors defined below
     kept: list[Equation | Apply] = []
     for item in reversed(graph.body):
         if not needed.isdisjoint(item.defines):
