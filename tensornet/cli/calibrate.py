@@ -40,7 +40,7 @@ def calibrate(
     tell(table)
     tell(f"four of five times measured lie within a factor {rounded(profile.spread, 2)} of what these say")
     if not profile.is_steady:
-        part = f"{100 * profile.unrest:.0f} %"
+        part = f"{100 * profile.unrest:,.0f} %"
         tell(
             f"the device had other work ({part}): the built-in constants stay in use; measure again when it is idle"
         )
