@@ -91,12 +91,16 @@ def test_derivatives_of_derivatives(name: str) -> None:
     assert torch.autograd.gradgradcheck(call, (x.requires_grad_(), *parameters), fast_mode=True)
 
 
-def test_a_small_product_is_left_to_autograd() -> None:
-    """A node with a backward pass of its own takes longer than it saves there."""
-    graph, _, _ = PRODUCTS["chain"]
-    with products_from(50e-6):
-        plans = [tn.plan(graph, backend="torch", training=True, b=b) for b in (9, 10**6)]
-    assert [plan.goes_back for plan in plans] == [False, True]
+def test_a_product_is_left_to_autograd_where_its_own_backward_pass_saves_less_than_a_node_costs(
+    users_node: float,
+) -> None:
+    layers = {modes: models.tcl((modes,) * 3, (modes // 2,) * 3) for modes in (4, 64)}
+    chain, _, _ = PRODUCTS["chain"]
+    for node in (users_node, 50e-6):
+        with products_from(node):
+            plans = [tn.plan(each, backend="torch", training=True, lead=4) for each in layers.values()]
+            plans.append(tn.plan(chain, backend="torch", training=True, b=9))
+        assert [plan.goes_back for plan in plans] == [False, True, False]
 
 
 OF_THREE = re.compile(r"\w+\[[^\]]*\] \* \w+\[[^\]]*\] \* \w+\[")

@@ -55,7 +55,7 @@ def test_the_trace_shows_each_pass_that_changed_the_equations() -> None:
     layer = tn.layer(ATTENTION, inputs="q, k, v", b=2, h=2, i=8, j=8, d=4)
     plan = tn.plan(layer, backend="torch", trace=texts.append)
     names = [text.splitlines()[0] for text in texts]
-    assert names == ["# as written", "# kernel selection before algebra"]
+    assert names == ["# as written", "# kernel selection"]
     assert texts[0].splitlines()[1:] == layer.lines()
     assert "scaled_dot_product_attention" in texts[1]
     assert str(plan) == str(tn.plan(layer, backend="torch"))

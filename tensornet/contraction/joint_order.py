@@ -27,9 +27,9 @@ from ..ops.protocols import Left, names_in
 from ..sizes import symbol
 from .layout_search import Search, Tree, searched_once
 from .order_search import fastest, fewest_flops, proposals
-from .pairs import Layout, Order, Problem, Strategy, flatten
+from .pairs import Layout, Order, Pair, Problem, Strategy, flatten
 
-__all__ = ["joint_order", "joint_product", "joint_seconds", "names_of"]
+__all__ = ["joint_order", "joint_product", "names_of"]
 
 EVERY, PRICED = 4, 5
 """The most factors for which every tree is considered, and the number of trees that are priced with layouts."""
@@ -42,28 +42,34 @@ LEAST = 0.15
 
 
 @searched_once
-def joint_order(problem: Problem, changing: frozenset[int]) -> Order:
-    """The order that is expected to be fastest, forward and backward together.
+def joint_order(problem: Problem, changing: frozenset[int], node: float = 0.0) -> Order:
+    """The order that is expected to be fastest, forward and backward together; empty if autograd is as fast.
 
     The gradient of the result is assumed to be in the wanted layout. The backward pass copies one in another layout.
 
     Args:
         problem: the product.
         changing: the factors that get gradients.
+        node: the seconds that a backward pass of its own costs besides its products; 0 if it is planned in any case.
     """
-    problem = replace(problem, asked=1.0)
-    forward, problem = fastest(problem), replace(problem, expanded=math.inf)
+    written = replace(problem, asked=1.0)
+    alone, forward, problem = fastest(problem), fastest(written), replace(written, expanded=math.inf)
     search = Search(problem)
     trees = sorted(dict.fromkeys(_trees(search)), key=lambda tree: search.total(tree, search.estimate))
-    seconds = functools.cache(functools.partial(joint_seconds, problem, changing=changing))
+    seconds = functools.cache(functools.partial(_seconds, problem, changing=changing))
     usual = min((forward, search.along(tuple((pair.first, pair.second) for pair in forward))[1]), key=seconds)
     found = min((search.along(tree)[1] for tree in trees[:PRICED]), key=seconds)
-    return found if seconds(found) < (1 - LEAST) * seconds(usual) else usual
+    best = found if seconds(found) < (1 - LEAST) * seconds(usual) else usual
+    left = _seconds(problem, alone, changing, planned=False) if node else math.inf
+    return best if seconds(best) + node < left else ()
 
 
-def joint_seconds(problem: Problem, order: Order, changing: frozenset[int]) -> float:
-    """The seconds of an order, forward and backward. A result that is not in the wanted layout is copied."""
-    return sum(pair.way.seconds for pair in order) + _Backward(problem, order, changing).found().seconds
+def _seconds(problem: Problem, order: Order, changing: frozenset[int], planned: bool = True) -> float:
+    """The seconds of an order, forward and backward. A result that is not in the wanted layout is copied.
+
+    `planned`: whether the backward pass is planned, or left to the library's autograd."""
+    forward = sum(pair.way.seconds for pair in order)
+    return forward + _Backward(problem, order, changing, planned).found().seconds
 
 
 def _trees(search: Search) -> Iterator[Tree]:
@@ -120,8 +126,11 @@ class _Back:
 class _Backward:
     """The backward products of an order: the best layout of each intermediate's gradient, with all that follows."""
 
-    def __init__(self, problem: Problem, order: Order, changing: frozenset[int]) -> None:
+    def __init__(
+        self, problem: Problem, order: Order, changing: frozenset[int], planned: bool = True
+    ) -> None:
         self.problem, self.order, self.count = problem, order, len(problem.layouts)
+        self.planned = planned
         self.changes = [number in changing for number in range(self.count)]
         for pair in order:
             self.changes.append(self.changes[pair.first] or self.changes[pair.second])
@@ -131,7 +140,12 @@ class _Backward:
             for number, is_first in ((pair.first, True), (pair.second, False)):
                 if number < self.count:  # the copy of a factor serves both passes
                     self.forms[number][pair.way.read(self.layouts[number], is_first)] = None
-        self.below, self.ways = functools.cache(self._below), functools.cache(self._ways)
+        self.read = dict[int, tuple[Pair, Layout]]()
+        for pair in order:
+            for number, is_first in ((pair.first, True), (pair.second, False)):
+                self.read[number] = pair, pair.way.read(self.layouts[number], is_first)
+        self.below = functools.cache(self._below)
+        self.ways = functools.cache(self._ways if planned else self._usual)
 
     def found(self) -> _Back:
         """The backward pass from the gradient of the result, in the layout wanted for the result."""
@@ -169,6 +183,16 @@ class _Backward:
             return [min(ways, key=lambda way: way.seconds)]
         ways.sort(key=lambda way: way.seconds)
         return [way for rank, way in enumerate(ways) if rank < GRADIENTS or flatten(way.result) == result]
+
+    def _usual(self, a: Layout, b: Layout, one: int) -> Sequence[Strategy]:
+        """What autograd does in their place: it gives a gradient the layout in which the product read the tensor."""
+        pair, read = self.read[one]
+        pricing, result = self.problem.pricing, frozenset(read)
+        if pair.way.kind == "multiply":
+            seconds = pricing.walks[a, (a, b)] + (0.0 if result == frozenset(a) else pricing.walks[a, (a,)])
+            return [Strategy("multiply", False, read, (), (), (), tuple((axis,) for axis in read), seconds)]
+        ways = pricing.ways(a, b, result, read, ())
+        return [min(ways, key=lambda way: (flatten(way.result) != read, way.seconds))]
 
 
 # ---------------------------------------------------------------------------- as graphs
