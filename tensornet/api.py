@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .compression.adapting import adapt, load_adapters, load_peft, merge, save_adapters, save_peft
     from .compression.compressed import Compressed, load_compressed
     from .compression.compressing import allocate, compress
+    from .compression.distilling import distill
     from .drawing import draw
     from .fitting.weights import fit
     from .frontend.composition import Tensor, model
@@ -54,6 +55,7 @@ __all__ = [
     "allocate",
     "compile",
     "compress",
+    "distill",
     "draw",
     "einsum",
     "fit",
@@ -88,6 +90,7 @@ _WHEN_USED = {
     "compression.adapting": ("adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"),
     "compression.compressed": ("Compressed", "load_compressed"),
     "compression.compressing": ("allocate", "compress"),
+    "compression.distilling": ("distill",),
     "codegen.program": ("plan",),
     "fitting.weights": ("fit",),
     "frontend.composition": ("Tensor", "model"),

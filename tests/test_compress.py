@@ -27,7 +27,7 @@ from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
 from tensornet.compression.compressed import read_arrays, write_arrays
 from tensornet.compression.levels import Candidate, alone, levels
-from tensornet.errors import ShapeError
+from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.approximating import Settings, approximate
 from tensornet.fitting.metrics import Metric
 from tensornet.fitting.rounding import Halves
@@ -705,6 +705,74 @@ def test_rounded_factors_are_trained_by_their_scales() -> None:
     exported = torch.export.export(model.requires_grad_(False), (x,))
     assert torch.allclose(exported.module()(x), model(x))
     assert torch.int8 in {each.dtype for each in exported.state_dict.values()}
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_recurrent_modules_are_compressed(name: str, bidirectional: bool, tmp_path: Path) -> None:
+    """Loops by factors and kernels of whole weights agree, and full rank is the module of torch."""
+    torch.manual_seed(0)
+    network = getattr(nn, name)(24, 32, num_layers=2, batch_first=True, bidirectional=bidirectional)
+    x = torch.randn(3, 5, 24)
+    small = tn.compress(network, parameters=0.6)
+    y, states = small.model(x)
+    with torch.no_grad():
+        ways = [way(x, None) for way in (small.model._looped, small.model._fused)]
+        small.model(x)
+    for found, last in ways:
+        assert torch.allclose(found, y, atol=1e-6)
+        pairs = zip(last, states, strict=True) if name == "LSTM" else [(last, states)]
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+    whole = tn.compress(network, error=1e-9).model
+    assert torch.allclose(whole(x)[0], network(x)[0], atol=1e-5)
+    again = tn.load_compressed(small.save(tmp_path / "small.safetensors"), network).model
+    assert torch.equal(again(x)[0], y)
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(small.model)))
+    assert torch.equal(copied(x)[0], y)
+    packed = nn.utils.rnn.pack_padded_sequence(x, [5, 4, 2], batch_first=True)
+    assert torch.allclose(small.model(packed)[0].data[0], y[0, 0], atol=1e-6) or bidirectional
+
+
+@pytest.mark.parametrize("name", ["GRUCell", "LSTMCell", "RNNCell"])
+def test_cells_compute_what_those_of_torch_do(name: str) -> None:
+    torch.manual_seed(0)
+    network, x = nn.Sequential(getattr(nn, name)(24, 32)), torch.randn(3, 24)
+    small = tn.compress(network, bytes=0.3, calibrate=[x]).model
+    assert small[0].hidden_size == 32
+    wanted, found = network(x), small(x)
+    for a, b in zip(wanted, found, strict=True) if name == "LSTMCell" else [(wanted, found)]:
+        assert (a - b).norm() < 0.1 * a.norm()
+
+
+def test_recurrent_modules_that_stay_dense_stay_as_they_are() -> None:
+    network = nn.Sequential(nn.Linear(64, 64), nn.GRU(64, 8))
+    small = tn.compress(network, parameters=0.9, include="0.*").model
+    assert type(small[1]) is nn.GRU
+    assert torch.equal(small[1](torch.ones(2, 3, 64))[0], network[1](torch.ones(2, 3, 64))[0])
+
+
+def test_distillation_recovers_what_was_lost(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 8))
+    batches, told = list(torch.randn(16, 64, 32)), list[tuple[int, int, float]]()
+    small = tn.compress(network, bytes=0.1, calibrate=batches)
+    other = copy.deepcopy(small.model)
+    place = tmp_path / "state.pt"
+    lost = tn.distill(
+        small, network, batches, steps=100, rate=1e-2, progress=lambda *each: told.append(each), resume=place
+    )
+    assert lost < 0.8 * told[0][2]
+    assert [each[:2] for each in told[::10]] == [(0, 100), (100, 100)]
+    codes = [each for name, each in small.model.named_buffers() if name.endswith("codes")]
+    assert codes
+    assert all(each.dtype == torch.int8 for each in codes)
+    assert tn.distill(other, network, batches, steps=100, rate=1e-2, resume=place) == pytest.approx(
+        lost, rel=1e-5
+    )
+    x = batches[3]
+    assert torch.allclose(other(x), small.model(x), atol=1e-5)
+    with pytest.raises(EquationError, match="no module 'body'"):
+        tn.distill(other, network, batches, hidden="body")
 
 
 def test_factors_that_cannot_be_rounded_are_refused() -> None:

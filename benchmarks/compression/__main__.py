@@ -44,39 +44,54 @@ def _row(name: str, errors: Sequence[float], share: float, spent: float, speeds:
     print(f"  {name:36}{share:7.1%}{error:9.2%}{spread:8.2%}{spent:8.1f} s  {speeds}", flush=True)
 
 
-def compare(name: str, seeds: int, examples: int, sizes: Sequence[int], peers: bool) -> None:
+def compare(name: str, seeds: int, examples: int, sizes: Sequence[int], peers: bool, steps: int) -> None:
     """Prints a table of one network: the share of bytes, errors, their spread over seeds, and the time it took."""
 
     def make(seed: int, unrolled: bool) -> Trained:
         return recurrent(examples, seed, unrolled) if name == "recurrent" else convolutional(examples, seed)
 
-    trained = [make(seed, name == "recurrent") for seed in range(seeds)]
-    dense = make(0, False)
+    whole, loops = ([make(seed, unrolled) for seed in range(seeds)] for unrolled in (False, True))
+    dense = whole[0]
     print(f"{name}: dense {dense.error(dense.network):.2%} errors of {examples} examples")
     methods = {"tensornet": ours, **(PEERS if peers else {})}
     for size in sizes:
         print(f" 1/{size} of the bytes{'':24}bytes    errors  spread      made  of the dense time at 1, 16")
-        for method, make_smaller in methods.items():
-            found, start = [], time.process_time()
-            for each in trained:
-                made = make_smaller(each.network, each.batches, 1 / size)
-                made = [one for one in made if one[1] <= NEAR / size]
-                found.append(
-                    min(
-                        ((each.error(network), share, network) for network, share in made),
-                        key=lambda one: one[0],
-                        default=None,
-                    )
-                )
+        for method, smaller in methods.items():
+            trained = whole if method == "tensornet" else loops
+            start = time.process_time()
+            made = [smaller(each.network, each.batches, 1 / size) for each in trained]
             spent = (time.process_time() - start) / seeds
-            if any(each is None for each in found):
+            found = [
+                min(
+                    (
+                        (each.error(network), share, network)
+                        for network, share in some
+                        if share <= NEAR / size
+                    ),
+                    default=None,
+                    key=lambda one: one[0],
+                )
+                for each, some in zip(trained, made, strict=True)
+            ]
+            best = [each for each in found if each is not None]
+            if len(best) < seeds:
                 print(f"  {method:36}is larger")
                 continue
-            speeds = ""
-            if method == "tensornet":
-                pairs = (_timed([found[0][2], dense.network], call) for call in dense.calls.values())
-                speeds = ", ".join(f"{a / b:.2f}" for a, b in pairs)
-            _row(method, [each[0] for each in found], max(each[1] for each in found), spent, speeds)
+            speeds = _speeds(best[0][2], dense) if method == "tensornet" else ""
+            _row(method, [each[0] for each in best], max(each[1] for each in best), spent, speeds)
+            if steps and method == "tensornet":  # weights of the others are dense, and would not stay small
+                start = time.process_time()
+                for each, (_, _, network) in zip(trained, best, strict=True):
+                    tn.distill(network, each.network, each.batches, steps=steps)
+                spent = (time.process_time() - start) / seeds
+                errors = [each.error(one[2]) for each, one in zip(trained, best, strict=True)]
+                _row("  distilled", errors, max(each[1] for each in best), spent)
+
+
+def _speeds(network: torch.nn.Module, dense: Trained) -> str:
+    """The times of calls, as shares of those of the dense network."""
+    pairs = (_timed([network, dense.network], call) for call in dense.calls.values())
+    return ", ".join(f"{a / b:.2f}" for a, b in pairs)
 
 
 def main() -> None:
@@ -88,12 +103,14 @@ def main() -> None:
     parser.add_argument("--size", type=int, action="append", help="4, 8, 16, 24 if none is given")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="one seed")
+    parser.add_argument("--distill", type=int, default=0, help="steps of training after each of ours")
     parser.add_argument("--alone", action="store_true", help="without the others")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(given.threads)
     for name in given.network or ("recurrent", "convolutional"):
-        compare(name, 1 if given.quick else given.seeds, given.examples, given.size or SIZES, not given.alone)
+        seeds = 1 if given.quick else given.seeds
+        compare(name, seeds, given.examples, given.size or SIZES, not given.alone, given.distill)
 
 
 if __name__ == "__main__":

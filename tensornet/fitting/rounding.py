@@ -23,7 +23,7 @@ import numpy as np
 
 from .metrics import Metric, times
 
-__all__ = ["Half", "Halves", "pack", "unpack"]
+__all__ = ["Half", "Halves", "largest_code", "pack", "unpack"]
 
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
@@ -38,21 +38,21 @@ BLOCK = 64
 """The columns after which moved errors are added to all the rest at once."""
 
 
-def _largest(bits: int) -> int:
+def largest_code(bits: int) -> int:
     """The largest code."""
     return 127 if bits == 8 else 2**bits - 1
 
 
 def codes_of(values: Any, bits: int) -> Any:
     """The nearest codes."""
-    most = _largest(bits)
+    most = largest_code(bits)
     codes = np.round(values) if bits == 8 else 2 * np.floor(values / 2) + 1
     return np.clip(codes, -most, most)
 
 
 def scales_of(rows: Any, bits: int, weights: Any) -> Any:
     """The scale of each row at which rounding loses least, where columns have weights."""
-    largest = np.maximum(np.abs(rows).max(axis=-1), 1e-30) / _largest(bits)
+    largest = np.maximum(np.abs(rows).max(axis=-1), 1e-30) / largest_code(bits)
     best, found = np.full(largest.shape, np.inf), largest
     for part in PARTS[-4:] if bits > 4 else PARTS:
         scale = part * largest
@@ -285,7 +285,7 @@ def pack(codes: Any, bits: int) -> Any:
     """
     if bits == 8:
         return codes.astype("int8").ravel().view("uint8")
-    numbers = ((codes.astype("int64").ravel() + _largest(bits)) // 2).astype("uint8")
+    numbers = ((codes.astype("int64").ravel() + largest_code(bits)) // 2).astype("uint8")
     return np.packbits(numbers[:, None] >> np.arange(bits, dtype="uint8") & 1, bitorder="little")
 
 
@@ -296,4 +296,4 @@ def unpack(packed: Any, bits: int, shape: Sequence[int]) -> Any:
         return packed.view("int8").reshape(shape)
     found = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
     numbers = (found.astype("int64") << np.arange(bits)).sum(axis=1)
-    return (2 * numbers - _largest(bits)).astype("int8").reshape(shape)
+    return (2 * numbers - largest_code(bits)).astype("int8").reshape(shape)

@@ -2,10 +2,12 @@
 
 from .adapters import adapted, adapters_of, load_peft, merged, save_peft, with_adapters
 from .compressed import network_of, restored
+from .distilling import distilled
 
 __all__ = [
     "adapted",
     "adapters_of",
+    "distilled",
     "load_peft",
     "merged",
     "network_of",

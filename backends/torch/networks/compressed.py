@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,7 +26,9 @@ from tensornet.weights.ranks import Rank
 from .adapters import Adapted
 from .factorized import CONVOLUTION, EMBEDDING, PROJECTIONS, Kind, factorize, form_of, kind_of, splits_output
 from .moments import Moments
+from .recurrent import closed, opened
 from .rounded import of_factors
+from .running import evaluating, mask_of, results
 from .saving import copied, saves_itself
 
 __all__ = ["network_of", "restored"]
@@ -147,15 +147,16 @@ class _Network:
         for each in _holdings(network, self.include, self.exclude):
             if each.path in found:
                 _put(each, *allocation.weights[each.path], self.options.modes, found[each.path].factors)
+        network = closed(network)
         if found:
             saves_itself(network, functools.partial(_write, allocation), INSTEAD)
         return Compressed(network, None, allocation, misfits_of(found))
 
     def loss(self, made: Compressed) -> float | None:
         """‖y − ŷ‖² / ‖y‖² of the outputs for the batches that were held out."""
-        with _evaluating(self.network), _evaluating(made.model), torch.no_grad():
+        with evaluating(self.network), evaluating(made.model), torch.no_grad():
             networks = (self.network, made.model)
-            return lost_by([tuple(_results(each, batch)) for each in networks] for batch in self.held)
+            return lost_by([tuple(results(each, batch)) for each in networks] for batch in self.held)
 
 
 def network_of(
@@ -168,7 +169,7 @@ def network_of(
         ShapeError: no batches tell what a call costs, or a batch does not fit the network.
         DtypeError: a weight, or an operand that it is multiplied by, is not finite.
     """
-    network = copied(module)
+    network = opened(copied(module))
     _check_values(network)
     holdings = _holdings(network, include, exclude)
     batches, held = list[Any](), list[Any]()
@@ -229,7 +230,7 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
     """
     from safetensors.torch import load_model
 
-    network, weights = copied(module), allocation.weights
+    network, weights = opened(copied(module)), allocation.weights
     holdings = {each.path: each for each in _holdings(network, list(weights), ())} if weights else {}
     shapes_of = {row.path: row.shape for row in allocation.rows}
     for name in weights:
@@ -245,6 +246,7 @@ def restored(module: Module, allocation: Allocation, path: str) -> Module:
             for factor, shape in zip(form.product.factors, form.shapes, strict=True)
         }
         _put(holdings[name], method, rank, allocation.modes, zeros)
+    network = closed(network)
     try:
         load_model(network, path)
     except RuntimeError as error:
@@ -318,12 +320,12 @@ def _recorded(network: Module, holdings: Sequence[_Holding], batches: Sequence[A
     draw = torch.Generator().manual_seed(0)
     frozen = [each.weight for each in holdings if gradients and not each.weight.requires_grad]
     try:
-        with _evaluating(network), torch.set_grad_enabled(gradients):
+        with evaluating(network), torch.set_grad_enabled(gradients):
             for each in frozen:
                 each.requires_grad_(True)
             for batch in batches:
-                mask[0] = _mask(batch)
-                made = [each for each in _results(network, batch) if each.requires_grad]
+                mask[0] = mask_of(batch)
+                made = [each for each in results(network, batch) if each.requires_grad]
                 seeds = [torch.randn(each.shape, generator=draw).to(each) for each in made]
                 if made:
                     weights = [each.weight for each in holdings]
@@ -333,64 +335,3 @@ def _recorded(network: Module, holdings: Sequence[_Holding], batches: Sequence[A
             weight.requires_grad_(False)
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def _evaluating(network: Module) -> Iterator[None]:
-    """Evaluation mode for the block; afterwards, each part is in the mode that it was in."""
-    training = {each: each.training for each in network.modules()}
-    network.eval()
-    try:
-        yield
-    finally:
-        for each, was in training.items():
-            each.training = was
-
-
-def _mask(batch: Any) -> torch.Tensor | None:
-    """The mask of a batch of transformers: which positions count."""
-    found = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    return found if isinstance(found, torch.Tensor) and found.ndim == 2 else None
-
-
-def _results(network: Module, batch: Any) -> list[torch.Tensor]:
-    """The real results of a network for a batch: of transformers the logits, or what comes first. Padding is 0."""
-    mask = _mask(batch)
-    real = [
-        torch.view_as_real(each) if each.is_complex() else each for each in _tensors(_run(network, batch))
-    ]
-    real = [each for each in real if each.is_floating_point()]
-    if mask is None:
-        return real
-    gone = ~mask.bool()[..., None]
-    return [each.masked_fill(gone, 0) if each.shape[:-1] == mask.shape else each for each in real]
-
-
-def _tensors(found: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a result, in containers of any depth."""
-    if isinstance(found, torch.Tensor):
-        yield found
-    elif isinstance(found, Mapping):
-        yield from _tensors(found.get("logits", next(iter(found.values()), None)))
-    elif isinstance(found, tuple | list):
-        for each in found:
-            yield from _tensors(each)
-    elif is_dataclass(found):
-        yield from _tensors([getattr(found, each.name) for each in fields(found)])
-
-
-def _run(network: Module, batch: Any) -> Any:
-    """Runs a network on one batch: its arguments as a tuple or list, as a dict by name, or as a single tensor."""
-    args = () if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else (batch,)
-    named = batch if isinstance(batch, Mapping) else {}
-    try:
-        inspect.signature(network.forward).bind(*args, **named)
-    except ValueError:
-        pass  # compiled code has no signature
-    except TypeError as error:
-        raise ShapeError(
-            f"a batch of calibrate= is no call of {type(network).__name__}: {error}",
-            fix="a batch is a tensor, a tuple of the arguments of forward, or a dict of them by name: leave labels out,"
-            " as in calibrate=[x for x, _ in loader]",
-        ) from None
-    return network(*args, **named)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tensornet.fitting.rounding import pack, unpack
+from tensornet.fitting.rounding import largest_code, pack, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
 __all__ = ["Rounded", "of_factors"]
@@ -48,14 +48,37 @@ class Rounded(torch.nn.Module):
     def forward(self) -> torch.Tensor:
         """The factor."""
         scale = self.scale
-        if torch.compiler.is_compiling() or (torch.is_grad_enabled() and scale.requires_grad):
+        trained = torch.is_grad_enabled() and scale.requires_grad
+        if torch.compiler.is_compiling() or trained or "free" in self._parameters:
             return self._product()
         key = id(self.codes), self.codes._version, id(scale), scale._version, scale.dtype, scale.data_ptr()
         if self._made is None or self._made[0] != key:
             self._made = key, self._product().detach()
         return self._made[1]
 
+    def loosen(self) -> None:
+        """Makes the codes a parameter of real numbers, of which each call reads the nearest codes, until `tighten`.
+
+        Its gradient is that of the codes (Y. Bengio et al., 2013, the straight-through estimator).
+        """
+        self.free = torch.nn.Parameter(self.codes.to(self.scale.dtype))
+
+    def tighten(self) -> None:
+        """Rounds what was loosened."""
+        with torch.no_grad():
+            self.codes.copy_(self._nearest(self.free))
+        del self.free
+
+    def _nearest(self, free: torch.Tensor) -> torch.Tensor:
+        most = largest_code(self.bits)
+        found = free.round() if self.bits == 8 else 2 * (free / 2).floor() + 1
+        return found.clamp(-most, most)
+
     def _product(self) -> torch.Tensor:
+        free = self._parameters.get("free")
+        if free is not None:
+            codes = free + (self._nearest(free) - free).detach()
+            return (codes * self.scale.reshape(self._view)).reshape(self.shape)
         return (self.codes.to(self.scale.dtype) * self.scale.reshape(self._view)).reshape(self.shape)
 
     def extra_repr(self) -> str:

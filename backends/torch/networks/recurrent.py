@@ -1,0 +1,275 @@
+"""Recurrent networks of torch with linear layers in the place of their weights, so that these may become factors.
+
+    r, z, n = σ(x·Wᵣ + h·Uᵣ), σ(x·W_z + h·U_z), tanh(x·Wₙ + r ∘ h·Uₙ),    h' = (1 − z) ∘ n + z ∘ h    (GRU)
+
+A call multiplies factors together and runs the kernel of torch, or loops over positions and multiplies each state by
+the factors. Without gradients, it measures both at each new number of rows, and then takes what was faster.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import torch
+
+from ..module import held_value
+from .factorized import Factorized
+
+__all__ = ["Cell", "Recurrence", "closed", "opened"]
+
+Module: TypeAlias = torch.nn.Module
+
+LOOPED = 3
+"""How often each way is measured."""
+
+
+class _Opened(torch.nn.Module):
+    """A recurrent module as linear layers `ih…` and `hh…`; all other attributes are those that it had.
+
+    Attributes:
+        suffixes: what follows `weight_ih` in the names of the weights of each layer and direction.
+    """
+
+    suffixes: tuple[str, ...]
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.suffixes = tuple(
+            name.removeprefix("weight_ih") for name in base._parameters if name.startswith("weight_ih")
+        )
+        for suffix in self.suffixes:
+            for way in ("ih", "hh"):
+                weight, bias = (base._parameters.get(f"{kind}_{way}{suffix}") for kind in ("weight", "bias"))
+                linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+                linear.weight, linear.bias = weight, bias
+                self.add_module(f"{way}{suffix}", linear)
+        base._parameters.clear()
+        self.__dict__["base"] = base
+        self.training = base.training
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            kind, _, way = name.partition("_")
+            if kind in ("weight", "bias") and way in self._modules:
+                return getattr(self._modules[way], kind)
+            if "base" not in self.__dict__:
+                raise
+            return getattr(self.__dict__["base"], name)
+
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """The linear layers of inputs and of states, of each layer and direction."""
+        for suffix in self.suffixes:
+            yield self._modules[f"ih{suffix}"], self._modules[f"hh{suffix}"]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all weights are as they were."""
+        return not any(isinstance(each, Factorized) for pair in self.pairs() for each in pair)
+
+    def closed(self) -> Any:
+        """The module as it was, with the weights of the linear layers."""
+        base = self.base
+        for suffix in self.suffixes:
+            for kind in ("weight", "bias"):
+                for way in ("ih", "hh"):
+                    if (held := getattr(self._modules[f"{way}{suffix}"], kind)) is not None:
+                        base._parameters[f"{kind}_{way}{suffix}"] = held
+        if isinstance(base, torch.nn.RNNBase):
+            base._init_flat_weights()
+        base.training = self.training
+        return base
+
+
+class Cell(_Opened):
+    """A cell of a recurrent network."""
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """The next state, or of an LSTM the next state and cell."""
+        (ih, hh), is_lstm = next(self.pairs()), isinstance(self.base, torch.nn.LSTMCell)
+        if hx is None:
+            zeros = input.new_zeros(*input.shape[:-1], self.base.hidden_size)
+            hx = (zeros, zeros) if is_lstm else zeros
+        made = _step(self._mode)(ih(input), hh(hx[0] if is_lstm else hx), hx)
+        return made if is_lstm else made[0]
+
+    @property
+    def _mode(self) -> str:
+        kinds = {torch.nn.LSTMCell: "LSTM", torch.nn.GRUCell: "GRU"}
+        return kinds.get(type(self.base)) or f"RNN_{self.base.nonlinearity.upper()}"
+
+
+class Recurrence(_Opened):
+    """A GRU, an LSTM or an RNN of torch."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__(base)
+        self.__dict__.update(_fused_weights=None, _faster={})
+        nothing = [None for _ in base._flat_weights_names]
+        base.__dict__.update(_flat_weights=nothing, _flat_weight_refs=nothing)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fused_weights": None}
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
+        watched = any(each._forward_hooks for pair in self.pairs() for each in pair)
+        if isinstance(input, torch.Tensor) and input.ndim == 3:
+            if watched:
+                return self._looped(input, hx)
+            if not (torch.is_grad_enabled() or self.is_plain or torch.compiler.is_compiling()):
+                return self._measured(input, hx)
+        return self._fused(input, hx)
+
+    def _measured(self, input: Any, hx: Any) -> Any:
+        """The faster way at about so many rows, by the clock."""
+        rows = math.ceil(math.log2(max(1, input.shape[0 if self.base.batch_first else 1])))
+        key = rows, input.device, input.dtype
+        if key not in self._faster:
+            times = [
+                (_clocked(functools.partial(way, input, hx)), n)
+                for n, way in enumerate((self._looped, self._fused))
+            ]
+            self._faster[key] = min(times)[1]
+        return (self._looped, self._fused)[self._faster[key]](input, hx)
+
+    def _fused(self, input: Any, hx: Any) -> Any:
+        """By the kernel of torch, with whole weights."""
+        base = self.base
+        base.__dict__.update(_flat_weights=self._flat(), training=self.training)
+        try:
+            return base(input, hx)
+        finally:
+            base.__dict__["_flat_weights"] = [None for _ in base._flat_weights_names]
+
+    def _flat(self) -> list[Any]:
+        """The weights in the order of torch. Without gradients they are made once, and again when a factor changed."""
+        held = [*self.parameters(), *self.buffers()]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            self._fused_weights = None
+        else:
+            key = [(id(each), each._version, each.data_ptr()) for each in held]
+            if self._fused_weights is not None and self._fused_weights[0] == key:
+                return self._fused_weights[1]
+        names = self.base._flat_weights_names
+        found = [getattr(self, name) for name in names]
+        if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+            self.__dict__["_fused_weights"] = key, found
+        return found
+
+    def _looped(self, input: Any, hx: Any) -> Any:
+        """Position by position, with factors as they are."""
+        base, is_lstm = self.base, self.base.mode == "LSTM"
+        x, along = input, 1 if base.batch_first else 0
+        if hx is None:
+            zeros = x.new_zeros(len(self.suffixes), x.shape[1 - along], base.hidden_size)
+            hx = (zeros, zeros) if is_lstm else zeros
+        starts = zip(*hx, strict=True) if is_lstm else hx
+        ends, sides, step = list[Any](), list[Any](), _step(base.mode)
+        for n, ((ih, hh), state) in enumerate(zip(self.pairs(), starts, strict=True)):
+            is_reverse = base.bidirectional and n % 2 == 1
+            product, states = _product(hh), list[Any]()
+            for each in _product(ih)(x.flip(along) if is_reverse else x).unbind(along):
+                made = step(each, product(state[0] if is_lstm else state), state)
+                state = made if is_lstm else made[0]
+                states.append(made[0])
+            found = torch.stack(states, along)
+            sides.append(found.flip(along) if is_reverse else found)
+            ends.append(state)
+            if not base.bidirectional or is_reverse:
+                x, sides = torch.cat(sides, -1) if len(sides) > 1 else sides[0], []
+                if base.dropout and self.training and n + 1 < len(self.suffixes):
+                    x = torch.dropout(x, base.dropout, True)
+        last: Any = torch.stack(ends) if not is_lstm else tuple(map(torch.stack, zip(*ends, strict=True)))
+        return x, last
+
+
+def _clocked(run: Callable[[], Any]) -> float:
+    """The least time of some runs, in seconds; the first does not count."""
+    found = []
+    for _ in range(1 + LOOPED):
+        start = time.perf_counter()
+        made = run()[0]
+        if made.is_cuda:
+            torch.cuda.synchronize(made.device)
+        found.append(time.perf_counter() - start)
+    return min(found[1:])
+
+
+def _product(layer: Any) -> Callable[[Any], Any]:
+    """The layer as a function of a state: of low rank two products, without the module around them."""
+    run: Callable[[Any], Any] = layer
+    if layer._forward_hooks or not isinstance(layer, Factorized):
+        return run
+    own: Any = layer
+    held, linear, bias = own._modules[own._place], torch.nn.functional.linear, own.bias
+    names = {leaf.name for leaf in held.graph.parameters}
+    if names == {"U", "V"}:
+        u, v = held_value(held.U), held_value(held.V)
+        return lambda state: linear(linear(state, v), u, bias)
+    if names == {"W"}:
+        w = held_value(held.W)
+        return lambda state: linear(state, w, bias)
+    return run
+
+
+def _step(mode: str) -> Callable[[Any, Any, Any], tuple[Any, ...]]:
+    """The next state of x·W + b, h·U + c and the state; an LSTM's state is of two parts."""
+    return {"GRU": _gru, "LSTM": _lstm, "RNN_TANH": _tanh, "RNN_RELU": _relu}[mode]
+
+
+def _gru(x: Any, h: Any, state: Any) -> tuple[Any, ...]:
+    (r, z, n), (s, u, m) = x.chunk(3, -1), h.chunk(3, -1)
+    update = torch.sigmoid(z + u)
+    return ((1 - update) * torch.tanh(n + torch.sigmoid(r + s) * m) + update * state,)
+
+
+def _lstm(x: Any, h: Any, state: Any) -> tuple[Any, ...]:
+    i, f, g, o = (x + h).chunk(4, -1)
+    cell = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+def _tanh(x: Any, h: Any, _: Any) -> tuple[Any, ...]:
+    return (torch.tanh(x + h),)
+
+
+def _relu(x: Any, h: Any, _: Any) -> tuple[Any, ...]:
+    return (torch.relu(x + h),)
+
+
+def opened(network: Module) -> Module:
+    """The network with recurrent modules opened, in place. Those with projections stay as they are."""
+    whole, cells = (
+        (torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN),
+        (torch.nn.GRUCell, torch.nn.LSTMCell, torch.nn.RNNCell),
+    )
+
+    def made(module: Any) -> Any:
+        if type(module) in whole and not module.proj_size:
+            return Recurrence(module)
+        return Cell(module) if type(module) in cells else module
+
+    return _exchanged(network, made)
+
+
+def closed(network: Module) -> Module:
+    """The network with recurrent modules as they were where no weight became factors, in place."""
+    return _exchanged(
+        network, lambda each: each.closed() if isinstance(each, _Opened) and each.is_plain else each
+    )
+
+
+def _exchanged(network: Module, made: Callable[[Any], Any]) -> Module:
+    """The network with other modules in the place of some, in place."""
+    known = {id(each): made(each) for each in [*network.modules()]}
+    for parent in [*network.modules()]:
+        for name, each in parent._modules.items():
+            if each is not None:
+                parent._modules[name] = known[id(each)]
+    return known[id(network)]  # type: ignore[no-any-return]

@@ -1,0 +1,78 @@
+"""Networks run on batches of any kind, and their results of any kind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from tensornet.errors import ShapeError
+
+__all__ = ["evaluating", "mask_of", "results"]
+
+Module: TypeAlias = torch.nn.Module
+
+
+@contextmanager
+def evaluating(network: Module) -> Iterator[None]:
+    """Evaluation mode for the block; afterwards, each part is in the mode that it was in."""
+    training = {each: each.training for each in network.modules()}
+    network.eval()
+    try:
+        yield
+    finally:
+        for each, was in training.items():
+            each.training = was
+
+
+def mask_of(batch: Any) -> torch.Tensor | None:
+    """The mask of a batch of transformers: which positions count."""
+    found = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    return found if isinstance(found, torch.Tensor) and found.ndim == 2 else None
+
+
+def results(network: Module, batch: Any) -> list[torch.Tensor]:
+    """The real results of a network for a batch: of transformers the logits, or what comes first. Padding is 0."""
+    mask = mask_of(batch)
+    real = [
+        torch.view_as_real(each) if each.is_complex() else each for each in _tensors(_run(network, batch))
+    ]
+    real = [each for each in real if each.is_floating_point()]
+    if mask is None:
+        return real
+    gone = ~mask.bool()[..., None]
+    return [each.masked_fill(gone, 0) if each.shape[:-1] == mask.shape else each for each in real]
+
+
+def _tensors(found: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a result, in containers of any depth."""
+    if isinstance(found, torch.Tensor):
+        yield found
+    elif isinstance(found, Mapping):
+        yield from _tensors(found.get("logits", next(iter(found.values()), None)))
+    elif isinstance(found, tuple | list):
+        for each in found:
+            yield from _tensors(each)
+    elif is_dataclass(found):
+        yield from _tensors([getattr(found, each.name) for each in fields(found)])
+
+
+def _run(network: Module, batch: Any) -> Any:
+    """Runs a network on one batch: its arguments as a tuple or list, as a dict by name, or as a single tensor."""
+    args = () if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else (batch,)
+    named = batch if isinstance(batch, Mapping) else {}
+    try:
+        inspect.signature(network.forward).bind(*args, **named)
+    except ValueError:
+        pass  # compiled code has no signature
+    except TypeError as error:
+        raise ShapeError(
+            f"a batch of calibrate= is no call of {type(network).__name__}: {error}",
+            fix="a batch is a tensor, a tuple of the arguments of forward, or a dict of them by name: leave labels out,"
+            " as in calibrate=[x for x, _ in loader]",
+        ) from None
+    return network(*args, **named)

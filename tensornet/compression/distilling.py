@@ -1,0 +1,68 @@
+"""Distillation: a compressed network is trained to answer what the one that it was made of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ShapeError, path_of
+from ..protocol import load_backend
+from .compressed import Compressed, check_module
+
+__all__ = ["distill"]
+
+
+def distill(
+    student: Any,
+    teacher: Any,
+    batches: Any,
+    /,
+    *,
+    steps: int = 200,
+    rate: float = 3e-3,
+    hidden: str | Sequence[str] = (),
+    progress: Callable[[int, int, float], None] | None = None,
+    resume: str | Path | None = None,
+) -> float:
+    """Trains a smaller network, in place, to answer what another answers: it minimises Σ ‖y − ŷ‖² / ‖y‖².
+
+    All parameters that require gradients are trained, by Adam. Codes of rounded factors are trained too: they are real
+    numbers meanwhile, and rounded in each call. Both networks run in evaluation mode. A fourth of the batches is held
+    out. What did best on these is kept, which may be what the student was before.
+
+    Args:
+        student: a `torch.nn.Module`, or what `tensornet.compress` or `tensornet.adapt` returned.
+        teacher: the network that it was made of.
+        batches: as for `calibrate=` of `tensornet.compress`.
+        steps: of training, each on one batch.
+        rate: the learning rate at the start, in units of the size of each parameter; it falls to 0 along a cosine.
+        hidden: the names of modules, the same in both networks, whose results are compared too.
+        progress: called ten times, with the step, `steps`, and the loss on the held batches.
+        resume: a file that is written each time, and read if it exists: training goes on where it ended.
+
+    Returns:
+        The loss on the held batches, the mean of Σ ‖y − ŷ‖² / ‖y‖².
+
+    Raises:
+        EquationError: there are no batches, no parameter to train, or no module of such a name.
+        ShapeError: the networks answer in different shapes, or `steps` is no positive integer.
+
+    Example:
+        >>> import torch, tensornet as tn
+        >>> network = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8))
+        >>> batches = list(torch.randn(8, 64, 32))
+        >>> small = tn.compress(network, bytes=0.1, calibrate=batches)
+        >>> distill(small, network, batches, steps=50) <= small.loss * 1.01
+        True
+    """
+    student = student.model if isinstance(student, Compressed) else student
+    check_module(student)
+    check_module(teacher)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ShapeError(f"steps={steps!r} of training", fix="give a positive integer")
+    names = (hidden,) if isinstance(hidden, str) else tuple(hidden)
+    torch: Any = load_backend("torch")
+    place = None if resume is None else path_of(resume)
+    found: float = torch.networks.distilled(student, teacher, batches, steps, rate, names, progress, place)
+    return found
