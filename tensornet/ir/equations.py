@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
+from ..graph.recurrences import calls_late
 from ..graph.shape_inference import Axis, Dim
 from ..language.affine import ones_at
 from ..language.equation import Equation
@@ -96,9 +97,7 @@ class Written(ABC):
 
     def __init__(self, function: Function, names: Names, tensors: Mapping[Node, str]) -> None:
         self.function, self.names, outputs = function, names, function.outputs
-        needed = {*order(outputs)}
-        roots = (each for each in names.tensors if each in needed and each.op != "item")  # calls come late
-        self.nodes = order([*roots, *outputs])
+        self.nodes = self._in_order()
         self.stems: dict[Node, str] = dict(zip(outputs, names.outputs, strict=False))
         self.called = dict[tuple[Node, int], str]()
         for each in reversed(self.nodes):
@@ -167,7 +166,7 @@ class Written(ABC):
         call = each.attributes["call"]
         pairs = [*zip(call.graph.leaves, each.operands, strict=True)]
         operands = tuple(self.tensor(read.node) for leaf, read in pairs if leaf.kind == "input")
-        for leaf, read in pairs:  # a number that a block reads by its name
+        for leaf, read in pairs:  # a number, or a tensor that passes find equal to another, read by its name
             if leaf.kind != "input" and call.scoped(leaf.name) not in self.dims:
                 self.define(read.node, call.scoped(leaf.name))
         self.body.append(replace(call, operands=operands))
@@ -184,7 +183,18 @@ class Written(ABC):
         self.given.add(name)
         return name
 
-    # ---- names that nodes pass on
+    # ---- order, and names that nodes pass on
+
+    def _in_order(self) -> list[Node]:
+        """The needed nodes. Calls keep their order, and come as late as possible."""
+        needed = {*order(self.function.outputs)}
+        named = [each for each in self.names.tensors if each in needed]
+        calls = dict.fromkeys(each.attributes["call"] for each in named if each.op == "item")
+        nodes = order([*(each for each in named if each.op != "item"), *self.function.outputs])
+        if not calls:
+            return nodes
+        items = [*(each for each in nodes if each not in calls), *calls]
+        return [*calls_late(items, lambda each: each.children, calls.__contains__)]
 
     def _ask(self, each: Node) -> None:
         """Passes the names of a node and of its axes to the nodes that it reads, where these have none."""
