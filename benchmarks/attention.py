@@ -136,7 +136,13 @@ def _signed(batch: int, heads: int, tokens: int, width: int, causal: bool) -> Ca
 
 def _cases(scale: int) -> tuple[Case, ...]:
     weighed = (_signed(2 * scale, 8, 1024, 64, causal) for causal in (False, True))
-    return (*(_case(scale, *shape) for shape in SHAPES), *weighed, _read(scale, 512, 50_176, 1024, 261))
+    windows = _signed(256 * scale, 3, 49, 32, False)
+    return (
+        *(_case(scale, *shape) for shape in SHAPES),
+        *weighed,
+        windows,
+        _read(scale, 512, 50_176, 1024, 261),
+    )
 
 
 SUITE = Suite(
