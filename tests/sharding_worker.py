@@ -117,7 +117,7 @@ def step(
 
 
 def agree(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
 def models(*names: str) -> None:

@@ -303,3 +303,43 @@ def test_a_checkpoint_of_four_processes_goes_on_with_two_and_one(tmp_path: Path)
     parts = run(tmp_path, 1, "saved", str(tmp_path / "parts"), "2")
     losses = [float(each.split("loss ")[1]) for each in (whole, parts)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+# ---------------------------------------------------------------------------- JAX
+
+ON_JAX = """
+import sys
+import jax, numpy as np, torch
+import tensornet as tn
+from tests.sharding_worker import FREE, MODELS
+
+mesh = jax.make_mesh((2, 4), ("data", "model"))
+make, given, shards = MODELS[sys.argv[1]]
+graph = make() if sys.argv[1] != "llama" else tn.models.llama(16, 16, 2, 4, 8, groups=4)
+torch.set_default_dtype(torch.float64)
+inputs = [jax.numpy.asarray(one(torch.Generator().manual_seed(n)).numpy()) for n, one in enumerate(given)]
+params = tn.init(graph, seed=0, backend="jax", dtype="float64")
+alone = tn.compile(graph, backend="jax")
+
+
+def loss(run):
+    return lambda params: sum((y ** 3).sum() for y in jax.tree.leaves(run(params, *inputs)))
+
+
+for shard in (*shards[-1:], "auto"):
+    divided = tn.compile(graph, backend="jax", mesh=mesh, shard=shard, links=FREE)
+    expected, found = (jax.value_and_grad(loss(run))(params) for run in (alone, divided))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9), found, expected)
+    assert not jax.tree.leaves(divided(params, *inputs))[0].sharding.is_fully_replicated or shard == "auto"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tensor_train", "llama", "lstm", "mixture"])
+def test_eight_devices_of_jax_are_one(name: str) -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_ENABLE_X64": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_JAX, name], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+        env={**os.environ, **flags, "TENSORNET_CALIBRATE": "0", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]

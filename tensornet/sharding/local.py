@@ -11,12 +11,13 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis, Dim
 from ..ir.build import cast, index, leaf, node, number
+from ..ir.equations import again
 from ..ir.function import Function, Names, order, rebuilt
 from ..ir.naming import graph_of
 from ..ir.node import Affine, Gather, Node, Operand, along, row_major
 from ..ir.positions import applied
 from ..language.expression import Taken
-from ..ops.collectives import MESH
+from ..ops.collectives import COLLECTIVES, MESH
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..scan.cut import put_together
 from .mesh import Mesh, Move
@@ -216,7 +217,7 @@ class _Builder:
             for child, reads in each.operands
         ]
         held = {child: self._sent(child, needs[child]) for child, _ in operands_of(each)[_tensors(each) :]}
-        operands = [Operand(child, _rebuilt(reads, held)) for child, reads in operands]
+        operands = [Operand(_flat(child, reads), _rebuilt(reads, held)) for child, reads in operands]
         result = _rebuilt(each.result, held)
         inside = self._tables(each, strategy, sizes, operands)
         shape = local_shape(
@@ -290,6 +291,15 @@ def _rebuilt(entries: Sequence[Affine | Gather], held: Mapping[Node, Node]) -> t
         else each
         for each in entries
     )
+
+
+def _flat(each: Node, reads: Sequence[Affine | Gather]) -> Node:
+    """A tensor after collectives, as a tensor of its own if a reader splits one of its dimensions in another way."""
+    pairs = zip(each.dims, reads, strict=True)
+    splits = (
+        axes and len(axes) > 1 and isinstance(read, Affine) and read.axis is None for axes, read in pairs
+    )
+    return again(each) if each.op in COLLECTIVES and any(splits) else each
 
 
 def _moved(each: Node, move: Move, mesh: Mesh) -> Node:

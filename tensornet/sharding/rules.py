@@ -120,8 +120,8 @@ def _along(each: Node, operands: Sequence[Operand], axis: int) -> Division | Non
     if None in places:
         return None
     out = _place(each, axis, each.result, each.shape)
-    if each.op == "contract":
-        out = PARTIAL if out in (None, VARYING) else out
+    if each.op == "contract" and out == VARYING:  # it is summed, or held by a tensor of positions
+        out = PARTIAL
     if out is None or out == VARYING:
         return None
     return Division(out, tuple(place for place in places if place is not None), axis)
