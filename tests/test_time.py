@@ -19,7 +19,7 @@ import tensornet as tn
 from tensornet.contraction.layout_search import Search, left_to_right
 from tensornet.contraction.order_search import fastest
 from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, flatten
-from tensornet.device.calibration import _Probe, measure, profile_of
+from tensornet.device.calibration import _Probe, _profile_of, measure, profile_of
 from tensornet.device.memory_access import MemoryAccess, memory_access
 from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
@@ -127,10 +127,10 @@ class Restless:
         self.clock[0] += self.draw.uniform(0.5, 2.0) ** 4
 
 
-def test_constants_of_a_loaded_device_say_so_and_are_kept(
+def test_the_built_in_constants_stand_in_for_those_of_a_loaded_device(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However far its times lie apart, the next process believes them, and none is far from the usual."""
+    """However far its times lie apart, it is measured once: the next process finds that, and says so."""
     monkeypatch.setenv("TENSORNET_CACHE", str(tmp_path))
     monkeypatch.setenv("TENSORNET_CALIBRATE", "1")
     clock = [0.0]
@@ -139,10 +139,12 @@ def test_constants_of_a_loaded_device_say_so_and_are_kept(
     profile = profile_of(loaded, "cpu")
     assert not profile.is_steady
     assert CPU.is_steady
-    assert load_profile(profile.key) == profile
-    for name in ("launch", "flops", "bandwidth", "near_bandwidth", "held_bandwidth", "jump_bandwidth"):
-        assert 1 / 16.01 < getattr(profile, name) / getattr(CPU, name) < 16.01
-    assert profile.row(40.0, 64.0) == CPU.row(40.0, 64.0)
+    assert replace(profile, key=CPU.key, unrest=CPU.unrest) == CPU
+    kept = load_profile(profile.key)
+    assert kept is not None
+    assert kept.unrest == profile.unrest
+    _profile_of.cache_clear()
+    assert profile_of(loaded, "cpu") == profile
 
 
 def test_one_thread_is_measured_by_its_own_time_whatever_other_programs_do(
