@@ -20,7 +20,7 @@ def distill(
     /,
     *,
     steps: int = 200,
-    rate: float = 3e-3,
+    rate: float = 3e-4,
     hidden: str | Sequence[str] = (),
     progress: Callable[[int, int, float], None] | None = None,
     resume: str | Path | None = None,
