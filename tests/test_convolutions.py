@@ -100,6 +100,23 @@ READY: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize(("given", "padded"), list(itertools.product(["(g,c)", "g,c"], repeat=2)))
+def test_zero_padding_of_groups_is_left_to_the_kernel(given: str, padded: str) -> None:
+    """However the groups and the channels of each lie in the tensor and in the padded one."""
+    graph = tn.layer(
+        f"z[b,{padded},h,w] = pad(x[b,{given},h,w], h=(1,1), w=(2,0))\n"
+        f"y[b,(g,o),p,q] = z[b,{padded},p+u,q+v] * F[(g,o),c,u,v]",
+        inputs="x", g=3, c=2, o=2, u=3, v=3,
+    )  # fmt: skip
+    assert "pad(" not in tn.plan(graph, backend="torch", b=2, h=7, w=8).code.split('"""')[2]
+    rng = np.random.default_rng(0)
+    x, weight = (torch.tensor(rng.normal(size=size)) for size in ((2, 6, 7, 8), (6, 2, 3, 3)))
+    expected = torch.nn.functional.conv2d(torch.nn.functional.pad(x, (2, 0, 1, 1)), weight, groups=3)
+    x = x if given == "(g,c)" else x.reshape(2, 3, 2, 7, 8)
+    found = tn.compile(graph, backend="torch")({"F": weight}, x)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("options", READY, ids=str)
 def test_the_ready_made_convolution(options: dict[str, Any]) -> None:
     """Of any dimensions; groups have factorized kernels of their own."""

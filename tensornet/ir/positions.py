@@ -22,6 +22,7 @@ from .node import (
     axes_of,
     composed,
     distinct_axes,
+    fills,
     own_axes,
     substitute,
 )
@@ -233,16 +234,37 @@ class Windowed:
 def windowed(operand: Operand, windows: Container[Affine | Gather]) -> Windowed:
     """A tensor that is read in windows, without zero padding along these."""
     child, reads = operand
-    whole = Windowed(child, reads, {})
-    if child.attributes.get("fill") is not number(0):
-        return whole
-    ((inner, plain),) = child.operands
+    padding = _padding(child)
+    if padding is None:
+        return Windowed(child, reads, {})
     around: dict[Affine | Gather, tuple[int, int]] = {}
-    for d, (entry, read) in enumerate(zip(child.result, reads, strict=True)):
-        before = entry.offset  # type: ignore[union-attr]
-        after = child.shape[d] - inner.shape[d] - before
+    bare, lengths = list[Affine](), list[Size]()
+    for length, entry, read in zip(child.shape, padding.result, reads, strict=True):
+        assert isinstance(entry, Affine)
+        bare.append(replace(entry, offset=0))
+        axis = bare[-1].axis
+        lengths.append(length if axis is None else padding.sizes[axis])
+        before, after = entry.offset, length - lengths[-1] - entry.offset
         counts = isinstance(before, int) and isinstance(after, int) and min(before, after) >= 0
-        if plain[d] != along(d) or not counts or (before + after and read not in windows):
-            return whole
+        if not fills(bare[-1], padding.sizes, lengths[-1]) or not counts:
+            return Windowed(child, reads, {})
+        if before + after and read not in windows:
+            return Windowed(child, reads, {})
         around[read] = before, after
+    inner, plain = padding.operands[0]
+    if plain != tuple(bare) or inner.shape != tuple(lengths):
+        inner = node("copy", padding.sizes, padding.operands, tuple(bare), lengths)
     return Windowed(inner, reads, around)
+
+
+def _padding(each: Node) -> Node | None:
+    """A node as a tensor with zeros around it; None if it is neither that nor such a tensor with dimensions joined."""
+    if each.op != "copy" or each.attributes:
+        return each if each.attributes.get("fill") is number(0) else None
+    child, reads = each.operands[0]
+    axes = [read.axis for read in reads]
+    whole = [axis is not None and each.sizes[axis] for axis in axes] == [*child.shape]
+    if child.attributes.get("fill") is not number(0) or not whole or len({*axes}) < len(axes):
+        return None
+    written = substitute(each.result, dict(zip(axes, child.result, strict=True)))
+    return node("copy", child.sizes, child.operands, written, each.shape, options=(("fill", number(0)),))
