@@ -22,7 +22,7 @@ from typing import Any
 
 from .errors import EquationError, TensornetError
 
-__all__ = ["Store", "cache_folder", "check_writable", "chosen_folder", "is_own", "whole"]
+__all__ = ["Store", "cache_folder", "check_writable", "chosen_folder", "whole"]
 
 
 @contextlib.contextmanager
@@ -174,15 +174,10 @@ def _text(path: Path) -> bytes:
     """The content of a file that only the user can have written. Raises an error for any other file."""
     with open(path, "rb", opener=_without_waiting) as file:
         status = os.fstat(file.fileno())
-        if not is_own(status) or status.st_size > LARGEST:
+        foreign = hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022)
+        if foreign or not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
             raise PermissionError(f"{path} is not believed")
         return file.read()
-
-
-def is_own(status: os.stat_result) -> bool:
-    """Whether a path is a file that only this user can have written."""
-    foreign = hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022)
-    return not foreign and stat.S_ISREG(status.st_mode)
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ["TENSORNET_CALIBRATE"] = "0"  # built-in device constants: the same plans on every machine
-os.environ.setdefault("TENSORNET_REGIONS", "0")  # "wait" compiles every region before its first call
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers side by side wait for each other's threads otherwise
 os.environ["JAX_ENABLE_X64"] = "1"  # what NumPy computes in float64, JAX does as well
 os.environ.pop("TENSORNET_CACHE", None)  # no test finds the plans of another

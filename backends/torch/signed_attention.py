@@ -16,7 +16,6 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 
 from .products import is_traced, with_vjp
-from .regions import Region
 
 __all__ = ["signed_attention"]
 
@@ -267,7 +266,6 @@ def _capped(scores: Tensor, masks: Sequence[Tensor], biased: bool, late: int) ->
     return scores, shown
 
 
-@Region
 def _weighed(scores: Tensor, *masks: Tensor, biased: bool, late: int) -> tuple[Tensor, Tensor, Tensor]:
     """w = sign(s)·2^(|s| − max |s|) in the type of the scores, Σ|w|, and log₂ Σ 2^|s|."""
     kind = scores.dtype
@@ -283,7 +281,6 @@ def _weights(scores: Tensor, total: Tensor, *masks: Tensor, biased: bool, late: 
     return shown.sub_(total).exp2_().mul_(scores.sign_())
 
 
-@Region
 def _differentiated(
     scores: Tensor, reached: Tensor, means: Tensor, total: Tensor, *masks: Tensor, biased: bool, late: int
 ) -> tuple[Tensor, Tensor]:
