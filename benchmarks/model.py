@@ -32,8 +32,8 @@ from tensornet.contraction.layout_search import Search
 from tensornet.contraction.order_search import fastest
 from tensornet.contraction.pairs import Choose, Layout, Order, Problem
 from tensornet.device.calibration import measure
+from tensornet.device.cost_model import DeviceProfile, default_profile
 from tensornet.device.heap import keep_freed
-from tensornet.device.model import DeviceProfile, default_profile
 from tensornet.device.timing import Clock
 from tensornet.lowering.lines import lines_of
 from tensornet.lowering.lower import lower

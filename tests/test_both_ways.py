@@ -18,7 +18,7 @@ from tensornet import models
 from tensornet.codegen.context import CodegenContext
 from tensornet.contraction.joint_order import joint_order
 from tensornet.contraction.pairs import Problem, flatten, view_order
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.language.expression import Ref, axes_of_index
 from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tensornet.device import calibration, profiles
-from tensornet.device.model import DeviceProfile, default_profile
+from tensornet.device.cost_model import DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
 from tensornet.files import Store
 from tensornet.planning import progress

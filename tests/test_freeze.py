@@ -15,7 +15,7 @@ import torch
 import tensornet as tn
 from tensornet.contraction.order_search import as_written, beforehand
 from tensornet.contraction.pairs import Problem
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.language.expression import axes_of_index
 from tensornet.protocol import load_backend
 

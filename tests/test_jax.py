@@ -18,7 +18,7 @@ import torch
 import tensornet as tn
 from tensornet import models
 from tensornet.device import calibration
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.protocol import backend_of, load_backend
 
 from .conftest import sampled

@@ -9,7 +9,7 @@ import pytest
 
 import tensornet as tn
 from tensornet import models
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.planning.liveness import is_view
 from tensornet.planning.steps import Step
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.ops.table import FUNCTIONS
 from tensornet.passes import kernel_selection
 from tensornet.planning.steps import Step

@@ -13,7 +13,7 @@ import pytest
 import sympy
 
 import tensornet as tn
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.language.expression import Expression, Literal, Ref, scalar_value, transform
 from tensornet.language.parser import parse_block
 from tensornet.ops import rnn as cells

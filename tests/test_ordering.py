@@ -20,7 +20,7 @@ import tensornet as tn
 from tensornet.contraction.layout_search import Search, left_to_right, path_of, tree_of
 from tensornet.contraction.order_search import FastestOrder, fastest, fewest_flops
 from tensornet.contraction.pairs import Order, Problem
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 
 from .conftest import examples, sampled, within
 

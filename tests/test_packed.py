@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.planning.plans import Plan
 
 torch = pytest.importorskip("torch")

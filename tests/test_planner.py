@@ -29,7 +29,7 @@ from tensornet.codegen import program
 from tensornet.contraction.layout_search import Search, Tree, left_to_right
 from tensornet.contraction.order_search import _programmed
 from tensornet.contraction.pairs import Problem, flatten
-from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
+from tensornet.device.cost_model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.files import Store
 from tensornet.lowering import pointwise

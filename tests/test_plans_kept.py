@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.codec import Part, read_size, read_value, write, write_size
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.files import Store
 from tensornet.graph.element_types import holding
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size

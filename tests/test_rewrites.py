@@ -14,7 +14,7 @@ import torch
 from hypothesis import assume, given, reject
 
 import tensornet as tn
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.graph.element_types import holding, of_tensors
 from tensornet.graph.graph import Apply
 from tensornet.graph.leaves import Leaf

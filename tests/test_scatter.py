@@ -11,7 +11,7 @@ import pytest
 
 import tensornet as tn
 from tensornet.backends.array_api import of
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.graph.element_types import holding, of_tensors
 from tensornet.ops.table import Element
 from tensornet.passes.one_hot_elimination import eliminate_one_hots

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tensornet as tn
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.models.attention import dot_product_attention
 from tensornet.models.tensor_swin import tensor_window_attention
 

@@ -20,8 +20,8 @@ from tensornet.contraction.layout_search import Search, left_to_right
 from tensornet.contraction.order_search import fastest
 from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, flatten
 from tensornet.device.calibration import _Probe, _profile_of, measure, profile_of
+from tensornet.device.cost_model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.memory_access import MemoryAccess, memory_access
-from tensornet.device.model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
 from tensornet.language.expression import axes_of_index
 from tensornet.planning.steps import Step

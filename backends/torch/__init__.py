@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensornet.device.model import packed_with
+from tensornet.device.cost_model import packed_with
 from tensornet.errors import BackendError
 from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import Argument, CallCache, Kept, backend_of

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
-from tensornet.device.model import default_profile
+from tensornet.device.cost_model import default_profile
 from tensornet.errors import BackendError
 from tensornet.graph.graph import Graph
 from tensornet.runtime.executable import Executable

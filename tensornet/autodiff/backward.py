@@ -27,7 +27,7 @@ from ..sizes import evaluate
 from .a_normal_form import Pairs, take_apart
 from .activity import active, changes, check_rules
 from .cotangents import GRADIENT, Cotangents, zeros
-from .vjp_rules import cotangents
+from .equation_vjp import cotangents
 
 __all__ = ["Backward"]
 

@@ -13,7 +13,7 @@ from ..ir.build import cast, node, number, size
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills, row_major
 from ..ops.table import Element
 from ..sizes import product
-from .vjp_rules import Part
+from .equation_vjp import Part
 
 __all__ = ["GRADIENT", "Cotangents", "zeros"]
 

@@ -3,7 +3,7 @@
 A graph is cut at its calls and at the states of its recurrences (`scan/cut.py`). The rest is brought into A-normal form
 (`a_normal_form.py`), so that the common parts of the derivatives of several factors are computed once: a product of N
 factors takes O(N) products back. Then the nodes are visited from the last to the first. The cotangent that a tensor
-gets from its readers (`x.grad`) is passed on to its operands (`vjp_rules.py`, `cotangents.py`):
+gets from its readers (`x.grad`) is passed on to its operands (`equation_vjp.py`, `cotangents.py`):
 
     y[b,o] = x[b,i] * W[o,i]    →    W.grad[o,i] = y.grad[b,o] * x[b,i]
 
@@ -22,8 +22,9 @@ from ..scan.cut import State
 from .a_normal_form import Pairs
 from .activity import active
 from .backward import Backward
-from .call_vjp import Called, asked, backward_call, forward_call
+from .call_vjp import asked, backward_call, forward_call
 from .joint import JointGraph, partitioned
+from .scan_vjp import Called
 
 __all__ = ["differentiated", "rematerializable"]
 

@@ -17,7 +17,7 @@ def calibrate(
     from math import inf
 
     from ..device.calibration import measure
-    from ..device.model import COLUMNS
+    from ..device.cost_model import COLUMNS
     from ..device.profiles import save_profile
     from ..display import rounded
     from ..dtypes import element_type

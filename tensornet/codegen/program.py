@@ -11,7 +11,7 @@ from typing import Any
 
 from ..autodiff.joint import JointGraph
 from ..device.calibration import profile_of
-from ..device.model import DeviceProfile
+from ..device.cost_model import DeviceProfile
 from ..display import Memory, in_bytes
 from ..dtypes import element_type
 from ..errors import BackendError
@@ -107,7 +107,7 @@ def plan(
     """
     chosen, memory_limit = load_backend(backend), in_bytes(memory_limit)
     if not isinstance(profile, DeviceProfile | None):
-        fix = "leave it out to have it measured, or take one of tensornet.device.model"
+        fix = "leave it out to have it measured, or take one of tensornet.device.cost_model"
         raise BackendError(f"profile={profile!r} holds no constants of a device", fix=fix)
     graph = graph if outputs is None else graph.select(outputs)
     if mesh is not None and not isinstance(mesh, int):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ..contraction.pairs import Strategy
+from ..device.cost_model import packed_with
 from ..device.heap import MAPPED
-from ..device.model import packed_with
 from ..dtypes import Element, itemsize
 from ..language.affine import reached
 from ..language.expression import (

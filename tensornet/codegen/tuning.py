@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..device.model import DeviceProfile
+from ..device.cost_model import DeviceProfile
 from ..device.timing import Clock
 from ..errors import BackendError
 from ..planning.plans import CallStep, Plan

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import opt_einsum
 from opt_einsum.paths import PathOptimizer, greedy
 
-from ..device.model import DeviceProfile
+from ..device.cost_model import DeviceProfile
 from ..planning.constant_folding import is_worth_keeping
 from .layout_search import Search, Tree, left_to_right, path_of, searched_once, tree_of
 from .pairs import Choose, Layout, Order, Pair, Problem, ordered

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple, TypeAlias
 
 from ..codec import document
+from ..device.cost_model import HELD, DeviceProfile
 from ..device.memory_access import MOST, MemoryAccess, memory_access
-from ..device.model import HELD, DeviceProfile
 
 __all__ = [
     "Choose",

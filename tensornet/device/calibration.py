@@ -24,9 +24,9 @@ from ..ops.along_axes import NORMALIZE
 from ..planning.progress import say
 from ..protocol import Backend, is_offered
 from ..threads import apart, is_busy, others_at_work, tells_of_others
+from .cost_model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
 from .heap import MAPPED, keep_freed
 from .memory_access import MemoryAccess, memory_access
-from .model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
 from .profiles import bounded, is_due, load_profile, save_profile
 
 __all__ = ["measure", "profile_of"]

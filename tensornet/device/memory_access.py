@@ -1,7 +1,7 @@
 """Memory access analysis: bytes, strides, loops and cache lines of an elementwise step or a copy.
 
 The step walks along its result, innermost axis first. This file counts bytes and lines; `DeviceProfile.access_seconds`
-(`model.py`) converts them to seconds. Neighbouring axes that are contiguous in
+(`cost_model.py`) converts them to seconds. Neighbouring axes that are contiguous in
 every tensor are one loop. An operand that is not contiguous is read at strides, and a cache line may be evicted before
 its other elements are read.
 """

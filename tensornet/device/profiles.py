@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import Store, cache_folder
-from .model import COLUMNS, DeviceProfile
+from .cost_model import COLUMNS, DeviceProfile
 
 __all__ = ["bounded", "is_due", "load_profile", "save_profile"]
 

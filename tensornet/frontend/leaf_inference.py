@@ -9,7 +9,8 @@ from functools import partial
 from ..errors import EquationError, TensornetWarning, near, told_in, warn
 from ..graph.shape_inference import Scope, scope_of
 from ..language.diagnostics import misplaced, slip_of
-from ..language.equation import Equation, locate, summed_alone
+from ..language.einstein import locate
+from ..language.equation import Equation, summed_alone
 from ..language.expression import (
     ELLIPSIS,
     Call,

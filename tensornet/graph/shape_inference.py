@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 from ..codec import document
 from ..errors import EquationError, Place, ShapeError
 from ..language.affine import Affine, affine
-from ..language.equation import Equation, locate
+from ..language.einstein import locate
+from ..language.equation import Equation
 from ..language.expression import (
     ELLIPSIS,
     Call,

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import re
-from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..codec import document, state_of
 from ..errors import EquationError, Place, near, told_in
-from ..ops.along_axes import STEPS
-from ..ops.structure import INDEX, PAD
+from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS, SIGNS
-from .diagnostics import absent_axis
+from .einstein import SLICES, axes_read_once, is_written, locate, sum_out, without_sums
 from .expression import (
     ELLIPSIS,
     Call,
@@ -26,7 +22,6 @@ from .expression import (
     Ref,
     Size,
     axes_of_index,
-    contraction,
     free_axes,
     is_computed_index,
     is_scalar,
@@ -35,14 +30,12 @@ from .expression import (
     parts_of,
     placed_axes,
     plain_axes,
-    product_of,
     references,
     relabel,
     renamed_index,
     show,
     show_index,
     subexpressions,
-    sum_of,
     transform,
 )
 
@@ -55,7 +48,6 @@ __all__ = [
     "Opening",
     "Statement",
     "einstein",
-    "locate",
     "renamed_axes",
     "resolve",
     "sizes_in_brackets",
@@ -110,7 +102,7 @@ class Equation:
     @functools.cached_property
     def _text(self) -> str:
         target = f"{self.name}[{show_index(self.left)}]" if self.left else self.name
-        bare = replace(self, right=_without_sums(self.right))
+        bare = replace(self, right=without_sums(self.right))
         try:
             implied = einstein(bare).right == self.right and not any(summed_alone(bare))
         except EquationError:
@@ -207,22 +199,7 @@ def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
     return replace(equation, left=renamed_index(equation.left, names), right=relabel(equation.right, names))
 
 
-def locate(place: Place | None, axis: str) -> Place | None:
-    """The part of `place` where an axis name is written."""
-    if place is None:
-        return None
-    part = place.text
-    start = part.find("[") + 1
-    pattern = re.escape(axis) if axis == ELLIPSIS else rf"\b{re.escape(axis)}\b"
-    found = re.search(pattern, part[start:])
-    if not found:
-        return place
-    return replace(place, column=place.column + start + found.start(), width=len(axis))
-
-
 # ---------------------------------------------------------------------------- the Einstein rule
-
-_STEPS, _SLICES = frozenset(STEPS.values()), (PAD.name,)
 
 
 @told_in("sums")
@@ -242,7 +219,7 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
             so that no product sums it; or two products could sum it, inside a factor and outside.
     """
     kept = axes_of_index(equation.left)
-    for ref, (axis, *_) in _alone(equation.right, frozenset(kept)) if guessed else ():
+    for ref, (axis, *_) in axes_read_once(equation.right, frozenset(kept)) if guessed else ():
         if ref.name in guessed and ref.place is not None and ref.place.text == ref.name:
             raise EquationError(
                 f"'{ref.name}' without brackets is {show(ref)}, as it was first read, and '{axis}' is neither"
@@ -251,7 +228,7 @@ def einstein(equation: Equation, guessed: Collection[str] = ()) -> Equation:
                 f"write {ref.name}[…] with the axes you mean, or {show(ref)} to sum '{axis}'",
             )
     try:
-        right = _sum_out(equation.right, frozenset(kept), True)
+        right = sum_out(equation.right, frozenset(kept), True)
     except EquationError as error:
         if kept:
             raise
@@ -284,7 +261,7 @@ def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
         told = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` names the axis
         told |= {ref.name for ref in equation.references if not ref.index}  # which may be sizes
-        yield from _alone(equation.right, told.union(axes_of_index(equation.left)), strict=False)
+        yield from axes_read_once(equation.right, told.union(axes_of_index(equation.left)), strict=False)
 
 
 def _is_place(factor: Expression) -> bool:
@@ -295,198 +272,6 @@ def _is_place(factor: Expression) -> bool:
 
 def _factors(expression: Expression) -> tuple[Expression, ...]:
     return expression.factors if isinstance(expression, Contraction) else (expression,)
-
-
-def _alone(
-    expression: Expression, told: Set[str], strict: bool = True
-) -> Iterator[tuple[Ref, tuple[str, ...]]]:
-    """The tensors with axes that are not told and that no other factor has.
-
-    Args:
-        strict: whether to include what is meant as a rule: an axis that all terms of a sum have alone, a diagonal,
-            and sums that are written in a product.
-    """
-    match expression:
-        case Call("add", terms):
-            found = [[*_alone(term, told, strict)] for term in terms if not is_scalar(term)]
-            alone = [{axis for _, axes in each for axis in axes} for each in found]
-            meant = set[str]() if strict or len(alone) < 2 else set.intersection(*alone)
-            for ref, axes in itertools.chain(*found):
-                if left := tuple(axis for axis in axes if axis not in meant):
-                    yield ref, left
-        case Contraction(factors, summed):
-            for factor in factors:
-                if strict or not isinstance(factor, Contraction):
-                    yield from _alone(factor, told | {*summed, *_shared(factors)}, strict)
-        case Ref(_, index):
-            counts = Counter(axis for entry in index for axis in axes_of_index((entry,)))
-            lost = tuple(
-                axis for axis, count in counts.items() if (strict or count == 1) and axis not in told
-            )
-            if lost and (strict or ELLIPSIS not in lost):
-                yield expression, lost
-
-
-def _shared(factors: Iterable[Expression]) -> set[str]:
-    """The axes that several factors have."""
-    holders = Counter(axis for factor in factors for axis in set(free_axes(factor)))
-    return {axis for axis, count in holders.items() if count > 1}
-
-
-def _sum_out(expression: Expression, kept: frozenset[str], direct: bool) -> Expression:
-    """Sums every axis that is not kept. `direct`: whether a lone tensor may be summed."""
-    match expression:
-        case Literal() | Size():
-            return expression
-        case Contraction():
-            return _sum_out_product(expression, kept, direct)
-        case Call("add", arguments):
-            return replace(expression, arguments=tuple(_sum_out(term, kept, direct) for term in arguments))
-        case Call() if not _is_lone(expression):
-            return _sum_out_call(expression, kept)
-    lost = tuple(axis for axis in free_axes(expression) if axis not in kept)
-    if lost and (not direct or ELLIPSIS in lost):
-        raise _unsummed(lost[0], expression)
-    return contraction((expression,), lost, expression.place)
-
-
-def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -> Expression:
-    summed = set(product.summed)
-    holders: dict[str, list[Expression]] = {}
-    for factor in product.factors:
-        for axis in free_axes(factor):
-            holders.setdefault(axis, []).append(factor)
-    for axis in product.summed:
-        if axis not in holders:
-            raise _unknown(axis, product, "the sum")
-    for axis, holding in holders.items():
-        if axis not in kept | summed and (len(holding) > 1 or (direct and _is_lone(holding[0]))):
-            if axis == ELLIPSIS:
-                raise EquationError("'...' is missing on the left", product.place, "write it on both sides")
-            for factor in holding:
-                if _sums(factor, axis):
-                    raise EquationError(
-                        f"axis '{axis}' may be summed inside {show(factor)}, or over the whole product",
-                        locate(factor.place, axis),
-                        f"write sum[{axis}](…) around the whole product, or around what is summed inside;"
-                        " or use another letter inside",
-                    )
-            summed.add(axis)
-    factors = list[Expression]()
-    for factor in product.factors:
-        is_sum = isinstance(factor, Call) and factor.function == "add"
-        part = _sum_out(factor, kept | summed, direct and is_sum)
-        factors += part.factors if isinstance(part, Contraction) and not part.summed else (part,)
-    return contraction(tuple(factors), tuple(summed), product.place)
-
-
-def _sums(expression: Expression, axis: str) -> bool:
-    """Whether the products in an expression would sum an axis completely, were it not kept."""
-    match expression:
-        case Contraction(factors):
-            holding = [factor for factor in factors if axis in free_axes(factor)]
-            return len(holding) > 1 or (len(holding) == 1 and _sums(holding[0], axis))
-        case Call("add", arguments):
-            return all(_sums(term, axis) for term in arguments if axis in free_axes(term))
-        case Call(_, arguments, axes):
-            holding = [argument for argument in arguments if axis in free_axes(argument)]
-            named = axis in axes or axis in option_axes(expression)
-            return not named and len(holding) == 1 and _sums(holding[0], axis)
-    return False
-
-
-def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
-    """Sums inside a call. Only products sum there; an axis shared by arguments belongs to no product."""
-    function = FUNCTIONS[call.function]
-    held = {axis for argument in call.arguments for axis in free_axes(argument)}
-    for axis in (*function.runs_over(call.axes), *sorted(option_axes(call))):
-        if axis not in held:
-            raise _unknown(axis, call, call.function)
-    for axis in call.axes if function.anew else function.makes(call.axes):
-        if axis in held:
-            named = ",".join("v" if each == axis else each for each in call.axes)
-            inside = ", ".join(map(show, call.arguments))
-            fix = f"give the new axis a name of its own, {function.name}[{named}]({inside})"
-            raise EquationError(
-                f"{function.name} creates the axis '{axis}', which occurs inside it already", call.place, fix
-            )
-    gone = function.leaves_out(call.axes)
-    for axis in (*call.axes, *sorted(option_axes(call))):
-        if axis not in kept and axis not in gone:
-            raise _unsummed(axis, call)
-    inner = kept | frozenset(call.axes)
-    seen: set[str] = set()
-    for argument in call.arguments:
-        for axis in free_axes(argument):
-            if axis in seen and axis not in inner:
-                raise _unsummed(axis, call)
-        seen.update(free_axes(argument))
-    if function.axes == "joined":
-        _check_shared(call, inner)
-    return replace(call, arguments=tuple(_sum_out(argument, inner, False) for argument in call.arguments))
-
-
-def _check_shared(call: Call, kept: frozenset[str]) -> None:
-    """Raises an error for an operand that has another name for the axis along which it is joined."""
-    (joined,) = call.axes
-    for argument in call.arguments:
-        others = [axis for axis in free_axes(argument) if axis not in kept]
-        if isinstance(argument, Ref) and others and joined not in free_axes(argument):
-            index = tuple(joined if entry == others[0] else entry for entry in argument.index)
-            raise EquationError(
-                f"{show(argument)} has no axis '{joined}', along which {call.function} joins its operands",
-                locate(argument.place, others[0]),
-                f"write {argument.name}[{show_index(index)}]: each operand calls that axis '{joined}', and may have a"
-                " size of its own",
-            )
-
-
-def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationError:
-    """The error for an axis that a function or a sum runs over, and that does not occur inside it."""
-    inside = subexpressions(expression)[1:]
-    bare = [part.name for part in inside if isinstance(part, Ref) and not part.index]
-    known = (axis for part in inside for axis in free_axes(part))
-    return absent_axis(axis, where, known, expression.place, bare)
-
-
-def _is_written(expression: Expression, functions: Container[str]) -> bool:
-    """Whether it is a call of some functions that was written in brackets: a slice `x[b,:e]`, a step `h[b,t-1]`."""
-    place = expression.place
-    is_call = isinstance(expression, Call) and expression.function in functions
-    return is_call and place is not None and place.text.endswith("]")
-
-
-def _is_lone(expression: Expression) -> bool:
-    """Whether it is a tensor, possibly at another position, whose axes may be summed without a product."""
-    return isinstance(expression, Ref) or _is_written(expression, _STEPS)
-
-
-def _unsummed(axis: str, expression: Expression) -> EquationError:
-    if _is_written(expression, _SLICES) and expression.place is not None:
-        return EquationError(
-            f"the slice {expression.place.text} keeps the axis name '{axis}', which is neither on the left nor summed",
-            expression.place,
-            f"put '{axis}' on the left, or write sum[{axis}](…) to sum it",
-        )
-    shown = show(expression)
-    return EquationError(
-        f"axis '{axis}' is neither on the left nor summed by a product: it occurs only in {shown}",
-        locate(expression.place, axis),
-        f"write sum[{axis}](…) to sum it, or put '{axis}' on the left",
-    )
-
-
-def _without_sums(expression: Expression) -> Expression:
-    """The expression with its sums left to the Einstein rule, flattened as the parser would."""
-    match expression:
-        case Contraction(factors, _, place):
-            return product_of([_without_sums(factor) for factor in factors], place)
-        case Call("add", arguments):
-            return sum_of([_without_sums(term) for term in arguments], expression.place)
-        case Call(function) if function in _STEPS:  # without a place it is none that was written in brackets
-            return replace(transform(expression, _without_sums), place=None)
-        case _:
-            return transform(expression, _without_sums)
 
 
 # ---------------------------------------------------------------------------- bare names
@@ -595,7 +380,7 @@ def _check_options(expression: Expression) -> None:
             for value in values:
                 if not is_scalar(value):
                     message, place = f"{name}= takes a number, not a tensor", value.place or part.place
-                    if _is_written(part, _SLICES):
+                    if is_written(part, SLICES):
                         message, place = (
                             "the bounds of a slice are integers and sizes, not tensors",
                             part.place,

@@ -32,7 +32,8 @@ from typing import Any
 from ..errors import EquationError, Place, near, told_in
 from ..sizes import DOT, FUNCTIONS_OF_SIZES, LARGEST, as_size, floored, power_of, quotient, symbol
 from .desugaring import Addition, together, written_out
-from .equation import Calling, Declaration, Definition, Equation, Statement, locate
+from .einstein import locate
+from .equation import Calling, Declaration, Definition, Equation, Statement
 from .expression import Call, Contraction, Expression, Literal, Ref, axes_of_index, contraction, transform
 from .expression_parser import Terms, entries_of
 from .grammar import STARTS

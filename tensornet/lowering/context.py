@@ -14,7 +14,7 @@ from typing import Any
 
 from ..autodiff.joint import JointGraph
 from ..contraction.pairs import Choose, Layout, Strategy, flatten, view_order
-from ..device.model import DeviceProfile
+from ..device.cost_model import DeviceProfile
 from ..errors import ShapeError
 from ..graph.shape_inference import Axis, Dim, size_expression
 from ..language.equation import Equation

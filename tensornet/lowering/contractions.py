@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..contraction.joint_order import joint_order, joint_product, names_of
 from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
-from ..device.model import PACKED
+from ..device.cost_model import PACKED
 from ..graph.element_types import of_number
 from ..language.expression import (
     Call,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..contraction.pairs import Layout, ordered
-from ..device.model import packed_with
+from ..device.cost_model import packed_with
 from ..graph.element_types import of_number
 from ..language.expression import (
     Call,

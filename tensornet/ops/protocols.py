@@ -103,7 +103,7 @@ def extent(sizes: Mapping[str, Any], axes: Iterable[str]) -> Any:
 
 
 class Device(Protocol):
-    """The constants of a device; `device.model.DeviceProfile` is one."""
+    """The constants of a device; `device.cost_model.DeviceProfile` is one."""
 
     def pointwise(self, moved: float, written: float) -> float:
         """Seconds to read and write `moved` bytes in order, `written` of them as a result."""

@@ -17,7 +17,7 @@ from ..autodiff.vjp import differentiated, rematerializable
 from ..contraction.joint_order import joint_order
 from ..contraction.order_search import fewest_flops
 from ..contraction.pairs import Problem
-from ..device.model import DeviceProfile, default_profile
+from ..device.cost_model import DeviceProfile, default_profile
 from ..dtypes import itemsize
 from ..errors import EquationError
 from ..graph.element_types import of_leaves

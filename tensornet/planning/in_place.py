@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..device.model import IN_CACHE
+from ..device.cost_model import IN_CACHE
 from ..language.expression import Call, Ref, axes_of_index, is_scalar
 from ..ops.protocols import names_in
 from ..ops.table import FUNCTIONS, Element

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..codec import Part, Text, document, read, write
-from ..device.model import DeviceProfile
+from ..device.cost_model import DeviceProfile
 from ..errors import TensornetError
 from ..files import Store, chosen_folder
 from ..graph.graph import Graph

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..codec import Part, Scope, Text, document, read, state_of, write
-from ..device.model import Certainty
+from ..device.cost_model import Certainty
 from ..display import Filled, amount, folded, preformatted, table
 from ..dtypes import Element, itemsize
 from ..errors import EquationError

@@ -10,7 +10,7 @@ from ..dtypes import real_type
 from ..errors import BackendError, DtypeError, ShapeError, near
 from ..graph.graph import Graph
 from ..graph.shape_inference import scope_of
-from ..language.equation import locate
+from ..language.einstein import locate
 from ..language.expression import Call
 from ..ops.table import FUNCTIONS
 from ..protocol import Backend

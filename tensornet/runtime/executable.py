@@ -14,8 +14,8 @@ from ..codegen.program import planned, written
 from ..codegen.rematerialization import can_rematerialize
 from ..codegen.tuning import check_tuning
 from ..device.calibration import profile_of
+from ..device.cost_model import DeviceProfile
 from ..device.heap import keep_freed
-from ..device.model import DeviceProfile
 from ..display import Memory, in_bytes
 from ..errors import BackendError, ShapeError
 from ..graph.argument_shapes import sizes_from_shapes

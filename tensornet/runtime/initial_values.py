@@ -11,7 +11,7 @@ from typing import Any
 
 from ..codegen.loading import LoadedProgram, Place, constant_array
 from ..codegen.program import planned
-from ..device.model import default_profile
+from ..device.cost_model import default_profile
 from ..dtypes import element_type
 from ..errors import DtypeError, EquationError, ShapeError, TensornetError, near, warn
 from ..graph.element_types import of_leaves

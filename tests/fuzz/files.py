@@ -17,7 +17,7 @@ import pytest
 
 import tensornet as tn
 from tensornet import models
-from tensornet.device.model import DeviceProfile, default_profile
+from tensornet.device.cost_model import DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
 from tensornet.study import report
 from tensornet.study import written as subject
