@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -22,7 +23,7 @@ from tensornet.backends.torch import collectives
 from tensornet.sharding import sharded as made
 from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.part import part_of
-from tensornet.sharding.search import Table, eliminated
+from tensornet.sharding.search import CostTable, eliminated
 from tests.programs import program
 
 FREE = {"data": (1e18, 0.0), "model": (1e18, 0.0)}
@@ -87,6 +88,7 @@ MODELS: dict[str, tuple[Callable[[], tn.Graph], list[Any], list[dict[str, Any]]]
 }
 
 
+@functools.cache  # each mesh has process groups, and threads of gloo, of its own
 def mesh() -> Any:
     count = distributed.get_world_size()
     shape = (2, count // 2) if count > 1 else (1, 1)
@@ -215,11 +217,11 @@ def at_random(graph: tn.Graph, shapes: dict[str, tuple[int, ...]], seed: int) ->
     part = part_of(numbers, devices, made._asked(numbers, made._Rules(None), ""), leaves, 8)
     draw = np.random.default_rng(seed)
 
-    def noise() -> Iterator[Table]:
+    def noise() -> Iterator[CostTable]:
         for variable, choices in part.choices.items():
             outs = [getattr(each, "out", each) or ("replicated",) for each in choices]
             whole = [2.0 * outs[n].count("replicated") for n in range(len(outs))]
-            yield Table((variable,), draw.random(len(choices)) + np.array(whole) * (draw.random() < 0.8))
+            yield CostTable((variable,), draw.random(len(choices)) + np.array(whole) * (draw.random() < 0.8))
 
     tables = [*part.tables, *made._inputs(part), *noise()]
     used = {each for table in tables for each in table.variables}

@@ -20,8 +20,9 @@ import tensornet as tn
 from tensornet.sharding import sharded as made
 from tensornet.sharding.mesh import Mesh, Move
 from tensornet.sharding.part import Part, part_of
-from tensornet.sharding.placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape, route
-from tensornet.sharding.search import Table, eliminated
+from tensornet.sharding.placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape
+from tensornet.sharding.redistribution import route
+from tensornet.sharding.search import CostTable, eliminated
 
 from .pages import run_blocks
 
@@ -98,7 +99,7 @@ def test_elimination_finds_the_least_sum() -> None:
     for _ in range(20):
         sizes = {n: int(draw.integers(1, 4)) for n in range(6)}
         scopes = [tuple(map(int, draw.choice(6, draw.integers(1, 4), replace=False))) for _ in range(7)]
-        tables = [Table(scope, draw.random([sizes[n] for n in scope])) for scope in scopes]
+        tables = [CostTable(scope, draw.random([sizes[n] for n in scope])) for scope in scopes]
 
         def cost(chosen: Sequence[int]) -> float:
             return sum(float(table.costs[tuple(chosen[n] for n in table.variables)]) for table in tables)  # noqa: B023

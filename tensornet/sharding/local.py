@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -22,8 +24,9 @@ from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..scan.cut import put_together
 from .mesh import Mesh, Move
 from .part import Part
-from .placement import VARYING, Placement, divisors, local_shape, route
-from .rules import Strategy, operands_of
+from .placement import VARYING, Placement, divisors, local_shape
+from .redistribution import route
+from .rules import ShardingStrategy, operands_of, tensors_of
 from .search import Variable
 
 __all__ = ["Local", "local_graph"]
@@ -77,7 +80,7 @@ class _Builder:
     def place(self, each: Node) -> Placement:
         """The placement in which a tensor is computed, or given."""
         choice = self.part.choices[each][self.chosen.get(each, 0)]
-        found: Placement = choice.out if isinstance(choice, Strategy) else choice
+        found: Placement = choice.out if isinstance(choice, ShardingStrategy) else choice
         return found
 
     # ---- blocks
@@ -201,12 +204,12 @@ class _Builder:
 
     def _node(self, each: Node) -> Node:
         """A node at its local sizes, with its operands in the placements that it needs."""
-        strategy: Strategy = self.part.choices[each][self.chosen[each]]
+        strategy: ShardingStrategy = self.part.choices[each][self.chosen[each]]
         if each.op in _DRAWN:
             self._draw_after(each, strategy)
         divided = [division.axis for division in strategy.divisions]
         sizes = [
-            size // _product(n for n, other in zip(self.mesh.shape, divided, strict=True) if other == axis)
+            size // math.prod(n for n, other in zip(self.mesh.shape, divided, strict=True) if other == axis)
             for axis, size in enumerate(each.sizes)
         ]
         needs = {child: strategy.need(k) for k, (child, _) in enumerate(operands_of(each))}
@@ -216,7 +219,7 @@ class _Builder:
             Operand(child if child.is_scalar else self._sent(child, next(places)), reads)
             for child, reads in each.operands
         ]
-        held = {child: self._sent(child, needs[child]) for child, _ in operands_of(each)[_tensors(each) :]}
+        held = {child: self._sent(child, needs[child]) for child, _ in operands_of(each)[tensors_of(each) :]}
         operands = [Operand(_flat(child, reads), _rebuilt(reads, held)) for child, reads in operands]
         result = _rebuilt(each.result, held)
         inside = self._tables(each, strategy, sizes, operands)
@@ -231,7 +234,7 @@ class _Builder:
         )
         return node(op, sizes, [*inside, *operands], result, shape, each.over, options, each.element)
 
-    def _draw_after(self, each: Node, strategy: Strategy) -> None:
+    def _draw_after(self, each: Node, strategy: ShardingStrategy) -> None:
         """Lets the mask of a random function be drawn after its operand is known, as on one device."""
         mask, (child, _) = each.operands[0].node, each.operands[1]
         below = order([self.new[mask]])
@@ -245,9 +248,9 @@ class _Builder:
         (self.new[mask],) = rebuilt([self.new[mask]], new)
 
     def _tables(
-        self, each: Node, strategy: Strategy, sizes: Sequence[int], operands: list[Operand]
+        self, each: Node, strategy: ShardingStrategy, sizes: Sequence[int], operands: list[Operand]
     ) -> list[Operand]:
-        """Factors that are 1 where a position is one of the device; `operands` then read the rows that it has."""
+        """Factors: 1 where the device holds the row at a position, else 0. `operands` then read rows that it holds."""
         divided = [(n, each_.table) for n, each_ in enumerate(strategy.divisions) if each_.table is not None]
         if not divided:
             return []
@@ -261,26 +264,10 @@ class _Builder:
         return [inside]
 
 
-def _tensors(each: Node) -> int:
-    return sum(not operand.node.is_scalar for operand in each.operands)
-
-
-def _product(numbers: Any) -> int:
-    found = 1
-    for each in numbers:
-        found *= each
-    return found
-
-
-_BUILT: dict[Any, Local] = {}
-
-
+@functools.lru_cache(maxsize=256)
 def _built(part: Part, chosen: tuple[tuple[Variable, int], ...]) -> Local:
     """The local graph of a block, the same for equal choices."""
-    key = (part, chosen)
-    if key not in _BUILT:
-        _BUILT[key] = local_graph(part, dict(chosen))
-    return _BUILT[key]
+    return local_graph(part, dict(chosen))
 
 
 def _rebuilt(entries: Sequence[Affine | Gather], held: Mapping[Node, Node]) -> tuple[Affine | Gather, ...]:

@@ -29,9 +29,10 @@ from ..scan.cut import cut
 from ..scan.lowering import lower_recurrences
 from ..sizes import evaluate
 from .mesh import BACKWARD, Mesh
-from .placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape, route
-from .rules import Division, Strategy, operands_of, strategies, work
-from .search import Solved, Table, Variable, eliminated
+from .placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape
+from .redistribution import route
+from .rules import Division, ShardingStrategy, operands_of, strategies, work
+from .search import CostTable, Solved, Variable, eliminated
 
 __all__ = ["Asked", "Part", "cost_of_route", "in_loops", "part_of"]
 
@@ -172,7 +173,7 @@ class Part:
         self.leaf_of = {self.nodes[each.name]: each for each in self.graph.leaves}
         self.moving = {self.nodes[name] for name in self.active if name in self.nodes and self._floats(name)}
         self.choices: dict[Variable, list[Any]] = {}
-        self.tables: list[Table] = []
+        self.tables: list[CostTable] = []
         self.readers: dict[Node, list[tuple[Variable, list[Placement]]]] = {}
         self._leaves()
         self._nodes()
@@ -235,7 +236,7 @@ class Part:
         fixed = dict(self.asked.kept).get(leaf.name, fixed)
         free = [VARYING not in place and fixed in (None, place) for place in places]
         costs = [cost * n if each else math.inf for n, each in zip(size, free, strict=True)]
-        self.tables.append(Table((node,), numpy.array(costs)))
+        self.tables.append(CostTable((node,), numpy.array(costs)))
 
     def fixed(self, dims: Sequence[Dim]) -> Placement | None:
         """The placement that a user asks for, of a leaf with these dimensions; None if it is free."""
@@ -274,7 +275,7 @@ class Part:
         for each in self.program.nodes:
             if each.is_scalar or each in self.choices:
                 continue
-            found: dict[tuple[Any, ...], tuple[float, Strategy]] = {}
+            found: dict[tuple[Any, ...], tuple[float, ShardingStrategy]] = {}
             if is_active(each, self.moving):
                 self.moving.add(each)
             for strategy in self._strategies(each):
@@ -283,12 +284,12 @@ class Part:
                 if key not in found or seconds < found[key][0]:
                     found[key] = seconds, strategy
             self.choices[each] = [strategy for _, strategy in found.values()]
-            self.tables.append(Table((each,), numpy.array([seconds for seconds, _ in found.values()])))
+            self.tables.append(CostTable((each,), numpy.array([seconds for seconds, _ in found.values()])))
             for k, (child, _) in enumerate(operands_of(each)):
                 needs = [strategy.need(k) for strategy in self.choices[each]]
                 self.readers.setdefault(child, []).append((each, needs))
 
-    def _strategies(self, each: Node) -> list[Strategy]:
+    def _strategies(self, each: Node) -> list[ShardingStrategy]:
         """The ways to divide a node that its operands and the user allow."""
         found = strategies(each, self.mesh.shape)
         sums = [{n for out in self.outs(child) for n, place in enumerate(out) if place == PARTIAL}
@@ -317,7 +318,7 @@ class Part:
         axis = division.axis
         return axis is not None and axis < len(names) and self.asked.places(names[axis], n)
 
-    def _seconds(self, each: Node, strategy: Strategy) -> float:
+    def _seconds(self, each: Node, strategy: ShardingStrategy) -> float:
         """The expected time of the work of a node on one device, forward and backward."""
         tensors = [child for child, _ in operands_of(each)]
         numbers = 2.0 * math.prod(each.sizes) if each.op == "contract" and len(tensors) > 1 else 0.0
@@ -333,7 +334,7 @@ class Part:
     def outs(self, each: Node) -> list[Placement]:
         """The placements of a tensor, for each of its choices."""
         found = self.choices.get(each, ())
-        return [choice.out if isinstance(choice, Strategy) else choice for choice in found]
+        return [choice.out if isinstance(choice, ShardingStrategy) else choice for choice in found]
 
     # ---- calls
 
@@ -346,7 +347,9 @@ class Part:
         part = part_of(call.graph, self.mesh, self.asked.inside[k], wrt, self.itemsize, held)
         count = 1 if call.along is None else int(call.along.axis.size)
         self.choices |= {(k, each): list(part.choices[each]) for each in part.inside}
-        tables = [Table(tuple((k, each) for each in one), costs * count) for one, costs in part.contracted]
+        tables = [
+            CostTable(tuple((k, each) for each in one), costs * count) for one, costs in part.contracted
+        ]
         tables += part.ties(call, k)
         renamed = dict(self._renamed(k, call, part))
         for variables, costs in tables:
@@ -369,7 +372,7 @@ class Part:
                 places = [_with_axis(place, 0) for place in places]
             self.choices[node] = places
             if output in found:  # the last state, which is an output too
-                self.tables.append(Table((found[output], node), _equal(places, places)))
+                self.tables.append(CostTable((found[output], node), _equal(places, places)))
             else:
                 found[output] = node
                 yield (k, ("out", output)), node
@@ -386,15 +389,16 @@ class Part:
         if len(distinct) < len(variables):
             letters = {each: n for n, each in enumerate(distinct)}
             costs = numpy.einsum(costs, [letters[each] for each in variables], list(letters.values()))
-        self.tables.append(Table(distinct, costs))
+        self.tables.append(CostTable(distinct, costs))
 
-    def ties(self, call: Apply, k: int) -> list[Table]:
-        """The tables that keep the placement of each state of a loop, and of the outputs that are results twice."""
+    def ties(self, call: Apply, k: int) -> list[CostTable]:
+        """The tables that leave each state of a loop in one placement, in which an iteration takes it and makes it."""
         if call.along is None:
             return []
         pairs = ((self.nodes[state], ("out", output)) for state, output in call.carried())
         return [
-            Table(((k, one), (k, two)), _equal(self.choices[one], self.choices[two])) for one, two in pairs
+            CostTable(((k, one), (k, two)), _equal(self.choices[one], self.choices[two]))
+            for one, two in pairs
         ]
 
     @functools.cached_property
@@ -422,7 +426,7 @@ class Part:
         return self.boundary if self.is_solved else tuple(self.choices)
 
     @property
-    def contracted(self) -> list[Table]:
+    def contracted(self) -> list[CostTable]:
         """The tables that a caller takes over."""
         return [self.solved.table] if self.is_solved else self.tables
 
@@ -443,7 +447,7 @@ class Part:
                 ]
                 least = min(differ)
                 costs = numpy.array([0.0 if n == least else math.inf for n in differ])
-                self.tables.append(Table((("out", name),), costs))
+                self.tables.append(CostTable((("out", name),), costs))
 
     # ---- delivery
 
@@ -472,7 +476,7 @@ class Part:
         sent = ("sent", each)
         self.choices[sent] = [None, *needs]
         first = numpy.concatenate([numpy.zeros((len(outs), 1)), prices], axis=1)
-        self.tables.append(Table((each, sent), first))
+        self.tables.append(CostTable((each, sent), first))
         there = numpy.where(numpy.eye(len(needs), dtype=bool), 0.0, math.inf)
         there = numpy.concatenate([numpy.full((1, len(needs)), math.inf), there])
         for (reader, _), places in zip(readers, at, strict=True):

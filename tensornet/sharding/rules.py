@@ -4,7 +4,7 @@ The rules follow from the axes that a node writes and reads, and from the record
 
     an axis of the result           its dimension is divided, in the result and in each operand that has the axis
     a summed axis                   the result is partial
-    a position that a tensor holds  a table is divided along it, and the result is partial: rows elsewhere count as 0
+    a dimension read at positions   the table is divided along it, and the result is partial: rows elsewhere count as 0
     a factor that is partial        a product is partial in it; so is any linear function if all its operands are
     anything else                   is whole: the axes that a function runs along, windows, and inner axes of composites
 """
@@ -24,7 +24,16 @@ from ..ops.record import OPERANDS
 from ..ops.table import FUNCTIONS, Element
 from .placement import PARTIAL, REPLICATED, VARYING, Placement
 
-__all__ = ["Division", "Strategy", "divisions", "operands_of", "strategies"]
+__all__ = [
+    "Division",
+    "ShardingStrategy",
+    "divisions",
+    "is_linear",
+    "operands_of",
+    "strategies",
+    "tensors_of",
+    "work",
+]
 
 
 class Division(NamedTuple):
@@ -43,7 +52,7 @@ class Division(NamedTuple):
     table: tuple[int, int] | None = None
 
 
-class Strategy(NamedTuple):
+class ShardingStrategy(NamedTuple):
     """How the work of a node is divided: one division for each mesh axis."""
 
     divisions: tuple[Division, ...]
@@ -63,15 +72,15 @@ def operands_of(each: Node) -> list[Operand]:
     return [operand for operand in reads_of(each) if not operand.node.is_scalar]
 
 
-def strategies(each: Node, mesh: Sequence[int]) -> list[Strategy]:
+def strategies(each: Node, mesh: Sequence[int]) -> list[ShardingStrategy]:
     """All ways to divide the work of a node on a mesh."""
     along = [list(divisions(each, n)) for n in mesh]
-    found = (Strategy(chosen) for chosen in itertools.product(*along) if _fits(each, chosen, mesh))
-    held = range(_count(each), len(operands_of(each)))
+    found = (ShardingStrategy(chosen) for chosen in itertools.product(*along) if _fits(each, chosen, mesh))
+    held = range(tensors_of(each), len(operands_of(each)))
     return [strategy for strategy in found if _agrees(each, strategy, held)]
 
 
-def _agrees(each: Node, strategy: Strategy, held: Sequence[int]) -> bool:
+def _agrees(each: Node, strategy: ShardingStrategy, held: Sequence[int]) -> bool:
     """Whether a tensor that holds positions in several places is needed in one placement."""
     needs: dict[Node, Placement] = {}
     nodes = operands_of(each)
@@ -145,7 +154,7 @@ def _tables(each: Node, operands: Sequence[Operand], n: int) -> Iterator[Divisio
     """The divisions of tables along a dimension that is read at positions."""
     if (each.op not in ("contract", "copy")) or "fill" in each.attributes:
         return
-    for k, (child, reads) in enumerate(operands[: _count(each)]):
+    for k, (child, reads) in enumerate(operands[: tensors_of(each)]):
         for d, entry in enumerate(reads):
             if isinstance(entry, Gather) and child.shape[d] % n == 0 and child.element >= Element.WIDE:
                 ins = tuple(d if at == k else VARYING for at in range(len(operands)))
@@ -154,7 +163,7 @@ def _tables(each: Node, operands: Sequence[Operand], n: int) -> Iterator[Divisio
 
 def _partial(each: Node, operands: Sequence[Operand]) -> Iterator[Division]:
     """The divisions that leave sums over the devices for later."""
-    count = _count(each)
+    count = tensors_of(each)
     if each.op == "contract":
         for k in range(count):
             if operands[k].node.element >= Element.WIDE:
@@ -164,7 +173,7 @@ def _partial(each: Node, operands: Sequence[Operand]) -> Iterator[Division]:
         yield Division(PARTIAL, tuple(places))
 
 
-def _count(each: Node) -> int:
+def tensors_of(each: Node) -> int:
     """The number of operands that are tensors, without those that hold positions."""
     return sum(not operand.node.is_scalar for operand in each.operands)
 
@@ -186,6 +195,6 @@ def _is_linear(op: str) -> bool:
     return bool(rules) and words.isdisjoint({*OPERANDS, "y"}) and "0" not in rules
 
 
-def work(each: Node, strategy: Strategy, mesh: Sequence[int]) -> int:
+def work(each: Node, strategy: ShardingStrategy, mesh: Sequence[int]) -> int:
     """The number of devices that share the work of a node."""
     return math.prod(n for each, n in zip(strategy.divisions, mesh, strict=True) if each.axis is not None)

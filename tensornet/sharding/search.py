@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Solved", "Table", "Variable", "eliminated"]
+__all__ = ["CostTable", "Solved", "Variable", "eliminated"]
 
 MOST = 1 << 24
 """The most entries of a table. Where more are needed, the unlikely choices of its variables are dropped first."""
@@ -20,7 +20,7 @@ MOST = 1 << 24
 Variable: TypeAlias = Hashable
 
 
-class Table(NamedTuple):
+class CostTable(NamedTuple):
     """Costs of the choices of some variables, one dimension of the array for each."""
 
     variables: tuple[Variable, ...]
@@ -34,10 +34,10 @@ class Solved:
     Attributes:
         table: the least costs, over the variables that were kept.
         traces: for each eliminated variable, its neighbours, and its best choice for each of theirs.
-        kept: the choices of the variables that were not dropped, where some were.
+        left: for each variable of which choices were dropped, the numbers of those that remain.
     """
 
-    table: Table
+    table: CostTable
     traces: list[tuple[Variable, tuple[Variable, ...], Any]] = field(default_factory=list)
     left: dict[Variable, Any] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Solved:
 
 
 def eliminated(
-    domains: Mapping[Variable, int], tables: Iterable[Table], kept: Sequence[Variable] = ()
+    domains: Mapping[Variable, int], tables: Iterable[CostTable], kept: Sequence[Variable] = ()
 ) -> Solved:
     """Eliminates all variables but those that are kept.
 
@@ -63,11 +63,11 @@ def eliminated(
 
     sizes, given = dict(domains), _merged(tables)
     of: dict[Variable, set[int]] = {each: set() for each in sizes}
-    alive: dict[int, Table] = dict(enumerate(given))
+    alive: dict[int, CostTable] = dict(enumerate(given))
     for number, each in alive.items():
         for variable in each.variables:
             of[variable].add(number)
-    solved, waiting = Solved(Table((), 0.0)), [each for each in sizes if each not in kept]
+    solved, waiting = Solved(CostTable((), 0.0)), [each for each in sizes if each not in kept]
 
     def scope(variable: Variable) -> tuple[Variable, ...]:
         near = (each for number in sorted(of[variable]) for each in alive[number].variables)
@@ -85,25 +85,25 @@ def eliminated(
         best = total.argmin(-1)
         solved.traces.append((variable, others, best))
         number = len(given) + len(solved.traces)
-        alive[number] = Table(others, numpy.take_along_axis(total, best[..., None], -1)[..., 0])
+        alive[number] = CostTable(others, numpy.take_along_axis(total, best[..., None], -1)[..., 0])
         for other in others:
             of[other] = {each for each in of[other] if each in alive} | {number}
         for other in others:
             if other in degrees:
                 degrees[other] = math.prod(sizes[each] for each in (other, *scope(other)))
-    solved.table = Table(tuple(kept), _sum(alive.values(), tuple(kept), sizes))
+    solved.table = CostTable(tuple(kept), _sum(alive.values(), tuple(kept), sizes))
     return solved
 
 
-def _merged(tables: Iterable[Table]) -> list[Table]:
+def _merged(tables: Iterable[CostTable]) -> list[CostTable]:
     """The tables, those over the same variables added up."""
     found: dict[tuple[Variable, ...], Any] = {}
     for variables, costs in tables:
         found[variables] = costs if variables not in found else found[variables] + costs
-    return [Table(variables, costs) for variables, costs in found.items()]
+    return [CostTable(variables, costs) for variables, costs in found.items()]
 
 
-def _sum(tables: Iterable[Table], order: tuple[Variable, ...], sizes: Mapping[Variable, int]) -> Any:
+def _sum(tables: Iterable[CostTable], order: tuple[Variable, ...], sizes: Mapping[Variable, int]) -> Any:
     """The sum of tables as an array over variables in some order."""
     import numpy
 
@@ -121,7 +121,7 @@ def _sum(tables: Iterable[Table], order: tuple[Variable, ...], sizes: Mapping[Va
 def _prune(
     variables: Sequence[Variable],
     sizes: dict[Variable, int],
-    alive: dict[int, Table],
+    alive: dict[int, CostTable],
     of: Mapping[Variable, set[int]],
     solved: Solved,
     kept: Sequence[Variable],
@@ -140,7 +140,7 @@ def _prune(
         best = numpy.sort(numpy.argsort(bound, kind="stable")[: sizes[largest] // 2])
         for number in of[largest]:
             others, costs = alive[number]
-            alive[number] = Table(others, costs.take(best, others.index(largest)))
+            alive[number] = CostTable(others, costs.take(best, others.index(largest)))
         solved.traces[:] = [
             (each, others, table.take(best, others.index(largest)) if largest in others else table)
             for each, others, table in solved.traces

@@ -24,7 +24,7 @@ from .local import local_graph
 from .mesh import Mesh
 from .part import Asked, Part, in_loops, part_of
 from .placement import VARYING, Placement
-from .search import Table, Variable, eliminated
+from .search import CostTable, Variable, eliminated
 
 __all__ = ["AUTO", "Shard", "Sharded", "in_numbers", "of_choices", "shard_graph"]
 
@@ -142,7 +142,7 @@ def of_choices(part: Part, graph: Graph, chosen: Mapping[Variable, int], seconds
     return Sharded(graph, local.graph, part.mesh, local.places, results, seconds)
 
 
-def _inputs(part: Part) -> Iterator[Table]:
+def _inputs(part: Part) -> Iterator[CostTable]:
     """The costs that leave each input of the whole graph where the user asks for it, and never varying."""
     import numpy
 
@@ -150,7 +150,7 @@ def _inputs(part: Part) -> Iterator[Table]:
         node = part.nodes[leaf.name]
         fixed, places = part.fixed(part.dims(leaf.name)), part.choices[node]
         free = [VARYING not in place and fixed in (None, place) for place in places]
-        yield Table((node,), numpy.where(free, 0.0, math.inf))
+        yield CostTable((node,), numpy.where(free, 0.0, math.inf))
 
 
 # ---------------------------------------------------------------------------- what is asked for
