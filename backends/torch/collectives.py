@@ -15,6 +15,7 @@ from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
 from tensornet.errors import BackendError
+from tensornet.ops.collectives import VJP
 
 __all__ = [
     *("all_gather", "all_gather_invariant", "all_reduce", "all_to_all"),
@@ -70,28 +71,27 @@ def _same(x: torch.Tensor, mesh: DeviceMesh, axis: int) -> torch.Tensor:
     return x.view_as(x)
 
 
-_RUN: Mapping[str, tuple[Callable[[torch.Tensor, DeviceMesh, int], torch.Tensor], str]] = {
-    "all_reduce": (_all_reduce, "vary"),
-    "vary": (_same, "all_reduce"),
-    "all_gather": (_all_gather, "reduce_scatter"),
-    "all_gather_invariant": (_all_gather, "shard"),
-    "reduce_scatter": (_reduce_scatter, "all_gather_invariant"),
-    "shard": (_shard, "all_gather_invariant"),
-    "all_to_all": (_all_to_all, "all_to_all"),
+_RUN: Mapping[str, Callable[[torch.Tensor, DeviceMesh, int], torch.Tensor]] = {
+    "all_reduce": _all_reduce,
+    "vary": _same,
+    "all_gather": _all_gather,
+    "all_gather_invariant": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "shard": _shard,
+    "all_to_all": _all_to_all,
 }
-"""Each collective, and the one that is its vjp; see `tensornet.ops.collectives`."""
 
 
 class _Collective(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, name: str, mesh: DeviceMesh, axis: int) -> torch.Tensor:
         ctx.told = name, mesh, axis
-        return _RUN[name][0](x, mesh, axis)
+        return _RUN[name](x, mesh, axis)
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         name, mesh, axis = ctx.told
-        return _applied(g, _RUN[name][1], mesh, axis), None, None, None
+        return _applied(g, VJP[name], mesh, axis), None, None, None
 
 
 def _applied(x: torch.Tensor, name: str, mesh: DeviceMesh, axis: int) -> torch.Tensor:
@@ -113,7 +113,7 @@ def all_reduce(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def vary(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The tensor, of which each device computes another part."""
+    """The tensor, with which each device computes another part."""
     return _run("vary", x, axis)
 
 

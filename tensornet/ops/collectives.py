@@ -3,13 +3,14 @@
 A sharded program is the same on each device, and its tensors are the local ones. Each tensor is, for each axis of the
 mesh, the same on all devices (replicated), a part of a whole along a dimension (sharded), a term of a sum (partial), or
 a copy that each device uses for its own part of the work (varying). The cotangent of a replicated tensor is replicated,
-that of a sharded one sharded, and that of a varying one partial. So each collective has another as its vjp:
+that of a sharded one sharded, that of a varying one partial, and that of a partial one varying. So each collective has
+another as its vjp:
 
-    all_reduce               partial → replicated     vjp: none needed
+    all_reduce               partial → replicated     vjp: vary
     vary                     replicated → varying     vjp: all_reduce
     all_gather               sharded → varying        vjp: reduce_scatter
     all_gather_invariant     sharded → replicated     vjp: shard
-    reduce_scatter           partial → sharded        vjp: all_gather_invariant
+    reduce_scatter           partial → sharded        vjp: all_gather
     shard                    replicated → sharded     vjp: all_gather_invariant
     all_to_all               sharded → sharded along another dimension     vjp: itself
 
@@ -20,6 +21,7 @@ of the mesh. The names of the two kinds of `all_gather` are those of JAX.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -27,10 +29,21 @@ from ..nodes import Call, Ref
 from .protocols import Left, Lowering, Value, Writer, axes_in, left_of
 from .record import Axes, Function
 
-__all__ = ["COLLECTIVES", "MESH", "ROWS"]
+__all__ = ["COLLECTIVES", "MESH", "ROWS", "VJP"]
 
 MESH = "mesh"
 """The option that holds the number of the mesh axis."""
+
+VJP: Mapping[str, str] = {
+    "all_reduce": "vary",
+    "vary": "all_reduce",
+    "all_gather": "reduce_scatter",
+    "all_gather_invariant": "shard",
+    "reduce_scatter": "all_gather",
+    "shard": "all_gather_invariant",
+    "all_to_all": "all_to_all",
+}
+"""The collective that is the vjp of each."""
 
 
 def _lower(first: bool, last: bool, lowering: Lowering, call: Call) -> Value:
@@ -54,9 +67,7 @@ def _spell(first: bool, writer: Writer, call: Call, left: Left) -> str:
     return writer.op(call.function, text, **writer.options(call))
 
 
-def _collective(
-    name: str, formula: str, axes: Axes, derivative: str, first: bool = False, last: bool = False
-) -> Function:
+def _collective(name: str, formula: str, axes: Axes, first: bool = False, last: bool = False) -> Function:
     return Function(
         name,
         formula,
@@ -67,42 +78,26 @@ def _collective(
         carries=True,
         placed=True,
         exchanges=True,
-        derivative=(derivative,),
+        derivative=(f"{VJP[name]}{'' if axes == 'none' else '[j]'}(g, mesh=mesh)",),
         lowered=functools.partial(_lower, first, last),
         spelled=functools.partial(_spell, first),
     )
 
 
 ROWS = (
-    _collective("all_reduce", "Σ a over the devices, on each of them", "none", "g"),
-    _collective("vary", "a, of which each device computes another part", "none", "all_reduce(g, mesh=mesh)"),
-    _collective(
-        "all_gather", "a of each device along j", "made", "reduce_scatter[j](g, mesh=mesh)", last=True
-    ),
-    _collective(
-        "all_gather_invariant", "a of each device along j", "made", "shard[j](g, mesh=mesh)", last=True
-    ),
+    _collective("all_reduce", "Σ a over the devices, on each of them", "none"),
+    _collective("vary", "a, with which each device computes another part", "none"),
+    _collective("all_gather", "a of each device along j", "made", last=True),
+    _collective("all_gather_invariant", "a of each device along j", "made", last=True),
     _collective(
         "reduce_scatter",
         "Σ a over the devices, of which each gets its position along j",
         "removed",
-        "all_gather_invariant[j](g, mesh=mesh)",
         first=True,
     ),
+    _collective("shard", "a at the device's position along j", "removed", first=True),
     _collective(
-        "shard",
-        "a at the device's position along j",
-        "removed",
-        "all_gather_invariant[j](g, mesh=mesh)",
-        True,
-    ),
-    _collective(
-        "all_to_all",
-        "at j what device j has at this device's position",
-        "kept",
-        "all_to_all[j](g, mesh=mesh)",
-        first=True,
-        last=True,
+        "all_to_all", "at j what device j has at this device's position", "kept", first=True, last=True
     ),
 )
 

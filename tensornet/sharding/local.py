@@ -20,7 +20,7 @@ from ..ir.node import Affine, Gather, Node, Operand, along, row_major
 from ..ir.positions import applied
 from ..language.expression import Taken
 from ..ops.collectives import COLLECTIVES, MESH
-from ..ops.table import CONVERSIONS, FUNCTIONS, Element
+from ..ops.table import CONVERSIONS, FUNCTIONS
 from ..scan.cut import put_together
 from .mesh import Mesh, Move
 from .part import Part
@@ -222,17 +222,12 @@ class _Builder:
         held = {child: self._sent(child, needs[child]) for child, _ in operands_of(each)[tensors_of(each) :]}
         operands = [Operand(_flat(child, reads), _rebuilt(reads, held)) for child, reads in operands]
         result = _rebuilt(each.result, held)
-        inside = self._tables(each, strategy, sizes, operands)
+        self._tables(each, strategy, sizes, operands)
         shape = local_shape(
             each.shape, tuple(p if isinstance(p, int) else VARYING for p in strategy.out), self.mesh.shape
         )
-        op = "contract" if inside else each.op
-        options = (
-            ()
-            if inside
-            else tuple((n, self.new.get(v, v) if isinstance(v, Node) else v) for n, v in each.options)
-        )
-        return node(op, sizes, [*inside, *operands], result, shape, each.over, options, each.element)
+        options = tuple((n, self.new.get(v, v) if isinstance(v, Node) else v) for n, v in each.options)
+        return node(each.op, sizes, operands, result, shape, each.over, options, each.element)
 
     def _draw_after(self, each: Node, strategy: ShardingStrategy) -> None:
         """Lets the mask of a random function be drawn after its operand is known, as on one device."""
@@ -249,19 +244,19 @@ class _Builder:
 
     def _tables(
         self, each: Node, strategy: ShardingStrategy, sizes: Sequence[int], operands: list[Operand]
-    ) -> list[Operand]:
-        """Factors: 1 where the device holds the row at a position, else 0. `operands` then read rows that it holds."""
+    ) -> None:
+        """Puts 0 into `operands` in place of the rows of a divided table that are on other devices."""
         divided = [(n, each_.table) for n, each_ in enumerate(strategy.divisions) if each_.table is not None]
         if not divided:
-            return []
+            return
         k, d = divided[0][1]
         at = [m for m, (child, _) in enumerate(each.operands) if not child.is_scalar][k]
         child, reads = operands[at]
         entry = reads[d]
         assert isinstance(entry, Gather)
-        safe, inside = _own_rows(entry, child.shape[d], [n for n, _ in divided], self.mesh, sizes)
-        operands[at] = Operand(child, (*reads[:d], safe, *reads[d + 1 :]))
-        return [inside]
+        safe, elsewhere = _own_rows(entry, child.shape[d], [n for n, _ in divided], self.mesh, sizes)
+        row = Operand(child, (*reads[:d], safe, *reads[d + 1 :]))
+        operands[at] = applied("where", [elsewhere, Operand(number(0)), row], sizes)
 
 
 @functools.lru_cache(maxsize=256)
@@ -316,7 +311,10 @@ def _moved(each: Node, move: Move, mesh: Mesh) -> Node:
 def _own_rows(
     entry: Gather, length: int, axes: Sequence[int], mesh: Mesh, sizes: Sequence[int]
 ) -> tuple[Gather, Operand]:
-    """The positions of a gather among the rows of the device, 0 for rows elsewhere; and 1 where they are its rows."""
+    """The positions of a gather among the rows of the device, 0 for rows elsewhere; and where they are elsewhere.
+
+    A position outside of the whole table is outside of the device's rows too, where it is an error as on one device.
+    """
     first, before = [], length
     for axis in reversed(axes):
         rank = _moved(index(mesh.shape[axis]), Move("shard", axis, 0), mesh)
@@ -324,9 +322,17 @@ def _own_rows(
             Operand(node("contract", {}, [Operand(number(-before)), Operand(rank, (Affine(),))], ()))
         )
         before *= mesh.shape[axis]
-    moved = applied("add", [Operand(entry.node, entry.reads), *first], sizes)
-    low = applied("greater_equal", [moved, Operand(number(0))], sizes)
-    high = applied("greater", [Operand(number(length)), moved], sizes)
-    inside = applied("logical_and", [low, high], sizes)
-    safe = applied("where", [inside, moved, Operand(number(0))], sizes)
-    return Gather(*safe), Operand(cast(inside.node, Element.NUMBER), inside.reads)
+    told = Operand(entry.node, entry.reads)
+    moved = applied("add", [told, *first], sizes)
+    other = applied("logical_not", [_is_among(moved, length, sizes)], sizes)
+    elsewhere = applied("logical_and", [_is_among(told, before, sizes), other], sizes)
+    safe = applied("where", [elsewhere, Operand(number(0)), moved], sizes)
+    return Gather(*safe), elsewhere
+
+
+def _is_among(positions: Operand, length: int, sizes: Sequence[int]) -> Operand:
+    """Whether positions are among so many."""
+    low = applied("greater_equal", [positions, Operand(number(0))], sizes)
+    return applied(
+        "logical_and", [low, applied("greater", [Operand(number(length)), positions], sizes)], sizes
+    )

@@ -23,12 +23,13 @@ from ..graph.shape_inference import Dim, resized
 from ..ir.function import Function
 from ..ir.node import Affine, Gather, Node, Operand, interned
 from ..ir.rewriting import Program
+from ..ops.collectives import VJP
 from ..ops.table import Element
 from ..planning.gradients import in_pairs
 from ..scan.cut import cut
 from ..scan.lowering import lower_recurrences
 from ..sizes import evaluate
-from .mesh import BACKWARD, Mesh
+from .mesh import Mesh
 from .placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape
 from .redistribution import route
 from .rules import Division, ShardingStrategy, operands_of, strategies, work
@@ -80,7 +81,7 @@ def cost_of_route(given: Placement, asked: Placement, mesh: Mesh, backward: bool
     for move in moves:
         runs = [(move.name, size)]
         size = mesh.after(move.name, move.axis, size)
-        runs += [(name, size) for name in BACKWARD[move.name]] if backward else []
+        runs += [(VJP[move.name], size)] if backward else []
         for name, operand in runs:
             latency += mesh.seconds(name, move.axis, 0.0)
             rate += mesh.seconds(name, move.axis, operand) - mesh.seconds(name, move.axis, 0.0)

@@ -18,11 +18,11 @@ from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import dim_size
 from ..language.equation import Equation
 from ..language.expression import Call, free_axes, references, show
-from ..ops.collectives import COLLECTIVES, MESH
+from ..ops.collectives import COLLECTIVES, MESH, VJP
 from ..planning.gradients import leaves_of
 from ..planning.plans import CallStep, Plan
 from ..sizes import evaluate
-from .mesh import BACKWARD, Mesh
+from .mesh import Mesh
 from .placement import Placement
 from .sharded import AUTO, Shard, Sharded, shard_graph
 
@@ -90,7 +90,7 @@ def _of_call(
     after = mesh.after(call.function, n, before)
     runs = [(call.function, before, False)]
     if any(ref.name in known for ref in references(argument)):
-        runs += [(name, after, True) for name in BACKWARD[call.function]]
+        runs.append((VJP[call.function], after, True))
     for name, operand, backward in runs:
         moved = mesh.moved(name, n, operand)
         if moved:
