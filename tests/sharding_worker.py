@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import io
 import math
 import os
 import sys
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import distributed
 from torch.distributed import checkpoint
@@ -150,6 +153,63 @@ def smoke() -> None:
         {"b": "data"} if distributed.get_world_size() == 2 else {"b": "data", "f": "model"},
     )
     counted(graph, shard, sizes, [torch.randn(4, 4, generator=torch.Generator().manual_seed(0))])
+    for told in ({"b": "data"}, {"f": "data"}, {"b": "data", "f": "data"}, {"c": "data", "o": "data"}):
+        gradients_of_gradients(graph, told)
+    rows()
+    copies()
+
+
+def gradients_of_gradients(graph: tn.Graph, shard: Any) -> None:
+    """The gradients of a penalty on gradients, of parameters and of the input."""
+    found = []
+    for divided in ({}, {"mesh": mesh(), "shard": shard}):
+        module = tn.module(graph, dtype="float64", seed=0, **divided)
+        x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        leaves = [*module.parameters(), x]
+        grads = torch.autograd.grad(whole(module(x))[0].sin().sum(), leaves, create_graph=True)
+        sum((each**2).sum() for each in whole(grads)).backward()  # type: ignore[union-attr]
+        found.append(whole(tuple(each.grad for each in leaves)))
+    agree(*found)
+
+
+def rows() -> None:
+    """Rows of a divided table: no other row counts, whatever it holds, and a wrong position is an error."""
+    graph = tn.layer("E[v,c]: parameter\nt[b] = x[b] + 1\ny[b,c] = E[t[b],c]", inputs="x", v=4, c=2)
+    module = tn.module(graph, dtype="float64", seed=0, mesh=mesh(), shard={"v": "data"})
+    table = torch.tensor([[math.nan] * 2, [1.0, 2.0], [-math.inf] * 2, [math.inf, 4.0]])
+    module.load_state_dict({"E": module._distributed("E", table)})
+    for at in ([0, 2], [1, 0], [-1, 2]):
+        agree(whole(module(torch.tensor(at)))[0].nan_to_num(5.0), table[torch.tensor(at) + 1].nan_to_num(5.0))
+    for at in ([3, 0], [-2, 0]):
+        with pytest.raises(
+            tn.ShapeError, match=f"holds the position {at[0] + 1 - 2 * mesh().get_local_rank(0)}"
+        ):
+            module(torch.tensor(at))
+
+
+def copies() -> None:
+    """Copies of a module on a mesh are such modules; its blocks are one program, which no hook of one can enter."""
+    make, (given, *_), _ = MODELS["llama"]
+    module = tn.module(make(), dtype="float64", seed=0, mesh=mesh(), shard={"b": "data"})
+    x = given(torch.Generator().manual_seed(0))
+    (expected,) = whole(module(x))
+    copied = copy.deepcopy(module)
+    agree(whole(copied(x))[0], expected)
+    kept = io.BytesIO()
+    torch.save(module, kept)
+    agree(whole(torch.load(io.BytesIO(kept.getvalue()), weights_only=False)(x))[0], expected)
+    copied.reset_parameters(1)
+    assert not torch.allclose(whole(copied(x))[0], expected)
+    copied.reset_parameters(0)
+    agree(whole(copied(x))[0], expected)
+    assert module.plan.sizes == () or dict(module.plan.sizes)["b"] == 4 // mesh().size(0)
+    copied.embedding.register_forward_hook(lambda *_: None)
+    with pytest.raises(tn.BackendError, match="the block 'embedding' was replaced, hooked or wrapped"):
+        copied(x)
+    with pytest.raises(tn.BackendError, match="is a ndarray, not a tensor of torch"):
+        module(x.numpy())
+    with pytest.raises(tn.BackendError, match="processes that time plans"):
+        tn.module(make(), mesh=mesh(), shard={"b": "data"}, tune="measure")
 
 
 def counted(graph: tn.Graph, shard: Any, sizes: dict[str, int], inputs: list[torch.Tensor]) -> None:

@@ -224,6 +224,48 @@ print("agrees")
 """
 
 
+DIVIDED = """
+import numpy as np, tensornet as tn, jax, jax.numpy as jnp
+graph = tn.layer(
+    "E[v,c]: parameter\\nn[b,c] = E[x[b],c]\\nh[b,f] = gelu(n[b,c] * W[f,c])\\ny[b,o] = h[b,f] * V[o,f]", inputs="x",
+    v=8, c=4, f=8, o=4,
+)
+params = tn.init(graph, seed=0, dtype="float64")
+params["E"][7] = np.inf  # a row that is not read
+moved, x = tn.to_backend(params, "jax"), jnp.array([1, 6, 0, 3])
+alone = tn.compile(graph, backend="jax")
+close = lambda found, expected: jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), found, expected)
+for shape, names, shard in (
+    ((4,), ("d",), {"f": "d"}), ((4,), ("d",), {"v": "d"}), ((2, 2), ("d", "m"), {"b": "d", "f": "m"}),
+    ((2, 2), ("d", "m"), {"v": "m", "f": ("d", "m")}), ((2, 1, 2), ("a", "b", "c"), {"b": "a", "c": "c"}),
+    ((2, 2), ("d", "m"), {}), ((2, 2), ("d", "m"), "auto"),
+):
+    f = tn.compile(graph, backend="jax", mesh=jax.make_mesh(shape, names), shard=shard)
+    loss, other = (lambda params, f=f: (f(params, x) ** 2).sum() for f in (f, alone))
+    close(f(moved, x), alone(moved, x))
+    close(jax.jit(jax.value_and_grad(loss))(moved), jax.value_and_grad(other)(moved))
+    held = tn.compile(graph, backend="jax", mesh=jax.make_mesh(shape, names), shard=shard, params=params)
+    close(held(x), alone(moved, x))
+    for wrong in (lambda: f(moved), lambda: f({}, x), lambda: f(moved, [1]), lambda: jax.hessian(loss)(moved)):
+        try:
+            wrong()
+        except tn.TensornetError as error:
+            print(str(error).splitlines()[0])
+"""
+
+
+@pytest.mark.slow
+def test_a_graph_is_divided_over_four_devices() -> None:
+    told = """\
+the function takes 1 input(s) (x), not 0
+the parameters 'E', 'W', 'V' are missing
+'x' is a list, not an array of jax
+a function on a mesh of JAX has first derivatives only
+"""
+    flags = "--xla_force_host_platform_device_count=4"
+    assert _alone(DIVIDED, XLA_FLAGS=flags, JAX_ENABLE_X64="1") == 7 * told
+
+
 def test_rows_are_divided_over_a_mesh() -> None:
     """Of one device; a `slow` test has four."""
     parameters, (x,) = drawn(DENSE, (6, 4))

@@ -185,6 +185,18 @@ def test_a_plan_says_what_is_sent() -> None:
     assert [(step.bytes, step.seconds) for step in steps] == [(sharp, pytest.approx(3e-6 + sharp / 450e9))]
 
 
+def test_a_limit_of_memory_is_that_of_each_device() -> None:
+    layer = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=64)
+    told: dict[str, Any] = {"mesh": {"data": 4}, "shard": {"b": "data"}, "b": 64}
+    needed = tn.plan(layer, **told).local.peak_memory
+    assert needed < tn.plan(layer, b=64).peak_memory
+    assert tn.plan(layer, **told, memory_limit=needed).local.peak_memory == needed
+    with pytest.raises(
+        tn.BackendError, match=f"needs {needed:,} bytes at once, and memory_limit is {needed - 1:,}"
+    ):
+        _ = tn.plan(layer, **told, memory_limit=needed - 1).local
+
+
 def test_the_program_of_each_device_prints_as_equations() -> None:
     """Megatron's f and g: a copy whose gradients are added up, and a sum whose gradient is a copy."""
     layer = tn.layer(

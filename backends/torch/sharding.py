@@ -13,13 +13,14 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from tensornet.device.cost_model import default_profile
 from tensornet.errors import BackendError
 from tensornet.graph.graph import Graph
-from tensornet.runtime.executable import Executable
+from tensornet.planning.plans import Plan
+from tensornet.runtime.executable import PLANS, Executable
 from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.placement import Placement as Place
 from tensornet.sharding.sharded import Sharded, shard_graph
 
 from .collectives import on_mesh
-from .module import TensorModule, class_of
+from .module import TensorModule, backend, class_of
 
 __all__ = ["ShardedModule", "make"]
 
@@ -52,18 +53,46 @@ class ShardedModule(TensorModule):
         if not isinstance(mesh, DeviceMesh):
             fix = "torch.distributed.init_device_mesh('cpu', (2, 4), mesh_dim_names=('data', 'model'))"
             raise BackendError(f"a module runs on a DeviceMesh, not on {mesh!r}", fix=fix)
+        if options.get("tune") is not None:
+            raise BackendError(
+                "processes that time plans would choose other ones each, and wait for each other",
+                fix="leave tune= out: on a mesh all plan by built-in constants",
+            )
         super().__init__(graph, **options)
         self._mesh, self._divided = mesh, (Mesh.of(mesh, links), shard)
         self._ready_at: dict[tuple[tuple[int, ...], ...], _Ready] = {}
-        found = shard_graph(graph, self._divided[0], shard, sizes=self._options["plan_at"])
+        self._dtype = backend.dtype(next(self.parameters(), torch.empty(())))
+        found = shard_graph(graph, self._divided[0], shard, dtype=self._dtype, sizes=self._options["plan_at"])
         self.places = dict(found.places)
         for name, parameter in list(self.named_parameters()):
             owner, last = self._owner(name)
-            held = distribute_tensor(parameter.detach(), mesh, _torch(self.places[name]), src_data_rank=None)
+            held = self._distributed(name, parameter.detach())
             owner._parameters[last] = torch.nn.Parameter(held, parameter.requires_grad)
+
+    def _distributed(self, name: str, whole: torch.Tensor) -> DTensor:
+        """A parameter as a DTensor, given the same value on all devices."""
+        return distribute_tensor(whole, self._mesh, _torch(self.places[name]), src_data_rank=None)
+
+    def reset_parameters(
+        self, seed: int | None = None, *, device: Any = None, dtype: str | None = None
+    ) -> None:
+        """Draws all parameters again, the same on all devices: without a `seed`, their generators must agree."""
+        with torch.no_grad():
+            for name, array in self._drawn(seed, dtype or "float64").items():
+                self.get_parameter(name).copy_(self._distributed(name, array))
 
     def run(self, *inputs: torch.Tensor) -> Any:
         """Runs the graph on its inputs, in order."""
+        for leaf, x in zip(self.graph.inputs, inputs, strict=True):
+            if not isinstance(x, torch.Tensor):
+                what = f"'{leaf.name}' is a {type(x).__name__}, not a tensor of torch"
+                raise BackendError(what, fix="pass the same tensor on each process, or a DTensor")
+        asked = self._asked(self._standing()) if self._places.blocks else frozenset()
+        if asked:
+            raise BackendError(
+                f"the block '{min(asked)}' was replaced, hooked or wrapped, and on a mesh all blocks are one program",
+                fix="change the graph before tn.module, or hook the whole module",
+            )
         ready = self._ready(tuple(tuple(each.shape) for each in inputs))
         names = [leaf.name for leaf in self.graph.inputs]
         given = [self._local(x, ready.sharded.places[name]) for name, x in zip(names, inputs, strict=True)]
@@ -77,11 +106,13 @@ class ShardedModule(TensorModule):
     def _ready(self, shapes: tuple[tuple[int, ...], ...]) -> _Ready:
         """The part of this device at some shapes of the inputs; parameters stay where they are."""
         if shapes not in self._ready_at:
+            if len(self._ready_at) >= PLANS:
+                self._ready_at.clear()
             names = [leaf.name for leaf in self.graph.inputs]
             mesh, shard = self._divided
             known = dict(zip(names, shapes, strict=True))
             kept = {leaf.name: self.places[leaf.name] for leaf in self.graph.parameters}
-            sharded = shard_graph(self.graph, mesh, shard, shapes=known, kept=kept)
+            sharded = shard_graph(self.graph, mesh, shard, dtype=self._dtype, shapes=known, kept=kept)
             # processes that measured their devices would exchange tensors in different orders
             profile = default_profile(self._mesh.device_type)
             options = {name: self._options[name] for name in ("memory_limit", "tune", "backward")}
@@ -89,6 +120,16 @@ class ShardedModule(TensorModule):
                 sharded, Executable(sharded.local, "torch", profile=profile, **options)
             )
         return self._ready_at[shapes]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of this device at the last new shapes; of the whole graph on one device if there was no call."""
+        found = next(reversed(self._ready_at.values()), None)
+        return super().plan if found is None else found.function.plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _, (names, *_), state = super().__reduce__()
+        return _blank, (names,), {**state, "_ready_at": {}}
 
     def _local(self, x: torch.Tensor, place: Place) -> torch.Tensor:
         """The own part of an input, which is a DTensor or the same on all devices."""
@@ -110,6 +151,12 @@ def _own(x: Any) -> torch.Tensor:
     """The own part of a DTensor, whose gradient has the same placement."""
     found: torch.Tensor = x.to_local(grad_placements=x.placements)
     return found
+
+
+def _blank(inputs: tuple[str, ...]) -> TensorModule:
+    """An empty module, which `__setstate__` fills."""
+    made = class_of(inputs, ShardedModule)
+    return made.__new__(made)
 
 
 def make(graph: Graph, **options: Any) -> ShardedModule:

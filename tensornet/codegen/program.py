@@ -112,6 +112,7 @@ def plan(
     graph = graph if outputs is None else graph.select(outputs)
     if mesh is not None and not isinstance(mesh, int):
         alone = functools.partial(_alone, backend=chosen, device=device, dtype=dtype, profile=profile)
+        alone = functools.partial(alone, memory_limit=memory_limit)
         return sharded_plan(graph, mesh, shard, links, element_type(dtype), sizes, wrt, alone)
     device = chosen.device() if device is None else device
     if not isinstance(training, bool):
@@ -135,11 +136,17 @@ def plan(
 
 
 def _alone(
-    graph: Graph, backend: Backend, device: str | None, dtype: str, profile: DeviceProfile | None
+    graph: Graph,
+    backend: Backend,
+    device: str | None,
+    dtype: str,
+    profile: DeviceProfile | None,
+    memory_limit: int | None,
 ) -> Plan:
     """The plan of what each device of a mesh runs, on torch if the backend has no collectives."""
     backend = backend if COLLECTIVES.keys() <= backend.templates.keys() else load_backend("torch")
-    return planned(graph, {}, backend, backend.device() if device is None else device, dtype, profile)
+    device = backend.device() if device is None else device
+    return planned(graph, {}, backend, device, dtype, profile, memory_limit)
 
 
 def _both_ways(

@@ -14,7 +14,7 @@ from ..graph.graph import Graph, of_graph
 from ..ops.record import Example
 from ..protocol import Backend, backend_of, load_backend
 from ..sharding.sharded import AUTO, Shard
-from .arguments import wrong_names
+from .arguments import check_backward, wrong_names
 from .executable import Executable
 
 __all__ = ["compile", "fitting", "module", "result_of", "to_backend"]
@@ -85,7 +85,7 @@ def compile(
         jit: on JAX, whether calls outside of its transforms are compiled as a whole, by `jax.jit`, once for each
             kind of arrays; otherwise operations run one after another.
         mesh: on JAX, a `jax.sharding.Mesh`, among whose devices the work is divided. The function then takes arrays
-            of any sharding, as `f(parameters, *inputs)`.
+            of any sharding, and is compiled as a whole.
         shard, links: what is divided along which axis of the mesh, as for `tensornet.plan`.
         **sizes: values for open sizes, the only ones accepted then; a size left out is read from the arrays at
             each call.
@@ -107,11 +107,18 @@ def compile(
     if device is not None:
         chosen.check_device(device)
     graph = _asked_for(graph, outputs, sizes)
-    if mesh is not None:
-        given = {"shard": shard, "links": links, "dtype": dtype, "memory_limit": memory_limit}
-        found: Executable = _on_mesh(chosen)(graph, mesh=mesh, **given)  # it is called alike
-        return found
     held = None if params is None else fitting(graph, params, chosen, dtype, device)
+    if mesh is not None:
+        made = _on_mesh(chosen)
+        for name, value in (("device", device), ("tune", tune)):
+            if value is not None:
+                raise BackendError(
+                    f"{name}={value!r} is for one device, and mesh= has several", fix="leave it out"
+                )
+        check_backward(backward)
+        given = {"shard": shard, "links": links, "dtype": dtype, "memory_limit": memory_limit, "params": held}
+        found: Executable = made(graph, mesh=mesh, backward=backward, **given)  # it is called alike
+        return found
     return Executable(
         graph,
         chosen,

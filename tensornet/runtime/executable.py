@@ -252,7 +252,7 @@ class Executable:
         try:
             found: Ready | None = self.calls.get(arrays)
         except (AttributeError, RuntimeError):  # a nested tensor raises the latter
-            raise self._not_arrays(arrays) from None
+            raise self.not_arrays(arrays) from None
         if found is None:
             found = self._prepare(arrays)
             self.calls.put(arrays, found)
@@ -368,7 +368,8 @@ class Executable:
         found = [dtype for kind in ("complex", "float") for dtype in ranked if kind in dtype]
         return found[0] if found else self._dtype or "float32"
 
-    def _not_arrays(self, arrays: Sequence[Any]) -> BackendError:
+    def not_arrays(self, arrays: Sequence[Any]) -> BackendError:
+        """The error for arguments of which one has no shape, or belongs to another library."""
         given = list(zip(self.leaves, arrays, strict=False))
         wrong = next(((leaf.name, array) for leaf, array in given if not _has_shape(array)), None)
         if wrong is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from ..errors import ShapeError, near
 
-__all__ = ["BACKWARD", "LINK", "Mesh", "Move"]
+__all__ = ["LINK", "Mesh", "Move"]
 
 LINK = (100e9, 1e-5)
 """The assumed link of a mesh axis: bytes a second out of each device, and seconds before the first."""
@@ -27,18 +28,6 @@ _SHARES: Mapping[str, Any] = {
     "vary": lambda n: 0.0,
 }
 """The bytes that leave each of n devices in a ring, as a share of the bytes of its operand."""
-
-BACKWARD: Mapping[str, tuple[str, ...]] = {
-    "all_reduce": (),
-    "vary": ("all_reduce",),
-    "all_gather": ("reduce_scatter",),
-    "all_gather_invariant": ("shard",),
-    "reduce_scatter": ("all_gather_invariant",),
-    "shard": ("all_gather_invariant",),
-    "all_to_all": ("all_to_all",),
-}
-"""The collective that is the vjp of each; see `ops.collectives`."""
-
 
 _DIVIDING = ("reduce_scatter", "shard")
 """The collectives whose result is a part of the size of their operand."""
@@ -115,19 +104,32 @@ class Mesh:
         """A mesh from a dictionary of sizes, a `torch.distributed.DeviceMesh` or a `jax.sharding.Mesh`.
 
         Raises:
-            ShapeError: an axis has no name, a size is no positive integer, or a link is of no axis of the mesh.
+            ShapeError: an axis has no name, a size is no positive integer, or a link is of no axis of the mesh, or no
+                pair of numbers.
         """
         if isinstance(mesh, Mesh):
             return mesh
         sizes = _sizes_of(mesh)
         for name, size in sizes.items():
-            if not isinstance(size, int) or size < 1:
+            if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
                 raise ShapeError(
                     f"the mesh axis '{name}' has {size!r} devices", fix="give a positive integer"
                 )
-        made = Mesh(tuple(sizes), tuple(sizes.values()), (LINK,) * len(sizes))
-        told = {made.number(name): link for name, link in (links or {}).items()}
+        made = Mesh(tuple(sizes), tuple(map(int, sizes.values())), (LINK,) * len(sizes))
+        told = {made.number(name): _link(name, link) for name, link in (links or {}).items()}
         return Mesh(made.axes, made.shape, tuple(told.get(n, LINK) for n in range(len(sizes))))
+
+
+def _link(name: str, given: Any) -> tuple[float, float]:
+    """Bytes a second and seconds of latency, which cost time and no division by 0."""
+    try:
+        rate, latency = map(float, given)
+    except (TypeError, ValueError):
+        rate = latency = math.nan
+    if not (rate > 0 and 0 <= latency < math.inf):
+        fix = "give bytes a second and seconds of latency: (450e9, 3e-6)"
+        raise ShapeError(f"the link along '{name}' is {given!r}", fix=fix)
+    return rate, latency
 
 
 def _sizes_of(mesh: Any) -> dict[str, Any]:

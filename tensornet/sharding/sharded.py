@@ -181,10 +181,12 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def _rules(shard: Shard, mesh: Mesh) -> _Rules:
-    if isinstance(shard, str):
-        if shard != AUTO:
-            raise ShapeError(f"shard='{shard}' is no mapping", fix="give {axis: mesh axis}, or shard='auto'")
+    if isinstance(shard, str) and shard == AUTO:
         return _Rules(None)
+    if not isinstance(shard, Mapping) or not all(isinstance(name, str) for name in shard):
+        raise ShapeError(
+            f"shard={shard!r} is no mapping of names", fix="give {axis: mesh axis}, or shard='auto'"
+        )
     plain = {name: told for name, told in shard.items() if not isinstance(told, Mapping)}
     blocks = ((pattern, told) for pattern, told in shard.items() if isinstance(told, Mapping))
     return _Rules(_pairs(plain, mesh), tuple((pattern, _pairs(told, mesh)) for pattern, told in blocks))
@@ -192,7 +194,11 @@ def _rules(shard: Shard, mesh: Mesh) -> _Rules:
 
 def _pairs(axes: Mapping[str, Any], mesh: Mesh) -> tuple[tuple[str, int], ...]:
     """Names of axes with numbers of mesh axes; one axis may be divided along several."""
-    named = ((name, (told,) if isinstance(told, str) else tuple(told)) for name, told in axes.items())
+    named = [(name, (told,) if isinstance(told, str) else told) for name, told in axes.items()]
+    for name, told in named:
+        if not isinstance(name, str) or not isinstance(told, Sequence):
+            fix = f"give one of {', '.join(mesh.axes)}, or several"
+            raise ShapeError(f"{name!r} is divided along {told!r}, which names no axis of the mesh", fix=fix)
     pairs = ((LEAD if name == ELLIPSIS else name, each) for name, several in named for each in several)
     return tuple((name, mesh.number(each)) for name, each in pairs)
 
@@ -214,7 +220,8 @@ def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
         matched = [part for path, part in parts if not pattern or _matches(path, pattern)]
         if not matched:
             scopes = sorted({path for path, _ in parts if path})
-            raise ShapeError(f"no block is called as '{pattern}'", fix=near(pattern, scopes))
+            fix = f"{near(pattern, scopes)}{_there_are(scopes)}"
+            raise ShapeError(f"no block is called as '{pattern}'", fix=fix)
         leaves = [(leaf, part) for part in matched for leaf in _own_leaves(part)]
         dims = [
             (leaf, dim[0].name, evaluate(dim[0].size, part.bound))
@@ -226,11 +233,16 @@ def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
         for name, n in axes:
             if name not in names:
                 what = f"no tensor has an axis '{name}' to divide along '{mesh.axes[n]}'"
-                raise ShapeError(what, fix=near(name, sorted(names)))
+                raise ShapeError(what, fix=f"{near(name, names)}{_there_are(sorted(names))}")
             by = math.prod(mesh.shape[m] for other, m in axes if other == name)
             for leaf, axis, size in dims:
                 if axis == name and size % by:
                     raise _undivided(leaf, Axis(axis, size), mesh, n, by)
+
+
+def _there_are(names: Sequence[str]) -> str:
+    """The names that there are, or the first of them."""
+    return f"there are {', '.join(names[:12]) or 'none'}{', …' if len(names) > 12 else ''}"
 
 
 def _parts(graph: Graph, path: str) -> Iterator[tuple[str, Graph]]:
