@@ -40,7 +40,7 @@ def convolutions(
     result: Convolution,
     operand: Convolution,
     kernel: Convolution,
-    zeros: Callable[[Any, tuple[int, ...]], Any],
+    zeros: Callable[[Any, Any, tuple[int, ...]], Any],
 ) -> tuple[Convolution, Convolution, Convolution]:
     """A library's convolution and its vjps by each operand; they return zeros if an operand has no elements.
 
@@ -48,13 +48,13 @@ def convolutions(
 
     Args:
         result, operand, kernel: the convolution of x and k, the vjp from y and k, and that from x and y.
-        zeros: creates an array of zeros of a shape, of the type of another.
+        zeros: creates an array of zeros of a shape from two operands, of the type of the first.
     """
 
     def whole(function: Convolution, shape: Callable[[Any, Any, int], tuple[int, ...]]) -> Convolution:
         def checked(a: Any, b: Any, groups: int, windows: Windows) -> Any:
             if 0 in (*a.shape, *b.shape):
-                return zeros(a, (*shape(a, b, groups), *(size for *_, size in windows)))
+                return zeros(a, b, (*shape(a, b, groups), *(size for *_, size in windows)))
             return function(a, b, groups, windows)
 
         return checked
@@ -84,9 +84,9 @@ class Unfolding:
         found = convolutions(self.result, self.operand, self.kernel, self.zeros)
         return {**dict(zip(names, found, strict=True)), "windows": self.windows, "spaced": self.spaced}
 
-    def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
-        """Zeros of a shape, in the type of an array."""
-        return self.xp.zeros(shape, dtype=like.dtype)
+    def zeros(self, one: Any, other: Any, shape: tuple[int, ...]) -> Any:
+        """Zeros of a shape, in the type of the first of two operands."""
+        return self.xp.zeros(shape, dtype=one.dtype)
 
     def result(self, x: Any, k: Any, groups: int, windows: Windows) -> Any:
         """y[b,go,p] = Σ x[b,gc,first + by·p + apart·u] · k[go,c,u]."""

@@ -198,8 +198,8 @@ def spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
     return jax.lax.pad(x, jnp.zeros((), dtype=x.dtype), amounts)
 
 
-def _zeros(like: Any, shape: tuple[int, ...]) -> Any:
-    return jnp.zeros(shape, like.dtype)
+def _zeros(one: Any, other: Any, shape: tuple[int, ...]) -> Any:
+    return jnp.zeros(shape, one.dtype)
 
 
 def _convolution(x: Any, k: Any, groups: int, windows: Windows) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -65,9 +65,12 @@ def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
     return backward(y, x, like, None, by, zeros, apart, False, zeros, groups, mask)[1]
 
 
-convolution, convolution_x, convolution_k = convolutions(
-    _convolution, _convolution_x, _convolution_k, torch.Tensor.new_zeros
-)
+def _zeros(one: Any, other: Any, shape: tuple[int, ...]) -> Any:
+    """Zeros computed from none of the elements of two tensors, both of which so get gradients, of zeros."""
+    return one.new_zeros(shape) + one.flatten()[:0].sum() + other.flatten()[:0].sum()
+
+
+convolution, convolution_x, convolution_k = convolutions(_convolution, _convolution_x, _convolution_k, _zeros)
 
 
 def _reached(x: Any, windows: Pools) -> Any:
@@ -82,7 +85,7 @@ def _reached(x: Any, windows: Pools) -> Any:
 def max_pool(x: Any, windows: Pools) -> Any:
     """The largest element of each window. The first dimension has no windows."""
     by, apart, _, _, inner = (list(each) for each in zip(*windows, strict=True))
-    return _LARGEST[len(windows) - 1](_reached(x, windows), inner, by, 0, apart)
+    return _by_kernel(_LARGEST, _reached(x, windows), inner, by, 0, apart)
 
 
 def mean_pool(x: Any, windows: Pools) -> Any:
@@ -90,4 +93,10 @@ def mean_pool(x: Any, windows: Pools) -> Any:
     by, apart, _, _, inner = (list(each) for each in zip(*windows, strict=True))
     if any(each > 1 for each in apart):
         return torch.stack(list(elements(x, windows))).mean(0)
-    return _MEAN[len(windows) - 1](_reached(x, windows), inner, by)
+    return _by_kernel(_MEAN, _reached(x, windows), inner, by)
+
+
+def _by_kernel(kernels: Sequence[Callable[..., Any]], x: Any, *given: Any) -> Any:
+    """A pool by the kernel for its dimensions. Kernels take an empty batch, but not an absence of channels."""
+    kernel = kernels[x.ndim - 2]
+    return kernel(x, *given) if len(x) else kernel(x.unsqueeze(1), *given).squeeze(1)

@@ -4,6 +4,6 @@ In: a program in the core form. A pass that is not always a gain also gets a cos
 seconds of a part.
 Out: a program that computes the same.
 
-`pipeline` lists the passes. Each pass is in a file of its name. Only `dead_code` works on graphs: a program in the
+`pipeline` lists the passes, and says where each is. Only `dead_code` works on graphs: a program in the
 core form holds nothing that no output reaches.
 """
