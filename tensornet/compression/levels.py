@@ -118,6 +118,12 @@ class Candidate:
         """The bytes of its values."""
         return math.prod(self.shape) * itemsize(backend_of(self.array).dtype(self.array))
 
+    @property
+    def dtype(self) -> str:
+        """The element type of its factors."""
+        own = backend_of(self.array).dtype(self.array)
+        return own if "float" in own else "float64"
+
     @functools.cached_property
     def target(self) -> Target:
         """The weight with its decompositions, which all forms and ranks share."""
@@ -164,8 +170,7 @@ class Candidate:
             left, scales, right, others = halves.low_rank(form.sizes["r"], rounding.bits)
             arrays = [scales, left, others, right]
             made = (left * scales) @ (right * others)
-        dtype, device = backend.dtype(self.array), backend.device(self.array)
-        dtype = dtype if "float" in dtype else "float64"
+        dtype, device = self.dtype, backend.device(self.array)
         factors = {
             factor.name: backend.asarray(
                 array.reshape(shape).astype("int8" if factor.name.endswith(CODES) else "float64"),
@@ -291,6 +296,9 @@ def _rounding(method: str) -> tuple[str, Rounding]:
     if kind not in ("dense", "low_rank"):
         fix = f"choose int{rounding.bits} or low_rank:int{rounding.bits}"
         raise ShapeError(f"factors of '{kind}' are not rounded", fix=fix)
+    if kind != "dense" and rounding.group is not None:
+        fix = f"choose {kind}:int{rounding.bits} or int{rounding.bits}/{rounding.group}"
+        raise ShapeError(f"'{method}': scales of factors are one for each rank", fix=fix)
     return kind, rounding
 
 
@@ -320,7 +328,7 @@ def levels(
 
     def price(parameters: int, form: Formed | None, *named: Any) -> float:
         if isinstance(cost, str):
-            return float(candidate.bytes if form is None else form.bytes)
+            return float(candidate.bytes if form is None else form.bytes(itemsize(candidate.dtype)))
         with any_rank():
             return float(parameters if cost is None else cost(candidate.layer, candidate.rows, *named))
 
@@ -346,10 +354,9 @@ def _kinds(candidate: Candidate, methods: Sequence[str], in_bytes: bool) -> Sequ
 
 
 def _forms(candidate: Candidate, kind: str, modes: Modes | None) -> dict[int, Formed]:
-    """A form of a weight at each rank that is tried, by the number of parameters. A group is shorter than a row."""
+    """A form of a weight at each rank that is tried, by the number of parameters."""
     tried = (_formed(candidate.dims, kind, rank, modes) for rank in _ranks(candidate, kind, modes))
-    made = [each for each in tried if each is not None and ("/" not in kind or _group(each) is not None)]
-    return {sum(map(math.prod, each.shapes)): each for each in made}
+    return {sum(map(math.prod, each.shapes)): each for each in tried if each is not None}
 
 
 def _named(method: str) -> str:

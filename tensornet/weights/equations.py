@@ -293,12 +293,11 @@ class Formed:
         """The shapes of the factors."""
         return tuple(tuple(self.sizes[axis] for axis in each.axes) for each in self.product.factors)
 
-    @property
-    def bytes(self) -> int:
-        """The bytes of the factors: codes are packed, all else is of float32."""
+    def bytes(self, itemsize: int) -> int:
+        """The bytes of the factors: codes are packed, all other elements have `itemsize` bytes."""
         counts = zip(self.product.factors, map(prod, self.shapes), strict=True)
         return sum(
-            ceil(count * self.bits / 8) if self.bits and each.name.endswith(CODES) else 4 * count
+            ceil(count * self.bits / 8) if self.bits and each.name.endswith(CODES) else itemsize * count
             for each, count in counts
         )
 
@@ -375,9 +374,15 @@ def rounding_of(kind: str) -> tuple[str, Rounding | None]:
     Example:
         >>> rounding_of("low_rank:int3"), rounding_of("int4/64"), rounding_of("tt")
         (('low_rank', Rounding(bits=3, group=None)), ('dense', Rounding(bits=4, group=64)), ('tt', None))
+
+    Raises:
+        ShapeError: the name is that of a rounding that there is not, such as `int9`.
     """
     found = re.fullmatch(r"(?:(\w+):)?int([2-8])(?:/([1-9]\d*))?", kind.lower())
     if found is None:
+        if re.fullmatch(r"(?:\w+:)?int\d*(?:/.*)?", kind.lower()):
+            fix = "give int2 to int8, int4/64 with a scale for each 64 elements, or low_rank:int4"
+            raise ShapeError(f"there is no rounding '{kind}'", fix=fix)
         return kind, None
     return found[1] or "dense", Rounding(int(found[2]), int(found[3]) if found[3] else None)
 
