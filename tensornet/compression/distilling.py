@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,9 @@ def distill(
         The loss on the held batches, the mean of Σ ‖y − ŷ‖² / ‖y‖².
 
     Raises:
-        EquationError: there are no batches, no parameter to train, or no module of such a name.
-        ShapeError: the networks answer in different shapes, or `steps` is no positive integer.
+        EquationError: there are no batches, no parameter to train, no module of such a name, or no real results.
+        ShapeError: the networks answer in different shapes, or `steps` or `rate` is not positive.
+        DtypeError: what they answer is not finite.
 
     Example:
         >>> import torch, tensornet as tn
@@ -61,6 +63,8 @@ def distill(
     check_module(teacher)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ShapeError(f"steps={steps!r} of training", fix="give a positive integer")
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+        raise ShapeError(f"rate={rate!r} of training", fix="give a positive number, as 3e-4")
     names = (hidden,) if isinstance(hidden, str) else tuple(hidden)
     torch: Any = load_backend("torch")
     place = None if resume is None else path_of(resume)

@@ -28,7 +28,7 @@ from .factorized import CONVOLUTION, EMBEDDING, PROJECTIONS, Kind, factorize, fo
 from .moments import Moments
 from .recurrent import closed, opened
 from .rounded import of_factors
-from .running import evaluating, mask_of, results
+from .running import batches_in, evaluating, mask_of, results
 from .saving import copied, saves_itself
 
 __all__ = ["network_of", "restored"]
@@ -174,8 +174,7 @@ def network_of(
     holdings = _holdings(network, include, exclude)
     batches, held = list[Any](), list[Any]()
     if calibrate is not None:
-        is_one = isinstance(calibrate, torch.Tensor | tuple | Mapping)
-        batches, held = held_out([calibrate] if is_one else calibrate)
+        batches, held = held_out(batches_in(calibrate))
         _calibrate(network, holdings, batches)
     if options.budget.kind in ("flops", "seconds"):
         _check_costs(holdings, options, calibrate)

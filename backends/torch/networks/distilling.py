@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from tensornet.compression.compressing import held_out
-from tensornet.errors import EquationError, ShapeError
+from tensornet.errors import DtypeError, EquationError, ShapeError
 from tensornet.fitting.activations import no_batches
 
 from .rounded import Rounded
-from .running import evaluating, results
+from .running import batches_in, evaluating, results
 
 __all__ = ["distilled"]
 
@@ -37,7 +37,7 @@ def distilled(
     resume: Path | None,
 ) -> float:
     """Trains a network in place; see `tensornet.distill`."""
-    given, held = held_out(batches)
+    given, held = held_out(batches_in(batches))
     if not given:
         raise no_batches()
     pair = (_Watched(student, hidden), _Watched(teacher, hidden))
@@ -55,6 +55,9 @@ def distilled(
                 with torch.no_grad():
                     lost = sum(float(_loss(*pair, batch)) for batch in held) / len(held)
                 state.see(step, lost)
+                if state.best == math.inf:
+                    fix = "give batches to which both networks answer finite numbers"
+                    raise DtypeError("what student and teacher answer is not finite", fix=fix)
                 if progress is not None:
                     progress(step, steps, lost)
                 if resume is not None:
@@ -152,9 +155,12 @@ def _loss(student: _Watched, teacher: _Watched, batch: Any) -> torch.Tensor:
     if [each.shape for each in wanted] != [each.shape for each in found]:
         fix = "give what tensornet.compress made of the teacher"
         raise ShapeError("student and teacher answer in different shapes", fix=fix)
+    if not found:
+        fix = "give a network that returns tensors of real numbers, such as logits"
+        raise EquationError("the networks answer no real numbers", fix=fix)
     total = found[0].new_zeros(())
     for ours, theirs in zip(found, wanted, strict=True):
-        finite = torch.isfinite(theirs)
+        finite = ~torch.isinf(theirs)
         gap, norm = (ours - theirs)[finite], theirs[finite]
         total = total + gap.pow(2).sum() / norm.pow(2).sum().clamp(min=1e-30)
     return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ import torch
 
 from tensornet.errors import ShapeError
 
-__all__ = ["evaluating", "mask_of", "results"]
+__all__ = ["batches_in", "evaluating", "mask_of", "results"]
 
 Module: TypeAlias = torch.nn.Module
 
@@ -27,6 +27,11 @@ def evaluating(network: Module) -> Iterator[None]:
     finally:
         for each, was in training.items():
             each.training = was
+
+
+def batches_in(given: Any) -> Iterable[Any]:
+    """The batches in what a user gives: several, or one as a tensor, a tuple or a mapping."""
+    return [given] if isinstance(given, torch.Tensor | tuple | Mapping) else given
 
 
 def mask_of(batch: Any) -> torch.Tensor | None:
