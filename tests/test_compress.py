@@ -27,7 +27,7 @@ from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
 from tensornet.compression.compressed import read_arrays, write_arrays
 from tensornet.compression.levels import Candidate, alone, levels
-from tensornet.errors import EquationError, ShapeError
+from tensornet.errors import DtypeError, EquationError, ShapeError
 from tensornet.fitting.approximating import Settings, approximate
 from tensornet.fitting.metrics import Metric
 from tensornet.fitting.rounding import Halves
@@ -633,8 +633,8 @@ def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> No
         found = candidate.fitted(level.method, level.rank, None).factors
         scales, codes = [*found.values()][::2], [*found.values()][1::2]
         assert all(np.abs(each).max() <= 2**bits - 1 and each.dtype == np.int8 for each in codes)
-        assert level.cost == sum(math.ceil(each.size * bits / 8) for each in codes) + 4 * sum(
-            each.size for each in scales
+        assert level.cost == sum(math.ceil(each.size * bits / 8) for each in codes) + sum(
+            each.nbytes for each in scales
         )
         if level.rank == "same":
             made = (
@@ -775,8 +775,121 @@ def test_distillation_recovers_what_was_lost(tmp_path: Path) -> None:
         tn.distill(other, network, batches, hidden="body")
 
 
+def test_what_distillation_has_no_use_for_is_refused() -> None:
+    network, batches = nn.Linear(32, 64), list(torch.randn(8, 4, 32))
+    small = tn.compress(network, bytes=0.3)
+    before = copy.deepcopy(small.model.state_dict())
+    with pytest.raises(DtypeError, match="is not finite"):
+        tn.distill(small, network, [torch.full((4, 32), math.nan)] * 4)
+    with pytest.raises(EquationError, match="no real numbers"):
+        tn.distill(nn.Sequential(small.model, _Best()), nn.Sequential(network, _Best()), batches)
+    for rate in (0, -1.0, math.nan, math.inf, True, "fast"):
+        with pytest.raises(ShapeError, match="rate="):
+            tn.distill(small, network, batches, rate=rate)  # type: ignore[arg-type]
+    after = small.model.state_dict()
+    assert all(torch.equal(each, after[name]) for name, each in before.items())
+    one = {"input": batches[0]}
+    assert tn.distill(small, network, one, steps=2) == pytest.approx(
+        tn.distill(small, network, [one], steps=1), rel=0.1
+    )
+
+
+class _Best(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.argmax(-1)
+
+
+def test_a_tied_weight_of_codes_stands_once_in_a_file(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Embedding(200, 64), nn.Linear(64, 200, bias=False))
+    network[1].weight = network[0].weight
+    small = tn.compress(network, bytes=0.2)
+    held = small.model.state_dict()
+    sizes = {each.data_ptr(): each.numel() * each.element_size() for each in held.values()}
+    assert sum(sizes.values()) == small.allocation.after
+    again = tn.load_compressed(small.save(tmp_path / "small.safetensors"), network).model
+    x = torch.arange(200)
+    assert torch.equal(again(x), small.model(x))
+    codes = next(name for name in held if name.endswith("codes"))
+    rounded = small.model.get_submodule(codes.rpartition(".")[0])
+    rounded.codes.neg_()
+    assert not torch.equal(small.model.state_dict()[codes], held[codes])
+
+
+@pytest.mark.parametrize("method", ["auto", "low_rank", "low_rank:int4"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_bytes_are_those_of_the_element_type(method: str, dtype: torch.dtype) -> None:
+    small = tn.compress(nn.Linear(64, 64).to(dtype), bytes=0.3, method=method)
+    sizes = [each.numel() * each.element_size() for each in small.model.state_dict().values()]
+    assert sum(sizes) == small.allocation.after <= 0.3 * small.allocation.before
+
+
+def test_codes_of_other_bits_are_no_codes_of_these() -> None:
+    network = nn.Linear(32, 64)
+    models = {bits: tn.compress(network, bytes=0.5, method=f"int{bits}").model for bits in (3, 4, 8)}
+    for bits, other in itertools.permutations(models, 2):
+        with pytest.raises(RuntimeError, match=r"size mismatch for weight_factors\.W\.codes"):
+            models[bits].load_state_dict(models[other].state_dict())
+
+
+def test_codes_of_any_device_have_a_state() -> None:
+    small = tn.compress(nn.Linear(32, 64), bytes=0.3).model
+    held = small.state_dict()
+    bare = copy.deepcopy(small).to("meta")
+    found = bare.state_dict()
+    assert {name: (each.shape, each.dtype) for name, each in found.items()} == {
+        name: (each.shape, each.dtype) for name, each in held.items()
+    }
+    bare.load_state_dict(found)
+    bare.load_state_dict(held, assign=True)
+    assert torch.equal(bare(torch.ones(1, 32)), small(torch.ones(1, 32)))
+
+
+def test_rounded_networks_are_made_and_run_in_inference_mode() -> None:
+    x = torch.randn(3, 5, 32)
+    with torch.inference_mode():
+        network = nn.Sequential(nn.Linear(32, 32), nn.Tanh())
+        small = tn.compress(network, bytes=0.3).model
+        whole = tn.compress(nn.GRU(32, 32), bytes=0.3).model
+        y, states = small(x), whole(x)[0]
+    assert torch.equal(small(x), y)
+    assert torch.allclose(whole(x)[0], states, atol=1e-6)
+    frozen = tn.compress(nn.Linear(32, 32).requires_grad_(False), bytes=0.3).model
+    with torch.inference_mode():
+        frozen(x)
+    frozen(x.clone().requires_grad_(True)).sum().backward()
+
+
+def test_recurrent_modules_check_states_and_run_in_threads() -> None:
+    x = torch.randn(3, 4, 32)
+    for kind, states in ((nn.GRU, torch.zeros(1, 1, 48)), (nn.LSTM, (torch.zeros(1, 1, 48),) * 2)):
+        model = tn.compress(kind(32, 48), bytes=0.2).model
+        with torch.no_grad():
+            for way in (model._looped, model._fused):
+                with pytest.raises(RuntimeError, match="xpected hidden"):
+                    way(x, states)
+    found = list[Any]()
+
+    def inside(*_: Any) -> None:
+        if not found:
+            found.append(None)
+            found.append(model._fused(x, None)[0])
+
+    with torch.no_grad():
+        model.base.register_forward_pre_hook(inside)  # as another thread may, between weights and kernel
+        assert torch.equal(model._fused(x, None)[0], found[1])
+
+
 def test_factors_that_cannot_be_rounded_are_refused() -> None:
     network = torch.nn.Linear(32, 64)
+    for method in ("int9", "int1", "int", "int4/0", "low_rank:int16"):
+        with pytest.raises(ShapeError, match=f"no rounding '{method}'"):
+            tn.compress(network, bytes=0.3, method=method)
+    with pytest.raises(ShapeError, match="low_rank:int3/16"):
+        tn.compress(network, bytes=0.3, method="low_rank:int3/16")
+    grouped = tn.compress(
+        network, bytes=0.3, method="int4/64"
+    ).allocation  # a row shorter than a group is one
+    assert grouped.after == 64 * 32 // 2 + 4 * (64 + 64)
     with pytest.raises(ShapeError, match="factors of 'tt' are not rounded"):
         tn.compress(network, bytes=0.3, method="tt:int4")
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from .metrics import Metric, times
 
-__all__ = ["Half", "Halves", "largest_code", "pack", "unpack"]
+__all__ = ["Half", "Halves", "largest_code", "pack", "packed_bytes", "unpack"]
 
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
@@ -274,6 +274,11 @@ def _squares(half: Half, rows: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------- packed codes
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """The number of bytes of packed codes."""
+    return -(-count * bits // 8)
 
 
 def pack(codes: Any, bits: int) -> Any:

@@ -18,6 +18,7 @@ import torch
 
 from ..module import held_value
 from .factorized import Factorized
+from .rounded import state_of
 
 __all__ = ["Cell", "Recurrence", "closed", "opened"]
 
@@ -139,13 +140,10 @@ class Recurrence(_Opened):
         return (self._looped, self._fused)[self._faster[key]](input, hx)
 
     def _fused(self, input: Any, hx: Any) -> Any:
-        """By the kernel of torch, with whole weights."""
-        base = self.base
-        base.__dict__.update(_flat_weights=self._flat(), training=self.training)
-        try:
-            return base(input, hx)
-        finally:
-            base.__dict__["_flat_weights"] = [None for _ in base._flat_weights_names]
+        """By the kernel of torch, with whole weights, which a copy of the module holds: threads may call at once."""
+        base = object.__new__(type(self.base))
+        base.__dict__.update(self.base.__dict__, _flat_weights=self._flat(), training=self.training)
+        return base(input, hx)
 
     def _flat(self) -> list[Any]:
         """The weights in the order of torch. Without gradients they are made once, and again when a factor changed."""
@@ -153,18 +151,20 @@ class Recurrence(_Opened):
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             self._fused_weights = None
         else:
-            key = [(id(each), each._version, each.data_ptr()) for each in held]
-            if self._fused_weights is not None and self._fused_weights[0] == key:
+            key = state_of(held)
+            if key is not None and self._fused_weights is not None and self._fused_weights[0] == key:
                 return self._fused_weights[1]
         names = self.base._flat_weights_names
         found = [getattr(self, name) for name in names]
         if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
-            self.__dict__["_fused_weights"] = key, found
+            self.__dict__["_fused_weights"] = None if key is None else (key, found)
         return found
 
     def _looped(self, input: Any, hx: Any) -> Any:
         """Position by position, with factors as they are."""
         base, is_lstm = self.base, self.base.mode == "LSTM"
+        for each in () if hx is None else hx if is_lstm else (hx,):
+            base.check_hidden_size(each, base.get_expected_hidden_size(input, None))
         x, along = input, 1 if base.batch_first else 0
         if hx is None:
             zeros = x.new_zeros(len(self.suffixes), x.shape[1 - along], base.hidden_size)

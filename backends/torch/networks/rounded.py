@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
-from tensornet.fitting.rounding import largest_code, pack, unpack
+from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
-__all__ = ["Rounded", "of_factors"]
+__all__ = ["Rounded", "of_factors", "state_of"]
+
+
+def state_of(tensors: Iterable[torch.Tensor]) -> Any:
+    """A key that changes when one of some tensors does; None if nothing tells, as for those made in inference mode."""
+    held = [*tensors]
+    if any(each.is_inference() for each in held):
+        return None
+    found = [(id(each), each._version, each.dtype, each.data_ptr()) for each in held]
+    return torch.is_inference_mode_enabled(), found
 
 
 class Rounded(torch.nn.Module):
@@ -44,6 +54,7 @@ class Rounded(torch.nn.Module):
         self.scale, self.bits, self.shape = scale, bits, shape
         self._view = [size if n in apart else 1 for n, size in enumerate(codes.shape)]
         self._made: tuple[Any, torch.Tensor] | None = None
+        self._packed: tuple[Any, int, weakref.ref[torch.Tensor]] | None = None
 
     def forward(self) -> torch.Tensor:
         """The factor."""
@@ -51,7 +62,8 @@ class Rounded(torch.nn.Module):
         trained = torch.is_grad_enabled() and scale.requires_grad
         if torch.compiler.is_compiling() or trained or "free" in self._parameters:
             return self._product()
-        key = id(self.codes), self.codes._version, id(scale), scale._version, scale.dtype, scale.data_ptr()
+        if (key := state_of((self.codes, scale))) is None:
+            return self._product()
         if self._made is None or self._made[0] != key:
             self._made = key, self._product().detach()
         return self._made[1]
@@ -87,19 +99,40 @@ class Rounded(torch.nn.Module):
         return f"{shape} codes of {self.bits} bits, {self.scale.numel()} scales"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_made": None, "_packed": None}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self._made = self._packed = None
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        packed = pack(self.codes.cpu().numpy(), self.bits)
-        destination[f"{prefix}codes"] = torch.from_numpy(packed).to(self.codes.device)
+        destination[f"{prefix}codes"] = self._in_bytes()
+
+    def _in_bytes(self) -> torch.Tensor:
+        """The packed codes. A factor at two places in a network gives the same tensor, which files hold once."""
+        codes, key = self.codes, state_of((self.codes,))
+        if codes.is_meta:
+            return torch.empty(packed_bytes(codes.numel(), self.bits), dtype=torch.uint8, device="meta")
+        if self._packed is not None and key is not None and self._packed[0] == key:
+            last = self._packed[2]()
+            if last is not None and last._version == self._packed[1]:
+                return last
+        made = torch.from_numpy(pack(codes.cpu().numpy(), self.bits)).to(codes.device)
+        self._packed = None if key is None else (key, made._version, weakref.ref(made))
+        return made
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        name = f"{prefix}codes"
-        packed = state_dict.get(name)
-        if packed is not None and packed.dtype == torch.uint8:
-            codes = unpack(packed.cpu().numpy(), self.bits, tuple(self.codes.shape))
-            state_dict = {**state_dict, name: torch.from_numpy(codes)}
+        name, shape = f"{prefix}codes", tuple(self.codes.shape)
+        packed, wanted = state_dict.get(name), (packed_bytes(self.codes.numel(), self.bits),)
+        # those of other bits stay as they are, and torch refuses their shape
+        if packed is not None and packed.dtype == torch.uint8 and packed.shape == wanted:
+            codes = (
+                torch.empty(shape, dtype=torch.int8, device="meta")
+                if packed.is_meta
+                else torch.from_numpy(unpack(packed.cpu().numpy(), self.bits, shape)).to(packed.device)
+            )
+            state_dict = {**state_dict, name: codes}
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
