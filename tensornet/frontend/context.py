@@ -228,7 +228,7 @@ class Text:
                 raise EquationError(f"'{line.name}' is defined twice", line.place, fix)
             for ours, theirs in zip(dims, foreseen.dims, strict=True):
                 for one, other in zip(ours, theirs, strict=True):
-                    self.unifier.unify(one.size, other.size, one.name, None)
+                    self.unifier.unify(one.size, other.size, one.name, Ref(line.name, line.left, line.place))
         self.known[line.name] = Known("result", dims)
         for part in self.waiting.pop(line.name, ()):
             self.keep(part, self.sizes_around(part.right))

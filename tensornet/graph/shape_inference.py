@@ -25,6 +25,7 @@ from ..language.expression import (
     free_axes,
     option_axes,
     product_of,
+    references,
     show,
     show_entry,
     show_index,
@@ -343,13 +344,20 @@ class _Walk:
     def _add(self, scope: Scope, other: Scope, part: Expression) -> None:
         """Adds the sizes from another part of the equation."""
         for name, size in other.sizes.items():
-            self._tell(scope, name, size, part if isinstance(part, Ref) else None)
+            agrees = scope.sizes.get(name, size) == size
+            self._tell(scope, name, size, None if agrees else self._sizing(part, name, size))
         scope.assumed = other.assumed | scope.assumed
         scope.inner = other.inner | scope.inner
         for name, fits in other.fitting.items():
             scope.fitting.setdefault(name, []).extend(fits)
         scope.composites += other.composites
         scope.windows += other.windows
+
+    def _sizing(self, part: Expression, axis: str, size: Any) -> Ref | None:
+        """The first tensor in a part of an equation that gives an axis its size there."""
+        read = ((ref, self.dims.get(ref.name, ())) for ref in references(part))
+        sized = ((ref, pair) for ref, dims in read for pair in zip(ref.index, dims, strict=False))
+        return next((ref for ref, (at, dim) in sized if at == axis and dim_size(dim) == size), None)
 
     def _without(self, scope: Scope, axes: tuple[str, ...]) -> Scope:
         """The scope outside a binder of `axes`."""
