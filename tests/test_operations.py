@@ -18,6 +18,7 @@ from tensornet.language.expression import Expression, Literal, Ref, scalar_value
 from tensornet.language.parser import parse_block
 from tensornet.ops import rnn as cells
 from tensornet.ops.along_axes import FOLLOWING, PREVIOUS
+from tensornet.ops.collectives import COLLECTIVES
 from tensornet.ops.structure import REPEAT
 from tensornet.ops.table import CONVERSIONS, FUNCTIONS, RESERVED, SIGNS, Element, Function
 from tensornet.protocol import load_backend
@@ -222,9 +223,9 @@ def test_tensors_may_be_called_as_the_helpers_of_a_backend_are(backend: str) -> 
 
 
 def test_no_room_knows_a_function_by_name() -> None:
-    """But the arithmetic that the language itself is made of; and words that are types, read a size, or start."""
+    """But the arithmetic that the language is made of; and words that are types, arguments, read a size, or start."""
     arithmetic = {"add", "reciprocal", "power"}
-    words = {"int64", "floor", "std"}
+    words = {"int64", "floor", "shard", "std"}
     own = {name for name, row in FUNCTIONS.items() if not row.implementations}
     rooms = (
         "language graph frontend scan autodiff initialization contraction lowering planning codegen runtime"
@@ -240,7 +241,10 @@ def test_no_room_knows_a_function_by_name() -> None:
 def test_backends_spell_every_function() -> None:
     for name in ("numpy", "torch", "cupy", "jax"):
         templates = load_backend(name).templates
+        assert (name in ("torch", "jax")) == (COLLECTIVES.keys() <= templates.keys())
         for row in FUNCTIONS.values():
+            if row.name in COLLECTIVES:  # they run where there is a mesh
+                continue
             known = row.computes or row.implementations or row.infix or row.expansion or row.name in templates
             spread = (REPEAT, PREVIOUS, FOLLOWING)  # the one is broadcast, the others are loops or crops
             assert known or row in (*spread, *cells.ROWS), (name, row.name)
