@@ -35,7 +35,6 @@ from tensornet.device.calibration import measure
 from tensornet.device.cost_model import DeviceProfile, default_profile
 from tensornet.device.heap import keep_freed
 from tensornet.device.timing import Clock
-from tensornet.lowering.lines import lines_of
 from tensornet.lowering.lower import lower
 from tensornet.passes.pipeline import program_of
 from tensornet.planning.plans import Plan
@@ -126,7 +125,7 @@ def compiled(
         return order
 
     target = Target("torch", "cpu", "float32", profile, frozenset(TORCH.templates))
-    steps, results = lower(lines_of(program_of(graph)), {}, target, noted)
+    steps, results = lower(program_of(graph), {}, target, noted)
     source = generate(Plan(graph, "torch", "cpu", "float32", (), steps, results, 0), TORCH)
     names = dict(NAMES)
     exec(source, names)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ import tensornet as tn
 pytest.importorskip("tltorch")
 pytest.importorskip("transformers")
 
+import benchmarks
 from benchmarks import (
     attention,
     calls,
@@ -25,6 +28,7 @@ from benchmarks import (
     fitting,
     linear,
     mixture,
+    model,
     models,
     recurrent,
     report,
@@ -32,6 +36,8 @@ from benchmarks import (
 from benchmarks.fitting import measured as measured_fit
 from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
 from benchmarks.work import ceilings, counted
+from tensornet.contraction.order_search import fastest
+from tensornet.device.cost_model import default_profile
 from tensornet.device.timing import Clock, timings
 
 PARTS = (calls, linear, attention, mixture, recurrent, convolution, models)
@@ -279,3 +285,18 @@ def test_fits_are_no_worse_than_those_of_tensorly(case: fitting.Case) -> None:
     pytest.importorskip("tensorly")
     found = measured_fit(case, 1)
     assert found["tensornet"][0] <= 1.001 * found["tensorly"][0]
+
+
+@pytest.mark.parametrize("name", [each.name for each in pkgutil.iter_modules(benchmarks.__path__)])
+def test_a_benchmark_finds_all_that_it_imports(name: str) -> None:
+    if name != "__main__":
+        importlib.import_module(f"benchmarks.{name}")
+
+
+def test_the_benchmark_of_the_cost_model_compiles_a_contraction() -> None:
+    graph = tn.layer("y[b,o] = x[b,i] * w[i,r] * v[r,o]", inputs="x w v", b=4, i=3, r=2, o=5)
+    run, source, seconds = model.compiled(graph, fastest, default_profile("cpu"))
+    x, w, v = (torch.ones(shape) for shape in ((4, 3), (3, 2), (2, 5)))
+    assert "matmul" in source
+    assert seconds > 0
+    torch.testing.assert_close(run(x, w, v), torch.full((4, 5), 6.0))

@@ -341,12 +341,8 @@ class Pricing:
                 best[layout] = (seconds, fields)
         return best
 
-    def least(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> float:
-        """A lower bound of the seconds to contract two tensors, in any layouts."""
-        return self.bounds(a, b, kept)[0]
-
     def bounds(self, a: frozenset[str], b: frozenset[str], kept: frozenset[str]) -> tuple[float, float]:
-        """The same, and a lower bound of the seconds of the kernel alone.
+        """Lower bounds of the seconds to contract two tensors, in any layouts, and of those of the kernel alone.
 
         Axes of one position may be dropped from any group, so that views for them may not be needed.
         """
