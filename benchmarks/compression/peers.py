@@ -241,6 +241,13 @@ def svd(network: torch.nn.Module, batches: Sequence[Any], share: float, bits: in
     return [_allotted(network, rows, share)]
 
 
+def _cut(matrix: torch.Tensor, share: float) -> tuple[torch.Tensor, int]:
+    """The SVD of a matrix, cut off at a share of its numbers, and its bytes."""
+    rank = max(1, int(share * matrix.numel() / sum(matrix.shape)))
+    u, s, v, _ = _svd_of(matrix, None)
+    return (u[:, :rank] * s[:rank]) @ v[:rank], 4 * rank * sum(matrix.shape)
+
+
 def tucker(network: torch.nn.Module, batches: Sequence[Any], share: float) -> list[Made]:
     """Tucker-2 of kernels by tensorly, SVD of the rest, at one share of all."""
     from tensorly.decomposition import partial_tucker
@@ -249,10 +256,7 @@ def tucker(network: torch.nn.Module, batches: Sequence[Any], share: float) -> li
     for layer in _layers(network):
         w = layer.weight.detach()
         if w.ndim < 4 or w.shape[1] == 1:
-            matrix = w.flatten(1)
-            rank = max(1, int(share * matrix.numel() / sum(matrix.shape)))
-            u, s, v, _ = _svd_of(matrix, None)
-            found.append(((u[:, :rank] * s[:rank]) @ v[:rank], 4 * rank * sum(matrix.shape)))
+            found.append(_cut(w.flatten(1), share))
             continue
         o, i, places = w.shape[0], w.shape[1], w[0, 0].numel()
         ranks = [max(1, round(each)) for each in (o * share**0.5, i * share**0.5)]
@@ -270,10 +274,7 @@ def cp(network: torch.nn.Module, batches: Sequence[Any], share: float) -> list[M
     for layer in _layers(network):
         w = layer.weight.detach()
         if w.ndim < 4 or w.shape[1] == 1:
-            matrix = w.flatten(1)
-            rank = max(1, int(share * matrix.numel() / sum(matrix.shape)))
-            u, s, v, _ = _svd_of(matrix, None)
-            found.append(((u[:, :rank] * s[:rank]) @ v[:rank], 4 * rank * sum(matrix.shape)))
+            found.append(_cut(w.flatten(1), share))
             continue
         rank = max(1, int(share * w.numel() / sum(w.shape)))
         tensor = tltorch.CPTensor.from_tensor(w.clone(), rank=rank, init="random")

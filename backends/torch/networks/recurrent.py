@@ -123,7 +123,8 @@ class Recurrence(_Opened):
         if isinstance(input, torch.Tensor) and input.ndim == 3:
             if watched:
                 return self._looped(input, hx)
-            if not (torch.is_grad_enabled() or self.is_plain or torch.compiler.is_compiling()):
+            draws = self.training and self.base.dropout  # which measuring would do more than once
+            if not (draws or torch.is_grad_enabled() or self.is_plain or torch.compiler.is_compiling()):
                 return self._measured(input, hx)
         return self._fused(input, hx)
 
@@ -147,17 +148,13 @@ class Recurrence(_Opened):
 
     def _flat(self) -> list[Any]:
         """The weights in the order of torch. Without gradients they are made once, and again when a factor changed."""
-        held = [*self.parameters(), *self.buffers()]
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            self._fused_weights = None
-        else:
-            key = state_of(held)
-            if key is not None and self._fused_weights is not None and self._fused_weights[0] == key:
-                return self._fused_weights[1]
-        names = self.base._flat_weights_names
-        found = [getattr(self, name) for name in names]
-        if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
-            self.__dict__["_fused_weights"] = None if key is None else (key, found)
+        is_new = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        key = None if is_new else state_of([*self.parameters(), *self.buffers()])
+        last = self._fused_weights
+        if key is not None and last is not None and last[0] == key:
+            return last[1]
+        found = [getattr(self, name) for name in self.base._flat_weights_names]
+        self.__dict__["_fused_weights"] = None if key is None else (key, found)
         return found
 
     def _looped(self, input: Any, hx: Any) -> Any:
@@ -245,10 +242,8 @@ def _relu(x: Any, h: Any, _: Any) -> tuple[Any, ...]:
 
 def opened(network: Module) -> Module:
     """The network with recurrent modules opened, in place. Those with projections stay as they are."""
-    whole, cells = (
-        (torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN),
-        (torch.nn.GRUCell, torch.nn.LSTMCell, torch.nn.RNNCell),
-    )
+    whole = torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN
+    cells = torch.nn.GRUCell, torch.nn.LSTMCell, torch.nn.RNNCell
 
     def made(module: Any) -> Any:
         if type(module) in whole and not module.proj_size:
