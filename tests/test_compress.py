@@ -733,6 +733,18 @@ def test_recurrent_modules_are_compressed(name: str, bidirectional: bool, tmp_pa
     assert torch.allclose(small.model(packed)[0].data[0], y[0, 0], atol=1e-6)
 
 
+def test_a_recurrence_draws_its_dropout_once() -> None:
+    """Measuring its ways would draw more often, and at the first call alone."""
+    network = nn.GRU(24, 32, num_layers=2, dropout=0.5, batch_first=True)
+    small = tn.compress(network, parameters=0.6).model.train()
+    x, found = torch.randn(3, 5, 24), []
+    with torch.no_grad():
+        for _ in range(2):
+            torch.manual_seed(0)
+            found.append(small(x)[0])
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("name", ["GRUCell", "LSTMCell", "RNNCell"])
 def test_cells_compute_what_those_of_torch_do(name: str) -> None:
     torch.manual_seed(0)

@@ -7,7 +7,7 @@ import functools
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from ..autodiff.joint import JointGraph
 from ..device.calibration import profile_of
@@ -27,8 +27,8 @@ from ..planning.plans import Plan
 from ..planning.progress import watched
 from ..planning.target import Target
 from ..protocol import Backend, load_backend
-from ..sharding.plan import sharded_plan
-from ..sharding.sharded import AUTO, Shard
+from ..sharding.plan import ShardedPlan, sharded_plan
+from ..sharding.sharded import AUTO, Shard, check_undivided
 from .function import generate
 from .rematerialization import can_rematerialize, rematerialized_within, with_saved_bytes
 from .tuning import check_tuning, tuned
@@ -36,7 +36,31 @@ from .tuning import check_tuning, tuned
 __all__ = ["plan", "planned", "written"]
 
 
-@of_graph
+@overload
+def plan(
+    graph: Graph,
+    /,
+    *,
+    backend: str | Backend = "numpy",
+    device: str | None = None,
+    dtype: str = "float32",
+    profile: DeviceProfile | None = None,
+    memory_limit: Memory | None = None,
+    compare: bool = True,
+    outputs: str | Sequence[str] | None = None,
+    tune: str | None = None,
+    training: bool | int = False,
+    wrt: str | Sequence[str] | None = None,
+    trace: bool | int | Callable[[str], object] = False,
+    **sizes: int,
+) -> Plan: ...
+
+
+@overload
+def plan(graph: Graph, /, *, mesh: Any, **options: Any) -> ShardedPlan: ...
+
+
+@of_graph  # type: ignore[misc]  # a size may be called as the arguments for meshes are
 def plan(
     graph: Graph,
     /,
@@ -56,7 +80,7 @@ def plan(
     shard: Shard = AUTO,
     links: Mapping[str, tuple[float, float]] | None = None,
     **sizes: int,
-) -> Any:
+) -> Plan | ShardedPlan:
     """Finds the fastest order to compute a graph on a device, or the placements on a mesh of devices.
 
     Args:
@@ -110,10 +134,13 @@ def plan(
         fix = "leave it out to have it measured, or take one of tensornet.device.cost_model"
         raise BackendError(f"profile={profile!r} holds no constants of a device", fix=fix)
     graph = graph if outputs is None else graph.select(outputs)
-    if mesh is not None and not isinstance(mesh, int):
+    if isinstance(mesh, int):
+        sizes, mesh = {**sizes, "mesh": mesh}, None
+    if mesh is not None:
         alone = functools.partial(_alone, backend=chosen, device=device, dtype=dtype, profile=profile)
         alone = functools.partial(alone, memory_limit=memory_limit)
         return sharded_plan(graph, mesh, shard, links, element_type(dtype), sizes, wrt, alone)
+    check_undivided(shard, links)
     device = chosen.device() if device is None else device
     if not isinstance(training, bool):
         sizes, training = {**sizes, "training": training}, False

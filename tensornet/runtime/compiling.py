@@ -13,7 +13,7 @@ from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..ops.record import Example
 from ..protocol import Backend, backend_of, load_backend
-from ..sharding.sharded import AUTO, Shard
+from ..sharding.sharded import AUTO, Shard, check_undivided
 from .arguments import check_backward, wrong_names
 from .executable import Executable
 
@@ -119,6 +119,7 @@ def compile(
         given = {"shard": shard, "links": links, "dtype": dtype, "memory_limit": memory_limit, "params": held}
         found: Executable = made(graph, mesh=mesh, backward=backward, **given)  # it is called alike
         return found
+    check_undivided(shard, links)
     return Executable(
         graph,
         chosen,
@@ -203,6 +204,8 @@ def module(
     torch: Any = load_backend("torch")  # the one backend with modules of its own
     torch.namespace()
     divided = {} if mesh is None else {"mesh": mesh, "shard": shard, "links": links}
+    if mesh is None:
+        check_undivided(shard, links)
     return torch.module(
         _asked_for(graph, outputs, sizes),
         **divided,

@@ -26,7 +26,7 @@ from .part import Asked, Part, in_loops, part_of
 from .placement import VARYING, Placement
 from .search import CostTable, Variable, eliminated
 
-__all__ = ["AUTO", "Shard", "Sharded", "in_numbers", "of_choices", "shard_graph"]
+__all__ = ["AUTO", "Shard", "Sharded", "check_undivided", "in_numbers", "of_choices", "shard_graph"]
 
 Shard: TypeAlias = "Mapping[str, Any] | str"
 """Axes and the mesh axes that divide them; patterns of scopes and such a mapping for these blocks; or "auto"."""
@@ -58,6 +58,16 @@ class Sharded:
     places: Mapping[str, Placement]
     results: tuple[Placement, ...]
     seconds: float
+
+
+def check_undivided(shard: Shard, links: Mapping[str, tuple[float, float]] | None) -> None:
+    """Raises an error if something is said of a mesh where there is none.
+
+    Raises:
+        ShapeError: `shard` or `links` is given.
+    """
+    if shard != AUTO or links is not None:
+        raise ShapeError("shard= and links= are for a mesh, and none is given", fix='give mesh={"data": 2}')
 
 
 def shard_graph(

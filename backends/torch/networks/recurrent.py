@@ -146,7 +146,7 @@ class Recurrence(_Opened):
         base.__dict__.update(self.base.__dict__, _flat_weights=self._flat(), training=self.training)
         return base(input, hx)
 
-    def _flat(self) -> list[Any]:
+    def _flat(self) -> Any:
         """The weights in the order of torch. Without gradients they are made once, and again when a factor changed."""
         is_new = torch.is_grad_enabled() or torch.compiler.is_compiling()
         key = None if is_new else state_of([*self.parameters(), *self.buffers()])
