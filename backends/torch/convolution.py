@@ -66,7 +66,7 @@ def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
 
 
 def _zeros(one: Any, other: Any, shape: tuple[int, ...]) -> Any:
-    """Zeros computed from none of the elements of two tensors, both of which so get gradients, of zeros."""
+    """Zeros that depend on no element of two tensors, so that both get gradients of zeros."""
     return one.new_zeros(shape) + one.flatten()[:0].sum() + other.flatten()[:0].sum()
 
 

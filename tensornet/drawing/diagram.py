@@ -154,7 +154,7 @@ def _told(*lines: str) -> tuple[str, ...]:
 
 
 def _of_call(graph: Graph, run: Sequence[Line], call: Apply, name: str) -> tuple[str, str, str]:
-    """What is told of a call, or of a run: its scope, the block if it has another name, and the results."""
+    """The text for a call, or for a run of calls: its scope, the block if it has another name, and the results."""
     first = getattr(run[0], "scope", "") or name
     title, block = first, f"{name}(…)" if first != name else ""
     if len(run) > 1:

@@ -369,7 +369,7 @@ class Executable:
         return found[0] if found else self._dtype or "float32"
 
     def not_arrays(self, arrays: Sequence[Any]) -> BackendError:
-        """The error for arguments of which one has no shape, or belongs to another library."""
+        """The error that an argument has no shape, or belongs to another library."""
         given = list(zip(self.leaves, arrays, strict=False))
         wrong = next(((leaf.name, array) for leaf, array in given if not _has_shape(array)), None)
         if wrong is None:

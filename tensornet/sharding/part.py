@@ -383,7 +383,7 @@ class Part:
                 yield (k, part.nodes[leaf.name]), self.nodes[name]
 
     def _add(self, variables: tuple[Variable, ...], costs: Any) -> None:
-        """Adds a table, of which two variables may be the same."""
+        """Adds a table. Two of its variables may be the same."""
         import numpy
 
         distinct = tuple(dict.fromkeys(variables))

@@ -132,11 +132,6 @@ class ShardedPlan:
         return sum(each.bytes * times for each, times in self.collectives.items())
 
     @property
-    def exchange_seconds(self) -> float:
-        """The expected time of the collectives of a step of training."""
-        return sum(each.seconds * times for each, times in self.collectives.items())
-
-    @property
     def memory(self) -> int:
         """The bytes of the parameters on each device."""
         return _held(self.sharded, self.dtype)

@@ -34,7 +34,7 @@ class Solved:
     Attributes:
         table: the least costs, over the variables that were kept.
         traces: for each eliminated variable, its neighbours, and its best choice for each of theirs.
-        left: for each variable of which choices were dropped, the numbers of those that remain.
+        left: the numbers of the choices that remain, for each variable that lost some.
     """
 
     table: CostTable

@@ -69,7 +69,7 @@ class Rounded(torch.nn.Module):
         return self._made[1]
 
     def loosen(self) -> None:
-        """Makes the codes a parameter of real numbers, of which each call reads the nearest codes, until `tighten`.
+        """Makes the codes a parameter of real numbers, and each call reads the nearest codes, until `tighten`.
 
         Its gradient is that of the codes (Y. Bengio et al., 2013, the straight-through estimator).
         """
