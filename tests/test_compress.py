@@ -787,6 +787,19 @@ def test_distillation_recovers_what_was_lost(tmp_path: Path) -> None:
         tn.distill(other, network, batches, hidden="body")
 
 
+def test_only_the_state_of_this_student_is_resumed(tmp_path: Path) -> None:
+    network, other, batches = nn.Linear(32, 64), nn.Linear(32, 16), list(torch.randn(8, 4, 32))
+    place = tmp_path / "state.pt"
+    tn.distill(copy.deepcopy(network), network, batches, steps=2, resume=place)
+    kept, step, student = place.read_bytes(), pickle.dumps({"step": 1}, 2), copy.deepcopy(other)
+    for content in (kept, kept[:-100], b"", b"nothing of torch's", step):
+        place.write_bytes(content)
+        with pytest.raises(EquationError, match="no state of a distillation of this student"):
+            tn.distill(student, other, batches, steps=2, resume=place)
+    assert place.read_bytes() == step
+    assert torch.equal(student.weight, other.weight)
+
+
 def test_what_distillation_has_no_use_for_is_refused() -> None:
     network, batches = nn.Linear(32, 64), list(torch.randn(8, 4, 32))
     small = tn.compress(network, bytes=0.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from tensornet.compression.compressing import held_out
 from tensornet.errors import DtypeError, EquationError, ShapeError
+from tensornet.files import whole
 from tensornet.fitting.activations import no_batches
 
 from .rounded import Rounded
@@ -21,6 +23,9 @@ __all__ = ["distilled"]
 
 FREER, LEAST = 5.0, 1e-3
 """How much faster codes are trained: small changes round to none. And the least size of a parameter."""
+
+DAMAGED = pickle.UnpicklingError, RuntimeError, EOFError, OSError
+"""What torch raises for a file that it did not write whole."""
 
 CHECKED = 10
 """How often the loss on held batches is looked at."""
@@ -91,15 +96,27 @@ class _State:
         """Writes all to a file."""
         states = {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}
         now = _copies(self.parameters)
-        torch.save({"step": self.step, "best": self.best, "kept": self.kept, "now": now, **states}, path)
+        with whole(path) as half:
+            torch.save({"step": self.step, "best": self.best, "kept": self.kept, "now": now, **states}, half)
 
     def read(self, path: Path) -> None:
-        """Reads what `write` wrote."""
-        found = torch.load(path, weights_only=True)
+        """Reads what `write` wrote.
+
+        Raises:
+            EquationError: the file holds no such state, or that of another network.
+        """
+        try:
+            found = torch.load(path, weights_only=True)
+            shapes = [[each.shape for each in found[name]] for name in ("kept", "now")]
+            self.optimizer.load_state_dict(found["optimizer"])
+            self.schedule.load_state_dict(found["schedule"])
+        except (*DAMAGED, KeyError, TypeError, AttributeError, ValueError):
+            shapes = []
+        if shapes != 2 * [[each.shape for each in self.parameters]]:
+            fix = "name another file, or remove it to begin again"
+            raise EquationError(f"{path} holds no state of a distillation of this student", fix=fix)
         self.step, self.best, self.kept = found["step"], found["best"], found["kept"]
         _put(self.parameters, found["now"])
-        self.optimizer.load_state_dict(found["optimizer"])
-        self.schedule.load_state_dict(found["schedule"])
 
 
 def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -60,13 +60,8 @@ class Moments:
         is_kernel, shape = kind == CONVOLUTION, tuple(getattr(module, kind.parameter).shape)
         columns = tuple(range(1, len(shape))) if is_kernel else (0,) if kind == EMBEDDING else kind.columns
         outs = (0,) if is_kernel else tuple(n for n in range(len(shape)) if n not in columns)
-        x = (
-            _patches(module, x.detach())
-            if is_kernel
-            else x.detach()[..., None]
-            if kind == EMBEDDING
-            else x.detach()
-        )
+        x = x.detach()
+        x = _patches(module, x) if is_kernel else x[..., None] if kind == EMBEDDING else x
         rows, count = _rows(x, kept, len(columns) if is_kernel else 1)
         ones = rows.new_ones(len(rows)) if kind == EMBEDDING else None
         _add(self.inputs, _second(rows, columns, shape, ones), count)
@@ -75,16 +70,8 @@ class Moments:
             g, times = _rows(_channels_last(module, gradient) if is_kernel else gradient, kept)
             ours = g.pow(2).sum(1)
             theirs = rows.pow(2).sum(1) if ones is None else ones
-            _add(
-                self.both,
-                _second(
-                    rows if ones is not None else rows * ours[:, None].sqrt(),
-                    columns,
-                    shape,
-                    ones if ones is None else ours,
-                ),
-                times,
-            )
+            read, weights = (rows * ours[:, None].sqrt(), None) if ones is None else (rows, ours)
+            _add(self.both, _second(read, columns, shape, weights), times)
             _add(self.both, _second(g * theirs[:, None].sqrt(), outs, shape, None), times)
             self.total += times * float((ours * theirs).double().sum())
 
