@@ -8,6 +8,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,7 +16,6 @@ import tensornet as tn
 from tensornet.cli import app
 from tensornet.errors import PAGE
 from tensornet.language import reference
-from tensornet.language.grammar import SECTIONS
 from tensornet.ops.table import FUNCTIONS
 from tensornet.runtime.compiling import result_of
 
@@ -42,6 +42,22 @@ def test_the_examples_on_the_page_run() -> None:
     assert runner.run(examples).failed == 0
 
 
+def test_the_forms_in_brackets_give_what_the_table_says() -> None:
+    rows = re.findall(r"^\| `.*?` \| .*? \| (.*) of `(.*)` \| `(.*)` \|$", TEXT, re.MULTILINE)
+    assert len(rows) > 14
+    for lines, given, result in rows:
+        text = "\n".join(re.findall("`(.*?)`", lines))
+        values = ast.literal_eval(re.sub(r"(\w+) = ", r'"\1": ', f"{{{given}}}"))
+        sizes = {name: value for name, value in values.items() if isinstance(value, int)}
+        arrays = {
+            name: np.array(value, None if name in "kt" else float)
+            for name, value in values.items()
+            if name not in sizes
+        }
+        found = tn.compile(tn.layer(text, inputs=[*arrays], **sizes))({}, *arrays.values())
+        np.testing.assert_array_equal(found, ast.literal_eval(result))
+
+
 def test_every_function_is_told_in_full() -> None:
     sections = dict(re.findall(r"\n### (\w+)\n(.*?)(?=\n##|\Z)", TEXT, re.DOTALL))
     for row in OWN:
@@ -63,7 +79,7 @@ def test_every_anchor_exists_once() -> None:
     assert len(set(known)) == len(known)
     assert set(re.findall(r"\(#([^)]*)\)", TEXT)) <= set(known)
     assert {row.name for row in reference.functions()} <= set(known)
-    assert {each.anchor for each in SECTIONS} <= set(known)
+    assert {*reference.sections()} <= set(known)
     named = set()
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -91,8 +107,9 @@ def test_the_command_line_tells_of_one_function() -> None:
     assert document["result"] == "[0.0, 1.0, 2.0, 0.0, 0.0]"
     assert "less" in CliRunner().invoke(app, ["functions", "<"]).stdout
     assert CliRunner().invoke(app, ["functions", "--page"]).stdout == TEXT
-    for section in SECTIONS:  # where errors point to
-        told = CliRunner().invoke(app, [*PAGE.split()[1:], section.anchor]).stdout
-        assert f"\n## {section.title}\n\n{told}" in TEXT
+    for anchor, text in reference.sections().items():  # where errors point to
+        told = CliRunner().invoke(app, [*PAGE.split()[1:], anchor]).stdout
+        assert told == f"{text}\n"
+        assert f"\n\n{told}\n" in TEXT
     with pytest.raises(tn.EquationError, match=r"'sofmax' is not a function\nfix: did you mean 'softmax'\?"):
         CliRunner().invoke(app, ["functions", "sofmax"], catch_exceptions=False)

@@ -75,7 +75,7 @@ def test_the_wheel_holds_every_module(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         names = [name for name in file.namelist() if ".dist-info/" not in name]
     assert {name.removesuffix(".py").removesuffix("/__init__") for name in names} == {
-        *modules, "tensornet/py.typed", "tensornet/study/report.md.jinja", "tensornet/study/report.html.jinja",
+        *modules, "tensornet/py.typed", "tensornet/language/grammar.md", "tensornet/study/report.md.jinja", "tensornet/study/report.html.jinja",
         "tensornet/study/thesis.toml",
     }  # fmt: skip
 

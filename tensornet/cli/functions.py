@@ -30,16 +30,14 @@ def functions(
     Example: tensornet functions axes
     """
     from ..language import reference
-    from ..language.grammar import SECTIONS
     from ..ops.table import FUNCTIONS, SUM
     from ..runtime.compiling import result_of
 
     if page:
         typer.echo(reference.page(result_of), nl=False)
         return
-    section = next((each for each in SECTIONS if each.anchor == name), None)
-    if section is not None:
-        typer.echo("\n".join(reference.section_lines(section, result_of)))
+    if section := reference.sections().get(name):
+        typer.echo(section)
         return
     rows = [*(row for row in FUNCTIONS.values() if not row.is_kernel), SUM]
     if name:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from ..codec import Part, Text, document, state_of
 from ..errors import DtypeError, EquationError, ShapeError, near, told_in
-from ..language.grammar import NAMED, STARTS, WORDS
+from ..language.parser import STARTS
 from ..ops.table import Element
 from .shape_inference import Dim, dim_size
 
@@ -90,7 +90,7 @@ class Leaf:
     name: str
     kind: Annotated[str, ("input", "parameter", "constant")]
     dims: tuple[Dim, ...]
-    start: tuple[Annotated[str, tuple(STARTS)], float] | Constant | None = None
+    start: tuple[Annotated[str, STARTS], float] | Constant | None = None
     value: Constant | None = None
     holds: Element | None = None
 
@@ -129,16 +129,20 @@ def _show_declared(dim: Dim) -> str:
     return shown if names == sizes else f"{shown}:({','.join(sizes)})"
 
 
+_NAMED = {"zeros": ("value", 0.0), "ones": ("value", 1.0), **{kind: (kind, 1.0) for kind in STARTS[2:]}}
+"""The initialisations that have a name in `init=`."""
+
+
 @told_in("starts")
 def start_of(name: str, value: Any) -> tuple[str, float] | Constant:
     """The initialisation that `init=` gives a parameter: a standard deviation, a word, or the array itself."""
-    if isinstance(value, str) and value in NAMED:
-        return NAMED[value]
+    if isinstance(value, str) and value in _NAMED:
+        return _NAMED[value]
     if hasattr(value, "__array__") and not isinstance(value, Real):
         return Constant.of(value, f"init of '{name}'")
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
-        meant = near(value, NAMED) if isinstance(value, str) else ""
-        fix = f"{meant}give a standard deviation, an array, or one of {WORDS}"
+        meant = near(value, _NAMED) if isinstance(value, str) else ""
+        fix = f"{meant}give a standard deviation, an array, or one of {', '.join(map(repr, _NAMED))}"
         raise EquationError(f"init of '{name}' is {value!r}", fix=fix)
     return "std", float(value)
 

@@ -6,7 +6,7 @@ addition    := name[left] += expression                        y[b, e[b,t]] += �
 start       := name[…, -1, …] = expression                     h[b, -1, o] = …, before the first position
              | name[…, +1, …] = expression                      after the last, if read at t+1
 declaration := name[axes]: input | parameter | constant        x[b, i, n: k + 1]: input
-             | parameter(std=0.02) | parameter(value=0)         how it starts: see `grammar.STARTS`
+             | parameter(std=0.02) | parameter(value=0)         how it starts: see the grammar
              | parameter(value=...)                             at an array, given outside the text
              | name: output
              | axis: size                                       i: 4
@@ -36,15 +36,17 @@ from .einstein import locate
 from .equation import Calling, Declaration, Definition, Equation, Statement
 from .expression import Call, Contraction, Expression, Literal, Ref, axes_of_index, contraction, transform
 from .expression_parser import Terms, entries_of
-from .grammar import STARTS
 from .recurrences import Start, called_along, recurring
 
-__all__ = ["parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes", "rule_of"]
+__all__ = ["STARTS", "parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes", "rule_of"]
 
 _OF_RULES = "j"
 """The name that rules in records use for the axes of a call."""
 
 _KINDS = ("input", "parameter", "constant", "output")
+
+STARTS = ("std", "value", "identity", "near_identity", "orthogonal", "kaiming", "xavier")
+"""The kinds of `parameter(kind=number)`: how a parameter is initialised. The grammar describes each."""
 
 
 @told_in("lines")

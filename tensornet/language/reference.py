@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ..errors import PAGE
 from ..ops.record import OPERANDS, Element, Example, Function
 from ..ops.table import FUNCTIONS, SUM
-from .grammar import FORMS, SECTIONS, Section
 
-__all__ = ["HELPER", "call_of", "document", "functions", "in_short", "page", "section_lines", "told"]
+__all__ = ["document", "functions", "in_short", "page", "sections", "told"]
 
 KINDS = {
     "pointwise": "Functions of elements",
@@ -57,38 +57,14 @@ COMPLEX = {
 }
 """How a function treats complex operands, in words."""
 
-HELPER = '''\
-import numpy as np
-import tensornet as tn
-
-
-def run(equations, **given):
-    """What the equations make of arrays and sizes."""
-    sizes = {name: value for name, value in given.items() if isinstance(value, int)}
-    arrays = {name: np.array(value) for name, value in given.items() if name not in sizes}
-    graph = tn.layer(equations, inputs=list(arrays), **sizes)
-    found = np.asarray(tn.compile(graph)({}, *arrays.values()))
-    return (found.round(4) if found.dtype == float else found).tolist()
-'''
-"""The Python source of `run`, which the examples call."""
+GRAMMAR = Path(__file__).with_name("grammar.md")
+"""The grammar by section, as the page begins with it. Error messages refer to its sections."""
 
 
 def functions() -> tuple[Function, ...]:
     """The built-in functions that equations call, including `sum`."""
     own = (row for row in FUNCTIONS.values() if not row.is_kernel and not row.implementations)
     return (*own, SUM)
-
-
-def call_of(example: Example) -> str:
-    """An example as a call of `run`."""
-    text = example.equation
-    shown = f'"""\n{text}\n"""' if "\n" in text else f'"{text}"'
-    return f"run({', '.join([shown, *(f'{name}={_listed(value)!r}' for name, value in example.given)])})"
-
-
-def _listed(value: Any) -> Any:
-    """A value with lists in the place of tuples."""
-    return [*map(_listed, value)] if isinstance(value, tuple) else value
 
 
 def told(row: Function) -> dict[str, str]:
@@ -140,67 +116,43 @@ def document(row: Function) -> dict[str, Any]:
     }
 
 
+def sections() -> dict[str, str]:
+    """The sections of the grammar, each by the anchor of its heading."""
+    _, *found = re.split(r"^## (.*)\n", GRAMMAR.read_text("utf-8"), flags=re.MULTILINE)
+    anchors = (title.lower().replace(" ", "-") for title in found[::2])
+    return {anchor: text.strip() for anchor, text in zip(anchors, found[1::2], strict=True)}
+
+
 def page(result: Callable[[Example], str]) -> str:
-    """The reference page, in Markdown.
+    """The reference page, in Markdown: the grammar, and the functions from their records.
 
     Args:
         result: gives the printed result of an example.
     """
-    lines = [
-        "# The language",
-        "",
-        "How layers are written, and every function that they may call. Made of the records of the functions by",
-        "`tensornet functions --page`; the examples run as a test. What stands in brackets, in short:",
-        "",
-        "| form | meaning | example | its result |",
-        "|---|---|---|---|",
-        *(_form(form, meaning, example, result) for form, meaning, example in FORMS),
-        "",
-        "The examples below are calls of",
-        "",
-        "```python",
-        HELPER.rstrip(),
-        "```",
-        "",
-        f"Grammar: {', '.join(f'[{each.title}](#{each.anchor})' for each in SECTIONS)}",
-    ]
+    lines = [GRAMMAR.read_text("utf-8")]
     for kind, heading in KINDS.items():
-        names = ", ".join(f"[{row.name}](#{row.name})" for row in functions() if row.kind == kind)
-        lines += ["", f"{heading}: {names}"]
-    for section in SECTIONS:
-        lines += ["", f"## {section.title}", "", *section_lines(section, result)]
-    for kind, heading in KINDS.items():
-        lines += ["", f"## {heading}"]
-        for row in (row for row in functions() if row.kind == kind):
-            lines += ["", f"### {row.name}", ""]
-            lines += [f"- {what}: {text}" for what, text in told(row).items()]
-            lines += _shown(row.shown, result)
-    return "\n".join(lines) + "\n"
+        rows = [row for row in functions() if row.kind == kind]
+        lines += [f"## {heading}", "", ", ".join(f"[{row.name}](#{row.name})" for row in rows), ""]
+        for row in rows:
+            lines += [f"### {row.name}", "", *(f"- {what}: {text}" for what, text in told(row).items()), ""]
+            lines += ["```python", f">>> {_call_of(row.shown)}", result(row.shown), "```", ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def section_lines(section: Section, result: Callable[[Example], str]) -> list[str]:
-    """The text of a section of the grammar, with its examples and their printed results."""
-    return [section.text, *(line for example in section.examples for line in _shown(example, result))]
+def _call_of(example: Example) -> str:
+    """An example of one equation as a call of `run`, which the page defines."""
+    given = "".join(f", {name}={_listed(value)!r}" for name, value in example.given)
+    return f'run("{example.equation}"{given})'
 
 
-def _form(form: str, meaning: str, example: Example, result: Callable[[Example], str]) -> str:
-    """A row of the table of index forms."""
-    given = ", ".join(f"{name} = {_listed(value)}" for name, value in example.given)
-    lines = "`; `".join(example.equation.splitlines())
-    given, found = (re.sub(r"\.0\b", "", text) for text in (given, result(example)))
-    return f"| `{form}` | {meaning} | `{lines}` of `{given}` | `{found}` |"
-
-
-def _shown(example: Example, result: Callable[[Example], str]) -> list[str]:
-    first, *rest = call_of(example).splitlines()
-    return ["", "```python", f">>> {first}", *(f"... {line}" for line in rest), result(example), "```"]
+def _listed(value: Any) -> Any:
+    """A value with lists in the place of tuples."""
+    return [*map(_listed, value)] if isinstance(value, tuple) else value
 
 
 def in_short() -> str:
     """The short reference that `help(tensornet.language)` shows."""
-    lines = []
-    for section in SECTIONS:
-        lines += [section.title.upper(), "", section.text, ""]
+    lines = [GRAMMAR.read_text("utf-8")]
     for kind, heading in KINDS.items():
         rows = [row for row in functions() if row.kind == kind]
         width = max(len(row.form) for row in rows)
