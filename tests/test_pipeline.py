@@ -22,7 +22,7 @@ y[b,i,h,d] = p[b,h,i,j] * v[b,h,j,d]
 """
 
 
-FREE = {"expansion", "known totals", "tautologies", *(each.name for each in SIMPLIFICATION)}
+FREE = {"expansion", "known totals", *(each.name for each in SIMPLIFICATION)}
 """The passes that always pay."""
 
 

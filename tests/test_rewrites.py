@@ -21,16 +21,16 @@ from tensornet.graph.leaves import Leaf
 from tensornet.ir.rewriting import Cost
 from tensornet.ir.rewriting import Program as Core
 from tensornet.ops.table import Element
-from tensornet.passes.algebraic_simplification import distribute, drop_tautologies
+from tensornet.passes.algebraic_simplification import distribute
 from tensornet.passes.dead_code import eliminate_dead_code
-from tensornet.passes.fusion import fuse_contractions, fuse_horizontally
+from tensornet.passes.fusion import fuse_contractions
 from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.passes.pipeline import program_of, simplify
 from tensornet.passes.pushdown import push_gathers_down, push_positions_down, push_reductions_down
 from tensornet.planning.steps import Step
 
 from . import oracle
-from .conftest import examples, rows
+from .conftest import examples
 from .differential import by_numpy, computed
 from .programs import SUMMED_ALONE, Program, programs
 
@@ -55,10 +55,10 @@ def eager() -> Cost:
 
 REWRITES = {
     "there and back": lambda graph: program_of(graph).graph, "prune": eliminate_dead_code, "simplify": lambda graph: simplify(graph).graph,
-    "reflect": on_graphs(drop_tautologies), "fuse": on_graphs(fuse_contractions),
+    "fuse": on_graphs(fuse_contractions),
     "narrow": on_graphs(push_positions_down), "distribute": on_graphs(distribute, eager),
     "average first": on_graphs(push_reductions_down, eager), "gather first": on_graphs(push_gathers_down, eager),
-    "join": on_graphs(fuse_horizontally, eager), "select": on_graphs(eliminate_one_hots, eager),
+    "select": on_graphs(eliminate_one_hots, eager),
     "scatter": on_graphs(eliminate_one_hots, eager, lambda: {"scatter_add"}),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""
@@ -407,34 +407,6 @@ def test_terms_stay_together_where_one_tells_the_size_of_another(read: str) -> N
         assert changed.open_sizes == graph.open_sizes
 
 
-# ---------------------------------------------------------------------------- conditions that hold somewhere
-
-
-@pytest.mark.parametrize(("condition", "holds"), rows("always.txt"))
-def test_a_choice_by_what_always_holds_somewhere_is_none(condition: str, holds: str) -> None:
-    over = "k" if "index(k)" in condition else "j"
-    graph = tn.layer(
-        f"""
-        a[i] = floor(index(i) / 2)
-        c[i] = floor(index(i) / 3)
-        part[i,j] = a[i] == a[j]
-        y[i] = where(max[{over}]({condition}), x[i], 0)
-        z[i,k] = x[i] + a[i] + c[i] + part[i,0] + index(k)
-        """,
-        inputs="x",
-        outputs="y z",
-        i=5,
-        j=5,
-        k=3,
-    )
-    assert ("where" not in str(REWRITES["reflect"](graph))) == (holds == "always")
-    x = np.random.default_rng(0).standard_normal(5)
-    x[2] = np.nan
-    found = tn.compile(graph)({}, x)
-    for mine, expected in zip(found, oracle.meaning(graph, {"x": x}).values(), strict=True):
-        np.testing.assert_allclose(mine, expected)
-
-
 # ---------------------------------------------------------------------------- what no rewrite may change
 
 HUGE = 2**40
@@ -467,15 +439,6 @@ def test_no_rewrite_changes_a_value(title: str) -> None:
     graph = holding(graph, {each: Element.WHOLE for each, array in arrays.items() if array.dtype == int})
     found = by_numpy(REWRITES[name](graph), arrays)["y"]
     np.testing.assert_array_equal(found, expected)
-
-
-def test_products_of_other_elements_are_not_joined() -> None:
-    text = "y[b,o] = t[b,i] * A[o,i]\nz[b,p] = t[b,i] * B[p,i]"
-    constants = {"A": np.ones((2, 8), int), "B": np.ones((2, 8))}
-    graph = tn.layer(text, inputs="t", outputs="y z", constants=constants)
-    graph = holding(graph, {"t": Element.WHOLE})
-    changed = of_tensors(REWRITES["join"](graph))
-    assert (changed["y"], changed["z"]) == (Element.WHOLE, of_tensors(graph)["z"])
 
 
 def test_what_nothing_is_added_to_stays_where_another_row_is_no_number() -> None:
@@ -522,16 +485,3 @@ def test_an_operand_that_alone_tells_a_size_stays() -> None:
     graph = tn.Graph(leaves, (Apply(block, ("x", "z"), ("u", "v"), "inner"),), ("u",))
     (call,) = eliminate_dead_code(graph).calls
     assert call.operands == ("x", "z")
-
-
-def test_long_reckonings_with_positions_are_compared_once_a_part() -> None:
-    """Each line reads the one before twice, so that there are 2^40 ways down, and 300 lines deep."""
-    for lines, step in ((40, "({0}[{1}] * {0}[{1}] + 3) % 7"), (300, "({0}[{1}] * 5 + 1) % 7")):
-        text = ""
-        for name, axis in (("p", "j"), ("q", "k")):
-            text += f"{name}0[{axis}] = index({axis})\n"
-            for n in range(lines):
-                text += f"{name}{n + 1}[{axis}] = {step.format(f'{name}{n}', axis)}\n"
-        text += f"y[c,j] = where(max[k](p{lines}[j] == q{lines}[k]), a[c,j], 2 * a[c,j])"
-        a = np.ones((2, 5))
-        np.testing.assert_array_equal(tn.compile(tn.layer(text, inputs="a", j=5, k=5))({}, a), a)

@@ -19,7 +19,6 @@ __all__ = [
     "GREATER",
     "GREATER_EQUAL",
     "NOT",
-    "REFLEXIVE",
     "RELU",
     "ROWS",
     "SELU_ALPHA",
@@ -396,9 +395,6 @@ NOT = _logical("logical_not", "not a", "~", operator.not_, "~(a[i] > 0)", 1)
 LESS_EQUAL = _truth("less_equal", "a ≤ b", "<=", operator.le, complex="refused", expansion="b >= a")
 GREATER = _truth("greater", "a > b", ">", operator.gt, complex="refused")
 GREATER_EQUAL = _truth("greater_equal", "a ≥ b", ">=", operator.ge, complex="refused")
-
-REFLEXIVE = (EQUAL.name, LESS_EQUAL.name, GREATER_EQUAL.name)
-"""The comparisons that are true of equal numbers."""
 
 _TRUTHS = (
     EQUAL,

@@ -1,4 +1,4 @@
-"""Algebraic simplification: distribution, known totals such as `sum[j](softmax[j](s))` = 1, and tautologies.
+"""Algebraic simplification: distribution, and known totals such as `sum[j](softmax[j](s))` = 1.
 
 Distribution of a product over a sum: `(x·A + u)·B` is `x·A·B + u·B`.
 """
@@ -13,16 +13,13 @@ from typing import Any
 from ..ir.build import axes_in, node, number, summed_axes
 from ..ir.function import over_operands
 from ..ir.inlining import Opened, opened
-from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, distinct_axes, own_axes, substitute
-from ..ir.positions import seen_through
+from ..ir.node import Axis, Node, Operand, along, axes_of, distinct_axes, own_axes
 from ..ir.rewriting import Change, Cost, Facts, Program, improved
-from ..ops.pointwise import AND, REFLEXIVE, WHERE
-from ..ops.reduce import MAX
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate
 from .fusion import fused
 
-__all__ = ["distribute", "drop_known_totals", "drop_tautologies"]
+__all__ = ["distribute", "drop_known_totals"]
 
 MANY = 6
 """With more factors than this, no orders are compared: the cost function decides."""
@@ -135,7 +132,7 @@ def _multiplied_out(product: Node, found: Opened, facts: Facts) -> Node:
     return node("add", found.sizes, terms, found.result, product.shape)
 
 
-# ---------------------------------------------------------------------------- known totals and tautologies
+# ---------------------------------------------------------------------------- known totals
 
 
 def drop_known_totals(program: Program) -> Program:
@@ -190,95 +187,3 @@ def _summed_to_one(factor: Operand) -> set[Axis]:
     places = distinct_axes(tuple(entry for axis, entry in pairs if axis in weights.over))
     outside = axes_of(tuple(entry for axis, entry in pairs if axis not in weights.over))
     return {*places} if places is not None and {*places}.isdisjoint(outside) else set()
-
-
-def drop_tautologies(program: Program) -> Program:
-    """Removes each `where` whose condition always holds."""
-    return program.rewritten(_without_choices)
-
-
-def _without_choices(each: Node, facts: Facts) -> Node:
-    """A copy of the operand that a `where` always chooses; otherwise the `where` with simpler operands.
-
-    An operand that is a `where` and always chooses the same number is replaced by that number.
-    """
-    if each.op != WHERE.name:
-        return each
-    chosen = _chosen(each, facts)
-    if chosen is not None and not chosen.node.is_scalar:
-        made = node("copy", each.sizes, [chosen], each.result, each.shape)
-    else:
-        found = [(operand, _chosen(operand.node, facts)) for operand in each.operands]
-        operands = [number if number and number.node.is_scalar else operand for operand, number in found]
-        made = over_operands(each, operands)
-    return made if made.element is each.element else each
-
-
-def _chosen(choice: Node, facts: Facts) -> Operand | None:
-    """The operand `a` of `where(max[j](c), a, b)`, if always chosen and a number or with all axes; else None."""
-    if choice.op != WHERE.name or choice.operands[0].node.op != MAX.name:
-        return None
-    (largest, _), chosen, _ = choice.operands
-    is_whole = {*axes_of(chosen.reads)}.issuperset(range(len(choice.sizes)))
-    return chosen if (chosen.node.is_scalar or is_whole) and _holds(largest, facts) else None
-
-
-def _holds(largest: Node, facts: Facts) -> bool:
-    """Whether the condition of a maximum always holds somewhere along its axes, for any values in the tensors.
-
-    It does if it compares integer tensors only with themselves. Each of these axes is set to the axis at which the
-    other side of the comparison reads the tensor.
-    """
-    at = dict[Axis, Affine]()
-    for pair in _together(largest.operands[0]):
-        if pair is None or not _are_equal(pair[0].node, pair[1].node, facts):
-            return False
-        for one, other in zip(*(substitute(each.reads, at) for each in pair), strict=True):
-            if one == other:
-                continue
-            mine, its = (one.axis, other.axis) if one.axis in largest.over else (other.axis, one.axis)
-            if mine not in largest.over or its is None:
-                return False
-            if not facts.same(largest.sizes[mine], largest.sizes[its]):
-                return False
-            at = {axis: along(its) if entry.axis == mine else entry for axis, entry in at.items()}
-            at[mine] = along(its)
-    return True
-
-
-def _are_equal(one: Node, other: Node, facts: Facts) -> bool:
-    """Whether two nodes compute the same at the known sizes, as the positions along two axes of equal length do."""
-    waiting, met = [(one, other)], set[tuple[Node, Node]]()
-    while waiting:
-        pair = waiting.pop()
-        if pair[0] is pair[1] or pair in met:
-            continue
-        met.add(pair)
-        mine, its = (
-            (
-                each.op,
-                each.over,
-                each.options,
-                each.result,
-                len(each.sizes),
-                [part.reads for part in each.operands],
-            )
-            for each in pair
-        )
-        if mine != its or not all(map(facts.same, *((*each.sizes, *each.shape) for each in pair))):
-            return False
-        waiting += zip(*([part.node for part in each.operands] for each in pair), strict=True)
-    return True
-
-
-def _together(condition: Operand) -> Iterator[tuple[Operand, Operand] | None]:
-    """The pairs of integers that a condition compares, if it holds where each pair is equal; None for other parts."""
-    parts = seen_through(condition) if condition.node.op in (AND.name, *REFLEXIVE) else None
-    if parts is None:
-        yield None
-    elif condition.node.op == AND.name:
-        for part in parts:
-            yield from _together(part)
-    else:
-        one, other = parts
-        yield (one, other) if max(one.node.element, other.node.element) <= Element.WHOLE else None

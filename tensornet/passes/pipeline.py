@@ -31,10 +31,10 @@ from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
 from ..ir.rewriting import Cost, Program
 from ..ops.table import Function
-from .algebraic_simplification import distribute, drop_known_totals, drop_tautologies
+from .algebraic_simplification import distribute, drop_known_totals
 from .convolution import select_convolutions, select_pooling
 from .expansion import expand
-from .fusion import fuse_contractions, fuse_horizontally
+from .fusion import fuse_contractions
 from .grouped_gemm import select_grouped_gemm
 from .kernel_selection import select_kernels
 from .one_hot_elimination import eliminate_one_hots
@@ -154,9 +154,6 @@ PIPELINE = (
     *SIMPLIFICATION,
     *ALGEBRA,
     KERNELS,
-    Pass("tautologies", lambda program, _: drop_tautologies(program), ("where",)),
-    Pass("horizontal fusion", lambda program, c: fuse_horizontally(program, c.cost), ("products",)),
-    *SIMPLIFICATION,
 )
 """All passes, in order."""
 

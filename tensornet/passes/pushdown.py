@@ -14,11 +14,10 @@ factors of a product have an averaged axis, the result is a contraction: `mean[n
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..ir.build import node, number, size, whole
+from ..ir.build import node, whole
 from ..ir.equations import reads_of
 from ..ir.function import over_operands, over_others
 from ..ir.inlining import Opened, opened
@@ -36,7 +35,7 @@ from ..ir.node import (
     own_axes,
     substitute,
 )
-from ..ir.positions import read_at, stand_alone
+from ..ir.positions import counted, read_at, stand_alone
 from ..ir.rewriting import Change, Cost, Facts, Program, improved
 from ..ops.structure import INSIDE
 from ..ops.table import FUNCTIONS, Element
@@ -189,49 +188,40 @@ def push_reductions_down(program: Program, cost: Cost, sums: bool = True) -> Pro
         cost: the expected seconds of a program.
         sums: whether averages may become sums, because the working element type can hold long sums.
     """
-    averages = [each for each in reversed(program.nodes) if _averages(each)]
-    return improved(program, averages, functools.partial(_ways_to_average, sums), cost)
 
-
-def _averages(each: Node) -> bool:
-    function = FUNCTIONS.get(each.op)
-    return function is not None and function.averages and not each.is_scalar
-
-
-def _ways_to_average(sums: bool, program: Program, mean: Node) -> Iterator[Change]:
-    """Ways to average the operands of an averaged sum or product that nothing else reads."""
-    if not _averages(mean) or mean.operands[0].node.element is not Element.NUMBER:
-        return
-    for made in (_of_parts(program.facts, mean), _as_sum(program.facts, mean) if sums else None):
+    def changes(present: Program, mean: Node) -> Iterator[Change]:
+        made = _averaged_first(present.facts, mean, sums)
         if made is not None:
             yield Change({mean: made})
 
+    return improved(program, program.nodes[::-1], changes, cost)
 
-def _inside_of(facts: Facts, mean: Node) -> tuple[str, Opened] | None:
-    """The operation and the operands of an averaged sum or product that nothing else reads; None if there is none."""
-    child = mean.operands[0].node
+
+def _averaged_first(facts: Facts, mean: Node, sums: bool) -> Node | None:
+    """The average of a sum or a product from averages of its parts, or from its sum, divided by the count.
+
+    Averages of factors need averaged axes that no two factors share.
+    """
+    function, child = FUNCTIONS.get(mean.op), mean.operands[0].node if mean.operands else mean
+    is_average = function is not None and function.averages and child.element is Element.NUMBER
     is_open = child.op in ("add", "contract") and facts.readers[child] == 1 and not child.is_scalar
-    found = opened(mean, 0, facts.same) if is_open else None
-    return None if found is None else (child.op, found)
-
-
-def _holders(found: Opened) -> Counter[Axis]:
-    """The number of factors that have each of the averaged axes."""
-    return Counter(axis for each in found.inside for axis in {*axes_of(each.reads)} if axis in found.over)
-
-
-def _of_parts(facts: Facts, mean: Node) -> Node | None:
-    """The average of a sum as a sum of averages; that of a product by factors, if no two share an averaged axis."""
-    if (inside := _inside_of(facts, mean)) is None:
+    found = opened(mean, 0, facts.same) if is_average and is_open and not mean.is_scalar else None
+    if found is None:
         return None
-    op, found = inside
-    if op == "contract" and max(_holders(found).values(), default=0) > 1:
+    holders = Counter(axis for each in found.inside for axis in {*axes_of(each.reads)} if axis in found.over)
+    if child.op == "add" or max(holders.values(), default=0) < 2:
+        parts = [_averaged_part(facts, mean, found, each, sums) for each in found.inside]
+        return node(child.op, found.sizes, parts, found.result, mean.shape, found.inside_over)
+    if not sums:
         return None
-    parts = [_along(facts, mean, found, each) for each in found.inside]
-    return node(op, found.sizes, parts, found.result, mean.shape, found.inside_over)
+    total = node("contract", found.sizes, found.inside, found.result, mean.shape, found.unread(found.inside))
+    counts = [node("reciprocal", {}, [counted(mean.sizes[axis])]) for axis in mean.over]
+    factors = [whole(total), *map(Operand, counts)]
+    lengths = {((), n): length for n, length in enumerate(total.shape)}
+    return node("contract", lengths, factors, factors[0].reads)
 
 
-def _along(facts: Facts, mean: Node, found: Opened, part: Operand) -> Operand:
+def _averaged_part(facts: Facts, mean: Node, found: Opened, part: Operand, sums: bool) -> Operand:
     """The average of a part along those averaged axes that it has."""
     own = tuple(dict.fromkeys(axes_of(part.reads)))
     over = tuple(axis for axis in found.over if axis in own)
@@ -239,21 +229,4 @@ def _along(facts: Facts, mean: Node, found: Opened, part: Operand) -> Operand:
         return part
     kept = tuple(along(axis) for axis in own if axis not in over)
     made = node(mean.op, found.sizes, [part], kept, None, over)
-    return Operand(_of_parts(facts, made) or made, kept)
-
-
-def _as_sum(facts: Facts, mean: Node) -> Node | None:
-    """The average of a product as its sum, divided by the number of positions.
-
-    None if no two factors share an averaged axis.
-    """
-    if (inside := _inside_of(facts, mean)) is None or inside[0] != "contract":
-        return None
-    found = inside[1]
-    if max(_holders(found).values(), default=0) < 2:
-        return None
-    total = node("contract", found.sizes, found.inside, found.result, mean.shape, found.unread(found.inside))
-    counts = [mean.sizes[axis] for axis in mean.over]
-    below = [number(each) if isinstance(each, int) else size(each) for each in counts]
-    parts = [whole(total), *(Operand(node("reciprocal", {}, [Operand(each)])) for each in below)]
-    return node("contract", {((), n): length for n, length in enumerate(total.shape)}, parts, parts[0].reads)
+    return Operand(_averaged_first(facts, made, sums) or made, kept)
