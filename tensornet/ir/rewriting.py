@@ -46,18 +46,19 @@ libraries match the form that people write."""
 
 @dataclass(frozen=True)
 class Change:
-    """A possible replacement of nodes by others of the same value.
+    """A possible replacement of a node by another of the same value.
 
     Attributes:
-        made: the proposed node for each present one.
-        is_due: whether the present ones must be replaced, however long the new ones take.
-        least: the share of their time that the change must save.
-        with_readers: whether their readers, which decide their best layout, are priced with them.
-        with_operands: whether the nodes that compute their operands are priced too, if only they read these.
+        old, new: both nodes.
+        is_due: whether the old one must be replaced, however long the new one takes.
+        least: the share of its time that the change must save.
+        with_readers: whether its readers, which decide its best layout, are priced with it.
+        with_operands: whether the nodes that compute its operands are priced too, if only it reads these.
         axes: the names of the axes of new nodes, where these have names.
     """
 
-    made: Mapping[Node, Node]
+    old: Node
+    new: Node
     is_due: bool = False
     least: float = LEAST
     with_readers: bool = False
@@ -180,8 +181,8 @@ class Program:
 
     def parts(self, change: Change) -> tuple[Program, Program]:
         """The replaced and the new nodes of a change as two programs; the tensors that they read are leaves."""
-        made = order(change.made.values())
-        replaced, shared, both = {*change.made}, {*made}, set[Node]()
+        made = order([change.new])
+        replaced, shared, both = {change.old}, {*made}, set[Node]()
         for each in reversed(self.nodes):
             if self._is_only_read_by(replaced, each) and each not in shared:
                 replaced.add(each)
@@ -192,16 +193,12 @@ class Program:
                 both.add(each)
         old = [each for each in self.nodes if each in replaced or each in both]
         new = [each for each in made if each not in self.present or each in both]
-        pairs = [*change.made.items()]
+        pairs = [(change.old, change.new)]
         if change.with_readers:
-            table = dict(change.made)
-            reading = dict.fromkeys(
-                each for root in table for each in self.reading[root] if each not in replaced
-            )
-            moved = [over_others(each, table) for each in reading]
+            reading = dict.fromkeys(each for each in self.reading[change.old] if each not in replaced)
+            moved = [over_others(each, {change.old: change.new}) for each in reading]
             old, new = [*old, *reading], [*new, *moved]
-            pairs = [pair for pair in pairs if pair[0] in self.results]
-            pairs += zip(reading, moved, strict=True)
+            pairs = [*(pairs if change.old in self.results else ()), *zip(reading, moved, strict=True)]
         before, after = zip(*pairs, strict=True)
         return self._part(old, before), self._part(new, after)
 
@@ -297,8 +294,8 @@ def improved(
         change = _best(program, changes(program, each), cost, first)
         if change is None:
             continue
-        new, made = dict(change.made), order(change.made.values())
-        fresh = [other for other in made if other not in program.present]
+        new = {change.old: change.new}
+        fresh = [other for other in order([change.new]) if other not in program.present]
         program = program.over(new, change.axes)
         waiting = [*(new.get(other, other) for other in waiting), *fresh]
     return program
@@ -308,7 +305,7 @@ def _best(program: Program, changes: Iterable[Change], cost: Cost, first: bool) 
     """The change that saves most time, among those that keep the element types, and save enough or are due."""
     best: tuple[float, Change] | None = None
     for change in changes:
-        if any(new.element is not old.element for old, new in change.made.items()):
+        if change.new.element is not change.old.element:
             continue
         before, after = map(cost, program.parts(change))
         saved = before - after

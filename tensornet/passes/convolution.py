@@ -68,7 +68,7 @@ def _convolutions(program: Program, product: Node) -> Iterator[Change]:
         made = (computed(whole, *way, reading.sizes) for way in _read(reading, others))
     else:
         return
-    yield from (Change({product: each}) for each in made)
+    yield from (Change(product, each) for each in made)
 
 
 def _is_told(product: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> bool:
@@ -292,9 +292,7 @@ def _pools(supported: Container[str], program: Program, each: Node) -> Iterator[
         sizes = tensor.sized(each.sizes)
         operands = [tensor.plainly(windows), *tensor.marked(windows, sizes)]
         over = (*each.over, *(("at", window) for window in windows))
-        yield Change(
-            {each: node(function.pools, sizes, operands, each.result, each.shape, over, each.options)}
-        )
+        yield Change(each, node(function.pools, sizes, operands, each.result, each.shape, over, each.options))
 
 
 def _windows(each: Node, operand: Operand, same: Callable[[Size, Size], bool]) -> list[Affine]:

@@ -38,7 +38,7 @@ def _changes(supported: Container[str], _: Program, product: Node) -> Iterator[C
             continue
         rest = [each for each in others if each not in needed]
         for made in _products(product, needed, matrices, d, summed, rest, supported):
-            yield Change({product: made})
+            yield Change(product, made)
 
 
 def _told(factor: Operand) -> int | None:

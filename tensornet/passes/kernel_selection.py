@@ -358,7 +358,7 @@ class _Search:
         added = [each.op for each in self.program.reading[self.head]] == [
             "add"
         ]  # the kernel may form one step with it
-        return Change({self.head: made}, least=0.0, with_readers=added, with_operands=True, axes=known)
+        return Change(self.head, made, least=0.0, with_readers=added, with_operands=True, axes=known)
 
     def whole(self, pattern: Pattern, part: Expression) -> Iterator[_Found]:
         """Every match of a pattern with an expression; a product may match only some factors."""

@@ -54,7 +54,7 @@ def _changes(supported: Container[str], program: Program, product: Node) -> Iter
         ways = _Ways(whole, ones, beside, supported, program.same)
         chosen = ones.is_inside and not all(each.node.is_scalar or chooses(each) for each in beside)
         for made in ways.chosen() if chosen else ways.scattered() if ones.is_inside else ways.all():
-            yield Change({product: made}, is_due=chosen)
+            yield Change(product, made, is_due=chosen)
 
 
 # ---------------------------------------------------------------------------- the forms without ones

@@ -117,7 +117,7 @@ SIMPLIFICATION = (
 """The passes that always pay."""
 
 ALGEBRA = (
-    Pass("distribution", lambda program, c: distribute(program, c.cost, c.values), ("add",)),
+    Pass("distribution", lambda program, c: distribute(program, c.cost), ("add",)),
     Pass("known totals", lambda program, _: drop_known_totals(program), ("add",)),
     *SIMPLIFICATION,
 )

@@ -103,7 +103,7 @@ def _gathers(program: Program, reader: Node) -> Iterator[Change]:
         if program.readers[child] == 1 and child not in program.leaves and len(gathers) == 1:
             made = _gathered_before(reader, at, gathers[0])
             if made is not None:
-                yield Change({reader: made})
+                yield Change(reader, made)
 
 
 def _gathered_before(reader: Node, at: int, d: int) -> Node | None:
@@ -192,7 +192,7 @@ def push_reductions_down(program: Program, cost: Cost, sums: bool = True) -> Pro
     def changes(present: Program, mean: Node) -> Iterator[Change]:
         made = _averaged_first(present.facts, mean, sums)
         if made is not None:
-            yield Change({mean: made})
+            yield Change(mean, made)
 
     return improved(program, program.nodes[::-1], changes, cost)
 
