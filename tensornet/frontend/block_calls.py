@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from ..errors import EquationError, told_in
+from collections.abc import Sequence
+
+from ..errors import EquationError, ShapeError, told_in
 from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
-from ..graph.shape_inference import Dim, dim_size, index_of
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Dim, dim_size, index_of, size_names_of
 from ..language.equation import Calling, renamed_axes, spoken_sizes
 from ..language.expression import Index, Ref, show_index
 from ..scan.unroll import Repeated
-from ..sizes import are_equal, symbol
-from .call_sizes import Matched, matched
+from ..sizes import evaluate, symbol
+from .call_sizes import Matched, Operand, matched
 from .context import Known, Text, defined_by, leaves_of
 
-__all__ = ["call", "call_along"]
+__all__ = ["add_call", "call", "call_along"]
 
 
 @told_in("blocks")
@@ -22,14 +25,39 @@ def call(text: Text, line: Calling) -> None:
     block = _called(text, line)
     for name in line.operands:
         _dims_of(text, name, line)
-    call = _fitted(text, block, line)
+    add_call(text, block, line)
+
+
+def add_call(text: Text, block: Graph, line: Calling) -> None:
+    """Adds a call of a block to a text; an operand without axes gets those of the block."""
+    known = [(name, text.known[name].dims) for name in line.operands]
+    operands = [(name, None if dims is None else text.unifier.dims(dims)) for name, dims in known]
+    call: Apply | Matched
+    if text.define is not None and _is_sized(text, block, operands):
+        call = Apply(block, line.operands, line.results, line.scope)
+    else:
+        call = matched(block, operands, line.scope, text.unifier, text.open_names(), line.place)
+        call.results = line.results
+        for name, dims in call.taken():
+            text.known[name].dims = text.known[name].dims or dims
     text.told.update(_leaves_known(text, call, line))
-    returned = call.returned(text.given) if isinstance(call, Apply) else call.returned()
-    for name, (_, dims) in zip(line.results, returned, strict=True):
+    for name, (_, dims) in zip(line.results, call.returned(text.unifier.bound), strict=True):
         if name in text.known:
             raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
         text.known[name] = Known("result", dims)
     text.items.append(call)
+
+
+def _is_sized(text: Text, block: Graph, operands: Sequence[Operand]) -> bool:
+    """Whether a block has the sizes of its caller already, as in a text that was printed."""
+    bound = text.unifier.bound
+    spoken = size_names_of(dim for leaf in block.leaves for dim in leaf.dims)
+    return all(bound.get(name) == size for name, size in block.sizes if name in spoken) and all(
+        dims is not None
+        and len(leaf.dims) == len(dims)
+        and all(map(text.unifier.same, map(dim_size, leaf.dims), map(dim_size, dims)))
+        for leaf, (_, dims) in zip(block.inputs, operands, strict=True)
+    )
 
 
 @told_in("blocks")
@@ -88,6 +116,7 @@ def _defined(text: Text, line: Calling) -> Graph:
         for part in text.values
     )
     given = (definition.statements, definition.inputs, constants, init, text.define)
+    assert text.define is not None
     made = text.define(Text(*given, scope=scoped(text.scope, line.scope), printed=text.printed))
     if not constants and not init:
         text.blocks[line.block] = made
@@ -95,12 +124,37 @@ def _defined(text: Text, line: Calling) -> Graph:
 
 
 def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:
-    """Enters the leaves of a called block that are not known yet, and returns their names."""
-    found = [leaf for leaf in call.leaves() if leaf.name not in text.known]
-    for leaf in found:
-        text.known[leaf.name] = Known(leaf.kind, leaf.dims, leaf.start, line.place, leaf.value)
-        text.init.pop(leaf.name, None)
-    return [leaf.name for leaf in found]
+    """Enters the leaves of a called block, or shares those that are known; returns the names of the new ones."""
+    found = []
+    for leaf in call.leaves():
+        known = text.known.get(leaf.name)
+        if known is None:
+            text.known[leaf.name] = Known(leaf.kind, leaf.dims, leaf.start, line.place, leaf.value)
+            text.init.pop(leaf.name, None)
+            found.append(leaf.name)
+        else:
+            _share(text, known, leaf)
+    return found
+
+
+def _share(text: Text, known: Known, leaf: Leaf) -> None:
+    """Shares a leaf of a called block with the tensor of its name."""
+    if known.kind == "result":
+        raise EquationError(f"'{leaf.name}' names a result already", fix="use another scope")
+    known.start = text.init.pop(leaf.name, known.start) or leaf.start
+    if leaf.start not in (None, known.start):
+        raise EquationError(
+            f"'{leaf.name}' is shared by two calls that initialize it differently",
+            fix="give both the same init=, or different scopes",
+        )
+    bound = text.unifier.bound
+    sizes = [[evaluate(dim_size(dim), bound) for dim in dims or ()] for dims in (known.dims, leaf.dims)]
+    if known.kind != leaf.kind or sizes[0] != sizes[1] or known.value != leaf.value:
+        one, two = (tuple(each) for each in sizes)
+        raise ShapeError(
+            f"'{leaf.name}' is shared by two calls that disagree: {one} and {two}",
+            fix="give the calls different scopes",
+        )
 
 
 def _check_ranks(text: Text, block: Graph, line: Calling) -> None:
@@ -149,21 +203,3 @@ def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
     for name, new in renamed.items():
         text.unifier.unify(symbol(new), sizes[name], name, None)
     return renamed
-
-
-def _fitted(text: Text, block: Graph, line: Calling) -> Apply | Matched:
-    """The call of the block, unchanged if its inputs have exactly these sizes, else with its sizes matched."""
-    known = {name: text.known[name].dims or () for name in line.operands}
-    operands = [(name, text.unifier.dims(known[name])) for name in line.operands]
-    if all(
-        len(leaf.dims) == len(dims)
-        and all(
-            are_equal(dim_size(ours), dim_size(theirs), text.unifier.bound)
-            for ours, theirs in zip(leaf.dims, dims, strict=True)
-        )
-        for leaf, (_, dims) in zip(block.inputs, operands, strict=True)
-    ):
-        return Apply(block, line.operands, line.results, line.scope)
-    call = matched(block, operands, line.scope, text.unifier, text.open_names(), line.place)
-    call.results = line.results
-    return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,8 +20,8 @@ from .instantiate import instance, names_of_sizes, written_out
 
 __all__ = ["Matched", "Operand", "Private", "matched"]
 
-Operand = tuple[str, tuple[Dim, ...]]
-"""An operand of a call: its name and its dimensions."""
+Operand = tuple[str, tuple[Dim, ...] | None]
+"""An operand of a call: its name and its dimensions, or None where they are those of the input."""
 
 
 @dataclass
@@ -44,19 +44,19 @@ class Matched:
     scope: str
     results: tuple[str, ...] = ()
 
-    def size_names(self) -> Iterator[str]:
-        """The names in the caller's values of its sizes."""
-        for size in self.private.solution.values():
-            yield from size_names(size)
-
     def leaves(self) -> Iterator[Leaf]:
         """Its parameters and constants, in the caller's names and sizes."""
         for leaf in self.graph.leaves:
             if leaf.kind != "input":
                 yield replace(leaf, name=scoped(self.scope, leaf.name), dims=self.private.dims(leaf.dims))
 
-    def returned(self) -> Iterator[tuple[str, tuple[Dim, ...]]]:
-        """Each output, with its dimensions in the caller's sizes."""
+    def taken(self) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+        """Each operand, with the dimensions of the input in the caller's sizes."""
+        for name, leaf in zip(self.operands, self.graph.inputs, strict=True):
+            yield name, written_out(self.private.dims(leaf.dims), self.lead)
+
+    def returned(self, bound: Mapping[str, Any] = {}) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+        """Each output, with its dimensions in the caller's sizes; see `Apply.returned`."""
         for output in self.graph.outputs:
             yield output, written_out(self.private.dims(self.graph.named[output]), self.lead)
 
@@ -113,6 +113,8 @@ class _Matching:
         """Unifies all inputs with their operands, and returns the axes that `...` stands for."""
         lead: tuple[Axis, ...] | None = None
         for leaf, (name, offered) in zip(graph.inputs, operands, strict=True):
+            if offered is None:
+                continue
             wanted, given = self.private.dims(leaf.dims), offered
             at = next((n for n, dim in enumerate(wanted) if dim and dim[0].name == ELLIPSIS), None)
             if at is not None:

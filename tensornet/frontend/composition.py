@@ -9,21 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import EquationError, ShapeError, near
+from ..errors import EquationError
 from ..graph.call import called_last, scoped
-from ..graph.graph import Graph, inlined
-from ..graph.leaves import Leaf
-from ..graph.shape_inference import Axis, Dim, dim_size, resized, size_names_of
-from ..graph.unify import Unifier
-from ..language.equation import Declaration
-from ..language.expression import ELLIPSIS, Taken, fresh
-from ..language.parser import parse_names, read_sizes
+from ..graph.graph import Graph
+from ..graph.shape_inference import Axis, Dim, dim_size
+from ..language.equation import Calling
+from ..language.expression import ELLIPSIS, Taken
+from ..language.parser import read_sizes
 from ..passes.dead_code import eliminate_dead_code
-from ..sizes import evaluate, is_name, name_of, put_in, size_names, symbol
-from .call_sizes import Matched, matched
-from .context import dims_declared
+from ..sizes import evaluate, is_name, symbol
+from .block_calls import add_call
+from .context import Known, Names, Text
 from .instantiate import written_out
-from .layers import layer
+from .layers import gathered, layer
 
 __all__ = ["Tensor", "Trace", "model", "with_loss"]
 
@@ -32,17 +30,22 @@ _SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A symbolic tensor of a model under construction: its name, its dimensions, and its trace."""
+    """A symbolic tensor of a model under construction: its name and its trace."""
 
     name: str
-    dims: tuple[Dim, ...]
     trace: Trace = field(compare=False, repr=False)
     __array_ufunc__ = None  # arrays of NumPy leave arithmetic with a tensor to it
 
     @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Its dimensions, with all solutions of sizes substituted."""
+        return self.trace.text.unifier.dims(self.trace.text.known[self.name].dims or ())
+
+    @property
     def shape(self) -> tuple[Any, ...]:
         """The size of each dimension, an integer or symbolic where open."""
-        return tuple(evaluate(dim_size(dim), self.trace.bound) for dim in self.dims)
+        bound = self.trace.text.unifier.bound
+        return tuple(evaluate(dim_size(dim), bound) for dim in self.dims)
 
     def receive(self, graph: Graph, tensors: tuple[Any, ...], scope: str) -> Tensor | tuple[Tensor, ...]:
         """Adds a call of `graph` to the model; `Graph.__call__` calls this."""
@@ -116,17 +119,14 @@ def model(function: Callable[..., Any], *, inputs: str | Sequence[str], **sizes:
         >>> [leaf.name for leaf in twice.parameters], tn.parameter_count(twice)
         (['a.W', 'b.W'], 128)
     """
-    given = read_sizes(sizes)
-    trace = Trace(given)
-    tensors = [trace.input(each) for each in parse_names(inputs, "input")]
-    results = function(*tensors)
+    trace = Trace(read_sizes(sizes), inputs)
+    results = function(*[Tensor(name, trace) for name in trace.text.known])
     outputs = results if isinstance(results, tuple) else (results,)
     for each in outputs:
         if not isinstance(each, Tensor) or each.trace is not trace:
             raise EquationError(
                 f"the model returns {each!r}, not one of its tensors", fix="return what its layers returned"
             )
-    trace.check_given()
     return trace.graph(tuple(each.name for each in outputs))
 
 
@@ -136,108 +136,33 @@ def _is_scope(text: str) -> bool:
 
 
 class Trace:
-    """The graph under construction. It is mutable, and not used after `model` returns."""
+    """A model under construction: a text whose lines are its calls. It is not used after `model` returns."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.unifier = Unifier.of(given)
-        self.bound = self.unifier.bound
-        self.given = given
-        self.spoken: set[str] = set()  # the size names that inputs and layers use
-        self.leaves: dict[str, Leaf] = {}
-        self.calls: list[Matched] = []
-        self.dims: dict[str, tuple[Dim, ...]] = {}
-        self.opened: set[str] = set()  # the names that sizes of dimensions contain
+    def __init__(self, given: Mapping[str, Any] = {}, inputs: Names = ()) -> None:
+        self.text = Text((), inputs, given=given)
+        for name, entry in self.text.known.items():
+            if entry.dims is None:
+                raise EquationError(f"the input '{name}' needs its axes", fix=f'write inputs="{name}[b,i]"')
 
-    def input(self, declared: Declaration) -> Tensor:
-        """Adds an input of the model."""
-        if declared.dims is None:
-            raise EquationError(
-                f"the input '{declared.name}' needs its axes", fix=f'write inputs="{declared.name}[b,i]"'
-            )
-        if declared.name in self.leaves:
-            raise EquationError(f"the input '{declared.name}' is named twice", fix="give each input one name")
-        dims = dims_declared(declared)
-        self.spoken.update(size_names_of(dims), (axis.name for dim in dims for axis in dim))
-        return self.leaf(Leaf(declared.name, "input", self.unifier.dims(dims)))
+    def input(self, name: str, dims: tuple[Dim, ...] | None = None) -> Tensor:
+        """Adds an input of the model; it gets the axes of the first block that reads it if it has none."""
+        self.text.known[name] = Known("input", dims)
+        return Tensor(name, self)
 
-    def check_given(self) -> None:
-        """Raises an error for a given size that nothing in the model uses."""
-        for size in self.unifier.solution.values():
-            self.spoken.update(size_names(size))
-        for name in self.given:
-            if name not in self.spoken:
-                raise ShapeError(
-                    f"a size is given for '{name}', which no input and no layer of the model uses",
-                    fix=f"{near(name, self.spoken)}the sizes are"
-                    f" {', '.join(sorted(self.spoken - {'lead'})) or 'none'}",
-                )
-
-    def leaf(self, leaf: Leaf) -> Tensor:
-        """Adds a leaf, or shares an existing one of the same name."""
-        known = self.leaves.get(leaf.name)
-        if known is not None:
-            sizes = [tuple(evaluate(size, self.bound) for size in each.shape) for each in (known, leaf)]
-            if known.start is None and leaf.start is not None:
-                self.leaves[leaf.name] = known = replace(known, start=leaf.start)
-            if leaf.start not in (None, known.start):
-                raise EquationError(
-                    f"'{leaf.name}' is shared by two calls that initialize it differently",
-                    fix="give both the same init=, or different scopes",
-                )
-            if known.kind != leaf.kind or sizes[0] != sizes[1] or known.value != leaf.value:
-                raise ShapeError(
-                    f"'{leaf.name}' is shared by two calls that disagree: {sizes[0]} and {sizes[1]}",
-                    fix="give the calls different scopes",
-                )
-        else:
-            if leaf.name in self.dims:
-                raise EquationError(f"'{leaf.name}' names a result already", fix="use another scope")
-            self.leaves[leaf.name] = leaf
-            self._keep(leaf.name, leaf.dims)
-        return Tensor(leaf.name, self.leaves[leaf.name].dims, self)
-
-    def _keep(self, name: str, dims: tuple[Dim, ...]) -> None:
-        self.dims[name] = dims
-        self.opened.update(size_names_of(dims))
-
-    def open_names(self) -> set[str]:
-        """The names of the sizes in use that have no value."""
-        return self.opened - set(self.bound)
+    def call(self, graph: Graph, tensors: Sequence[Tensor], scope: str) -> tuple[Tensor, ...]:
+        """Adds a call of a graph."""
+        taken = Taken(self.text.known)
+        results = tuple(taken.fresh(scoped(scope, output)) for output in graph.outputs)
+        add_call(self.text, graph, Calling(results, "", tuple(each.name for each in tensors), scope))
+        return tuple(Tensor(name, self) for name in results)
 
     def graph(self, outputs: tuple[str, ...]) -> Graph:
-        """The finished graph; calls without a scope are inlined, the others stay calls.
-
-        Calls whose results are not used are removed.
-        """
-        leaves = tuple(replace(leaf, dims=self.unifier.dims(leaf.dims)) for leaf in self.leaves.values())
-        calls = tuple(pending.applied(self.unifier) for pending in self.calls)
-        names = size_names_of(dim for leaf in leaves for dim in leaf.dims)
-        names.update(
-            name for call in calls for name, size in call.graph.sizes if self.bound.get(name) == size
-        )
-        sizes = tuple((name, self.bound[name]) for name in names if name in self.bound)
-        whole = eliminate_dead_code(
-            inlined(Graph(leaves, calls, outputs, sizes), lambda call: not call.scope)
-        )
-        told = {leaf.name for call in whole.calls for leaf in call.leaves()}
-        ordered = called_last((leaf for leaf in leaves if leaf.name not in told), whole.calls)
-        known = {leaf.name: leaf for leaf in leaves}
+        """The finished graph, without calls whose results are not used."""
+        whole = eliminate_dead_code(gathered(self.text, outputs))
+        declared = {leaf.name for call in whole.calls for leaf in call.leaves()}
+        ordered = called_last((leaf for leaf in whole.leaves if leaf.name not in declared), whole.calls)
+        known = {leaf.name: leaf for leaf in whole.leaves}
         return replace(whole, leaves=tuple(known[leaf.name] for leaf in ordered))
-
-    # ---- calling a graph
-
-    def call(self, graph: Graph, tensors: tuple[Tensor, ...], scope: str) -> tuple[Tensor, ...]:
-        """Records a call of `graph`, and matches its sizes with the model's."""
-        operands = [(each.name, each.dims) for each in tensors]
-        call = matched(graph, operands, scope, self.unifier, self.open_names())
-        self.spoken.update(call.size_names())
-        for leaf in call.leaves():
-            self.leaf(leaf)
-        for output, dims in call.returned():
-            call.results += (fresh(scoped(scope, output), set(self.dims)),)
-            self._keep(call.results[-1], dims)
-        self.calls.append(call)
-        return tuple(Tensor(name, self.dims[name], self) for name in call.results)
 
 
 # ---------------------------------------------------------------------------- losses
@@ -270,7 +195,7 @@ def with_loss(graph: Graph, loss: Graph | str | None) -> Graph:
 
 def _ending_in(graph: Graph, loss: Graph) -> Graph:
     """A graph followed by a loss, which takes its results and then inputs of its own."""
-    count, results = len(graph.inputs), len(graph.outputs)
+    results = len(graph.outputs)
     if len(loss.inputs) < results:
         told = ", ".join(leaf.name for leaf in loss.inputs) or "none"
         raise EquationError(
@@ -278,20 +203,13 @@ def _ending_in(graph: Graph, loss: Graph) -> Graph:
             fix=f"give it an input for each result, or select some of {', '.join(graph.outputs)}: graph.select(…)",
         )
 
-    lead = _leading(graph, loss)
-    sizes = _sizes_of(graph, loss, lead)
-    inputs = [replace(leaf, dims=written_out(leaf.dims, lead)) for leaf in graph.inputs]
-    taken = Taken(leaf.name for leaf in inputs)
-    for leaf in loss.inputs[results:]:
-        dims = resized(leaf.dims, lambda size: put_in(size, sizes))
-        inputs.append(replace(leaf, name=taken.fresh(leaf.name), dims=dims))
-    spoken = size_names_of(dim for leaf in inputs for dim in leaf.dims)
-    known = {name: size for name, size in graph.sizes if name in spoken}
-    trace = Trace(known)
-    tensors = tuple(trace.leaf(Leaf(leaf.name, "input", trace.unifier.dims(leaf.dims))) for leaf in inputs)
-    given = trace.call(graph, tensors[:count], "")
+    lead, trace = _leading(graph, loss), Trace()
+    tensors = [trace.input(leaf.name, written_out(leaf.dims, lead)) for leaf in graph.inputs]
+    taken = Taken(trace.text.known)
+    further = [trace.input(taken.fresh(leaf.name)) for leaf in loss.inputs[results:]]
+    given = trace.call(graph, tensors, "")
     scope = "loss" if loss.parameters or loss.constants else ""
-    found = trace.call(loss, (*given, *tensors[count:]), scope)
+    found = trace.call(loss, (*given, *further), scope)
     return trace.graph(tuple(each.name for each in found))
 
 
@@ -302,14 +220,3 @@ def _leading(graph: Graph, loss: Graph) -> tuple[Axis, ...]:
         return ()
     axes = [dim[0].name for dim in loss.inputs[0].dims]
     return tuple(Axis(name, symbol(name)) for name in axes[: len(axes) - len(dims) + 1])
-
-
-def _sizes_of(graph: Graph, loss: Graph, lead: tuple[Axis, ...]) -> dict[str, Any]:
-    """The open sizes of the loss, in terms of those of the graph."""
-    found: dict[str, Any] = {}
-    for name, leaf in zip(graph.outputs, loss.inputs, strict=False):
-        for dim, own in zip(written_out(graph.named[name], lead), leaf.dims, strict=False):
-            size = dim_size(own)
-            if (mine := name_of(size)) is not None:
-                found.setdefault(mine, dim_size(dim))
-    return found

@@ -111,11 +111,11 @@ class Text:
 
     def __init__(
         self,
-        statements: Sequence[Statement],
-        inputs: Names,
-        constants: Mapping[str, Any],
-        init: Mapping[str, Any],
-        define: Define,
+        statements: Sequence[Statement] = (),
+        inputs: Names = (),
+        constants: Mapping[str, Any] = {},
+        init: Mapping[str, Any] = {},
+        define: Define | None = None,
         given: Mapping[str, Any] = {},
         blocks: Mapping[str, Graph] = {},
         scope: str = "",

@@ -32,7 +32,7 @@ from .context import Known, Names, Text, defined_by
 from .leaf_inference import check_undeclared, declare_leaves, doubt_sums, with_extents
 from .lines import check_given, check_order, check_positions, check_summed, opened, resolved, whole, with_lead
 
-__all__ = ["layer", "read_graph"]
+__all__ = ["gathered", "layer", "read_graph"]
 
 OPTIONS = ("inputs", "outputs", "constants", "init")
 """The other arguments of `tensornet.layer`; the name of a size may be a misspelling of one."""
@@ -186,7 +186,7 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
             for name in {ref.name for ref in late(line)} & waiting:
                 text.foresee(ahead[name])
             _read(text, line, defined)
-    graph = inlined(_gathered(text, outputs), lambda call: not call.scope)
+    graph = gathered(text, _outputs(text, outputs))
     body = read_directly(graph.body, graph.outputs)
     return graph if body == graph.body else replace(graph, body=body)
 
@@ -222,16 +222,18 @@ def _read(text: Text, line: Equation, defined: set[str]) -> None:
 # ---------------------------------------------------------------------------- the whole text
 
 
-def _gathered(text: Text, outputs: Names) -> Graph:
-    """The graph; the last line is the output if none is named."""
+def _outputs(text: Text, outputs: Names) -> tuple[str, ...]:
+    """The names of the outputs: those given, else those that the text declares, else those of its last line."""
+    chosen = _named_once(parse_names(outputs, "output")) or tuple(text.declared_outputs)
+    return chosen or (defined_by(text.body[-1]) if text.body else ())
+
+
+def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
+    """The graph of a text; calls without a scope are inlined."""
     own = [each for each in text.items if isinstance(each, tuple)]
     for equation, _ in own:  # again: a later line may have solved what an earlier one left open
         text.sizes_around(equation.right)
     leaves = _leaves(text)
-    chosen = _named_once(parse_names(outputs, "output")) or tuple(text.declared_outputs)
-    if not chosen and text.body:
-        last = text.body[-1]
-        chosen = last.results if isinstance(last, Calling) else (last.name,)
     body = tuple(_finished(text, each) for each in text.items)
     calls = tuple(each for each in body if isinstance(each, Apply))
     equations = tuple(each for each in body if isinstance(each, Equation))
@@ -240,11 +242,13 @@ def _gathered(text: Text, outputs: Names) -> Graph:
         name
         for equation, (_, scope) in zip(equations, own, strict=True)
         for name in sized_by_name(equation.right)
-        if text.unifier.is_as_long(name, scope[name]) and (name in text.given or not _is_read(name, equation))
+        if text.unifier.same(scope[name], symbol(name))
+        and (name in text.given or not _is_read(name, equation))
     }
     names = _sizes_in(text, equations, leaves) | {name for call in calls for name in call.graph.bound}
     declared = called_last((leaf for leaf in leaves if leaf.name not in text.told), calls)
-    return Graph(declared, body, chosen, text.unifier.sizes(names, by_name))
+    graph = Graph(declared, body, outputs, text.unifier.sizes(names, by_name))
+    return inlined(graph, lambda call: not call.scope)
 
 
 def _finished(text: Text, item: tuple[Equation, Scope] | Apply | Matched) -> Equation | Apply:
@@ -312,10 +316,9 @@ def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> N
     mentioned = _mentioned(text, calls)
     for name, size in text.given.items():
         if name not in mentioned and size != symbol(name):  # else it names a size of the layer's caller
-            raise ShapeError(
-                f"a size is given for '{name}', which is no axis here",
-                fix=_axes_told(text, name, mentioned),
-            )
+            unused = "is no axis here" if text.body else "no input and no layer of the model uses"
+            fix = _axes_told(text, name, mentioned)
+            raise ShapeError(f"a size is given for '{name}', which {unused}", fix=fix)
     for leaf in leaves:
         if leaf.kind == "constant" and leaf.value is None:
             name = scoped(text.scope, leaf.name)
@@ -326,14 +329,14 @@ def _check_unused(text: Text, leaves: list[Leaf], calls: tuple[Apply, ...]) -> N
 
 def _axes_told(text: Text, wrong: str, mentioned: set[str]) -> str:
     """The fix for a size that names no axis; a dimension that is only indexed has no axis yet."""
-    axes = sorted(name for name in text.axes & mentioned if name != ELLIPSIS)
+    axes = sorted((text.axes & mentioned if text.body else mentioned) - {ELLIPSIS, "lead"})
     told = near(wrong, [*axes, *OPTIONS]) + (
         f"the axes are {', '.join(axes)}" if axes else "leave it out: there are no axes"
     )
     for tensor, entry in text.known.items():
         index = index_of(entry.dims or ())
         made = [each for each in index if isinstance(each, str) and each not in text.axes]
-        if entry.kind == "parameter" and made:
+        if entry.kind == "parameter" and made and tensor not in text.told:
             named = show_index(tuple(wrong if each == made[0] else each for each in index))
             return f"{told}; to size an indexed dimension of '{tensor}', add the line {tensor}[{named}]: parameter"
     return told
@@ -345,8 +348,10 @@ def _mentioned(text: Text, calls: tuple[Apply, ...]) -> set[str]:
     for line in text.lines:
         bare = (part for part in line.parts if isinstance(part, Ref) and not part.index)
         found.update(axes_of_index(line.left), occurring(line.right), (part.name for part in bare))
-    dims = [*text.dims_known()]
-    found.update(size_names_of(dims), (axis.name for dim in dims for axis in dim))
+    found.update(size_names_of(text.dims_known()))
+    for name, entry in text.known.items():
+        if name not in text.told and (text.body or entry.kind != "result"):
+            found.update(axis.name for dim in entry.dims or () for axis in dim)
     for each in calls:
         found.update(each.graph.bound, each.graph.open_sizes)
     for size in text.given.values():

@@ -61,9 +61,9 @@ class Unifier:
             size = put_in(size, self.solution)
         raise ShapeError(f"the size {size} is defined by itself", fix="give one of the sizes a value")
 
-    def is_as_long(self, name: str, size: Any) -> bool:
-        """Whether a size equals the size of that name. An axis of that name may have another size."""
-        return are_equal(self.resolve(size), self.resolve(symbol(name)), self.bound)
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two sizes are equal as far as is known."""
+        return are_equal(self.resolve(one), self.resolve(other), self.bound)
 
     def unify(self, a: Any, b: Any, axis: str, ref: Ref | None) -> Any:
         """Makes two sizes equal by solving for an open one; raises an error if they cannot be equal."""
