@@ -12,7 +12,7 @@ from ..graph.shape_inference import Dim, dim_size, index_of, size_names_of
 from ..language.equation import Calling, renamed_axes, spoken_sizes
 from ..language.expression import Index, Ref, show_index
 from ..scan.unroll import Repeated
-from ..sizes import evaluate, symbol
+from ..sizes import are_equal, evaluate, symbol
 from .call_sizes import Matched, Operand, matched
 from .context import Known, Text, defined_by, leaves_of
 
@@ -55,7 +55,10 @@ def _is_sized(text: Text, block: Graph, operands: Sequence[Operand]) -> bool:
     return all(bound.get(name) == size for name, size in block.sizes if name in spoken) and all(
         dims is not None
         and len(leaf.dims) == len(dims)
-        and all(map(text.unifier.same, map(dim_size, leaf.dims), map(dim_size, dims)))
+        and all(
+            are_equal(dim_size(ours), dim_size(theirs), bound)
+            for ours, theirs in zip(leaf.dims, dims, strict=True)
+        )
         for leaf, (_, dims) in zip(block.inputs, operands, strict=True)
     )
 
