@@ -14,7 +14,7 @@ from ..language.expression import Index, Ref, show_index
 from ..scan.unroll import Repeated
 from ..sizes import are_equal, evaluate, symbol
 from .call_sizes import Matched, Operand, matched
-from .context import Known, Text, defined_by, leaves_of
+from .context import Known, Text, leaves_of
 
 __all__ = ["add_call", "call", "call_along"]
 
@@ -93,7 +93,7 @@ def call_along(text: Text, line: Calling) -> None:
         leaf.name: at for leaf, (_, _, at) in zip(block.inputs, operands, strict=True) if at is not None
     }
     own = _sized_alone(text, block, call)
-    taken = {*text.known, *(name for each in text.body for name in defined_by(each))}
+    taken = {*text.known, *(name for each in text.body for name in each.defines)}
     repeated = Repeated(axis, names, varying, taken)
     body = [renamed_axes(each, own) for each in block.own]
     for equation in repeated.equations(line, body, block.outputs):

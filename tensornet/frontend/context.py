@@ -43,7 +43,6 @@ __all__ = [
     "Text",
     "axes_told",
     "axes_windowed",
-    "defined_by",
     "dims_declared",
     "dims_read",
     "leaves_of",
@@ -305,7 +304,7 @@ def dims_read(ref: Ref, sizes: Mapping[str, Any] = {}) -> tuple[Dim, ...]:
 def leaves_of(statements: Iterable[Statement]) -> Iterator[str]:
     """The names in a text that may be leaves: declared, or read but not defined; names in blocks are scoped."""
     statements = tuple(statements)
-    made = {name for s in statements for name in defined_by(s)}
+    made = {name for s in statements for name in s.defines}
     blocks = {s.name: s for s in statements if isinstance(s, Definition)}
     for statement in statements:
         match statement:
@@ -340,13 +339,3 @@ def remade_in(expression: Expression) -> set[str]:
     """The axes that functions in an expression resize."""
     calls = (part for part in subexpressions(expression) if isinstance(part, Call))
     return {axis for call in calls for axis in remade_axes(call)}
-
-
-def defined_by(statement: Statement) -> tuple[str, ...]:
-    """The tensors that a statement defines."""
-    match statement:
-        case Equation(name):
-            return (name,)
-        case Calling(results):
-            return results
-    return ()

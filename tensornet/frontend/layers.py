@@ -28,7 +28,7 @@ from ..language.parser import parse_block, parse_names, read_sizes
 from ..sizes import as_size, size_names, symbol
 from .block_calls import call, call_along
 from .call_sizes import Matched
-from .context import Known, Names, Text, defined_by
+from .context import Known, Names, Text
 from .leaf_inference import check_undeclared, declare_leaves, doubt_sums, with_extents
 from .lines import check_given, check_order, check_positions, check_summed, opened, resolved, whole, with_lead
 
@@ -178,7 +178,7 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
                 f"take '{name}' out of the declarations, or define another name",
             )
     waiting = ahead.keys() & set(read_later(text.lines, text.known))
-    defined = {name for line in text.body for name in defined_by(line)}
+    defined = {name for line in text.body for name in line.defines}
     for line in text.body:
         if isinstance(line, Calling):
             (call_along if line.along else call)(text, line)

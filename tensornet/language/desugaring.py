@@ -14,15 +14,15 @@ twice is added to twice.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..errors import EquationError, told_in
 from ..ops.structure import INDEX, REPEAT
-from ..sizes import size_names
 from .affine import ones_at
-from .equation import Calling, Declaration, Definition, Equation, Statement
+from .equation import Equation, Statement
 from .expression import (
     ELLIPSIS,
     Call,
@@ -31,6 +31,7 @@ from .expression import (
     Literal,
     Parts,
     Ref,
+    Taken,
     axes_of_index,
     contraction,
     flat,
@@ -40,31 +41,11 @@ from .expression import (
     occurring,
     product_of,
     references,
+    rewrite,
     sum_of,
-    transform,
 )
 
 __all__ = ["Addition", "expand_ellipsis", "expand_index", "together", "written_out"]
-
-
-def _names(statement: Statement) -> Iterator[str]:
-    """The tensors, axes and sizes that a statement names."""
-    match statement:
-        case Equation(name, left, right):
-            yield from (
-                name,
-                *axes_of_index(left),
-                *occurring(right),
-                *(ref.name for ref in references(right)),
-            )
-        case Declaration(name, dims=dims, size=size):
-            axes = [pair for dim in dims or () for pair in dim]
-            yield from (name, *(axis for axis, _ in axes))
-            yield from (spoken for each in (size, *(each for _, each in axes)) for spoken in size_names(each))
-        case Definition(name):
-            yield name
-        case Calling():
-            yield from (*statement.results, *statement.operands)
 
 
 # ---------------------------------------------------------------------------- scatter statements
@@ -78,8 +59,12 @@ class Addition(Equation):
 
 
 @told_in("additions")
-def together(written: Sequence[Statement]) -> tuple[Statement, ...]:
+def together(written: Sequence[Statement], names: Container[str]) -> tuple[Statement, ...]:
     """The statements of a block, with all additions to a tensor merged into one definition at the last of them.
+
+    Args:
+        written: the statements of the text.
+        names: the names in use.
 
     Raises:
         EquationError: no earlier line initialises the tensor, or its number of dimensions differs.
@@ -88,7 +73,6 @@ def together(written: Sequence[Statement]) -> tuple[Statement, ...]:
     for each in written:
         if isinstance(each, Addition):
             additions[each.name].append(each)
-    names = {name for each in written for name in _names(each)}
     starts = dict[str, Equation]()
     found = list[Statement]()
     for each in written:
@@ -111,7 +95,7 @@ def together(written: Sequence[Statement]) -> tuple[Statement, ...]:
     return tuple(found)
 
 
-def _total(start: Equation, additions: Sequence[Addition], names: set[str]) -> Iterator[Equation]:
+def _total(start: Equation, additions: Sequence[Addition], names: Container[str]) -> Iterator[Equation]:
     """The equations of the terms that are added, and the equation of their sum."""
     parts = [_part(start, each) for each in additions]
     if len(parts) == 1 and _is_zero(start.right):
@@ -170,14 +154,15 @@ def _part(start: Equation, addition: Addition) -> Equation:
 def _positions(entry: Index, axes: Container[str]) -> Expression | None:
     """The positions of an entry as an expression, with `index` calls for axis names; None if it is no position."""
 
-    def visit(part: Expression) -> Expression:
-        if isinstance(part, Ref) and not part.index and part.name in axes:
-            return Call(INDEX.name, (), (part.name,), place=part.place)
-        return part if isinstance(part, Ref) else transform(part, visit)
+    def change(part: Expression) -> Expression:
+        match part:
+            case Ref(name, (), place) if name in axes:
+                return Call(INDEX.name, (), (name,), place=place)
+        return part
 
     if isinstance(entry, int):
         return Literal(entry) if entry >= 0 else None
-    return visit(entry) if is_computed_index(entry) else None
+    return rewrite(entry, change) if is_computed_index(entry) else None
 
 
 def _is_zero(expression: Expression) -> bool:
@@ -186,45 +171,38 @@ def _is_zero(expression: Expression) -> bool:
 
 def _example(addition: Addition) -> str:
     """Sample axes for the line that initialises a tensor."""
-    taken = {*occurring(addition.right), *axes_of_index(addition.left)}
-    names = list[str]()
-    for entry in addition.left:
-        name = entry if isinstance(entry, str) else fresh("v", taken)
-        taken.add(name)
-        names.append(name)
-    return ",".join(names)
+    taken = Taken({*occurring(addition.right), *axes_of_index(addition.left)})
+    return ",".join(entry if isinstance(entry, str) else taken.fresh("v") for entry in addition.left)
 
 
 # ---------------------------------------------------------------------------- composites with fixed parts
 
 
-def written_out(statements: Sequence[Statement], taken: Iterable[str] = ()) -> Iterator[Statement]:
+def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[Statement]:
     """The statements of a block, rewritten so that composites consist of axes only.
 
     Args:
         statements: the statements of the text.
-        taken: names that have a meaning outside the text; new axes and tensors avoid them.
+        names: the names in use; new axes and tensors avoid them.
     """
-    names = {*taken, *(name for each in statements for name in _names(each))}
     for each in statements:
         before = list[Equation]()
         if isinstance(each, Equation):
-            each = replace(each, right=_by_parts(each.right, names, before))
+            each = replace(each, right=rewrite(each.right, partial(_by_parts, names, before)))
         yield from (*before, each)
 
 
-def _by_parts(expression: Expression, taken: set[str], before: list[Equation]) -> Expression:
-    """An expression that reads new tensors in place of those with `Parts`, and their equations in `before`.
+def _by_parts(names: Taken, before: list[Equation], ref: Expression) -> Expression:
+    """A read of a new tensor in the place of one with `Parts`; its equation is added to `before`.
 
-    A new tensor has a dimension for each part of a composite.
+    The new tensor has a dimension for each part of a composite.
     """
-    ref = transform(expression, lambda part: _by_parts(part, taken, before))
     if not isinstance(ref, Ref) or not any(isinstance(entry, Parts) for entry in ref.index):
         return ref
     own: set[str] = set()
 
     def named(entry: Index) -> str:
-        name = entry if isinstance(entry, str) and entry not in own else fresh("i", taken | own)
+        name = entry if isinstance(entry, str) and entry not in own else fresh("i", names | own)
         own.add(name)
         return name
 
@@ -238,8 +216,7 @@ def _by_parts(expression: Expression, taken: set[str], before: list[Equation]) -
             whole.append(tuple(map(named, entry)) if isinstance(entry, tuple) else named(entry))
             apart.append(whole[-1])
             read.append(entry)
-    name = fresh(f"{ref.name}_parts", taken)
-    taken.add(name)
+    name = names.fresh(f"{ref.name}_parts")
     before.append(Equation(name, tuple(apart), Ref(ref.name, tuple(whole), ref.place), ref.place))
     return Ref(name, tuple(read), ref.place)
 
@@ -254,7 +231,8 @@ def expand_index(index: tuple[Any, ...], lead: tuple[str, ...]) -> tuple[Any, ..
 
 def expand_ellipsis(expression: Expression, lead: tuple[str, ...]) -> Expression:
     """An expression with `...` replaced by the names it stands for."""
-    expression = transform(expression, lambda part: expand_ellipsis(part, lead))
-    if isinstance(expression, Ref):
-        return replace(expression, index=expand_index(expression.index, lead))
-    return expression
+
+    def change(part: Expression) -> Expression:
+        return replace(part, index=expand_index(part.index, lead)) if isinstance(part, Ref) else part
+
+    return rewrite(expression, change)

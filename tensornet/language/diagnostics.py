@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from ..errors import EquationError, Place, near, nearest
+from ..errors import nearest
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from .expression import Call, Contraction, Expression, Literal, Ref, Size, parts_of
 
-__all__ = ["absent_axis", "called_elsewhere", "meant", "misplaced", "slip_of"]
+__all__ = ["called_elsewhere", "meant", "misplaced", "slip_of"]
 
 MEANT: dict[type[ast.AST], str] = {
     ast.MatMult: "name the axes of a product, `x[b,i] * w[i,o]`: what is not on the left is summed",
@@ -56,25 +56,6 @@ def called_elsewhere(name: str, axes: Sequence[str] = ()) -> str:
             index = f"[{','.join(axes or ['c'])}]" if each.takes_axes else ""
             return f"write {each.name}{index}(…); "
     return ""
-
-
-def absent_axis(
-    axis: str, where: str, known: Iterable[str], place: Place | None, bare: Sequence[str] = ()
-) -> EquationError:
-    """The error for an axis that a function or a sum runs over, and that does not occur inside it.
-
-    Args:
-        axis: its name.
-        where: the function that runs over it, or `the sum`.
-        known: the axes that do occur inside it.
-        place: where it is written.
-        bare: tensors that are read inside it without their axes.
-    """
-    axes = tuple(dict.fromkeys(known))
-    fix = f"{near(axis, axes)}its axes are {', '.join(axes)}" if axes else "it has no axes"
-    if bare:
-        fix = f"give '{bare[0]}' its axes where it is read first: {bare[0]}[{axis}]"
-    return EquationError(f"axis '{axis}' does not occur inside {where}", place, fix)
 
 
 _WORD = re.compile(r"[^\W\d_]+")

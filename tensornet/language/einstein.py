@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Set
 from dataclasses import replace
 
-from ..errors import EquationError, Place
+from ..errors import EquationError, Place, near
 from ..ops.along_axes import STEPS
 from ..ops.structure import PAD
 from ..ops.table import FUNCTIONS
-from .diagnostics import absent_axis
 from .expression import (
     ELLIPSIS,
     Call,
@@ -26,6 +25,7 @@ from .expression import (
     free_axes,
     is_scalar,
     option_axes,
+    parts_of,
     product_of,
     show,
     show_index,
@@ -113,7 +113,7 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
             holders.setdefault(axis, []).append(factor)
     for axis in product.summed:
         if axis not in holders:
-            raise _unknown(axis, product, "the sum")
+            raise _unknown(axis, product)
     for axis, holding in holders.items():
         if axis not in kept | summed and (len(holding) > 1 or (direct and _is_lone(holding[0]))):
             if axis == ELLIPSIS:
@@ -156,7 +156,7 @@ def _sum_out_call(call: Call, kept: frozenset[str]) -> Expression:
     held = {axis for argument in call.arguments for axis in free_axes(argument)}
     for axis in (*function.runs_over(call.axes), *sorted(option_axes(call))):
         if axis not in held:
-            raise _unknown(axis, call, call.function)
+            raise _unknown(axis, call)
     for axis in call.axes if function.anew else function.makes(call.axes):
         if axis in held:
             named = ",".join("v" if each == axis else each for each in call.axes)
@@ -196,12 +196,18 @@ def _check_shared(call: Call, kept: frozenset[str]) -> None:
             )
 
 
-def _unknown(axis: str, expression: Contraction | Call, where: str) -> EquationError:
+def _unknown(axis: str, expression: Contraction | Call) -> EquationError:
     """The error for an axis that a function or a sum runs over, and that does not occur inside it."""
-    inside = subexpressions(expression)[1:]
-    bare = [part.name for part in inside if isinstance(part, Ref) and not part.index]
-    known = (axis for part in inside for axis in free_axes(part))
-    return absent_axis(axis, where, known, expression.place, bare)
+    where, see = "the sum", "sums"
+    if isinstance(expression, Call):
+        where = expression.function
+        see = "functions-of-your-own" if FUNCTIONS[where].implementations else where
+    known = dict.fromkeys(axis for part in parts_of(expression) for axis in free_axes(part))
+    fix = f"{near(axis, known)}its axes are {', '.join(known)}" if known else "it has no axes"
+    bare = [part.name for part in subexpressions(expression) if isinstance(part, Ref) and not part.index]
+    if bare:
+        fix = f"give '{bare[0]}' its axes where it is read first: {bare[0]}[{axis}]"
+    return EquationError(f"axis '{axis}' does not occur inside {where}", expression.place, fix, see)
 
 
 def is_written(expression: Expression, functions: Container[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from ..codec import document, state_of
 from ..errors import EquationError, Place, near, told_in
@@ -127,6 +127,7 @@ class Declaration:
     options: tuple[tuple[str, float], ...] = ()
     size: Any = None
     place: Place | None = field(default=None, compare=False, repr=False)
+    defines: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Definition:
     inputs: tuple[str, ...]
     statements: tuple[Statement, ...]
     place: Place | None = field(default=None, compare=False, repr=False)
+    defines: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,11 @@ class Calling:
     scope: str
     along: AlongAxis | None = None
     place: Place | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def defines(self) -> tuple[str, ...]:
+        """The tensors that it defines."""
+        return self.results
 
     @property
     def lefts(self) -> Iterator[Equation]:

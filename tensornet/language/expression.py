@@ -51,6 +51,7 @@ __all__ = [
     "rename",
     "rename_tensors",
     "renamed_index",
+    "rewrite",
     "scalar_value",
     "sized_by_name",
     "show",
@@ -385,6 +386,11 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     return expression
 
 
+def rewrite(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The expression with `change` applied to each part, innermost first, and to the expression itself."""
+    return change(transform(expression, lambda part: rewrite(part, change)))
+
+
 def rename(expression: Expression, names: Mapping[str, str]) -> Expression:
     """The expression with axes renamed. A bound axis that would capture a new name is renamed too."""
     bound = bound_axes(expression) if isinstance(expression, Contraction | Call) else frozenset[str]()
@@ -443,12 +449,13 @@ def renamed_index(index: tuple[Any, ...], names: Mapping[str, str]) -> tuple[Any
 
 def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expression:
     """The expression with tensors renamed; axis names stay."""
-    if not names:
-        return expression
-    changed = transform(expression, lambda part: rename_tensors(part, names))
-    if isinstance(changed, Ref) and changed.name in names:
-        return replace(changed, name=names[changed.name])
-    return changed
+
+    def change(part: Expression) -> Expression:
+        if isinstance(part, Ref) and part.name in names:
+            return replace(part, name=names[part.name])
+        return part
+
+    return rewrite(expression, change) if names else expression
 
 
 def scalar_value(

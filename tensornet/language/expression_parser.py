@@ -6,14 +6,14 @@ import ast
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
 from ..errors import EquationError, Place, near, told_in
 from ..ops.table import FUNCTIONS, RESERVED, SIGNS, Function
 from ..sizes import DOT, LARGEST
-from .diagnostics import absent_axis, called_elsewhere, meant
+from .diagnostics import called_elsewhere, meant
 from .expression import (
     ELLIPSIS,
     Call,
@@ -29,7 +29,6 @@ from .expression import (
     free_axes,
     parts_of,
     product_of,
-    references,
     scalar_value,
     sum_of,
 )
@@ -300,7 +299,6 @@ class Terms(Parsed):
         if not axes or len(node.args) != 1 or node.keywords:
             raise self.fail(node, "a sum names its axes and one expression", "write sum[i](…)")
         inner = self.expression(node.args[0])
-        self.check_present(node, axes, "the sum", (inner,))
         factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
         return contraction(factors, axes, self.place(node))
 
@@ -317,17 +315,7 @@ class Terms(Parsed):
             raise self.fail(node, message, fix)
         arguments = tuple(self.expression(argument) for argument in node.args)
         options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
-        self.check_present(node, function.runs_over(axes), name, arguments)
         return Call(name, arguments, axes, options, self.place(node))
-
-    def check_present(
-        self, node: ast.Call, axes: Iterable[str], where: str, arguments: Sequence[Expression]
-    ) -> None:
-        """Raises an error for an axis that a function runs over, and that no argument has."""
-        known = dict.fromkeys(axis for argument in arguments for axis in free_axes(argument))
-        for axis in axes:
-            if axis not in known and not _has_unknown_axes(*arguments):
-                raise absent_axis(axis, where, known, self.place(node))
 
     def option(
         self, node: ast.Call, function: Function, keyword: ast.keyword
@@ -435,9 +423,3 @@ def _negative(expression: Expression, place: Place) -> Expression:
     if isinstance(expression, Literal):
         return Literal(-expression.value, place)
     return product_of([Literal(-1, place), expression], place)
-
-
-def _has_unknown_axes(*expressions: Expression) -> bool:
-    """Whether some tensor is named without axes or read in a slice, so that its axes are not known yet."""
-    read = (ref.index for each in expressions for ref in references(each))
-    return any(not index or any(isinstance(entry, Span) for entry in index) for index in read)

@@ -34,7 +34,17 @@ from ..sizes import DOT, FUNCTIONS_OF_SIZES, LARGEST, as_size, floored, power_of
 from .desugaring import Addition, together, written_out
 from .einstein import locate
 from .equation import Calling, Declaration, Definition, Equation, Statement
-from .expression import Call, Contraction, Expression, Literal, Ref, axes_of_index, contraction, transform
+from .expression import (
+    Call,
+    Contraction,
+    Expression,
+    Literal,
+    Ref,
+    Taken,
+    axes_of_index,
+    contraction,
+    transform,
+)
 from .expression_parser import Terms, entries_of
 from .recurrences import Start, called_along, recurring
 
@@ -166,13 +176,13 @@ class _Reader(Terms):
         """The statements of one block. It must define another block before it calls it."""
         known, found = set(blocks), list[Statement]()
         named = (each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
-        called = {name.replace(DOT, ".") for name in named}
+        names = Taken({*self.taken, *(name.replace(DOT, ".") for name in named), *known})
         for node in nodes:
             match node:
                 case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name)) as call) if (
                     name in known
                 ):
-                    found += self.calling(target, name, call, called)
+                    found += self.calling(target, name, call, names)
                 case _:
                     found.append(made := self.statement(node))
                     if isinstance(made, Definition):
@@ -181,7 +191,7 @@ class _Reader(Terms):
                                 node, f"the block '{made.name}' is defined twice", "choose another name"
                             )
                         known.add(made.name)
-        return tuple(written_out(together(recurring(found, self.taken)), self.taken))
+        return tuple(written_out(together(recurring(found, self.taken), names), names))
 
     def statement(self, node: ast.stmt) -> Statement:
         match node:
@@ -209,7 +219,7 @@ class _Reader(Terms):
         return tuple(self.name(node, each) for each in names)
 
     @told_in("blocks")
-    def calling(self, target: ast.expr, block: str, call: ast.Call, taken: set[str]) -> list[Statement]:
+    def calling(self, target: ast.expr, block: str, call: ast.Call, names: Taken) -> list[Statement]:
         """`y, z = block(x, scope="name")`."""
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
         match call.keywords:
@@ -223,9 +233,9 @@ class _Reader(Terms):
                 )
         results, read = (tuple(map(self.tensor, each)) for each in (targets, call.args))
         if any(isinstance(each, ast.Subscript) for each in (*targets, *call.args)):
-            return [*called_along(results, block, read, scope, self.place(target), taken)]
-        names, operands = (tuple(ref.name for ref in each) for each in (results, read))
-        return [Calling(names, block, operands, scope, place=self.place(target))]
+            return [*called_along(results, block, read, scope, self.place(target), names)]
+        made, operands = (tuple(ref.name for ref in each) for each in (results, read))
+        return [Calling(made, block, operands, scope, place=self.place(target))]
 
     def tensor(self, node: ast.expr) -> Ref:
         """A result or an operand of a call: a bare name, or with brackets."""

@@ -13,8 +13,9 @@ read through a new equation too, `h_before[b,t,o] = h[b,t-1,o]`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, told_in
@@ -28,6 +29,7 @@ from .expression import (
     Index,
     Literal,
     Ref,
+    Taken,
     axes_of_index,
     free_axes,
     fresh,
@@ -36,12 +38,13 @@ from .expression import (
     parts_of,
     references,
     rename,
+    rewrite,
     show,
     show_entry,
     transform,
 )
 
-__all__ = ["Start", "as_printed", "called_along", "recurring", "step_of", "steps_in"]
+__all__ = ["Start", "as_printed", "called_along", "recurring"]
 
 _Key: TypeAlias = "tuple[str, int, int]"
 """A tensor, the step at which it is read, and the dimension of the step."""
@@ -65,6 +68,11 @@ class Start(Equation):
         return next(n for n, entry in enumerate(self.left) if isinstance(entry, int))
 
     @property
+    def defines(self) -> tuple[str, ...]:
+        """None: the equation of the tensor defines it."""
+        return ()
+
+    @property
     def key(self) -> _Key:
         """The key by which the start is looked up."""
         return self.name, self.left[self.at], self.at
@@ -82,9 +90,10 @@ def step_of(entry: Any) -> _Step:
     return None
 
 
-def steps_in(expression: Expression) -> Iterator[Ref]:
-    """The reads in an expression that are at another position."""
-    return (ref for ref in references(expression) if any(map(step_of, ref.index)))
+def _steps_in(*lines: Any) -> Iterator[tuple[Equation, Ref]]:
+    """The equations among some lines and their reads at another position."""
+    equations = (line for line in lines if isinstance(line, Equation))
+    return ((line, ref) for line in equations for ref in line.references if any(map(step_of, ref.index)))
 
 
 def _side(by: int) -> int:
@@ -119,9 +128,9 @@ def _late(lines: Sequence[Any]) -> Iterator[str]:
     Raises:
         EquationError: the call of a block without brackets defines one.
     """
-    waiting = {name: line for line in lines for name in _defined(line)}
+    waiting = {name: line for line in lines for name in line.defines}
     for line in lines:
-        for ref in steps_in(line.right) if isinstance(line, Equation) else ():
+        for _, ref in _steps_in(line):
             if isinstance(call := waiting.get(ref.name), Calling) and not call.along:
                 fix = f"write the axes in the call, as in {ref.name}[b,t] = block(x[b,t], {ref.name}[b,t-1])"
                 raise EquationError(
@@ -129,29 +138,18 @@ def _late(lines: Sequence[Any]) -> Iterator[str]:
                 )
             if ref.name in waiting and not isinstance(line, Start):
                 yield ref.name
-        for name in _defined(line):
+        for name in line.defines:
             waiting.pop(name, None)
-
-
-def _defined(line: Any) -> tuple[str, ...]:
-    """The tensors that a line defines; a start defines none."""
-    match line:
-        case Equation(name) if not isinstance(line, Start):
-            return (name,)
-        case Calling(results):
-            return results
-    return ()
 
 
 def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
     """Raises an error for a start that no read uses, or whose parts differ from those of the first start."""
     farthest: dict[_Key, int] = {}
-    for line in lines:
-        for ref in steps_in(line.right) if isinstance(line, Equation) else ():
-            for at, step in enumerate(map(step_of, ref.index)):
-                if step is not None:
-                    key = ref.name, _side(step[1]), at
-                    farthest[key] = max(farthest.get(key, 0), abs(step[1]))
+    for _, ref in _steps_in(*lines):
+        for at, step in enumerate(map(step_of, ref.index)):
+            if step is not None:
+                key = ref.name, _side(step[1]), at
+                farthest[key] = max(farthest.get(key, 0), abs(step[1]))
     for (name, by, at), start in starts.items():
         side = _side(by)
         first = starts.get((name, side, at), start)
@@ -203,15 +201,12 @@ class _Rewriting:
         self.back: set[tuple[str, int]] = set()
         self.back = {
             (ref.name, at)
-            for line in equations
-            for ref in steps_in(line.right)
+            for line, ref in _steps_in(*lines)
             for at, step in enumerate(self.steps(ref, line))
             if step
         }
-        self.taken = {name for line in lines for name in getattr(line, "results", ())}
-        self.taken |= {
-            name for each in equations for name in (each.name, *(ref.name for ref in each.references))
-        }
+        read = {ref.name for each in equations for ref in each.references}
+        self.taken = Taken(read.union(*(line.defines for line in lines)))
         self.openings = self._computed_starts()
         self.before: dict[Expression, Ref] = {}
         self.made: list[Equation] = []
@@ -267,16 +262,10 @@ class _Rewriting:
         for key, start in self.starts.items():
             if not _is_plain(start):
                 left = _without(start.left, start.at)
-                name = self._new(f"{start.name}_start")
+                name = self.taken.fresh(f"{start.name}_start")
                 found.setdefault(start.name, []).append(Opening(name, left, start.right, start.place))
                 self.starts[key] = replace(start, right=Ref(name, left, start.place))
         return found
-
-    def _new(self, name: str) -> str:
-        """A name for a new tensor."""
-        name = fresh(name, self.taken)
-        self.taken.add(name)
-        return name
 
     def of(self, lines: Iterable[Any]) -> Iterator[Any]:
         """The lines without the starts, each after the new equations that it needs."""
@@ -284,15 +273,14 @@ class _Rewriting:
             if isinstance(line, Start):
                 continue
             if isinstance(line, Equation):
-                for ref in steps_in(line.right):
+                for _, ref in _steps_in(line):
                     yield from self.of(self.openings.pop(ref.name, ()))
-                line = replace(line, right=self._visited(line.right, line))
+                line = replace(line, right=rewrite(line.right, partial(self._stepped, line)))
                 yield from self.made
                 self.made.clear()
             yield line
 
-    def _visited(self, part: Expression, line: Equation) -> Expression:
-        part = transform(part, lambda each: self._visited(each, line))
+    def _stepped(self, line: Equation, part: Expression) -> Expression:
         if not isinstance(part, Ref) or part.name not in self.names:
             return part
         steps = self.steps(part, line)
@@ -316,7 +304,7 @@ class _Rewriting:
         left, there = _with(whole, at, label), [(label, by) if n == at else None for n in range(len(whole))]
         right = _read(replace(ref, index=left), there, self.starts)
         if right not in self.before:
-            name = self._new(f"{ref.name}_{'before' if by < 0 else 'after'}")
+            name = self.taken.fresh(f"{ref.name}_{'before' if by < 0 else 'after'}")
             self.before[right] = Ref(name, left)
             self.made.append(Equation(name, left, right, ref.place))
         return replace(ref, name=self.before[right].name, index=_with(ref.index, at, axis))
@@ -414,50 +402,36 @@ def _with(index: tuple[Any, ...], at: int, entry: Any) -> tuple[Any, ...]:
 
 
 def as_printed(lines: Sequence[Any]) -> list[Any]:
-    """The lines of a graph with steps in brackets and starts, where `recurring` reads the same back."""
-    waiting, recurrent = {name: line for line in lines for name in _defined(line)}, list[Equation]()
+    """The lines of a graph with steps in brackets and starts, if `recurring` reads the same back."""
+    waiting, lefts = {name: line for line in lines for name in line.defines}, dict[str, Any]()
     for line in lines:
         for steps in _stepped(line.right) if isinstance(line, Equation) else ():
             defined = waiting.pop(steps.ref.name, None)
             if isinstance(defined, Equation):
-                recurrent.append(defined)
-        for name in _defined(line):
+                lefts[defined.name] = defined.left
+        for name in line.defines:
             waiting.pop(name, None)
-    whole = printed = list(lines)
-    for defined in recurrent:
-        whole = [*_with_brackets(whole, defined)]
-    if _reads_back(whole, lines):
-        return whole
-    for defined in recurrent:
-        found = [*_with_brackets(printed, defined)]
-        printed = found if _reads_back(found, lines) else printed
-    return printed
-
-
-def _reads_back(printed: Sequence[Any], lines: Sequence[Any]) -> bool:
-    """Whether `recurring` makes the lines of what is printed."""
+    printed = [*_with_brackets(lines, lefts)]
     try:
-        return recurring(printed) == [*lines]
+        return printed if recurring(printed) == [*lines] else list(lines)
     except EquationError:
-        return False
+        return list(lines)
 
 
-def _with_brackets(lines: Sequence[Any], defined: Equation) -> Iterator[Any]:
-    """The lines with the steps of one tensor in brackets, and its starts before the first of them."""
-    starts = dict[_Key, Start]()
+def _with_brackets(lines: Sequence[Any], lefts: Mapping[str, tuple[Index, ...]]) -> Iterator[Any]:
+    """The lines with the steps of some tensors in brackets, and the starts of each before the first line of it."""
+    starts: dict[str, dict[_Key, Start]] = {name: {} for name in lefts}
     for line in lines:
         for each in _stepped(line.right) if isinstance(line, Equation) else ():
-            if each.ref.name == defined.name:
-                for far, right in enumerate(each.starts, 1):
-                    if right is not None:
-                        start = _start(each, defined.left, each.sign * far, right)
-                        starts.setdefault(start.key, start)
+            for far, right in enumerate(each.starts if each.ref.name in lefts else (), 1):
+                if right is not None:
+                    start = _start(each, lefts[each.ref.name], each.sign * far, _in_brackets(right, lefts))
+                    starts[start.name].setdefault(start.key, start)
     for line in lines:
         if isinstance(line, Equation):
-            if defined.name in (line.name, *(ref.name for ref in line.references)):
-                yield from starts.values()
-                starts = {}
-            line = replace(line, right=_in_brackets(line.right, defined.name))
+            for name in (line.name, *(ref.name for ref in line.references)):
+                yield from starts.pop(name, {}).values()
+            line = replace(line, right=_in_brackets(line.right, lefts))
         yield line
 
 
@@ -522,19 +496,19 @@ def _steps(part: Expression) -> _Steps | None:
     return _Steps(operand, axis, sides[part.function], tuple(starts))
 
 
-def _in_brackets(part: Expression, name: str) -> Expression:
-    """An expression with the steps of a tensor in brackets."""
+def _in_brackets(part: Expression, names: Container[str]) -> Expression:
+    """An expression with the steps of some tensors in brackets."""
     found = _steps(part)
-    if found is not None and found.ref.name == name:
+    if found is not None and found.ref.name in names:
         return found.in_brackets
-    return transform(part, lambda each: _in_brackets(each, name))
+    return transform(part, lambda each: _in_brackets(each, names))
 
 
 # ---------------------------------------------------------------------------- blocks called along an axis
 
 
 def called_along(
-    results: tuple[Ref, ...], block: str, operands: tuple[Ref, ...], scope: str, place: Place, taken: set[str]
+    results: tuple[Ref, ...], block: str, operands: tuple[Ref, ...], scope: str, place: Place, names: Taken
 ) -> Iterator[Statement]:
     """A call with brackets after its results and operands, in lines that call the block on names.
 
@@ -542,19 +516,14 @@ def called_along(
     another position get an equation, and the call knows the axis.
 
     Args:
-        taken: the names in the text, and those of tensors that such lines made, to which new ones are added.
+        names: the names in use.
 
     Raises:
         EquationError: the operands have steps along no axis or several, or a result lacks the axis.
     """
 
-    def new(name: str) -> str:
-        taken.add(name := fresh(name, taken))
-        return name
-
-    taken |= {ref.name for ref in operands}
     if not any(ref.index for ref in operands):
-        made = tuple(new(f"{ref.name}.made") for ref in results)
+        made = tuple(names.fresh(f"{ref.name}.made") for ref in results)
         yield Calling(made, block, tuple(ref.name for ref in operands), scope, place=place)
         for name, ref in zip(made, results, strict=True):
             yield Equation(ref.name, _plain(ref, ref.index), Ref(name, ref.index, ref.place), ref.place)
@@ -564,14 +533,14 @@ def called_along(
     for ref in operands:
         steps = [*map(step_of, ref.index)]
         index = _plain(ref, _at_once(ref, steps))
-        name = new(f"{ref.name}.before") if any(steps) else ref.name
+        name = names.fresh(f"{ref.name}.before") if any(steps) else ref.name
         if any(steps):
             yield Equation(name, index, ref, ref.place)
         read.append(Ref(name, index, ref.place))
     left = tuple(_plain(ref, ref.index) for ref in results)
     along = AlongAxis(axis, left, tuple(ref.index for ref in read))
-    made, names = (tuple(ref.name for ref in each) for each in (results, read))
-    yield Calling(made, block, names, scope, along, place)
+    made, given = (tuple(ref.name for ref in each) for each in (results, read))
+    yield Calling(made, block, given, scope, along, place)
 
 
 def _axis(results: Iterable[Ref], operands: Iterable[Ref], place: Place) -> str:

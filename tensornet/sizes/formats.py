@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError
@@ -126,25 +126,28 @@ def read_parts(value: Any) -> Any:
 
 def _read_term(value: Any) -> Any:
     match value:
-        case [int(by), *factors]:
-            return by * product(map(_read_factor, factors))
+        case [int(above), *factors]:
+            return above * product(map(_read_factor, factors))
         case [[int(above), int(below)], *factors] if below > 0:
             return quotient(above * product(map(_read_factor, factors)), below)
     raise ValueError(repr(value))
+
+
+_ROUNDED: dict[str, Callable[[Any], Any]] = {
+    "floor": floored,
+    "positive": positive_part,
+    "divisor": lambda size: size,
+}
+"""The atoms other than names, by the word that `write_size` has for them."""
 
 
 def _read_factor(value: Any) -> Any:
     match value:
         case [str(atom), int(power)]:
             found = read_parts(atom)
-        case [{"floor": inner, **more}, int(power)] if not more:
-            found = floored(read_parts(inner))
-        case [{"positive": inner, **more}, int(power)] if not more:
-            found = positive_part(read_parts(inner))
-        case [{"divisor": inner, **more}, int(power)] if not more:
-            found = read_parts(inner)
-        case [atom, int(power)]:
-            raise ValueError(repr(atom))
+        case [dict(atom), int(power)] if len(atom) == 1 and _ROUNDED.keys() & atom:
+            ((kind, inner),) = atom.items()
+            found = _ROUNDED[kind](read_parts(inner))
         case _:
             raise ValueError(repr(value))
     raised = power_of(found, power) if power else None

@@ -118,6 +118,11 @@ Atom: TypeAlias = "str | Floor | Positive | Divisor"
 Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"
 
 
+def _operator(made: Callable[[Any, Any], Any]) -> Any:
+    """An operator of sizes and numbers, as a method of `Size`."""
+    return lambda one, two: made(one, two) if isinstance(two, int | Fraction | Size) else NotImplemented
+
+
 class Size:
     """A size with names in it: terms with coefficients other than 0, in a fixed order.
 
@@ -161,43 +166,26 @@ class Size:
             self._names = tuple(sorted({name for names in inner for name in names}))
         return self._names
 
-    # ---- arithmetic
-
-    def __add__(self, other: Any) -> Any:
-        return total((self, other)) if isinstance(other, _NUMBERS) else NotImplemented
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        return total((self, -other)) if isinstance(other, _NUMBERS) else NotImplemented
-
-    def __rsub__(self, other: Any) -> Any:
-        return total((-self, other)) if isinstance(other, _NUMBERS) else NotImplemented
-
-    def __neg__(self) -> Size:
-        return Size(tuple((monomial, -by) for monomial, by in self.terms))
+    __add__ = __radd__ = _operator(lambda one, two: total((one, two)))
+    __sub__ = _operator(lambda one, two: total((one, -two)))
+    __rsub__ = _operator(lambda one, two: total((-one, two)))
+    __truediv__ = _operator(lambda one, two: quotient(one, two))
+    __rtruediv__ = _operator(lambda one, two: quotient(two, one))
+    __floordiv__ = _operator(lambda one, two: floored(one, two))
 
     def __mul__(self, other: Any) -> Any:
-        return _times(self, other) if isinstance(other, _NUMBERS) else NotImplemented
+        return _times(self, other) if isinstance(other, int | Fraction | Size) else NotImplemented
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Any:
-        return quotient(self, other) if isinstance(other, _NUMBERS) else NotImplemented
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return quotient(other, self) if isinstance(other, _NUMBERS) else NotImplemented
-
-    def __floordiv__(self, other: Any) -> Any:
-        return floored(self, other) if isinstance(other, _NUMBERS) else NotImplemented
+    def __neg__(self) -> Size:
+        return Size(tuple((monomial, -by) for monomial, by in self.terms))
 
     def __pow__(self, power: int) -> Any:
         found = power_of(self, power)
         if found is None:
             raise ShapeError(f"({self})**{power} is no size", fix=f"powers are at most {LARGEST_POWER}")
         return found
-
-    # ---- at the border
 
     def _sympy_(self) -> Expr:
         """The expression that sympy converts it to."""
@@ -214,9 +202,6 @@ class Size:
     __repr__ = __str__
 
 
-_NUMBERS = (int, Fraction, Size)
-
-
 @functools.lru_cache(maxsize=1 << 14)
 def symbol(name: str) -> Size:
     """The open size of the axis `name`; that of `...`, all leading axes together, is called `lead`."""
@@ -230,7 +215,7 @@ def name_of(size: Any) -> str | None:
 
 def size_names(size: Any) -> tuple[str, ...]:
     """The names in a size, sorted; none in a number."""
-    return (size._names or size.names) if isinstance(size, Size) else ()
+    return size.names if isinstance(size, Size) else ()
 
 
 def terms_of(size: SizeLike) -> tuple[tuple[Monomial, Number], ...]:
@@ -458,11 +443,8 @@ def _is_positive(factor: tuple[Atom, int]) -> bool:
 
 def _is_whole(monomial: Monomial) -> bool:
     """Whether a product of atoms is a whole number for all values of its names."""
-    return all(power > 0 and _is_whole_atom(atom) for atom, power in monomial)
-
-
-def _is_whole_atom(atom: Atom) -> bool:
-    return not isinstance(atom, Positive) or all(_is_whole(each) for each, _ in atom.size.terms)
+    parts = (each for atom, _ in monomial if isinstance(atom, Positive) for each, _ in atom.size.terms)
+    return all(power > 0 for _, power in monomial) and all(map(_is_whole, parts))
 
 
 FUNCTIONS_OF_SIZES: Mapping[str, Callable[..., Any]] = {
@@ -512,17 +494,13 @@ _ROUNDED: dict[type, Callable[[Any], Any]] = {Floor: _floor, Positive: positive_
 
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
     """The size with every axis name replaced by its value: a number when nothing is left open."""
-    while isinstance(size, Size):
-        found = put_in(size, values) if size.name is None else values.get(size.name, size)
-        if found is size or (isinstance(found, Size) and found == size):
-            break
-        size = found
-    return size
+    found = put_in(size, values)
+    return found if found == size else evaluate(found, values)
 
 
 def are_equal(a: Any, b: Any, known: Mapping[str, Any]) -> bool:
     """Whether two sizes are equal for all values of the names that are not among the known ones."""
-    return bool(a == b or _above(evaluate(evaluate(a, known) - evaluate(b, known), known)) == 0)
+    return bool(a == b or fraction(evaluate(evaluate(a, known) - evaluate(b, known), known))[0] == 0)
 
 
 # ---------------------------------------------------------------------------- as a fraction, and solved
@@ -551,16 +529,11 @@ def denominators(size: Any) -> dict[Atom, int]:
     return found
 
 
-def _above(size: Any) -> Any:
-    """The numerator of the size as one fraction."""
-    return fraction(size)[0]
-
-
 def invert_size(size: Any, name: str, whole: Any) -> Any:
     """The value of `name` at which the size is `whole`, as a formula; None if the size is not linear in it."""
     slope: dict[Monomial, Number] = {}
     rest: dict[Monomial, Number] = {}
-    for monomial, by in terms_of(_above(size - whole)):
+    for monomial, by in terms_of(fraction(size - whole)[0]):
         powers = dict(monomial)
         if powers.get(name, 0) > 1 or any(
             name in size_names(atom.size) for atom in powers if not isinstance(atom, str)
@@ -574,7 +547,7 @@ def solve_size(size: Any, observed: Any) -> tuple[str, int] | None:
     """The only open name in `size` and its value at which `size` is `observed`, if there is exactly one."""
     if len(names := size_names(size)) != 1:
         return None
-    above = _above(size - observed)
+    above, _ = fraction(size - observed)
     if any(not isinstance(atom, str) for monomial, _ in terms_of(above) for atom, _ in monomial):
         return None  # floor(D/2) and max(3, D) do not determine D
     linear = invert_size(above, names[0], 0)
