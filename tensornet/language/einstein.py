@@ -27,11 +27,11 @@ from .expression import (
     option_axes,
     parts_of,
     product_of,
+    rewrite,
     show,
     show_index,
     subexpressions,
     sum_of,
-    transform,
 )
 
 __all__ = ["SLICES", "axes_read_once", "is_written", "locate", "sum_out", "without_sums"]
@@ -239,12 +239,15 @@ def _unsummed(axis: str, expression: Expression) -> EquationError:
 
 def without_sums(expression: Expression) -> Expression:
     """The expression with its sums left to the Einstein rule, flattened as the parser would."""
-    match expression:
-        case Contraction(factors, _, place):
-            return product_of([without_sums(factor) for factor in factors], place)
-        case Call("add", arguments):
-            return sum_of([without_sums(term) for term in arguments], expression.place)
-        case Call(function) if function in _STEPS:  # without a place it is none that was written in brackets
-            return replace(transform(expression, without_sums), place=None)
-        case _:
-            return transform(expression, without_sums)
+
+    def change(part: Expression) -> Expression:
+        match part:
+            case Contraction(factors, _, place):
+                return product_of(list(factors), place)
+            case Call("add", terms):
+                return sum_of(list(terms), part.place)
+            case Call(function) if function in _STEPS:  # without a place it was not written in brackets
+                return replace(part, place=None)
+        return part
+
+    return rewrite(expression, change)

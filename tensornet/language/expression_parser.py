@@ -192,19 +192,15 @@ class Terms(Parsed):
         match node:
             case ast.Constant(value=value) if value is Ellipsis:
                 return ELLIPSIS
-            case ast.Constant(value=bool()):
-                pass
-            case ast.Constant(value=int(value)) if value <= LARGEST:
-                return value
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))) if value <= LARGEST:
-                return -value
             case ast.Name():
                 return self.axis(node)
             case ast.Tuple(elts=entries) if entries:
                 if all(isinstance(each, ast.Name) for each in entries):
                     return self.composite(entries)
                 return Parts(tuple(self.part(each) for each in entries))  # type: ignore[return-value]
-            case ast.Subscript() | ast.BinOp() | ast.UnaryOp() | ast.Call():
+            case ast.Constant(value=True | False):
+                pass
+            case ast.Constant(value=int()) | ast.Subscript() | ast.BinOp() | ast.UnaryOp() | ast.Call():
                 return self.told(node)
             case ast.Slice():
                 return self.span(node)  # type: ignore[return-value]

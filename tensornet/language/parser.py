@@ -27,6 +27,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, Place, near, told_in
@@ -43,7 +44,7 @@ from .expression import (
     Taken,
     axes_of_index,
     contraction,
-    transform,
+    rewrite,
 )
 from .expression_parser import Terms, entries_of
 from .recurrences import Start, called_along, recurring
@@ -116,22 +117,19 @@ def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str]
         axes: the axes that `j` stands for.
     """
 
-    def visit(part: Expression) -> Expression:
+    def change(part: Expression) -> Expression:
         match part:
             case Ref(name):
                 return meaning[name]
             case Contraction(factors, summed) if summed:
-                return contraction(tuple(map(visit, factors)), tuple(axes), part.place)
-            case Call(function, arguments, over, options) if over or options:
-                told = tuple(
-                    (axis, tuple(map(visit, values)))
-                    for name, values in options
-                    for axis in (axes if name == _OF_RULES else (name,))
-                )
-                return Call(function, tuple(map(visit, arguments)), tuple(axes) if over else (), told)
-        return transform(part, visit)
+                return contraction(factors, tuple(axes), part.place)
+            case Call(_, _, over, options) if over or options:
+                named = [(axes if name == _OF_RULES else (name,), values) for name, values in options]
+                told = tuple((axis, values) for names, values in named for axis in names)
+                return replace(part, axes=tuple(axes) if over else (), options=told, place=None)
+        return part
 
-    return visit(rule_of(text))
+    return rewrite(rule_of(text), change)
 
 
 @told_in("sizes")
@@ -352,9 +350,10 @@ class _Reader(Terms):
                 made = _ARITHMETIC.get(type(done))
                 if made is not None and (b != 0 or made not in (quotient, floored)):
                     return made(a, b)
-            case ast.Call(func=ast.Name(id="floor" | "ceiling" as name), args=[argument], keywords=[]):
-                return FUNCTIONS_OF_SIZES[name](self.size(argument))
-            case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, *_] as arguments, keywords=[]):
+            case (
+                ast.Call(func=ast.Name(id="floor" | "ceiling" as name), args=[_] as arguments, keywords=[])
+                | ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, *_] as arguments, keywords=[])
+            ):
                 return FUNCTIONS_OF_SIZES[name](*map(self.size, arguments))
         raise self.fail(node, "this is not a size", "a size is an integer or an expression such as 4*D + 1")
 
