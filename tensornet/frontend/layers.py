@@ -225,7 +225,7 @@ def _read(text: Text, line: Equation, defined: set[str]) -> None:
 def _outputs(text: Text, outputs: Names) -> tuple[str, ...]:
     """The names of the outputs: those given, else those that the text declares, else those of its last line."""
     chosen = _named_once(parse_names(outputs, "output")) or tuple(text.declared_outputs)
-    return chosen or (defined_by(text.body[-1]) if text.body else ())
+    return chosen or (text.body[-1].defines if text.body else ())
 
 
 def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
