@@ -12,8 +12,6 @@ from tensornet import models
 from tensornet.graph.element_types import holding
 from tensornet.models.blocks import ACTIVATIONS, feed_forward
 from tensornet.ops.table import Element
-from tensornet.passes.grouped_gemm import select_grouped_gemm
-from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.protocol import load_backend
 
 from . import oracle
@@ -21,14 +19,14 @@ from .conftest import sampled
 from .differential import BACKENDS, by_numpy, computed, drawn
 from .test_gradients import agrees_with_differences
 from .test_gradients import check as agrees_with_autograd
-from .test_rewrites import eager, on_graphs
+from .test_rewrites import passed
 
 torch = pytest.importorskip("torch")
 
 KERNELS = ("grouped_matmul", "grouped_outer")
-GROUPED = on_graphs(select_grouped_gemm, eager, lambda: KERNELS)
+GROUPED = passed("grouped GEMM", *KERNELS)
 """Products by groups, whatever they cost."""
-ADDED = on_graphs(eliminate_one_hots, eager, lambda: KERNELS)
+ADDED = passed("one-hot elimination", *KERNELS)
 """Sums of outer products by groups."""
 
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 import tensornet as tn
 from tensornet.cli import app
-from tensornet.passes.pipeline import PIPELINE, SIMPLIFICATION, PassContext, is_traced, program_of
+from tensornet.ir.rewriting import PassContext
+from tensornet.passes.pipeline import PIPELINE, SIMPLIFICATION, is_traced, program_of
 
 from .programs import SUMMED_ALONE, program
 
@@ -42,7 +43,7 @@ def test_a_pass_that_always_pays_asks_no_cost() -> None:
         raise AssertionError("asked")
 
     changed = set()
-    context = PassContext(cost, (), (), {}, True)
+    context = PassContext(cost)
     for written in map(program_of, graphs(8, 120)):
         for each in PIPELINE:
             if each.name in FREE and each.run(written, context).function != written.function:

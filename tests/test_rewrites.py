@@ -6,7 +6,6 @@ import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,15 +17,10 @@ from tensornet.device.cost_model import default_profile
 from tensornet.graph.element_types import holding, of_tensors
 from tensornet.graph.graph import Apply
 from tensornet.graph.leaves import Leaf
-from tensornet.ir.rewriting import Cost
-from tensornet.ir.rewriting import Program as Core
+from tensornet.ir.rewriting import Cost, PassContext
 from tensornet.ops.table import Element
-from tensornet.passes.algebraic_simplification import distribute
 from tensornet.passes.dead_code import eliminate_dead_code
-from tensornet.passes.fusion import fuse_contractions
-from tensornet.passes.one_hot_elimination import eliminate_one_hots
-from tensornet.passes.pipeline import program_of, simplify
-from tensornet.passes.pushdown import push_gathers_down, push_positions_down, push_reductions_down
+from tensornet.passes.pipeline import PIPELINE, program_of, simplify
 from tensornet.planning.steps import Step
 
 from . import oracle
@@ -42,9 +36,14 @@ CPU = default_profile("cpu")
 # ---------------------------------------------------------------------------- every rewrite
 
 
-def on_graphs(run: Callable[..., Core], *asked: Callable[[], Any]) -> Callable[[tn.Graph], tn.Graph]:
-    """A pass over the core form, of graphs: what it asks, a cost and kernels, is made anew for each."""
-    return lambda graph: run(program_of(graph), *(each() for each in asked)).graph
+def passed(name: str, *supported: str, sums: bool = True) -> Callable[[tn.Graph], tn.Graph]:
+    """A pass of that name over graphs, which makes every change that it could make."""
+    (chosen,) = {each for each in PIPELINE if each.name == name}
+
+    def run(graph: tn.Graph) -> tn.Graph:
+        return chosen.rewrite(program_of(graph), PassContext(eager(), supported, sums=sums)).graph
+
+    return run
 
 
 def eager() -> Cost:
@@ -55,11 +54,10 @@ def eager() -> Cost:
 
 REWRITES = {
     "there and back": lambda graph: program_of(graph).graph, "prune": eliminate_dead_code, "simplify": lambda graph: simplify(graph).graph,
-    "fuse": on_graphs(fuse_contractions),
-    "narrow": on_graphs(push_positions_down), "distribute": on_graphs(distribute, eager),
-    "average first": on_graphs(push_reductions_down, eager), "gather first": on_graphs(push_gathers_down, eager),
-    "select": on_graphs(eliminate_one_hots, eager),
-    "scatter": on_graphs(eliminate_one_hots, eager, lambda: {"scatter_add"}),
+    "fuse": passed("contraction fusion"), "narrow": passed("gather pushdown at one position"),
+    "distribute": passed("distribution"), "average first": passed("reduction pushdown"),
+    "gather first": passed("gather pushdown"), "select": passed("one-hot elimination"),
+    "scatter": passed("one-hot elimination", "scatter_add"),
 }  # fmt: skip
 """Each rewrite; those that go by cost make every change."""
 
@@ -314,8 +312,7 @@ def test_an_average_of_a_product_whose_factors_share_an_axis_is_a_contraction(
     graph = tn.layer(text, inputs="x[b,n] y[n,m]" if "y[" in text else "x")
     (found,) = REWRITES["average first"](graph).own
     assert str(found) == equation
-    program = program_of(graph)
-    assert push_reductions_down(program, eager(), sums=False).function == program.function
+    assert program_of(passed("reduction pushdown", sums=False)(graph)).function == program_of(graph).function
 
 
 def test_such_an_average_takes_as_much_memory_as_the_sum() -> None:
@@ -444,7 +441,7 @@ def test_no_rewrite_changes_a_value(title: str) -> None:
 def test_what_nothing_is_added_to_stays_where_another_row_is_no_number() -> None:
     text = "y[v,w,c] = 0\ny[t[n],s[n],c] += z[n,c]"
     graph = holding(tn.layer(text, inputs="t s z", v=3, w=4), dict.fromkeys("ts", Element.WHOLE))
-    changed = on_graphs(eliminate_one_hots, eager, lambda: ("grouped_outer",))(graph)
+    changed = passed("one-hot elimination", "grouped_outer")(graph)
     arrays = {"t": np.array([0, 2]), "s": np.array([1, 3]), "z": np.array([[np.nan], [1.0]])}
     assert np.isnan(by_numpy(changed, arrays)["y"]).sum() == 1
 

@@ -14,19 +14,18 @@ from tensornet.backends.array_api import of
 from tensornet.device.cost_model import default_profile
 from tensornet.graph.element_types import holding, of_tensors
 from tensornet.ops.table import Element
-from tensornet.passes.one_hot_elimination import eliminate_one_hots
 from tensornet.protocol import load_backend
 
 from . import oracle
 from .conftest import covered
 from .differential import BACKENDS, drawn
-from .test_rewrites import eager, on_graphs
+from .test_rewrites import passed
 
 torch = pytest.importorskip("torch")
 
 CPU = default_profile("cpu")
 SIZES = {"b": 3, "s": 4, "r": 2, "c": 2, "d": 3}
-SCATTERED = on_graphs(eliminate_one_hots, eager, lambda: {"scatter_add"})
+SCATTERED = passed("one-hot elimination", "scatter_add")
 """Rows added up, whatever that costs."""
 ADDED = "y[b,v,c] = onehot[v](t[b,s]) * x[b,s,c]"
 

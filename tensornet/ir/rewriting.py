@@ -6,7 +6,7 @@ import functools
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Axis as NamedAxis
 from ..ops.table import FUNCTIONS
+from ..ops.table import Function as FunctionRecord
 from ..sizes import evaluate, put_in, size_names
 from .build import leaf
 from .equations import LEAVES, is_position_operand
@@ -21,10 +22,29 @@ from .function import Function, Names, order, over_others, rebuilt
 from .naming import graph_of
 from .node import Node, Size, has_positions
 
-__all__ = ["Change", "Cost", "Facts", "Program", "improved"]
+__all__ = ["Change", "Cost", "Facts", "PassContext", "Program", "improved"]
 
 Cost: TypeAlias = "Callable[[Program], float]"
 """The expected seconds of a program."""
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """The context of the passes while a graph is planned.
+
+    Attributes:
+        cost: the expected seconds of a part of the graph.
+        supported: the optional operations that the backend has; empty if nothing will run.
+        kernels: the kernels that compute several equations.
+        values: every open size.
+        sums: whether the working element type can hold long sums.
+    """
+
+    cost: Cost
+    supported: Collection[str] = ()
+    kernels: Sequence[FunctionRecord] = ()
+    values: Mapping[str, int] = field(default_factory=dict)
+    sums: bool = True
 
 
 class Facts(NamedTuple):

@@ -11,21 +11,16 @@ from ..ir.build import axes_in, node, number, summed_axes
 from ..ir.function import over_operands
 from ..ir.inlining import Opened, opened
 from ..ir.node import Axis, Node, Operand, along, axes_of, distinct_axes, own_axes
-from ..ir.rewriting import Change, Cost, Facts, Program, improved
+from ..ir.rewriting import Change, Facts, PassContext, Program
 from ..ops.table import FUNCTIONS, Element
 from .fusion import fused
 
-__all__ = ["distribute", "drop_known_totals"]
+__all__ = ["multiplied_out", "without_totals"]
 
 # ---------------------------------------------------------------------------- distribution
 
 
-def distribute(program: Program, cost: Cost) -> Program:
-    """Multiplies out sums that are factors, where `cost` says that this pays."""
-    return improved(program, program.nodes, _distributions, cost)
-
-
-def _distributions(program: Program, product: Node) -> Iterator[Change]:
+def multiplied_out(context: PassContext, program: Program, product: Node) -> Iterator[Change]:
     """Ways to multiply out a sum that only this product reads, if one of its terms is a product that sums over an axis.
 
     Sums of integers stay: they are exact as written.
@@ -56,13 +51,8 @@ def _multiplied_out(product: Node, found: Opened, facts: Facts) -> Node:
 # ---------------------------------------------------------------------------- known totals
 
 
-def drop_known_totals(program: Program) -> Program:
-    """Drops factors that only sum to 1 from the terms of a sum, where other terms have the factors' remaining axes."""
-    return program.rewritten(_without_totals)
-
-
-def _without_totals(total: Node, facts: Facts) -> Node:
-    """A sum without the factors of its terms that only sum to 1."""
+def without_totals(total: Node, facts: Facts) -> Node:
+    """A sum without those factors of its terms that only sum to 1, where other terms have their remaining axes."""
     if total.op != "add" or total.is_scalar:
         return total
     terms = [*total.operands]

@@ -11,23 +11,22 @@ cotangent of a convolution's operand.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ..ir.build import Kernel, axes_in, called, computed, node, part, summed_axes
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills
 from ..ir.positions import Windowed, chooses, ones_of, position_of, windowed, with_ones
-from ..ir.rewriting import Change, Cost, Program, improved
+from ..ir.rewriting import Change, PassContext, Program, improved
 from ..ops.convolution import CONVOLUTION, DIMENSIONS
 from ..ops.table import FUNCTIONS, Element
-from .fusion import fuse_contractions
+from .fusion import fused
 from .pushdown import push_positions_down
 
-__all__ = ["select_convolutions", "select_pooling"]
+__all__ = ["pools", "select_convolutions"]
 
 Factors: TypeAlias = "Sequence[Operand]"
 
@@ -35,15 +34,15 @@ Way: TypeAlias = "tuple[Kernel, Factors]"
 """A convolution, and the factors that its result is multiplied by."""
 
 
-def select_convolutions(program: Program, cost: Cost, supported: Container[str]) -> Program:
+def select_convolutions(program: Program, context: PassContext) -> Program:
     """Computes products of windows by convolutions, in the order that takes least time.
 
     The passes that always pay run first: they bring the factors of a product together.
     """
-    if CONVOLUTION.name not in supported or not any(map(_has_positions, program.nodes)):
+    if CONVOLUTION.name not in context.supported or not any(map(_has_positions, program.nodes)):
         return program
-    whole = fuse_contractions(push_positions_down(program))
-    found = improved(whole, whole.nodes, _convolutions, cost)
+    whole = push_positions_down(program).rewritten(fused)
+    found = improved(whole, whole.nodes, _convolutions, context.cost)
     return program if found.function == whole.function else found
 
 
@@ -273,15 +272,10 @@ def _folded(product: Node, ones: Factors, given: Factors, core: Factors, behind:
 # ---------------------------------------------------------------------------- pooling
 
 
-def select_pooling(program: Program, cost: Cost, supported: Container[str]) -> Program:
-    """Reduces windows by pooling kernels, without materialising them, where `cost` says that this pays."""
-    return improved(program, program.nodes, functools.partial(_pools, supported), cost)
-
-
-def _pools(supported: Container[str], program: Program, each: Node) -> Iterator[Change]:
-    """A reduction over all elements of windows, as a pooling kernel."""
+def pools(context: PassContext, program: Program, each: Node) -> Iterator[Change]:
+    """A reduction over all elements of windows as a pooling kernel, which does not materialise them."""
     function = FUNCTIONS.get(each.op)
-    if function is None or function.pools not in supported or each.element is not Element.NUMBER:
+    if function is None or function.pools not in context.supported or each.element is not Element.NUMBER:
         return
     (operand,) = each.operands
     windows = _windows(each, operand, program.same)

@@ -9,7 +9,6 @@ from ..frontend.elaborate_ir import Expressions
 from ..graph.shape_inference import Scope
 from ..ir.node import Node, Operand, along, axes_of, substitute
 from ..ir.positions import counted
-from ..ir.rewriting import Program
 from ..language.canonical import expanded
 from ..language.expression import Call, Expression, Ref, flat, transform
 from ..ops.protocols import left_of
@@ -22,19 +21,9 @@ COUNT = Ref("$count", ())
 """The number of positions that a function runs over."""
 
 
-def expand(program: Program, supported: Collection[str]) -> Program:
-    """The program with each function that the backend lacks replaced by its expansion.
-
-    Args:
-        program: a program.
-        supported: the operations that the backend has; empty if nothing will run, and then nothing is expanded.
-    """
-    return program.rewritten(lambda each, _: _expanded(each, supported)) if supported else program
-
-
-def _expanded(each: Node, supported: Collection[str]) -> Node:
+def expand(each: Node, supported: Collection[str]) -> Node:
     """The node of a function's expansion, if the backend lacks the function; else the node itself."""
-    if each.op not in FUNCTIONS or _is_there(each.op, supported) or each.is_scalar:
+    if not supported or each.op not in FUNCTIONS or _is_there(each.op, supported) or each.is_scalar:
         return each
     names = {axis: f"@{axis}" for axis in range(len(each.sizes))}
     table = {axis: along(name) for axis, name in names.items()}

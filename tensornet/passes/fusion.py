@@ -5,23 +5,18 @@ from __future__ import annotations
 from ..ir.build import node
 from ..ir.inlining import opened
 from ..ir.node import Node, Operand, Size
-from ..ir.rewriting import Facts, Program
+from ..ir.rewriting import Facts
 from ..ops.table import Element
 
-__all__ = ["fuse_contractions", "fused"]
+__all__ = ["fused"]
 
 MOST = 32
 """The most factors of a product that is merged into another. A search over more factors takes long, and hardly finds a
 better order than that of the text."""
 
 
-def fuse_contractions(program: Program) -> Program:
-    """Merges a contraction that is read once, as a factor, into the contraction that reads it."""
-    return program.rewritten(fused)
-
-
 def fused(each: Node, facts: Facts) -> Node:
-    """A contraction merged with those of its operands that nothing else reads."""
+    """A contraction merged with those of its factors that nothing else reads."""
     at = 0
     while each.op == "contract" and at < len(each.operands):
         merged = _with_factors_of(each, at, facts) if facts.readers[each.operands[at].node] == 1 else None

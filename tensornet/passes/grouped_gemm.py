@@ -8,24 +8,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Container, Iterator
 
 from ..ir.build import axes_in, computed, multiplied, part, summed_axes
 from ..ir.node import Axis, Gather, Node, Operand, Size, along, axes_of
-from ..ir.rewriting import Change, Cost, Program, improved
+from ..ir.rewriting import Change, PassContext, Program
 from ..ops.gather_scatter import GROUPED_MATMUL
 from ..ops.record import Element
 
-__all__ = ["select_grouped_gemm"]
+__all__ = ["grouped_gemms"]
 
 
-def select_grouped_gemm(program: Program, cost: Cost, supported: Container[str]) -> Program:
-    """Multiplies rows by matrices that positions select, in the way that takes least time."""
-    return improved(program, program.nodes, functools.partial(_changes, supported), cost)
-
-
-def _changes(supported: Container[str], _: Program, product: Node) -> Iterator[Change]:
+def grouped_gemms(context: PassContext, _: Program, product: Node) -> Iterator[Change]:
+    """Ways to multiply rows by matrices that positions select."""
     for at, matrices in enumerate(product.operands if product.op == "contract" else ()):
         d = _told(matrices)
         if d is None or matrices.node.element is not Element.NUMBER:
@@ -37,7 +32,7 @@ def _changes(supported: Container[str], _: Program, product: Node) -> Iterator[C
         if not summed or own & {*axes_in(needed)} != summed:
             continue
         rest = [each for each in others if each not in needed]
-        for made in _products(product, needed, matrices, d, summed, rest, supported):
+        for made in _products(product, needed, matrices, d, summed, rest, context.supported):
             yield Change(product, made)
 
 

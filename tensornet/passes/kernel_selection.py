@@ -18,7 +18,7 @@ from ..frontend.elaborate_ir import Expressions
 from ..graph.element_types import of_expression
 from ..graph.shape_inference import Scope, size_expression
 from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, row_major, substitute
-from ..ir.rewriting import Change, Cost, Program, improved
+from ..ir.rewriting import Change, Cost, PassContext, Program, improved
 from ..language.canonical import CanonicalForms, canonical_functions, flattened, value_of
 from ..language.expression import (
     Call,
@@ -64,20 +64,14 @@ MOST = 256
 """Up to this many ways to distribute the factors of a product over the tensors of a pattern, all are tried."""
 
 
-def select_kernels(
-    program: Program, cost: Cost, kernels: Sequence[Function], values: Mapping[str, int]
-) -> Program:
+def select_kernels(program: Program, cost: Cost, context: PassContext) -> Program:
     """The program with kernels in place of the regions that they compute, where `cost` says that this pays.
 
-    Args:
-        program: the program.
-        cost: the expected seconds of a program; it is evaluated for a region and the nodes that compute its operands.
-        kernels: the kernels that may be selected.
-        values: every open size.
+    The cost is evaluated for a region and the nodes that compute its operands.
     """
     functions = functools.cache(canonical_functions)
     there = functions(program.features.intersection(FUNCTIONS))
-    every = ((kernel, each) for kernel in kernels for each in kernel.recognised)
+    every = ((kernel, each) for kernel in context.kernels for each in kernel.recognised)
     patterns = [(*each, pattern) for each in every if (pattern := pattern_of(each[1])).functions <= there]
     if not patterns:
         return program
@@ -96,7 +90,7 @@ def select_kernels(
             )  # the kernel's own call does not count as its functions
         ]
         if possible:
-            search = _Search(present, head, values)
+            search = _Search(present, head, context.values)
             covers = (search.covered(*each) for each in possible)
             yield from (each for each in covers if each is not None)
 

@@ -25,24 +25,20 @@ from dataclasses import dataclass
 from ..ir.build import axes_in, computed, index, multiplied, number, part, summed_axes
 from ..ir.node import Axis, Gather, Node, Operand, Size, Sizes, along, axes_of
 from ..ir.positions import Ones, applied, chooses, counted, ones_of, read_at, with_ones
-from ..ir.rewriting import Change, Cost, Program, improved
+from ..ir.rewriting import Change, PassContext, Program
 from ..language.expression import Call, Expression, Literal, Ref, parts_of
 from ..language.parser import parse_rule
 from ..ops.gather_scatter import GROUPED_OUTER
 from ..ops.pointwise import EQUAL, WHERE
 
-__all__ = ["eliminate_one_hots"]
+__all__ = ["without_ones"]
 
 MOST = 4
 """With at most this many factors, all ways to split them in two are tried."""
 
 
-def eliminate_one_hots(program: Program, cost: Cost, supported: Container[str] = ()) -> Program:
-    """Reads tensors at given positions, or adds them up there, instead of multiplying by ones, where that pays."""
-    return improved(program, program.nodes, functools.partial(_changes, supported), cost)
-
-
-def _changes(supported: Container[str], program: Program, product: Node) -> Iterator[Change]:
+def without_ones(context: PassContext, program: Program, product: Node) -> Iterator[Change]:
+    """Ways to read tensors at given positions, or to add them up there, instead of multiplying by ones."""
     if product.op != "contract":
         return
     whole = with_ones(product)
@@ -51,7 +47,7 @@ def _changes(supported: Container[str], program: Program, product: Node) -> Iter
         if ones is None or not (ones.is_inside or ones.told.node.element.is_position):
             continue
         beside = [each for n, each in enumerate(whole.operands) if n != at]
-        ways = _Ways(whole, ones, beside, supported, program.same)
+        ways = _Ways(whole, ones, beside, context.supported, program.same)
         chosen = ones.is_inside and not all(each.node.is_scalar or chooses(each) for each in beside)
         for made in ways.chosen() if chosen else ways.scattered() if ones.is_inside else ways.all():
             yield Change(product, made, is_due=chosen)

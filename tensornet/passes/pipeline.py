@@ -22,28 +22,27 @@ cost of a part before and after. The part is lowered, and the expected seconds o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
-from ..ir.rewriting import Cost, Program
-from ..ops.table import Function
-from .algebraic_simplification import distribute, drop_known_totals
-from .convolution import select_convolutions, select_pooling
+from ..ir.node import Node
+from ..ir.rewriting import Change, PassContext, Program, improved
+from .algebraic_simplification import multiplied_out, without_totals
+from .convolution import pools, select_convolutions
 from .expansion import expand
-from .fusion import fuse_contractions
-from .grouped_gemm import select_grouped_gemm
+from .fusion import fused
+from .grouped_gemm import grouped_gemms
 from .kernel_selection import select_kernels
-from .one_hot_elimination import eliminate_one_hots
-from .pushdown import push_gathers_down, push_positions_down, push_reductions_down
+from .one_hot_elimination import without_ones
+from .pushdown import averages_first, gathers_first, push_positions_down
 
 __all__ = [
     "PIPELINE",
     "SIMPLIFICATION",
-    "PassContext",
     "Pass",
     "is_traced",
     "noted",
@@ -52,36 +51,6 @@ __all__ = [
     "simplify",
     "traced",
 ]
-
-
-@dataclass(frozen=True)
-class PassContext:
-    """The context of the passes while a graph is planned.
-
-    Attributes:
-        cost: the expected seconds of a part of the graph.
-        supported: the optional operations that the backend has.
-        kernels: the kernels that compute several equations.
-        values: every open size.
-        sums: whether the working element type can hold long sums.
-    """
-
-    cost: Cost
-    supported: Collection[str]
-    kernels: Sequence[Function]
-    values: Mapping[str, int]
-    sums: bool
-
-    def settled_cost(self, part: Program) -> float:
-        """The expected seconds of a part after simplification and algebra, which follow the first kernel selection.
-
-        Kernels are selected again if the products have changed.
-        """
-        simple = _through(SIMPLIFICATION, part, self)
-        settled = _through(ALGEBRA, simple, self)
-        if settled is not simple:
-            settled = select_kernels(settled, self.cost, self.kernels, self.values)
-        return self.cost(settled)
 
 
 class Pass(NamedTuple):
@@ -110,46 +79,66 @@ def program_of(graph: Graph) -> Program:
 
 # ---------------------------------------------------------------------------- the passes
 
+
+def _where_it_pays(
+    name: str,
+    changes: Callable[[PassContext, Program, Node], Iterable[Change]],
+    *needs: str,
+    outputs_first: bool = False,
+) -> Pass:
+    """The pass that makes those changes of nodes that save time."""
+
+    def rewrite(program: Program, context: PassContext) -> Program:
+        nodes = program.nodes[::-1] if outputs_first else program.nodes
+        return improved(program, nodes, functools.partial(changes, context), context.cost)
+
+    return Pass(name, rewrite, needs)
+
+
+def _kernels(program: Program, context: PassContext) -> Program:
+    """Selects kernels. The cost is that of a part after simplification and algebra, which follow.
+
+    Kernels are selected again if the products have changed.
+    """
+
+    def settled_cost(part: Program) -> float:
+        simple = _through(SIMPLIFICATION, part, context)
+        settled = _through(ALGEBRA, simple, context)
+        if settled is not simple:
+            settled = select_kernels(settled, context.cost, context)
+        return context.cost(settled)
+
+    return select_kernels(program, settled_cost, context)
+
+
 SIMPLIFICATION = (
     Pass("gather pushdown at one position", lambda program, _: push_positions_down(program), ("position",)),
-    Pass("contraction fusion", lambda program, _: fuse_contractions(program), ("products", "copy")),
+    Pass("contraction fusion", lambda program, _: program.rewritten(fused), ("products", "copy")),
 )
 """The passes that always pay."""
 
 ALGEBRA = (
-    Pass("distribution", lambda program, c: distribute(program, c.cost), ("add",)),
-    Pass("known totals", lambda program, _: drop_known_totals(program), ("add",)),
+    _where_it_pays("distribution", multiplied_out, "add"),
+    Pass("known totals", lambda program, _: program.rewritten(without_totals), ("add",)),
     *SIMPLIFICATION,
 )
 
-KERNELS = Pass(
-    "kernel selection", lambda program, c: select_kernels(program, c.settled_cost, c.kernels, c.values)
-)
+KERNELS = Pass("kernel selection", _kernels)
 """Before algebra, which takes some regions apart, and after it where it changed something."""
 
 PIPELINE = (
-    Pass("expansion", lambda program, c: expand(program, c.supported), ("function",)),
-    SIMPLIFICATION[0],
-    Pass("gather pushdown", lambda program, c: push_gathers_down(program, c.cost), ("position",)),
     Pass(
-        "reduction pushdown", lambda program, c: push_reductions_down(program, c.cost, c.sums), ("function",)
-    ),
-    Pass("grouped GEMM", lambda program, c: select_grouped_gemm(program, c.cost, c.supported), ("position",)),
-    Pass(
-        "kernel selection of convolutions",
-        lambda program, c: select_convolutions(program, c.cost, c.supported),
-        ("position", "function"),
-    ),
-    Pass(
-        "kernel selection of pooling",
-        lambda program, c: select_pooling(program, c.cost, c.supported),
+        "expansion",
+        lambda program, c: program.rewritten(lambda each, _: expand(each, c.supported)),
         ("function",),
     ),
-    Pass(
-        "one-hot elimination",
-        lambda program, c: eliminate_one_hots(program, c.cost, c.supported),
-        ("position", "function"),
-    ),
+    SIMPLIFICATION[0],
+    _where_it_pays("gather pushdown", gathers_first, "position", outputs_first=True),
+    _where_it_pays("reduction pushdown", averages_first, "function", outputs_first=True),
+    _where_it_pays("grouped GEMM", grouped_gemms, "position"),
+    Pass("kernel selection of convolutions", select_convolutions, ("position", "function")),
+    _where_it_pays("kernel selection of pooling", pools, "function"),
+    _where_it_pays("one-hot elimination", without_ones, "position", "function"),
     KERNELS,
     *SIMPLIFICATION,
     *ALGEBRA,
@@ -165,7 +154,7 @@ def optimize(graph: Graph, context: PassContext) -> Program:
 
 def simplify(graph: Graph) -> Program:
     """A graph after the passes that always pay."""
-    return _through(SIMPLIFICATION, program_of(graph), _NOTHING)
+    return _through(SIMPLIFICATION, program_of(graph), PassContext(lambda _: 0.0))
 
 
 def _through(
@@ -181,8 +170,6 @@ def _through(
             made[each] = program = note(each.name, program, each.run(program, context))
     return program
 
-
-_NOTHING = PassContext(lambda _: 0.0, (), (), {}, True)
 
 # ---------------------------------------------------------------------------- the trace
 

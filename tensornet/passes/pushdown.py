@@ -36,11 +36,11 @@ from ..ir.node import (
     substitute,
 )
 from ..ir.positions import counted, read_at, stand_alone
-from ..ir.rewriting import Change, Cost, Facts, Program, improved
+from ..ir.rewriting import Change, Facts, PassContext, Program
 from ..ops.structure import INSIDE
 from ..ops.table import FUNCTIONS, Element
 
-__all__ = ["push_gathers_down", "push_positions_down", "push_reductions_down"]
+__all__ = ["averages_first", "gathers_first", "push_positions_down"]
 
 Entry = Affine | Gather
 """Where a tensor is read along an axis: at a position, or at positions that another tensor holds."""
@@ -91,13 +91,8 @@ def _at_positions(each: Node, fixed: Mapping[int, Affine]) -> Node | None:
 # ---------------------------------------------------------------------------- at positions that a tensor holds
 
 
-def push_gathers_down(program: Program, cost: Cost) -> Program:
-    """Gathers rows of a tensor's operands instead of its own, where `cost` says that this pays."""
-    return improved(program, program.nodes[::-1], _gathers, cost)
-
-
-def _gathers(program: Program, reader: Node) -> Iterator[Change]:
-    """Ways to gather rows before the function or product that computes the tensor."""
+def gathers_first(_: PassContext, program: Program, reader: Node) -> Iterator[Change]:
+    """Ways to gather rows of the operands of a tensor instead of its own."""
     for at, (child, reads) in enumerate(reader.operands):
         gathers = [d for d, entry in enumerate(reads) if isinstance(entry, Gather)]
         if program.readers[child] == 1 and child not in program.leaves and len(gathers) == 1:
@@ -180,21 +175,11 @@ def _goes_through(each: Node) -> bool:
 # ---------------------------------------------------------------------------- averages
 
 
-def push_reductions_down(program: Program, cost: Cost, sums: bool = True) -> Program:
-    """Averages the operands of products and sums instead of their results, where `cost` says that this pays.
-
-    Args:
-        program: the program.
-        cost: the expected seconds of a program.
-        sums: whether averages may become sums, because the working element type can hold long sums.
-    """
-
-    def changes(present: Program, mean: Node) -> Iterator[Change]:
-        made = _averaged_first(present.facts, mean, sums)
-        if made is not None:
-            yield Change(mean, made)
-
-    return improved(program, program.nodes[::-1], changes, cost)
+def averages_first(context: PassContext, program: Program, mean: Node) -> Iterator[Change]:
+    """Averages the operands of a product or a sum instead of its result."""
+    made = _averaged_first(program.facts, mean, context.sums)
+    if made is not None:
+        yield Change(mean, made)
 
 
 def _averaged_first(facts: Facts, mean: Node, sums: bool) -> Node | None:

@@ -18,11 +18,11 @@ from ..errors import BackendError, ShapeError, by_name, near
 from ..graph.element_types import check_complex, of_leaves, writes_complex
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Dim, dim_size
-from ..ir.rewriting import Program
+from ..ir.rewriting import PassContext, Program
 from ..lowering.lower import lower, steps_to_price
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
-from ..passes.pipeline import PassContext, is_traced, noted, optimize, program_of, simplify, traced
+from ..passes.pipeline import is_traced, noted, optimize, program_of, simplify, traced
 from ..scan.associative_scan import select_associative_scan
 from ..scan.lowering import lower_recurrences
 from ..scan.rnn_cells import select_rnn_kernel
