@@ -14,17 +14,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from ..frontend.elaborate_ir import Expressions
-from ..graph.algebra import ONE, ZERO, folded, spread
-from ..graph.shape_inference import Scope, size_expression
+from ..frontend.node_rules import NodeRule, scalar_expression
+from ..graph.algebra import ZERO, folded, spread
 from ..ir.build import node, number
 from ..ir.equations import JOINED
 from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, substitute
-from ..language.expression import Call, Expression, Literal, Ref, free_axes, product_of
+from ..language.expression import Expression, Literal, free_axes
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
 from ..ops.table import FUNCTIONS
-from ..sizes import product
 
 __all__ = ["Part", "cotangents"]
 
@@ -149,53 +147,21 @@ def _whole(
 
 def _of_function(each: Node, n: int, gradient: Operand) -> Operand | None:
     """The cotangent of an operand of a function, by the rule of the function's record; None if it is 0."""
-    row = FUNCTIONS[each.op]
-    names = {axis: f"a{axis}" for axis in range(len(each.sizes))}
-    called, expressions = {axis: along(name) for axis, name in names.items()}, Expressions(None)
-
-    def ref(name: str, operand: Operand) -> Expression:
-        if operand.node.is_scalar:
-            return _number(operand.node)
-        found = Ref(name, tuple(names[axis] for axis in dict.fromkeys(axes_of(operand.reads))))
-        expressions.reads[found] = Operand(operand.node, substitute(operand.reads, called))
-        return found
-
-    y, g = ref("$y", Operand(each, each.result)), ref("$g", gradient)
-    over = tuple(names[axis] for axis in each.over)
+    row, rule = FUNCTIONS[each.op], NodeRule(each)
+    y, g = rule.ref("$y", Operand(each, each.result)), rule.ref("$g", gradient)
     if row.axes == "kept":
-        g = spread(g, over)
-    meaning: dict[str, Expression] = {
-        letter: ref(f"${letter}", operand) for letter, operand in zip(OPERANDS, each.operands, strict=False)
-    }
+        g = spread(g, rule.over)
+    pairs = zip(OPERANDS, each.operands, strict=False)
+    meaning: dict[str, Expression] = {letter: rule.ref(f"${letter}", operand) for letter, operand in pairs}
     meaning |= {name: Literal(value) for name, value in row.options}
-    meaning |= {name: _number(value) for name, value in each.options if name in dict(row.options)}
-    count = size_expression(product(each.sizes[axis] for axis in each.over)) if each.over else ONE
+    meaning |= {name: scalar_expression(value) for name, value in each.options if name in dict(row.options)}
     if row.axes == "moved":
         found = g
-        for place, axis in enumerate(over):
+        for place, axis in enumerate(rule.over):
             if axis in free_axes(found):
-                amounts = {name: _number(each.attributes[f"{name}{place}"]) for name in row.amounts}
+                amounts = {name: scalar_expression(each.attributes[f"{name}{place}"]) for name in row.amounts}
                 found = parse_rule(row.gradient(n), {**meaning, **amounts, "g": found}, (axis,))
     else:
-        found = parse_rule(row.gradient(n), {**meaning, "y": y, "n": count, "g": g}, over)
+        found = parse_rule(row.gradient(n), {**meaning, "y": y, "n": rule.count, "g": g}, rule.over)
     found = folded(found)
-    if found == ZERO:
-        return None
-    sizes = {names[axis]: size for axis, size in enumerate(each.sizes)}
-    numbers = {name: axis for axis, name in names.items()}
-    left = tuple(name for name in names.values() if name in free_axes(found))
-    made = expressions.value(found, left, Scope(sizes))
-    return Operand(made, tuple(along(numbers[axis]) for axis in left))
-
-
-def _number(each: Node) -> Expression:
-    """A number as an expression."""
-    match each.op:
-        case "number":
-            return Literal(each.attributes["value"])
-        case "size":
-            return size_expression(each.attributes["size"])
-    parts = tuple(_number(operand.node) for operand in each.operands)
-    if each.op == "contract":
-        return product_of([*parts])
-    return Call(each.op, parts, (), tuple((name, (_number(value),)) for name, value in each.options))
+    return None if found == ZERO else rule.operand(found)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..frontend.elaborate_ir import Expressions
+from ..frontend.node_rules import scalar_expression
 from ..graph.element_types import of_expression
 from ..graph.shape_inference import Scope, size_expression
 from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, row_major, substitute
@@ -317,16 +318,7 @@ class _Search:
 
     def _number(self, node: Node) -> Expression:
         """A number as an expression."""
-        match node.op:
-            case "number":
-                return Literal(node.attributes["value"])
-            case "size":
-                return size_expression(self._known(node.attributes["size"]))
-        parts = tuple(self._number(each.node) for each in node.operands)
-        if node.op == "contract":
-            return product_of([*parts])
-        options = tuple((name, (self._number(value),)) for name, value in node.options)
-        return Call(node.op, parts, (), options)
+        return scalar_expression(node, self._known)
 
     def _read(self, ref: Ref) -> Operand:
         """The operand that a name stands for, under the axes of a reference."""

@@ -22,11 +22,12 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..ir.build import axes_in, computed, index, multiplied, number, part, summed_axes
+from ..frontend.node_rules import NodeRule
+from ..graph.shape_inference import size_expression
+from ..ir.build import axes_in, computed, index, multiplied, part, summed_axes
 from ..ir.node import Axis, Gather, Node, Operand, Size, Sizes, along, axes_of
 from ..ir.positions import Ones, applied, chooses, counted, ones_of, read_at, with_ones
 from ..ir.rewriting import Change, PassContext, Program
-from ..language.expression import Call, Expression, Literal, Ref, parts_of
 from ..language.parser import parse_rule
 from ..ops.gather_scatter import GROUPED_OUTER
 from ..ops.pointwise import EQUAL, WHERE
@@ -110,9 +111,10 @@ class _Ways:
             return
         position, there = told, list[Operand]()
         if not self.ones.is_inside:
-            given = {"a": told, "n": counted(self.product.sizes[axis])}
-            position = _ruled(self.ones.function.selects, given, self.product.sizes)
-            there = [_ruled(self.ones.function.at, {**given, "p": position}, self.product.sizes)]
+            rule, function = NodeRule(self.product), self.ones.function
+            given = {"a": rule.ref("$a", told), "n": size_expression(self.product.sizes[axis])}
+            position = rule.operand(parse_rule(function.selects, given))
+            there = [rule.operand(parse_rule(function.at, {**given, "p": rule.ref("$p", position)}))]
         holders = [each for each in self.others if axis in axes_of(each.reads)]
         groups = [[[each] for each in holders], [self._tied(holders)] if len(holders) > 0 else []]
         for group in groups if groups[0] != groups[1] else groups[:1]:
@@ -210,18 +212,3 @@ def _chosen(factors: Sequence[Operand], summed: set[Axis], sizes: Sizes) -> Oper
         chosen = applied(EQUAL.name, [each, counted(1)], sizes)
         value = applied(WHERE.name, [chosen, value, counted(0)], sizes)
     return part([value], summed, sizes)
-
-
-def _ruled(text: str, given: dict[str, Operand], sizes: Sizes) -> Operand:
-    """The value of a rule from a function's record for some operands, element by element."""
-
-    def made(each: Expression) -> Operand:
-        match each:
-            case Literal(value):
-                return Operand(number(value))
-            case Ref(name):
-                return given[name]
-        op = each.function if isinstance(each, Call) else "contract"
-        return applied(op, map(made, parts_of(each)), sizes)
-
-    return made(parse_rule(text, {name: Ref(name, ()) for name in given}))
