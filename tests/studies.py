@@ -95,22 +95,21 @@ def kept(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def stopped_after(steps: int, name: str = "*") -> Iterator[None]:
+def stopped_after(steps: int, name: str = "*.checkpoint") -> Iterator[None]:
     """Every step is kept, and the study that runs here is interrupted after so many checkpoints of that name."""
-    from tensornet.study import jobs, training
-    from tensornet.study.store import Checkpoints
+    from tensornet.study import jobs
+    from tensornet.study.store import RunFile
 
-    save, left = Checkpoints.save, [steps]
+    save, left = RunFile.save, [steps]
 
-    def stop(kept: Checkpoints, checkpoint: Any) -> None:
-        save(kept, checkpoint)
+    def stop(kept: RunFile, *content: Any) -> None:
+        save(kept, *content)
         left[0] -= kept.path.match(name)
         if not left[0]:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Checkpoints, "save", stop)
-        patched.setattr(training, "SHARE_OF_WRITING", 1e9)
+        patched.setattr(RunFile, "save", stop)
         patched.setattr(jobs, "train", functools.partial(jobs.train, every=0.0))
         with pytest.raises(KeyboardInterrupt):
             yield

@@ -26,7 +26,6 @@ from tensornet.study.images import (
     load_images,
     read_cifar10,
     read_mnist,
-    read_tiny_imagenet,
     source_of,
 )
 from tensornet.study.task import Recipe
@@ -67,27 +66,6 @@ def write_cifar10(folder: Path, count: int = 4) -> dict[str, np.ndarray]:
     return written
 
 
-def write_tiny_imagenet(folder: Path, count: int = 3) -> None:
-    image = pytest.importorskip("PIL.Image")
-    wnids = ["n02", "n01"]
-    (folder / "val" / "images").mkdir(parents=True)
-    (folder / "test" / "images").mkdir(parents=True)  # as the archive has it, without classes
-    (folder / "wnids.txt").write_text("\n".join(wnids) + "\n")
-    lines = []
-    for label, wnid in enumerate(wnids):
-        inner = folder / "train" / wnid / "images"
-        inner.mkdir(parents=True)
-        for number in range(count):
-            mode = "L" if number == 0 else "RGB"  # some photographs of the data set are grey
-            image.new(mode, (64, 64), 40 if mode == "L" else (200, 40 * label, 0)).save(
-                inner / f"{wnid}_{number}.JPEG"
-            )
-        name = f"val_{label}.JPEG"
-        image.new("RGB", (64, 64), (200, 40 * label, 0)).save(folder / "val" / "images" / name)
-        lines.append(f"{name}\t{wnid}\t0\t0\t62\t62")
-    (folder / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
-
-
 # ---- reading
 
 
@@ -110,23 +88,12 @@ def test_cifar10(tmp_path: Path) -> None:
     assert labels.tolist() == [0, 1, 2, 3] * 5
 
 
-def test_tiny_imagenet(tmp_path: Path) -> None:
-    write_tiny_imagenet(tmp_path)
-    images, labels, tested, test_labels = read_tiny_imagenet(tmp_path)
-    assert images.shape == (6, 3, 64, 64)
-    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert test_labels.tolist() == [0, 1]
-    assert np.allclose(images[0, :, 5, 5], 40, atol=3)
-    assert np.allclose(tested[1, :, 5, 5], (200, 40, 0), atol=5)
-
-
 @pytest.mark.parametrize(
     ("name", "write", "inner"),
     [
         ("mnist", write_mnist, "."),
         ("mnist", write_mnist, "MNIST/raw"),
         ("cifar10", write_cifar10, "cifar-10-batches-bin"),
-        ("tiny-imagenet", write_tiny_imagenet, "tiny-imagenet-200"),
     ],
 )
 def test_a_folder_is_recognised(tmp_path: Path, name: str, write: Any, inner: str) -> None:
@@ -180,22 +147,6 @@ def _sized(path: Path, *sizes: int) -> None:
 
 
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
-EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n"
-"""What Pillow would hand to Ghostscript."""
-
-
-def _widened(path: Path, side: int) -> None:
-    """A photograph whose header claims another size."""
-    content = bytearray(path.read_bytes())
-    place = content.index(b"\xff\xc0") + 5  # start of frame: length, precision, height, width
-    content[place : place + 4] = struct.pack(">HH", side, side)
-    path.write_bytes(bytes(content))
-
-
-def _small(path: Path) -> None:
-    pytest.importorskip("PIL.Image").new("RGB", (32, 20)).save(path)
-
-
 DAMAGED: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("mnist", IMAGES, Path.unlink, r"there is no train-images-idx3-ubyte in .*\nfix: expected is it, plain or compressed"),
     ("mnist", IMAGES, _cut, r"train-images-idx3-ubyte.gz cannot be read: .*\nfix: expected is an idx file"),
@@ -218,24 +169,6 @@ DAMAGED: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("cifar10", "data_batch_3.bin", lambda p: p.write_bytes(p.read_bytes()[:-1]), r"data_batch_3.bin holds 12,291 bytes"),
     ("cifar10", "data_batch_3.bin", lambda p: p.write_bytes(b""), r"data_batch_3.bin holds 0 bytes"),
     ("cifar10", "data_batch_3.bin", lambda p: p.write_bytes(b"\x0a" + bytes(3072)), r"data_batch_3.bin holds .*\nfix: .*0 to 9"),
-    ("tiny-imagenet", "wnids.txt", lambda p: p.write_text(""), r"wnids.txt is empty"),
-    ("tiny-imagenet", "wnids.txt", lambda p: p.write_text("n07\n"), r"there are no images in .*n07"),
-    ("tiny-imagenet", "wnids.txt", lambda p: p.write_text("n02\nn\0\n"), r"there are no images in "),
-    ("tiny-imagenet", "wnids.txt", lambda p: p.write_text("n02\n" + 5000 * "n"), r"there are no images in "),
-    ("tiny-imagenet", "wnids.txt", lambda p: p.write_text("n02\n../train/n01\n"), r"disagree about val_1.JPEG"),
-    ("tiny-imagenet", "val/images/val_1.JPEG", lambda p: p.rename(p.with_name("val_7.JPEG")), r"disagree about val_1.JPEG"),
-    ("tiny-imagenet", "wnids.txt", Path.unlink, r"wnids.txt cannot be read"),
-    ("tiny-imagenet", "val/val_annotations.txt", lambda p: p.write_text("val_0.JPEG\tn09\n"), r"disagree about val_0.JPEG"),
-    ("tiny-imagenet", "wnids.txt", lambda p: p.write_text("n02\nn02\n"), r"disagree"),
-    ("tiny-imagenet", "val/images/val_1.JPEG", Path.unlink, r"disagree about val_1.JPEG"),
-    ("tiny-imagenet", "val/val_annotations.txt", lambda p: p.write_text("val_0.JPEG\tn02\n"), r"disagree\nfix: each image"),
-    ("tiny-imagenet", "val/val_annotations.txt", lambda p: p.write_text("val_0.JPEG\tn02\n" * 2), r"disagree\nfix: each image"),
-    ("tiny-imagenet", "val/val_annotations.txt", lambda p: p.write_text("../../train/n02/images/n02_0.JPEG\tn02\n" * 2), r"disagree about ../../train/n02/images/n02_0.JPEG"),
-    ("tiny-imagenet", "train/n01/images/n01_1.JPEG", lambda p: p.write_bytes(p.read_bytes()[:200]), r"n01_1.JPEG cannot be read"),
-    ("tiny-imagenet", "train/n01/images/n01_1.JPEG", lambda p: _small(p), r"n01_1.JPEG cannot be read: it is 32×20 pixels, not 64×64"),
-    ("tiny-imagenet", "train/n01/images/n01_1.JPEG", lambda p: p.write_bytes(EPS), r"n01_1.JPEG cannot be read: cannot identify"),
-    ("tiny-imagenet", "train/n01/images/n01_1.JPEG", lambda p: _widened(p, 60_000), r"n01_1.JPEG cannot be read: Image size"),
-    ("tiny-imagenet", "train/n01/images/n01_1.JPEG", lambda p: _widened(p, 9_000), r"it is 9000×9000 pixels"),
 ]  # fmt: skip
 
 
@@ -244,7 +177,6 @@ def test_damaged_files_are_told(tmp_path: Path, kind: str, name: str, damage: An
     write, read = {
         "mnist": (write_mnist, read_mnist),
         "cifar10": (write_cifar10, read_cifar10),
-        "tiny-imagenet": (write_tiny_imagenet, read_tiny_imagenet),
     }[kind]
     write(tmp_path)
     damage(tmp_path / name)

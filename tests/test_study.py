@@ -193,7 +193,7 @@ def test_the_report_links_what_is_there(finished: Finished) -> None:
         "results.csv",
         "report.md",
         "report.html",
-        "measured.json",
+        *(path.name for path in folder.glob("measured-*.json")),
         *(f"{name}.{kind}" for name in DRAWN for kind in FORMATS),
     }
     assert set((folder / "runs").iterdir()) == {

@@ -33,7 +33,7 @@ import torch
 
 from tensornet.study import Dask, Processes, Submitit
 from tensornet.study import workers as study_workers
-from tensornet.study.progress import Shown, noted
+from tensornet.study.progress import Shown
 from tensornet.study.store import read_tensors
 from tensornet.study.workers import TRIES, on_workers
 
@@ -79,25 +79,18 @@ def test_an_error_of_a_worker_is_that_of_the_study() -> None:
         on_workers(Unsteady(lambda asked: False), wrong, [1, 2], lambda item, result: None)
 
 
-def test_progress_goes_by_files(tmp_path: Path) -> None:
-    path, console = tmp_path / "one.progress", Console(file=io.StringIO(), width=100)
+def test_progress_without_a_terminal_is_a_line_now_and_then() -> None:
+    console = Console(file=io.StringIO(), width=100)
     shown = Shown(console, Progress(console=console, disable=True), 2)
-    shown._spoke -= 60.0
-    noted(path)(5, 100, None)
-    shown.read("one", path)
-    shown.read("two", tmp_path / "two.progress")
-    noted(path)(60, 100, 62.5)
-    shown.read("one", path)
-    assert console.file.getvalue() == "0 of 2 runs; one: step 5 of 100\n"  # type: ignore[attr-defined]
-    shown._spoke -= 60.0
-    shown.read("one", path)
-    path.write_bytes(b"half")
-    shown.read("one", path)
-    shown.end("one")
+    shown.show("one", 1, 100)
+    for step, accuracy in ((5, None), (60, 62.5)):
+        shown._spoke -= 60.0
+        shown.show("one", step, 100, accuracy)
+    shown.end()
     shown._spoke -= 60.0
     shown.show("two", 1, 100)
-    told = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert told[1:] == [
+    assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "0 of 2 runs; one: step 5 of 100",
         "0 of 2 runs; one: step 60 of 100, test top-1 62.5 %",
         "1 of 2 runs; two: step 1 of 100",
     ]

@@ -34,7 +34,7 @@ from tensornet.study.thesis import experiments, fitting, thesis
 
 from .conftest import sampled
 from .studies import Finished, kept, study
-from .test_images import write_cifar10, write_mnist, write_tiny_imagenet
+from .test_images import write_cifar10, write_mnist
 
 CLASSES = {"digits": 10, "mnist": 10, "cifar10": 10, "tiny-imagenet": 200}
 LIMIT = 1_368_626
@@ -43,17 +43,11 @@ LIMIT = 1_368_626
 
 @functools.cache
 def graph_of(name: str, row: str) -> tn.Graph:
-    experiment = experiments()[name]
-    settings = {**experiment.shape, **experiment.rows[row].settings}
+    settings = {**experiments()[name]["shape"], **thesis(name).rows[row].settings}
     return tn.models.tensor_swin(classes=CLASSES[name], **settings)
 
 
-ROWS = [
-    (name, row)
-    for name, experiment in experiments().items()
-    for row in experiment.rows
-    if name != "tiny-imagenet"
-]
+ROWS = [(name, row) for name in experiments() for row in thesis(name).rows if name != "tiny-imagenet"]
 """Those of Tiny ImageNet are those of CIFAR-10."""
 
 
@@ -62,13 +56,14 @@ ROWS = [
     sampled(ROWS, [row for row in ROWS if row[0] == "digits" or row[1] in ("swin", "tensor-8x8x12")]),
 )
 def test_the_rows_are_what_they_say(name: str, row: str) -> None:
-    experiment, count = experiments()[name], tn.parameter_count(graph_of(name, row))
-    last = experiment.rows[row].settings["modes"][-1]
+    shape, count = experiments()[name]["shape"], tn.parameter_count(graph_of(name, row))
+    settings = thesis(name).rows[row].settings
+    last = settings["modes"][-1]
     if row == "swin":
         dense = tn.models.swin(
-            **{name: experiment.shape[name] for name in ("image", "patch", "channels", "window", "depths")},
-            dim=math.prod(experiment.rows[row].settings["modes"][0]),
-            heads=[math.prod(each) for each in experiment.rows[row].settings["heads"]],
+            **{name: shape[name] for name in ("image", "patch", "channels", "window", "depths")},
+            dim=math.prod(settings["modes"][0]),
+            heads=[math.prod(each) for each in settings["heads"]],
             classes=CLASSES[name],
         )
         assert count == tn.parameter_count(dense)
@@ -83,8 +78,8 @@ def test_the_rows_are_what_they_say(name: str, row: str) -> None:
 def test_the_published_figures_are_those_of_the_thesis() -> None:
     """Tables 4.1.1, 4.2.2 and 4.3.3: test top-1 of each row."""
     found = {
-        name: [(each.name, each.parameters, each.test_top1) for each in experiment.published]
-        for name, experiment in experiments().items()
+        name: [(each.name, each.parameters, each.test_top1) for each in thesis(name).published]
+        for name in experiments()
     }
     swin, tensor = ("Swin-T", 27_528_690), ("tensorized", LIMIT)
     assert found == {
@@ -105,13 +100,8 @@ def test_each_data_set_has_a_folder_of_its_own(tmp_path: Path) -> None:
         results_folder("thesis", "imagenet")
 
 
-def test_the_rows_of_tiny_imagenet_are_those_of_cifar10(tmp_path: Path) -> None:
-    assert experiments()["tiny-imagenet"].rows == experiments()["cifar10"].rows
-    write_tiny_imagenet(tmp_path)
-    examples, task = load_images(Source("tiny-imagenet", tmp_path), 0), thesis(str(tmp_path))
-    graph = task.build(task.rows["tensor-8x8x12"], examples)
-    assert tn.parameter_count(graph) < tn.parameter_count(graph_of("cifar10", "tensor-8x8x12"))  # 2 classes
-    assert graph.inputs[0].name == "x"
+def test_the_rows_of_tiny_imagenet_are_those_of_cifar10() -> None:
+    assert thesis("tiny-imagenet").rows == thesis("cifar10").rows
 
 
 def test_a_row_takes_the_images_of_its_data_set(tmp_path: Path) -> None:
@@ -164,27 +154,25 @@ def test_a_report_of_other_images_tells_of_them_alone(finished: Finished) -> Non
     assert "--row tensor-4x4x8 --set batch=10 --set epochs=1\n" in report
 
 
-def report_of(finished: Finished, recipe: Recipe | None, base: Recipe) -> str:
+def report_of(finished: Finished, recipe: Recipe | None = None, **changes: Any) -> str:
     """The report if the images were those of MNIST, and the runs of this recipe."""
     folder, results, _ = finished
     environment = json.loads((folder / "results.json").read_text(encoding="utf-8"))["environment"]
     task = thesis("mnist")
     examples = replace(load_images(source_of("digits"), 0), name="MNIST", known=True)
-    own = task.own_recipe("tensor-4x4x8")
-    assert own is not None
+    own = task.recipe.changed(task.changes(task.rows["tensor-4x4x8"]))
     assert own.learning_rate == 0.02
     runs = []
     for each in results:
         of = (recipe or own).optimized_by(each.recipe.optimizer)
         runs.append(replace(each, recipe=of, history=each.history * of.epochs))
-    environment = {**environment, "recipe": asdict(base), "set_aside": []}
+    environment |= {"recipe": asdict(task.recipe), "set_aside": [], "changes": changes}
     return report(task.of(examples), runs_of(runs, {}), environment)
 
 
 def test_the_report_has_the_published_figures_beside_ours(finished: Finished) -> None:
     """Where the images are those of the publication, and the recipe is the study's own."""
-    results, own = finished[1], experiments()["mnist"].recipe
-    report = report_of(finished, None, own)
+    results, report = finished[1], report_of(finished)
     assert report.startswith("# MNIST: Swin and tensorized Swin\n")
     assert "| tensorized (published) | – | 1,368,626 | 97.30 | 99.90 | 98.90 | 100.00 |" in report
     assert "table 4.2.2" in report
@@ -199,24 +187,16 @@ def test_the_report_has_the_published_figures_beside_ours(finished: Finished) ->
 
 
 def test_another_recipe_is_not_that_of_the_publication(finished: Finished) -> None:
-    own = experiments()["mnist"].recipe
-    report = report_of(
-        finished, own.changed({"epochs": 2, "learning_rate": 0.5, "shift": 0, "batch": 8}), own
-    )
+    changes: dict[str, Any] = {"epochs": 2, "learning_rate": 0.5, "shift": 0, "batch": 8}
+    report = report_of(finished, thesis("mnist").recipe.changed(changes), **changes)
     assert "published" not in report
     assert "| AdamW, 0.5, 0.02, 2 epochs, batch 8, shift 0 |" in report
-
-
-def test_a_row_of_ones_own_was_not_tried() -> None:
-    task = replace(thesis("mnist"), base=thesis("mnist"), rows={"mine": object()})
-    assert task.own_recipe("mine") is None
-    assert task.own_recipe("swin") is None
 
 
 def test_only_the_published_files_are_those_of_a_data_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what is in them: that of MNIST as a whole, of the others how many there are, and the first of them."""
+    """By what is in them: that of MNIST as a whole, of CIFAR-10 how many there are, and the first of them."""
     write_mnist(tmp_path / "a", packed=True)
     assert not load_images(source_of(str(tmp_path / "a")), 0).known
     content = b"".join(each.tobytes() for each in read_mnist(tmp_path / "a"))
@@ -225,10 +205,8 @@ def test_only_the_published_files_are_those_of_a_data_set(
     assert (examples.known, examples.name) == (True, "MNIST")
     assert examples.about.startswith("mnist: 20 images")
     write_cifar10(tmp_path / "b")
-    write_tiny_imagenet(tmp_path / "c")
-    for name in "bc":
-        examples = load_images(source_of(str(tmp_path / name)), 0)
-        assert (examples.known, examples.name) == (False, name)
+    examples = load_images(source_of(str(tmp_path / "b")), 0)
+    assert (examples.known, examples.name) == (False, "b")
 
 
 # ---- arrays of one's own

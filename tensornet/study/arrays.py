@@ -71,8 +71,12 @@ def _is_dataset(data: str) -> bool:
     folder = Path(data)
     if not folder.exists():
         return re.fullmatch(r"\w[\w.-]*/[\w.-]+", data) is not None and not data.endswith(END)
-    parts = (folder / "train").is_dir() and (folder / "test").is_dir() and not (folder / "wnids.txt").exists()
-    return parts or (folder / "dataset_dict.json").is_file()
+    return all((folder / part).is_dir() for part in ("train", "test")) or _is_kept(folder)
+
+
+def _is_kept(folder: Path) -> bool:
+    """Whether `DatasetDict.save_to_disk` wrote a folder."""
+    return (folder / "dataset_dict.json").is_file()
 
 
 def name_of(data: Data) -> str:
@@ -123,7 +127,8 @@ def examples_of(
         told = f"{name}: an example of x_train is {shape}, one of x_test {other}"
         raise TensornetError(told, fix="give both of one shape")
     classes, labels, test_labels = labels_of(name, arrays)
-    digest, sizes, one = hashlib.sha256(), dict[str, Any](classes=classes), f"examples of {shape} numbers"
+    sizes, one = dict[str, Any](classes=classes), f"examples of {shape} numbers"
+    digest = hashlib.sha256()
     for each in (train, labels, test, test_labels):
         digest.update(np.ascontiguousarray(each).data)
     if train.ndim == 4:
@@ -148,8 +153,7 @@ def hub(name: str) -> Any:
     """
     datasets = library("datasets")
     try:
-        kept = (Path(name) / "dataset_dict.json").is_file()
-        return datasets.load_from_disk(name) if kept else datasets.load_dataset(name)
+        return datasets.load_from_disk(name) if _is_kept(Path(name)) else datasets.load_dataset(name)
     except Exception as error:  # whatever the hub, the network or the files raise
         fix = "without a network give --data FOLDER, with its files: `tensornet study --help` says which"
         raise TensornetError(f"the data set '{name}' cannot be loaded: {_reason(error)}", fix=fix) from None
@@ -164,25 +168,29 @@ def columns_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     tested = next((each for each in TESTS if each in found), None)
     if tested is None or "train" not in found:
         raise TensornetError(f"{name} has the parts {', '.join(found)}", fix="give the parts train and test")
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for which, part in (("train", found["train"]), ("test", found[tested])):
         label = next((each for each in LABELS if each in part.column_names), None)
         others = [each for each in part.column_names if each != label]
         if label is None or not others:
             fix = f"call the column of classes {' or '.join(LABELS)}"
             raise TensornetError(f"{name} has the columns {', '.join(part.column_names)}", fix=fix)
-        kinds = {each: "text" if each == "text" else type(part.features[each]).__name__ for each in others}
-        one = next((each for each in others if kinds[each] in ("Image", "text")), None)
-        if one is not None:
-            arrays[f"x_{which}"] = _pixels(part[one][:], name) if kinds[one] == "Image" else part[one][:]
-        else:
-            columns = [np.asarray(part.with_format("numpy")[each][:]) for each in others]
-            if len({each.shape for each in columns}) > 1:
-                told = f"{name} has columns of several shapes: {', '.join(others)}"
-                raise TensornetError(told, fix="leave some out, or return arrays from a function")
-            arrays[f"x_{which}"] = np.stack(columns, -1) if len(columns) > 1 else columns[0]
-        arrays[f"y_{which}"] = np.asarray(part[label][:])
+        arrays |= {f"x_{which}": _values(part, others, name), f"y_{which}": np.asarray(part[label][:])}
     return arrays
+
+
+def _values(part: Any, columns: list[str], name: str) -> Any:
+    """The inputs in these columns of a data set: its images, else its texts, else all of them as numbers."""
+    for each in columns:
+        if type(part.features[each]).__name__ == "Image":
+            return _pixels(part[each][:], name)
+    if "text" in columns:
+        return part["text"][:]
+    arrays = [np.asarray(part.with_format("numpy")[each][:]) for each in columns]
+    if len({each.shape for each in arrays}) > 1:
+        told = f"{name} has columns of several shapes: {', '.join(columns)}"
+        raise TensornetError(told, fix="leave some out, or return arrays from a function")
+    return np.stack(arrays, -1) if len(arrays) > 1 else arrays[0]
 
 
 def _pixels(images: list[Any], name: str) -> Any:
@@ -221,14 +229,14 @@ def _returned(found: Any, name: str) -> Mapping[str, Any]:
         told = f"{len(found)} values" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
         fix = f"let it return {', '.join(NAMES)}, or a dict of these names"
         raise TensornetError(f"{name} returns {told}", fix=fix)
-    return {each: _array(f"{name}: {each}", value) for each, value in zip(NAMES, found, strict=True)}
-
-
-def _array(place: str, value: Any) -> Any:
-    try:
-        return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise TensornetError(f"{place} is no array: {error}", fix="give an array of NumPy's") from None
+    arrays: dict[str, Any] = {}
+    for each, value in zip(NAMES, found, strict=True):
+        try:
+            arrays[each] = np.asarray(value)
+        except (ValueError, TypeError, RuntimeError) as error:
+            told = f"{name}: {each} is no array: {error}"
+            raise TensornetError(told, fix="give an array of NumPy's") from None
+    return arrays
 
 
 # ---------------------------------------------------------------------------- checks
@@ -271,7 +279,7 @@ def labels_of(name: str, arrays: Mapping[str, Any]) -> tuple[int, Any, Any]:
     for part in ("train", "test"):
         which, count = f"y_{part}", len(arrays[f"x_{part}"])
         array, place = arrays[which], f"{name}: {which}"
-        if array.ndim != 1 or len(array) != count:
+        if array.ndim != 1 or len(array) != count or not count:
             told = f"{place} holds {_times(array.shape)} values for {count:,} examples"
             raise TensornetError(told, fix=EXPECTED)
         whole = array.dtype.kind != "f" or (array == np.floor(array)).all()
@@ -294,17 +302,17 @@ def _times(shape: tuple[int, ...]) -> str:
 
 def _standardised(train: Any) -> tn.Graph:
     """A layer that subtracts the mean of the training examples and divides by their deviation."""
-    over, axes = {2: ((0,), "i"), 4: ((0, 2, 3), "c")}.get(train.ndim, (tuple(range(train.ndim)), ""))
+    over, axes, where = {2: ((0,), "i", "b,i"), 4: ((0, 2, 3), "c", "b,c,h,w")}.get(
+        train.ndim, (tuple(range(train.ndim)), "", "...")
+    )
     parts = np.array_split(train, -(-train.size // 2**24))  # in float64, and never all of it at once
     number = train.size / np.prod([train.shape[axis] for axis in range(train.ndim) if axis not in over])
     mean = sum(part.sum(over, np.float64, keepdims=True) for part in parts) / number
     squares = sum(((part - mean) ** 2).sum(over, keepdims=True) for part in parts)
     deviation = np.sqrt(squares / number)
-    constant = deviation <= 1e-6 * np.maximum(1.0, abs(mean))
-    deviation = np.where(constant, 1.0, deviation)
+    deviation = np.where(deviation <= 1e-6 * np.maximum(1.0, abs(mean)), 1.0, deviation)
     if not axes:
         return tn.layer(f"y[...] = (x[...] - ({mean.item()!r})) / ({deviation.item()!r})", inputs="x")
-    of_all, where = {"mu": mean, "sigma": deviation}, {"i": "b,i", "c": "b,c,h,w"}[axes]
-    constants = {name: each.reshape(-1).astype(np.float32) for name, each in of_all.items()}
+    constants = {name: each.ravel().astype(np.float32) for name, each in (("mu", mean), ("sigma", deviation))}
     text = f"y[{where}] = (x[{where}] - mu[{axes}]) / sigma[{axes}]"
     return tn.layer(text, inputs="x", constants=constants)

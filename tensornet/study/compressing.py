@@ -21,7 +21,7 @@ from .hardware import Hardware
 from .libraries import library
 from .results import CompressedWeight, Compression, RunResult
 from .task import Examples, Recipe, Task
-from .training import right_ones, sizes_of_batch
+from .training import predictions, right_ones, sizes_of_batch
 
 __all__ = ["BUDGETS", "CompressedRow", "Start", "check_row", "classifier", "compressed_start"]
 
@@ -151,15 +151,10 @@ def _logits(
     graph: tn.Graph, parameters: Mapping[str, Any], examples: Examples, batch: int, hardware: Hardware
 ) -> Any:
     """The logits of a classifier for the test examples, on the CPU."""
-    torch = library("torch")
-    module = tn.module(graph, params=parameters, dtype="float32")
-    module.to(hardware.device).eval()
-    found = []
-    with torch.no_grad(), hardware.autocast():
-        for inputs in zip(*(each.split(4 * batch) for each in examples.test_inputs), strict=True):
-            taken = examples.batch(tuple(each.to(hardware.device) for each in inputs))
-            found.append(module(*taken).float().cpu())
-    return torch.cat(found)
+    module = tn.module(graph, params=parameters, dtype="float32").to(hardware.device)
+    test = (*examples.test_inputs, examples.test_labels)
+    found = predictions(module, examples, test, batch, hardware)
+    return library("torch").cat([logits.float().cpu() for logits, _ in found])
 
 
 def _weight(row: Allotted, misfit: Misfit | None) -> CompressedWeight:

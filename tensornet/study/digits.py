@@ -50,15 +50,20 @@ class Row:
     head_rank: Rank = "same"
 
 
+def _dense(*hidden: tuple[int, ...]) -> Row:
+    widths = " and ".join(str(prod(each)) for each in hidden)
+    return Row(f"dense, hidden layers of {widths}", "dense", hidden)
+
+
 def _tcl(rank: int, head: str, head_rank: Rank) -> Row:
     about = f"TCL {rank}×{rank} twice, TRL {head} of rank {head_rank}"
     return Row(about, "tcl", ((rank, rank),) * 2, head=head, head_rank=head_rank)
 
 
 STUDY: dict[str, Row] = {
-    "dense": Row("dense 64 → 64 → 64 → 10", "dense", ((8, 8), (8, 8))),
-    "dense-12": Row("dense 64 → 12 → 12 → 10", "dense", ((12,), (12,))),
-    "dense-6": Row("dense 64 → 6 → 6 → 10", "dense", ((6,), (6,))),
+    "dense": _dense((8, 8), (8, 8)),
+    "dense-12": _dense((12,), (12,)),
+    "dense-6": _dense((6,), (6,)),
     "blocktt-4": Row("as dense, the hidden weights block-TT of rank 4", "blocktt", ((8, 8), (8, 8)), rank=4),
     "tcl12-tucker": _tcl(12, "tucker", (8, 8, 10)),
     "tcl8-tucker": _tcl(8, "tucker", (6, 6, 8)),
@@ -84,20 +89,23 @@ def build_graph(row: Row, shape: Sequence[int] = (SIDE, SIDE), classes: int = CL
         classes: the number of classes.
     """
     names = {1: ["n"], 2: ["i", "j"]}.get(len(shape), [f"i{number}" for number in range(len(shape))])
-    axes = ",".join(names)
-    fold, sizes = None, (prod(shape[:-1]), shape[-1])
+    axes, fold, sizes = ",".join(names), None, (prod(shape[:-1]), shape[-1])
     if len(shape) == 1:  # split as near to a square as its size allows
         rows = next(each for each in range(math.isqrt(shape[0]), 0, -1) if shape[0] % each == 0)
         sizes = (rows, shape[0] // rows)
         fold = tn.layer("y[...,i,j] = x[...,(i,j)]", inputs="x", i=sizes[0], j=sizes[1])
     elif len(shape) > 2:
         fold = tn.layer(f"y[...,({','.join(names[:-1])}),{names[-1]}] = x[...,{axes}]", inputs="x")
-    layers: list[tn.Graph] = []
-    features: tuple[int, ...] = sizes
-    for width in row.hidden:
-        layers.append(_hidden(row, features, width))
+    layers, features, is_tcl = list[tn.Graph](), tuple[int, ...](sizes), row.body == "tcl"
+    for (
+        width
+    ) in row.hidden:  # x[..., i1…iN] → y[..., o1…oN] for a TCL, else x[..., (i1…iN)] → y[..., (o1…oN)]
+        if is_tcl:
+            layers.append(tn.models.tcl(features, width, bias=True))
+        else:
+            layers.append(tn.models.linear(features, width, factorization=row.body, rank=row.rank))
         features = width
-    features = features if row.body == "tcl" else (prod(features),)
+    features = features if is_tcl else (prod(features),)
     rank = row.head_rank
     if isinstance(rank, tuple) and row.head == "tucker":
         rank = (*rank[:-1], min(rank[-1], classes))
@@ -107,20 +115,13 @@ def build_graph(row: Row, shape: Sequence[int] = (SIDE, SIDE), classes: int = CL
 
     def classifier(image: tn.Tensor) -> tn.Tensor:
         y = image if fold is None else fold(image)
-        y = y if row.body == "tcl" else flatten(y)
+        y = y if is_tcl else flatten(y)
         for number, layer in enumerate(layers, 1):
             y = activation(layer(y, scope=f"hidden{number}"))
         logits: tn.Tensor = head(y, scope="head")
         return logits
 
     return tn.model(classifier, inputs=f"x[b,{axes}]", **dict(zip(names, shape, strict=True)))
-
-
-def _hidden(row: Row, ins: tuple[int, ...], outs: tuple[int, ...]) -> tn.Graph:
-    """One hidden layer: x[..., i1…iN] → y[..., o1…oN] for a TCL, else x[..., (i1…iN)] → y[..., (o1…oN)]."""
-    if row.body == "tcl":
-        return tn.models.tcl(ins, outs, bias=True)
-    return tn.models.linear(ins, outs, factorization=row.body, rank=row.rank)
 
 
 TEST_IMAGES = 450
@@ -172,25 +173,9 @@ DIGITS = Task(
 """The default study: dense and tensorized classifiers of the digits."""
 
 
-def _of_any(row: Row) -> str:
-    """The description of a row for examples of any size and any number of classes."""
-    if row.body == row.head == "dense":
-        return f"dense, hidden layers of {' and '.join(str(prod(each)) for each in row.hidden)}"
-    bounded = row.head == "tucker" and isinstance(row.head_rank, tuple)
-    return f"{row.about}, the last no more than the classes" if bounded else row.about
-
-
 def digits(data: Data) -> Task:
     """The default study, of the digits or of the user's own arrays."""
     if not are_arrays(data):
         return DIGITS
-    name, rows = (
-        Path(name_of(data)).stem,
-        {name: replace(row, about=_of_any(row)) for name, row in STUDY.items()},
-    )
-    own: dict[str, Any] = {
-        "example": "example",
-        "load": lambda seed, data: load_arrays(data),
-        "splits": False,
-    }
-    return replace(DIGITS, name=f"digits-{name}", rows=rows, **own)
+    name, load = f"digits-{Path(name_of(data)).stem}", lambda seed, data: load_arrays(data)
+    return replace(DIGITS, name=name, example="example", load=load, splits=False)

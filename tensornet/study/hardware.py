@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from .libraries import library
 
 __all__ = ["PRECISIONS", "Hardware", "processes"]
 
-PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+PRECISIONS = ("auto", "float32", "bfloat16")
 """The precisions for the contractions of a step; parameters stay in float32."""
 
 MOST_THREADS = 1024
@@ -52,7 +51,7 @@ class Hardware:
 
         Raises:
             BackendError: the device does not exist.
-            TensornetError: the precision or the number of threads is invalid there.
+            TensornetError: the precision or the number of threads is invalid.
         """
         torch = library("torch")
         group = torch.distributed
@@ -67,11 +66,17 @@ class Hardware:
             raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
         if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
             raise TensornetError(f"threads is {threads}", fix=f"give a whole number, 1 to {MOST_THREADS}")
+        if precision not in PRECISIONS:
+            raise TensornetError(
+                f"there is no precision '{precision}'", fix=f"choose of {', '.join(PRECISIONS)}"
+            )
+        on_cuda = device.startswith("cuda")
+        if precision == "auto":
+            precision = "bfloat16" if on_cuda and torch.cuda.is_bf16_supported() else "float32"
         machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-        if device.startswith("cuda"):
+        if on_cuda:
             machine = f"{torch.cuda.get_device_name(device)}, {machine}"
-        threads = threads or torch.get_num_threads()
-        return cls(device, threads, _precision(precision, device), world, rank, machine)
+        return cls(device, threads or torch.get_num_threads(), precision, world, rank, machine)
 
     @property
     def kind(self) -> str:
@@ -90,29 +95,6 @@ class Hardware:
         reduced = self.precision != "float32"
         return torch.autocast(self.kind, getattr(torch, self.precision), enabled=reduced)
 
-    def scaler(self) -> Any:
-        """The scaler that keeps float16 gradients from vanishing; it does nothing for other precisions."""
-        return library("torch").amp.GradScaler(self.kind, enabled=self.precision == "float16")
-
-    def wrapped(self, module: Any) -> Any:
-        """The module, with gradients averaged over the processes."""
-        if self.processes == 1:
-            return module
-        return library("torch").nn.parallel.DistributedDataParallel(module)
-
-    def check_room(self, parameters: int) -> None:
-        """Raises an error if a classifier with this many parameters cannot be trained here."""
-        # parameters and gradients, all in float32; the optimizer and the examples need more
-        needed, there = 8 * parameters, sys.maxsize
-        if self.kind == "cuda":
-            there = int(library("torch").cuda.mem_get_info(self.device)[1])
-        elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-            there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if needed > there:
-            what, has = f"its {parameters:,} parameters and their gradients", f"{there / 1e9:,.1f} GB"
-            told = f"{what} take {needed / 1e9:,.1f} GB, and {self.device} has {has}"
-            raise TensornetError(told, fix="give smaller sizes or ranks")
-
     def wait(self) -> None:
         """Waits until the device has finished its work, so that measured times include it."""
         if self.kind == "cuda":
@@ -126,10 +108,9 @@ class Hardware:
 
     def agreed(self, value: Any) -> Any:
         """The value of the first process, in all processes."""
-        if self.processes == 1:
-            return value
         said = [value]
-        library("torch").distributed.broadcast_object_list(said, src=0)
+        if self.processes > 1:
+            library("torch").distributed.broadcast_object_list(said, src=0)
         return said[0]
 
     @contextmanager
@@ -141,30 +122,22 @@ class Hardware:
         torch = library("torch")
         threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        kept = {name: os.environ.get(name) for name in ("TENSORNET_CALIBRATE", "CUBLAS_WORKSPACE_CONFIG")}
+        fixed = {"TENSORNET_CALIBRATE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        kept = {name: os.environ.get(name) for name in fixed}
         torch.set_num_threads(self.threads)
         torch.use_deterministic_algorithms(True, warn_only=self.kind != "cpu")
-        os.environ.update(TENSORNET_CALIBRATE="0", CUBLAS_WORKSPACE_CONFIG=":4096:8")
+        os.environ.update(fixed)
         try:
             with torch.random.fork_rng(devices=[] if self.kind == "cpu" else None):
                 yield
         finally:
             torch.use_deterministic_algorithms(strict, warn_only=warn_only)
             torch.set_num_threads(threads)
-            for name in kept:
-                os.environ.pop(name)
-            os.environ.update({name: value for name, value in kept.items() if value is not None})
-
-
-def _precision(wanted: str, device: str) -> str:
-    torch, kind = library("torch"), device.partition(":")[0]
-    if wanted not in PRECISIONS:
-        raise TensornetError(f"there is no precision '{wanted}'", fix=f"choose of {', '.join(PRECISIONS)}")
-    if wanted == "auto":
-        return "bfloat16" if kind == "cuda" and torch.cuda.is_bf16_supported() else "float32"
-    if wanted == "float16" and kind == "cpu":
-        raise TensornetError("training in float16 on the CPU is not supported", fix="choose bfloat16")
-    return wanted
+            for name, value in kept.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,17 +28,30 @@ COLUMN, PAGE = 3.4, 7.0
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#999999"
 COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-LINES = ("-", "--", ":", "-.")
+STYLES = tuple(itertools.product(("-", "--", ":", "-."), COLOURS))
+"""Style and colour of the lines of a picture, in their order."""
+
 MARKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"))
 """Colour and mark of controls, of other rows, and of compressed ones."""
 
-FONT = 7.0
-"""Points."""
+FONT, DPI = 7.0, 300
+"""The size of the letters in points, and the dots per inch."""
 
-SCALES = {"latency_ms": 1e-3}
-"""Column → the factor to the unit of its axis."""
+RC = {
+    **{"font.size": FONT, "axes.titlesize": FONT, "axes.linewidth": 0.6, "legend.frameon": False},
+    **{"axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.4},
+    **{"lines.linewidth": 1.0, "lines.markersize": 3.5, "errorbar.capsize": 1.5},
+    **{"svg.hashsalt": "tensornet", "pdf.fonttype": 42},
+}
+"""The look of all pictures; the last two make the same picture the same bytes, with text that can be searched."""
 
-DPI = 300
+COSTS = {
+    "parameters": ("parameters", ""),
+    "flops": ("FLOPs for one {}", ""),
+    "latency_s": ("latency for one {}", "s"),
+    "kept": ("kept for gradients, a mini-batch", "B"),
+}
+"""Column → what it is, and its unit."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +74,13 @@ class _Shown:
 
         The spread is the standard deviation over the seeds; of one seed the standard error of the accuracy.
         """
-        groups = self.runs.groupby("name", sort=False)
-        figures = ["parameters", "flops", "latency_ms", "kept", "test_top1", "compressed_top1"]
-        points = groups[figures].mean()
+        groups = self.runs.assign(latency_s=1e-3 * self.runs.latency_ms).groupby("name", sort=False)
+        points, firsts = groups[[*COSTS, "test_top1", "compressed_top1"]].mean(), groups.first()
         share = points.test_top1 / 100.0
-        error = 100.0 * (share * (1.0 - share) / self.tested) ** 0.5
-        points["spread"] = groups.test_top1.std().fillna(error)
-        firsts = groups.first()
+        points["spread"] = groups.test_top1.std().fillna(100.0 * (share * (1.0 - share) / self.tested) ** 0.5)
+        labels = firsts.row.replace(dict(self.task.labels))
         several = firsts.optimizer.nunique() > 1
-        points["label"] = firsts.row.map(self.task.label) + (" (" + firsts.optimizer + ")" if several else "")
+        points["label"] = labels + (" (" + firsts.optimizer + ")" if several else "")
         points["kind"] = (~firsts.row.isin(self.task.controls)).astype(int).where(firsts.origin.isna(), 2)
         return points
 
@@ -94,96 +104,81 @@ def draw(task: Task, runs: Any, tested: int) -> dict[str, bytes]:
     # rows that were not trained at all may be far below; they have a picture of their own
     trained = runs[[bool(each.history) for each in runs.result]]
     usual, whole = _Shown(task, trained if len(trained) else runs, tested), _Shown(task, runs, tested)
-    rc = {"font.size": FONT, "svg.hashsalt": "tensornet", "pdf.fonttype": 42, "axes.linewidth": 0.6}
-    contents, made = {"compression": whole}, runs.origin.notna().any()
-    with library("matplotlib").rc_context(rc):
+    names = [name for name in PICTURES if name != "compression" or runs.origin.notna().any()]
+    with library("matplotlib").rc_context(RC):
         return {
             f"{name}.{kind}": content
-            for name in PICTURES
-            if made or name != "compression"
-            for kind, content in _saved(PICTURES[name](contents.get(name, usual))).items()
+            for name in names
+            for kind, content in _saved(PICTURES[name](whole if name == "compression" else usual)).items()
         }
 
 
 # ---------------------------------------------------------------------------- each picture
 
 
-def _pareto(shown: _Shown) -> Any:
-    """Test top-1 against parameters, with the Pareto front: a column wide."""
-    figure, ((axes,),) = _figure(COLUMN, 2.6)
-    _against(axes, shown, "parameters", "parameters")
-    axes.legend(loc="lower right", frameon=False)
-    _label(axes, shown.points, "parameters")
+def _pareto(shown: _Shown, costs: tuple[str, ...] = ("parameters",)) -> Any:
+    """Test top-1 against costs, with the Pareto front: a column wide, or two panels in a row with the same axis."""
+    lines, columns = -(-len(costs) // 2), min(2, len(costs))
+    width, height = (COLUMN, 2.6) if columns == 1 else (PAGE, 2.4 * lines)
+    figure, panels = _figure(width, height, lines, columns, sharey=True)
+    for axes, cost in zip(panels.flat, costs, strict=True):
+        _against(axes, shown, cost)
+    for axes in panels[:, 1:].flat:
+        axes.set_ylabel("")
+    panels[0][0].legend(loc="lower right")
+    for axes, cost in zip(panels.flat, costs, strict=True):
+        _label(axes, shown, cost)
     return figure
 
 
 def _costs(shown: _Shown) -> Any:
-    """Test top-1 against each cost: a page wide, two panels in a row, with a shared accuracy axis."""
-    costs = {
-        "parameters": ("parameters", ""),
-        "flops": (f"FLOPs for one {shown.task.example}", ""),
-        "latency_ms": (f"latency for one {shown.task.example}", "s"),
-        "kept": ("kept for gradients, a mini-batch", "B"),
-    }
-    known = [each for each in costs if shown.points[each].notna().all()]
-    figure, panels = _figure(PAGE, 1.2 * len(known), len(known) // 2, 2, sharey=True)
-    for axes, cost in zip(panels.flat, known, strict=True):
-        _against(axes, shown, cost, *costs[cost])
-    for axes in panels[:, 1]:
-        axes.set_ylabel("")
-    panels[0][0].legend(loc="lower right", frameon=False)
-    for axes, cost in zip(panels.flat, known, strict=True):
-        _label(axes, shown.points, cost)
-    return figure
+    """Test top-1 against each cost that is known: two of them, or all four."""
+    return _pareto(shown, tuple(each for each in COSTS if shown.points[each].notna().all()))
 
 
 def _compression(shown: _Shown) -> Any:
     """Test top-1 of all rows, for compressed ones before and after fine-tuning: a column wide."""
     figure, ((axes,),) = _figure(COLUMN, 2.6)
-    _against(axes, shown, "parameters", "parameters")
+    _against(axes, shown, "parameters")
     made = shown.points[shown.points.kind == 2]
     axes.vlines(made.parameters, made.compressed_top1, made.test_top1, GREEN, ":", linewidth=0.8, zorder=1)
-    style = {"color": GREEN, "markerfacecolor": "white", "markersize": 3.5, "clip_on": False}
-    axes.plot(made.parameters, made.compressed_top1, "^", **style, label="not fine-tuned", zorder=3)
+    look = {"color": GREEN, "markerfacecolor": "white", "clip_on": False, "label": "not fine-tuned"}
+    axes.plot(made.parameters, made.compressed_top1, "^", **look, zorder=3)
     low = min(made.compressed_top1.min(), axes.get_ylim()[0] + 1.0)
     axes.set_ylim(max(0.0, low - 1.0))
-    axes.legend(loc="best", frameon=False)
-    _label(axes, shown.points, "parameters")
+    axes.legend(loc="best")
+    _label(axes, shown, "parameters")
     return figure
 
 
 def _curves(shown: _Shown) -> Any:
     """Test error by epoch, a line for each row: a page wide, with the legend at the right."""
     figure, ((axes,),) = _figure(PAGE, max(2.6, 0.16 * len(shown.points)))
-    styles = itertools.product(LINES, COLOURS)
-    rows = shown.points.label.items()
-    for (name, label), (line, colour) in zip(rows, itertools.cycle(styles), strict=False):
-        _line(axes, shown, name, "test", label, colour, line)
+    for (name, label), style in zip(shown.points.label.items(), itertools.cycle(STYLES), strict=False):
+        _line(axes, shown, name, "test", label, *style)
     _by_epoch(axes, "test error (%)")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
 def _training(shown: _Shown) -> Any:
     """A panel for each row, all with the same axes: error on train and test by epoch."""
-    count = len(shown.points)
-    columns = min(3, count)
+    count, columns = len(shown.points), min(3, len(shown.points))
     lines = -(-count // columns)
-    width = COLUMN if columns == 1 else PAGE
-    figure, panels = _figure(width, 1.0 + 1.5 * lines, lines, columns, sharex=True, sharey=True)
+    shared = {"sharex": True, "sharey": True}
+    figure, panels = _figure(COLUMN if columns == 1 else PAGE, 1.0 + 1.5 * lines, lines, columns, **shared)
     for axes, (name, point) in zip(panels.flat, shown.points.iterrows(), strict=False):
-        _line(axes, shown, name, "train", "train", BLUE, "--")
-        _line(axes, shown, name, "test", "test", ORANGE, "-")
-        axes.set_title(f"{point.label}: {round(point.parameters):,} parameters", fontsize=FONT)
-    for axes in panels.flat[:count]:
+        _line(axes, shown, name, "train", "train", "--", BLUE)
+        _line(axes, shown, name, "test", "test", "-", ORANGE)
+        axes.set_title(f"{point.label}: {round(point.parameters):,} parameters")
+    for number, axes in enumerate(panels.flat):
         _by_epoch(axes, "error (%)")
         axes.label_outer()
-    for axes in panels.flat[count:]:
-        axes.set_axis_off()
-    for axes in panels.flat[count - columns : count]:  # the last of each column
-        axes.tick_params(labelbottom=True)
-        axes.set_xlabel("epoch")
-    panels[0][0].legend(loc="upper right", frameon=False)
+        axes.set_axis_off() if number >= count else None
+        if count - columns <= number < count:  # the last of each column
+            axes.tick_params(labelbottom=True)
+            axes.set_xlabel("epoch")
+    panels[0][0].legend(loc="upper right")
     return figure
 
 
@@ -195,50 +190,48 @@ PICTURES |= {"training": _training, "compression": _compression}
 # ---------------------------------------------------------------------------- their parts
 
 
-def _against(axes: Any, shown: _Shown, cost: str, title: str, unit: str = "") -> None:
+def _against(axes: Any, shown: _Shown, cost: str) -> None:
     """Draws test top-1 against a cost on a logarithmic axis, with its spread, and the Pareto front."""
-    points, scale = shown.points, SCALES.get(cost, 1.0)
+    points, (title, unit) = shown.points, COSTS[cost]
     front = pareto_front(points, cost)
     style = {"color": GREY, "linewidth": 0.8, "zorder": 1, "label": "Pareto front"}
-    axes.step(front[cost] * scale, front.test_top1, where="post", **style)
+    axes.step(front[cost], front.test_top1, where="post", **style)
     for number, kind in enumerate((*shown.task.kinds, "compressed")):
         rows, (colour, mark) = points[points.kind == number], MARKS[number]
         spread = [rows.spread.clip(upper=rows.test_top1), rows.spread.clip(upper=100.0 - rows.test_top1)]
-        look = {"fmt": mark, "color": colour, "label": kind, "zorder": 2, "clip_on": False}
+        look = {"fmt": mark, "color": colour, "label": kind, "zorder": 2, "clip_on": False, "elinewidth": 0.8}
         if len(rows):
-            sizes = {"markersize": 3.5, "elinewidth": 0.8, "capsize": 1.5}
-            axes.errorbar(rows[cost] * scale, rows.test_top1, spread, **look, **sizes)
-    _log_axis(axes, points[cost] * scale, unit)
+            axes.errorbar(rows[cost], rows.test_top1, spread, **look)
+    _log_axis(axes, points[cost], unit)
     low, high = (points.test_top1 - points.spread).min(), (points.test_top1 + points.spread).max()
     margin = max(1.0, 0.15 * (high - low))
-    axes.set(ylim=(max(0.0, low - margin), min(100.0, high + margin)), xlabel=title, ylabel="test top-1 (%)")
-    axes.grid(visible=True, alpha=0.25, linewidth=0.4)
+    limits = (max(0.0, low - margin), min(100.0, high + margin))
+    axes.set(ylim=limits, xlabel=title.format(shown.task.example), ylabel="test top-1 (%)")
 
 
 def _log_axis(axes: Any, values: Any, unit: str) -> None:
     """Sets a logarithmic x axis around these values, with few tick labels: 500, 1 k, 20 M; and a place for 0."""
     ticker, positive = library("matplotlib.ticker"), values[values > 0]
     least, most = (positive.min() / 1.7, positive.max() * 2.2) if len(positive) else (0.5, 2.0)
-    zero = len(positive) < len(values)
-    axes.set_xscale("symlog", linthresh=least, linscale=0.2) if zero else axes.set_xscale("log")
-    axes.set_xlim(-0.3 * least if zero else least, most)
-    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-    fine = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-    inside = [tick for tick in fine if least <= tick <= most]
-    ticks = inside if len(inside) <= 6 else [tick for tick in inside if f"{tick:e}".startswith("1")]
-    axes.xaxis.set_major_locator(ticker.FixedLocator([0.0] * zero + ticks))
+    subs = (1, 2, 5) if most < 100 * least else (1,)
+    locator = ticker.LogLocator(subs=subs)
+    if len(positive) < len(values):
+        axes.set_xscale("symlog", linthresh=least, linscale=0.2)
+        locator = ticker.SymmetricalLogLocator(axes.xaxis.get_transform(), subs)
+    else:
+        axes.set_xscale("log")
+    axes.set_xlim(-0.3 * least if len(positive) < len(values) else least, most)
+    axes.xaxis.set(major_locator=locator, minor_locator=ticker.NullLocator())
     axes.xaxis.set_major_formatter(ticker.EngFormatter(unit))
-    axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
-def _line(axes: Any, shown: _Shown, name: Any, part: str, label: str, colour: str, style: str) -> None:
+def _line(axes: Any, shown: _Shown, name: Any, part: str, label: str, style: str, colour: str) -> None:
     """Draws the mean error by epoch, in a band of one deviation on each side; 0 as half an example."""
     if name not in shown.epochs.index.get_level_values("name"):
         return
     errors, least = shown.epochs.loc[name][part], 50.0 / shown.tested
-    mark = "o" if len(errors) == 1 else None
-    mean = errors["mean"].clip(lower=least)
-    axes.plot(errors.index, mean, style, color=colour, marker=mark, markersize=3, linewidth=1.0, label=label)
+    mean, mark = errors["mean"].clip(lower=least), "o" if len(errors) == 1 else None
+    axes.plot(errors.index, mean, style, color=colour, marker=mark, label=label)
     if errors["std"].notna().all():
         low, high = (mean - errors["std"]).clip(lower=least), (mean + errors["std"]).clip(upper=100.0)
         axes.fill_between(errors.index, low, high, color=colour, alpha=0.2, linewidth=0)
@@ -248,19 +241,16 @@ def _by_epoch(axes: Any, title: str) -> None:
     """Sets a logarithmic axis of errors, and one of whole epochs."""
     ticker = library("matplotlib.ticker")
     axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, min(100.0, high))
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.set_ylim(top=min(100.0, axes.get_ylim()[1]))
+    axes.yaxis.set(major_locator=ticker.LogLocator(subs=(1, 2, 5)), minor_locator=ticker.NullLocator())
     axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     axes.set(xlabel="epoch", ylabel=title)
-    axes.grid(visible=True, alpha=0.25, linewidth=0.4)
 
 
-def _label(axes: Any, points: Any, cost: str) -> None:
+def _label(axes: Any, shown: _Shown, cost: str) -> None:
     """Labels the points."""
-    named = zip(points[cost] * SCALES.get(cost, 1.0), points.test_top1, points.label, strict=True)
+    named = zip(shown.points[cost], shown.points.test_top1, shown.points.label, strict=True)
     label_points(axes, named, FONT - 1, every=True)
 
 
@@ -271,12 +261,10 @@ def _figure(width: float, height: float, lines: int = 1, columns: int = 1, **sha
 
 
 def _saved(figure: Any) -> dict[str, bytes]:
-    """The figure in each format."""
+    """The figure in each format, without dates: always the same bytes."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # the layout is computed, once for all formats
     found = {kind: io.BytesIO() for kind in FORMATS}
     for kind, buffer in found.items():
-        figure.savefig(
-            buffer, format=kind, metadata=SUFFIXES[f".{kind}"]
-        )  # without dates: always the same bytes
+        figure.savefig(buffer, format=kind, metadata=SUFFIXES[f".{kind}"])
     return {kind: buffer.getvalue() for kind, buffer in found.items()}

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensornet.display import printable
 
@@ -22,9 +22,6 @@ from .pictures import FORMATS, PICTURES, draw
 from .results import COLUMNS, SHARES, Appraisal, CompressedWeight, RunResult, pareto_front, runs_of, told
 from .store import set_aside, set_aside_in, write_whole
 from .task import Recipe, Task
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["OUTPUTS", "report", "table", "write_outputs"]
 
@@ -107,27 +104,19 @@ def _summary(name: str, group: Any) -> dict[str, Any]:
     return {"name": name, "seeds": group.seed.tolist(), **shares}
 
 
-def table(task: Task, results: Results, costs: Costs | None = None) -> Table:
+def table(task: Task, results: Results, costs: Costs | None = None) -> str:
     """The results as a table for the terminal; for several seeds, mean ± standard deviation and their number.
 
-    If rows are compressed, their accuracy before fine-tuning replaces the top-5 accuracy.
+    If rows are compressed, their accuracy before fine-tuning stands beside it.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     runs = runs_of(results, costs or {})
-    groups, _ = _groups(runs)
-    shares = ["com- pressed", "top-1 (%)"] if runs.origin.notna().any() else ["top-1 (%)", "top-5 (%)"]
-    shown = Table(title=Text(printable(task.title), "table.title"), title_justify="left")
-    for heading in ("name", "para- meters", "FLOPs", *shares, *(["ms a step"] if costs else [])):
-        justify = "left" if heading == "name" else "right"
-        shown.add_column("\n".join(heading.rsplit(" ", 1)), justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for line in _results(task, runs, asdict(task.recipe), costs or {}):
-        name = line["name"].strip("*")
-        line |= {"name": name, "para- meters": line["parameters"]}
-        line["com- pressed"] = told(groups[name].compressed_top1.dropna())
-        shown.add_row(*(printable(line[str(column.header).replace("\n", " ")]) for column in shown.columns))
-    return shown
+    lines = library("pandas").DataFrame(_results(task, runs, asdict(task.recipe), costs or {}))
+    lines["name"] = lines.name.str.strip("*")
+    columns = ["name", "parameters", "FLOPs", "top-1 (%)", "top-5 (%)", *(["ms a step"] if costs else [])]
+    if runs.origin.notna().any():
+        columns[3:5] = ["compressed", "top-1 (%)"]
+        lines["compressed"] = [told(each.compressed_top1.dropna()) for each in _groups(runs)[0].values()]
+    return printable(f"{task.title}\n{lines[columns].to_string(index=False)}")
 
 
 def _groups(runs: Any) -> tuple[dict[str, Any], dict[str, RunResult]]:
@@ -139,7 +128,6 @@ def _groups(runs: Any) -> tuple[dict[str, Any], dict[str, RunResult]]:
 def report(task: Task, runs: Any, environment: Mapping[str, Any], costs: Costs | None = None) -> str:
     """`report.md`: the tables of these runs, their pictures, how to read them and how to reproduce them."""
     groups, firsts = _groups(runs)
-    own = (task.base or task).recipe
     made = [name for name, each in firsts.items() if each.compression]
     tested = environment["data"]["test"]
     best = max(group.test_top1.mean() for group in groups.values()) / 100.0
@@ -156,9 +144,9 @@ def report(task: Task, runs: Any, environment: Mapping[str, Any], costs: Costs |
         results=_results(task, runs, environment["recipe"], costs or {}),
         compressed=[_compressed(name, groups[name], firsts[name]) for name in made],
         weights=_weights({name: firsts[name] for name in made}),
-        published=_published(task, groups, firsts),
+        published=[] if environment["changes"] else _published(task, groups, firsts),
         error=100.0 * (best * (1.0 - best) / tested) ** 0.5,
-        tried=[name.replace("_", " ") for name in task.tried if getattr(own, name)],
+        tried=[name.replace("_", " ") for name in task.tried if getattr(task.recipe, name)],
         formulas={name: each for name, each in firsts.items() if name not in made},
         command=_command(task, list(firsts.values()), environment),
     )
@@ -237,22 +225,24 @@ def _times(sizes: tuple[int, ...]) -> str:
 
 
 def _published(task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunResult]) -> list[Line]:
-    """The published table, and the rows trained by the study's own recipe; empty if there are none on these data."""
-    ours = []
-    for name, each in firsts.items():
-        own = task.own_recipe(each.row)
-        if task.published and own is not None and each.recipe == own.optimized_by(each.recipe.optimizer):
-            shares = [told(groups[name][share]) for share in SHARES]
-            ours.append((name, each.recipe.optimizer, groups[name].parameters.mean(), shares))
-    theirs = []
-    for row in task.published:
-        shares = [f"{getattr(row, share):.2f}" for share in SHARES]
-        theirs.append((f"{row.name} (published)", row.optimizer, row.parameters, shares))
+    """The published table, and these rows below it; empty if nothing is published on these data."""
+    rows = [
+        (
+            f"{row.name} (published)",
+            row.optimizer,
+            row.parameters,
+            [f"{getattr(row, share):.2f}" for share in SHARES],
+        )
+        for row in task.published
+    ]
+    for name, each in firsts.items() if rows else ():
+        shares = [told(groups[name][share]) for share in SHARES]
+        rows.append((name, each.recipe.optimizer, round(groups[name].parameters.mean()), shares))
     headings = [share.replace("_", " ").replace("top", "top-") for share in SHARES]
     return [
-        {"model": name, "optimizer": OPTIMIZERS.get(by, by), "parameters": f"{round(count):,}"}
+        {"model": name, "optimizer": OPTIMIZERS.get(by, by), "parameters": f"{count:,}"}
         | dict(zip(headings, shares, strict=True))
-        for name, by, count, shares in (theirs + ours if ours else [])
+        for name, by, count, shares in rows
     ]
 
 

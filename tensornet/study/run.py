@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import pickle
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tensornet as tn
+from tensornet.codec import Part, read, write
 from tensornet.display import printable
 from tensornet.errors import TensornetError
+from tensornet.files import Store
 
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
+from .configuration import Subject, forget_examples, located
 from .hardware import Hardware, processes
-from .jobs import Job, Run, Timed, counts, measured, settings_of, train_job, train_on_worker
+from .jobs import Job, Run, appraisals, counts, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
-from .progress import SECONDS_BETWEEN_NOTES, shown
+from .progress import shown
 from .report import table, write_outputs
 from .results import Appraisal, RunResult
-from .store import RunStore, remove
+from .store import RunStore
 from .task import OPTIMIZERS, check_classifier, checked_seeds
 from .workers import Workers, on_workers
-from .written import Subject, forget_examples
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +81,7 @@ def run_study(
         recipe: other numbers for the recipe, by name.
         device: a torch device name; if not given, the first CUDA device if there is one, else the CPU.
         threads: threads of each process on the CPU; if not given, the task's number or a share of the cores.
-        precision: "float32", "bfloat16", "float16", or "auto": bfloat16 on a GPU that supports it.
+        precision: "float32", "bfloat16", or "auto": bfloat16 on a GPU that supports it.
         fresh: whether runs that the folder holds are trained again.
         measure: whether to measure times, apart from training, and to report the bytes kept for gradients.
         workers: train several runs at once: `Processes(2)`, `Dask(address)`, `Submitit(folder)`. If not
@@ -104,7 +104,7 @@ def run_study(
     if seed is not None and seeds is not None:
         raise TensornetError("seed and seeds are both given", fix="give one of them")
     given = seeds if seed is None else [seed]
-    chosen = (subject.written.seeds if subject.written else (0,)) if given is None else checked_seeds(given)
+    chosen = subject.seeds if given is None else checked_seeds(given)
     check_libraries()
     forget_examples()
     threads = subject.task.threads if threads is None else threads
@@ -125,7 +125,7 @@ def run_study(
 def results_folder(task: str | Path, data: Data | Path = None) -> Path:
     """The default folder for results: one for each task and data set, or one for each study file."""
     subject = Subject.of(task, data)
-    return Path(f"study-{Path(task).stem if subject.written else subject.task.name}")
+    return Path(f"study-{Path(task).stem if subject.path else subject.task.name}")
 
 
 def _hardware(
@@ -143,14 +143,14 @@ def _hardware(
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         fix = "define it in a module of its own, or leave the workers out"
         raise TensornetError(f"workers cannot call {name_of(subject.data)}: {error}", fix=fix) from None
-    here = Hardware.chosen(device if workers.are_here else "cpu", threads, "auto")
+    here = Hardware.chosen("cpu")
     if here.processes > 1:
         raise TensornetError("torchrun and workers do not go together", fix="leave one of them out")
     threads = threads or workers.threads(here.threads)
-    if workers.are_here:
-        return Hardware.chosen(device, threads, precision)
-    found: list[Hardware] = []
     chosen = functools.partial(Hardware.chosen, threads=threads, precision=precision)
+    if workers.are_here:
+        return chosen(device)
+    found: list[Hardware] = []
     on_workers(workers, chosen, [device], lambda _, there: found.append(there))
     return found[0]
 
@@ -180,11 +180,9 @@ def _runs(
 def _among(known: Mapping[str, Any], wanted: Sequence[str] | None, what: str) -> list[str]:
     """The wanted names, in the order of `known`; all of them if `wanted` is None."""
     names = list(known) if wanted is None else [wanted] if isinstance(wanted, str) else list(wanted)
-    for name in names:
-        if name not in known:
-            raise TensornetError(f"the study has no {what} '{name}'", fix=f"choose of {', '.join(known)}")
-    if not names:
-        raise TensornetError(f"no {what} is chosen", fix=f"choose of {', '.join(known)}")
+    unknown = [f"the study has no {what} '{name}'" for name in names if name not in known]
+    if unknown or not names:
+        raise TensornetError((unknown or [f"no {what} is chosen"])[0], fix=f"choose of {', '.join(known)}")
     return [name for name in known if name in names]
 
 
@@ -214,40 +212,28 @@ class _Study:
             raise TensornetError(told, fix="leave these settings out")
         for name in dict.fromkeys(run.of for run in runs):
             row = task.rows[name]
-            with self._located(name):
+            with located(task.places.get(name, f"row {name}")):
                 if isinstance(row, CompressedRow):
                     check_row(row, task.build(task.rows[row.origin], examples))
-                    continue
-                graph = task.build(row, examples)
-                check_classifier(graph, examples)
-                if self.workers is None or self.workers.are_here:
-                    self.hardware.check_room(int(tn.parameter_count(graph)))
-
-    @contextmanager
-    def _located(self, row: str) -> Iterator[None]:
-        """Puts the row in front of an error, or the file and the key if the study comes from a file."""
-        written = self.subject.written
-        place = f"row {row}" if written is None else f"{written.path}: {written.key_of(row)}"
-        try:
-            yield
-        except TensornetError as error:
-            raise type(error)(f"{place}: {error.message}", error.place, error.fix) from None
+                else:
+                    check_classifier(task.build(row, examples), examples)
 
     def environment(self) -> dict[str, Any]:
         """The values that numbers depend on besides the run: seeds, recipe, data, hardware, versions."""
-        examples, written, data = (
-            self.subject.examples(self.seeds[0]),
-            self.subject.written,
-            self.subject.data,
-        )
+        subject = self.subject
+        examples, data = subject.examples(self.seeds[0]), subject.data
         place = {"returned by": name_of(data)} if callable(data) else data
-        found: dict[str, Any] = {"task": self.subject.name if written is None else written.path}
-        found |= {"seed": self.seeds[0]} if len(self.seeds) == 1 else {}
-        recipe = asdict(self.subject.task.recipe.changed(self.changes))
-        found |= {"seeds": list(self.seeds), "recipe": recipe, "changes": dict(self.changes)}
-        found |= {"data": {"place": place, "about": examples.about, **counts(examples)}}
-        found |= {"hardware": self.hardware.described(), "machine": self.hardware.machine}
-        return found | {"versions": versions()}
+        return {
+            "task": subject.path or subject.name,
+            **({"seed": self.seeds[0]} if len(self.seeds) == 1 else {}),
+            "seeds": list(self.seeds),
+            "recipe": asdict(subject.task.recipe.changed(self.changes)),
+            "changes": dict(self.changes),
+            "data": {"place": place, "about": examples.about, **counts(examples)},
+            "hardware": self.hardware.described(),
+            "machine": self.hardware.machine,
+            "versions": versions(),
+        }
 
     def jobs(self, runs: Sequence[Run]) -> Iterator[Job]:
         """A job for each run and seed; jobs of one seed come together, as they share examples.
@@ -261,21 +247,22 @@ class _Study:
 
     def run(self, runs: Sequence[Run], fresh: bool) -> list[RunResult]:
         """The results of these runs, loaded from the folder or trained now."""
-        jobs = list(self.jobs(runs))
-        if fresh and not self.hardware.rank:
+        jobs, done = list(self.jobs(runs)), dict[str, RunResult]()
+        if not self.hardware.rank:
             for job in jobs:
-                self.store.remove(job.run.name, job.settings)
-        found = {} if self.hardware.rank else {self._name(job): self._finished(job) for job in jobs}
-        done = self.hardware.agreed({name: each for name, each in found.items() if each is not None})
+                if fresh:
+                    self.store.remove(job.run.name, job.settings, ("safetensors", "checkpoint", "start"))
+                elif (found := self._finished(job)) is not None:
+                    done[self._name(job)] = found
+        done = self.hardware.agreed(done)
         if done:
             self._say(f"kept, finished before: {', '.join(done)}")
         try:
             self._train([job for job in jobs if self._name(job) not in done], done)
         except KeyboardInterrupt:
             again = f"give the same command again{', without --fresh,' if fresh else ''} to resume"
-            self._say(
-                f"stopped: {len(done)} of {len(jobs)} runs are finished and kept in {self.folder}; {again}"
-            )
+            told = f"stopped: {len(done)} of {len(jobs)} runs are finished and kept in {self.folder}; {again}"
+            self._say(told)
             raise
         return self._in_order(runs, done.values())
 
@@ -288,8 +275,7 @@ class _Study:
         costs = self._costs(others, results) if measure else {}
         task = self.subject.task.of(self.subject.examples(self.seeds[0]))
         write_outputs(self.folder, task, results, self.environment(), costs)
-        self.console.print(table(task, results, costs))
-        self._say(f"results in {self.folder}")
+        self._say(f"{table(task, results, costs)}\nresults in {self.folder}")
 
     def _in_order(self, runs: Sequence[Run], results: Iterable[RunResult]) -> list[RunResult]:
         """The results sorted by run, then by seed."""
@@ -298,21 +284,25 @@ class _Study:
 
     def _costs(self, runs: Sequence[Run], results: Sequence[RunResult]) -> dict[str, Appraisal]:
         """The costs of the classifiers of these results, by the name of the run; measured before, or now."""
-        made, order = {each.name: each.compression for each in reversed(results)}, [run.name for run in runs]
-        jobs = [job for job in self.jobs(runs) if job.run.name in made and job.seed == self.seeds[0]]
-        jobs.sort(key=lambda job: order.index(job.run.name))
-        timed = Timed(tuple(jobs), tuple(made[job.run.name] for job in jobs))
-
-        def measure() -> tuple[Appraisal, ...]:
-            self._say(f"{len(jobs)} classifiers are timed, in turns")
+        made, jobs = {each.name: each.compression for each in reversed(results)}, {}
+        for job in self.jobs(runs):
+            if job.run.name in made and job.seed == self.seeds[0]:
+                jobs[job.run.name] = job
+        timed = tuple((jobs[run.name], made[run.name]) for run in runs if run.name in jobs)
+        settings = {"machine": self.hardware.machine, "runs": [job.settings for job, _ in timed]}
+        kept, key = Store(self.folder, "measured", 1), json.dumps(settings, sort_keys=True)
+        found = kept.read(key)
+        if found is None:
+            self._say(f"{len(timed)} classifiers are timed, in turns")
+            costs: list[Appraisal] = []
             if self.workers is None or self.workers.are_here:
-                return timed.appraisals()
-            found: list[Appraisal] = []
-            on_workers(self.workers, Timed.appraisals, [timed], lambda _, costs: found.extend(costs))
-            return tuple(found)
-
-        settings = {"machine": self.hardware.machine, "runs": [job.settings for job in jobs]}
-        return measured(self.folder, settings, measure, self._say)
+                costs += appraisals(timed)
+            else:
+                on_workers(self.workers, appraisals, [timed], lambda _, these: costs.extend(these))
+            found = list(map(write, costs))
+            kept.write(key, found)
+        read_ones = (read(Appraisal, Part(each, "measurement")) for each in found)
+        return {each.name: each for each in read_ones}
 
     def _name(self, job: Job, run: Run | None = None) -> str:
         """The name of the run of a job, or of the run it is made of; with its seed if there are several seeds."""
@@ -329,45 +319,25 @@ class _Study:
         with shown(self.console, len(jobs)) as bars:
 
             def finished(job: Job, result: RunResult) -> None:
-                done[self._name(job)] = result
-                bars.end(self._name(job))
+                name = self._name(job)
+                if self.workers is not None and self._finished(job) != result:
+                    told = f"a worker finished {name}, and {self.folder} does not hold it"
+                    raise TensornetError(told, fix="give an --out that every worker sees")
+                done[name] = result
+                bars.end()
                 if not self.console.is_terminal:
                     accuracy = f"test top-1 {result.test_top1:.2f} %, top-5 {result.test_top5:.2f} %"
-                    self._say(f"{self._name(job)}: {result.parameters:,} parameters, {accuracy}")
+                    self._say(f"{name}: {result.parameters:,} parameters, {accuracy}")
+
+            def ready(job: Job) -> bool:
+                return job.run.origin is None or self._name(job, job.run.origin) in done
 
             if self.workers is not None:
-                self._train_elsewhere(self.workers, jobs, done, finished, bars)
+                on_workers(self.workers, train_on_worker, jobs, finished, ready, self._say)
                 return
             for job in jobs:
-                name = self._name(job)
-                finished(job, train_job(job, self.store, lambda *made, name=name: bars.show(name, *made)))
-
-    def _train_elsewhere(
-        self, workers: Workers, jobs: Sequence[Job], done: Mapping[str, RunResult], finished: Any, bars: Any
-    ) -> None:
-        def kept(job: Job, result: RunResult) -> None:
-            if self._finished(job) != result:
-                told = f"a worker finished {self._name(job)}, and {self.folder} does not hold it"
-                raise TensornetError(told, fix="give an --out that every worker sees")
-            finished(job, result)
-
-        files, looked = {self._name(job): job.progress for job in jobs}, [-SECONDS_BETWEEN_NOTES]
-
-        def look() -> None:
-            if time.monotonic() - looked[0] >= SECONDS_BETWEEN_NOTES:  # each file is written as often
-                looked[0] = time.monotonic()
-                for name, path in files.items():
-                    if name not in done:
-                        bars.read(name, path)
-
-        def ready(job: Job) -> bool:
-            return job.run.origin is None or self._name(job, job.run.origin) in done
-
-        try:
-            on_workers(workers, train_on_worker, jobs, kept, look, ready, self._say)
-        finally:
-            for path in files.values():  # left by runs that were stopped
-                remove(path)
+                show = functools.partial(bars.show, self._name(job))
+                finished(job, train_job(job, self._say, show))
 
     def _say(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

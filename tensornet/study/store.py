@@ -1,13 +1,11 @@
-"""Runs on disk: a finished run is one safetensors file, an unfinished one its two newest checkpoints.
-
-Each is written atomically, sealed by a digest, and identified by the settings of the run.
+"""Files of runs: tensors and texts as safetensors, each written atomically, sealed by a digest, and named by the
+settings of its run. A finished run is one file, an unfinished one its newest checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -26,17 +24,21 @@ from tensornet.files import whole
 from .libraries import library
 from .results import RunResult, Trained
 
-__all__ = ["BLANK", "Checkpoints", "fingerprint", "is_sealed", "load_trained"]
-__all__ += ["read_or_set_aside", "read_tensors", "remove", "RunStore", "seal", "sealed_tensors"]
-__all__ += ["set_aside", "set_aside_in", "write_whole"]
+__all__ = ["RunFile", "RunStore", "fingerprint", "load_trained", "read_tensors", "sealed_tensors"]
+__all__ += ["set_aside_in", "write_whole"]
 
 Value = TypeVar("Value")
+Tensors = Mapping[str, Any]
+Texts = Mapping[str, str]
 
 BLANK = 64 * "0"
 """The placeholder of the digest while it is computed."""
 
 SEAL = re.compile(rb'"seal": ?"([0-9a-f]{64})"')
 """The digest of the file that contains it; its quotes are not escaped, so it is not inside another text."""
+
+FORMAT = "tensornet.study.run.4"
+"""The format of a finished run. The fourth is one file, with the result beside the weights."""
 
 
 def seal(content: bytes) -> bytes:
@@ -64,9 +66,9 @@ def _digest(content: bytes, found: re.Match[bytes]) -> bytes:
     return hashlib.sha256(blank).hexdigest().encode()
 
 
-def sealed_tensors(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> bytes:
+def sealed_tensors(tensors: Tensors, texts: Texts) -> bytes:
     """Tensors and texts by name, as the content of a safetensors file, sealed."""
-    return seal(library("safetensors.torch").save(dict(tensors), {"seal": BLANK, **metadata}))
+    return seal(library("safetensors.torch").save(dict(tensors), {"seal": BLANK, **texts}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -86,38 +88,18 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise ValueError(str(error)) from None
 
 
-def read_or_set_aside(path: Path, read: Callable[[Path], Value], say: Callable[[str], None]) -> Value | None:
-    """What is in a file; None if there is none, or if it is damaged and therefore set aside."""
-    if not path.exists():
-        return None
-    try:
-        return read(path)
-    except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
-        say(f"{path} is damaged, set aside and not used: {error}")
-        set_aside(path)
-        return None
-
-
-def write_whole(path: Path, content: bytes, previous: Path | None = None) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Writes a file atomically: a reader finds the old content or the new, never a part.
 
     A folder of the same name is set aside.
-
-    Args:
-        path: the file.
-        content: all of it.
-        previous: the new name of the old content; at any moment at least one of the two files is whole.
 
     Raises:
         TensornetError: the folder cannot be created or written.
     """
     with whole(path) as half:
         half.write_bytes(content)
-        for each in (path, previous):
-            if each is not None and each.is_dir():
-                set_aside(each)
-        if previous is not None and path.exists():
-            os.replace(path, previous)
+        if path.is_dir():
+            set_aside(path)
 
 
 def set_aside(path: Path) -> None:
@@ -133,18 +115,6 @@ def set_aside_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.damaged*"))
 
 
-def remove(path: Path) -> None:
-    """Removes a file, if it exists; a folder of the same name is set aside."""
-    if path.is_dir() and not path.is_symlink():
-        set_aside(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-FORMAT = "tensornet.study.run.4"
-"""The format of a finished run. The fourth is one file, with the result beside the weights."""
-
-
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """A text that changes if any setting changes, or the format in which a run is kept."""
     document = {"format": FORMAT, **settings}
@@ -152,54 +122,54 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Checkpoints:
-    """The newest checkpoint of a run and the one before it, each behind the digest of its content and its run.
+class RunFile:
+    """A file of a run: tensors and texts, with the fingerprint of the settings of the run.
 
     Attributes:
-        path: the file of the newest; the one before has `.previous` in its name.
-        fingerprint: the fingerprint of the settings of the run.
-        say: receives a message if a file is refused, and if the run goes on.
+        path: the file.
+        fingerprint: a file with another one is not read.
+        say: receives a message if the file is set aside.
     """
 
     path: Path
     fingerprint: str
     say: Callable[[str], None] = lambda text: None
 
-    @property
-    def previous(self) -> Path:
-        """The file of the checkpoint before the newest."""
-        return self.path.with_suffix(f".previous{self.path.suffix}")
-
-    def _digest(self, content: bytes) -> bytes:
-        return hashlib.sha256(self.fingerprint.encode() + content).digest()
-
-    def save(self, state: Mapping[str, Any]) -> None:
-        """Keeps a state of tensors and plain values; the newest so far becomes the previous one.
+    def save(self, tensors: Tensors, texts: Texts) -> None:
+        """Writes the file.
 
         Raises:
             TensornetError: the folder cannot be written.
         """
-        buffer = io.BytesIO()
-        library("torch").save(dict(state), buffer)
-        content = buffer.getvalue()
-        write_whole(self.path, self._digest(content) + content, self.previous)
+        texts = {"format": FORMAT, "fingerprint": self.fingerprint, **texts}
+        write_whole(self.path, sealed_tensors(tensors, texts))
+        self._remove_halves()
 
-    def load(self) -> dict[str, Any] | None:
-        """The newest state that is whole, or None; a damaged one is set aside, and does not replace a good one."""
-        newest = read_or_set_aside(self.path, self._read, self.say)
-        return newest or read_or_set_aside(self.previous, self._read, self.say)
-
-    def _read(self, path: Path) -> dict[str, Any]:
-        digest, content = path.read_bytes()[:32], path.read_bytes()[32:]
-        if digest != self._digest(content):
-            raise ValueError("its content is not what this run wrote")
-        found: dict[str, Any] = library("torch").load(io.BytesIO(content), "cpu", weights_only=True)
-        return found
+    def load(self, take: Callable[[Tensors, Texts], Value]) -> Value | None:
+        """What `take` makes of the content; None if there is no file, or it is damaged and therefore set aside."""
+        if not self.path.exists():
+            return None
+        try:
+            tensors, texts = read_tensors(self.path)
+            if (texts["format"], texts["fingerprint"]) != (FORMAT, self.fingerprint):
+                raise ValueError("it is not one of this run")
+            return take(tensors, texts)
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
+            self.say(f"{self.path} is damaged, set aside and not used: {error}")
+            set_aside(self.path)
+            return None
 
     def remove(self) -> None:
-        """Removes both files, and those that a killed process left half-written."""
-        for path in (self.path, self.previous, *self.path.parent.glob(f".*.{self.path.name}")):
-            remove(path)
+        """Removes the file, if there is one; a folder of its name is set aside."""
+        if self.path.is_dir():
+            set_aside(self.path)
+        self.path.unlink(missing_ok=True)
+        self._remove_halves()
+
+    def _remove_halves(self) -> None:
+        """Removes what killed processes left half-written."""
+        for path in self.path.parent.glob(f".*.{self.path.name}"):
+            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -217,9 +187,11 @@ class RunStore:
     folder: Path
     say: Callable[[str], None] = lambda text: None
 
-    def path(self, name: str, settings: Mapping[str, Any], end: str = "safetensors") -> Path:
-        """The file of a run with this suffix; without one that of the finished run."""
-        return self.folder / "runs" / f"{name}.seed{settings['seed']}.{fingerprint(settings)[:8]}.{end}"
+    def file(self, name: str, settings: Mapping[str, Any], end: str = "safetensors") -> RunFile:
+        """A file of a run: the finished one; by its suffix a "checkpoint", or the "start" of a compressed run."""
+        key = fingerprint(settings)
+        path = self.folder / "runs" / f"{name}.seed{settings['seed']}.{key[:8]}.{end}"
+        return RunFile(path, key, self.say)
 
     def prepare(self) -> None:
         """Creates the folder, and checks that it can be written before any run is trained.
@@ -231,10 +203,6 @@ class RunStore:
         write_whole(probe, b"")
         probe.unlink(missing_ok=True)
 
-    def checkpoints(self, name: str, settings: Mapping[str, Any], end: str = "checkpoint") -> Checkpoints:
-        """The checkpoints of an unfinished run, or, by the suffix "start", its starting point if that was costly."""
-        return Checkpoints(self.path(name, settings, end), fingerprint(settings), self.say)
-
     @contextmanager
     def training(self, name: str, settings: Mapping[str, Any], wait: float = 0.0) -> Iterator[None]:
         """Locks a run, so that no other process trains it; waits up to `wait` seconds for one that does.
@@ -242,7 +210,7 @@ class RunStore:
         Raises:
             TensornetError: another process still trains it.
         """
-        locks, path = library("filelock"), self.path(name, settings, "lock")
+        locks, path = library("filelock"), self.file(name, settings, "lock").path
         if path.is_dir():
             set_aside(path)
         try:
@@ -254,34 +222,27 @@ class RunStore:
             raise TensornetError(f"another process trains {name} in {self.folder}", fix=fix) from None
 
     def save(self, trained: Trained, settings: Mapping[str, Any]) -> None:
-        """Keeps a finished run: its result, its classifier and its parameters.
+        """Keeps a finished run: its result, its classifier and its parameters; its unfinished files are removed.
 
         Raises:
             TensornetError: the folder cannot be written.
         """
         texts = {"result": json.dumps(write(trained.result)), "settings": json.dumps(settings)}
-        texts |= {"format": FORMAT, "fingerprint": fingerprint(settings), "graph": trained.graph.to_json()}
-        path = self.path(trained.result.name, settings)
-        write_whole(path, sealed_tensors(trained.parameters, texts))
-        for half_written in path.parent.glob(f".*.{path.stem}.*"):  # left by a process that was killed
-            remove(half_written)
+        self.file(trained.result.name, settings).save(
+            trained.parameters, {**texts, "graph": trained.graph.to_json()}
+        )
+        self.remove(trained.result.name, settings, ("checkpoint", "start"))
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
         """The finished run with these settings; None if it is absent, or damaged and therefore set aside."""
+        return self.file(name, settings).load(
+            lambda _, texts: read(RunResult, Part.of(texts["result"], "result"))
+        )
 
-        def result(path: Path) -> RunResult:
-            _, texts = read_tensors(path)
-            if (texts["format"], texts["fingerprint"]) != (FORMAT, fingerprint(settings)):
-                raise ValueError("it is not one of this run")
-            return read(RunResult, Part.of(texts["result"], "result"))
-
-        return read_or_set_aside(self.path(name, settings), result, self.say)
-
-    def remove(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Removes the files of a run, finished or not."""
-        remove(self.path(name, settings))
-        for end in ("checkpoint", "start"):
-            self.checkpoints(name, settings, end).remove()
+    def remove(self, name: str, settings: Mapping[str, Any], ends: tuple[str, ...]) -> None:
+        """Removes the files of a run with these suffixes."""
+        for end in ends:
+            self.file(name, settings, end).remove()
 
 
 def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
@@ -306,7 +267,7 @@ def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:
         if texts.get("format") != FORMAT:
             raise ValueError("no study of this version wrote it")
         return tn.Graph.from_json(texts["graph"]), parameters
-    except (OSError, ValueError) as reason:
+    except (OSError, ValueError, KeyError) as reason:
         again = "for one of an earlier version give its `tensornet study` command again"
         fix = f"give one of runs/*.safetensors of a study, whole; {again}"
         raise TensornetError(f"{path} is not a trained classifier: {reason}", fix=fix) from None

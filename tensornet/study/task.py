@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensornet as tn
 from tensornet.codec import Text, document
@@ -128,21 +128,19 @@ _BELOW_ONE = ("warmup", "smoothing", "zoom")
 
 def _checked(name: str, value: Any, kind: type, least: int) -> Any:
     """The value as the type of its setting; raises an error if it is out of range."""
-    if kind is str:
-        if value not in OPTIMIZERS:
-            raise TensornetError(f"there is no optimizer '{value}'", fix=f"choose of {', '.join(OPTIMIZERS)}")
-        return value
-    if kind is bool:
-        if not isinstance(value, bool):
-            raise TensornetError(f"{name} is {value}", fix="give true or false")
-        return value
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not least <= value < _MOST or (kind is int and value != int(value)):
-        what = "a whole number" if kind is int else "a number"
+    fix = ""
+    if kind is str:
+        fix = "" if value in OPTIMIZERS else f"choose of {', '.join(OPTIMIZERS)}"
+    elif kind is bool:
+        fix = "" if isinstance(value, bool) else "give true or false"
+    elif not number or not least <= value < _MOST or (kind is int and value != int(value)):
         most = f" and below {_MOST}" if number and value >= _MOST else ""
-        raise TensornetError(f"{name} is {value}", fix=f"give {what}, {least} or more{most}")
-    if name in _BELOW_ONE and value >= 1:
-        raise TensornetError(f"{name} is {value}", fix="give a share below 1")
+        fix = f"give {'a whole number' if kind is int else 'a number'}, {least} or more{most}"
+    elif name in _BELOW_ONE and value >= 1:
+        fix = "give a share below 1"
+    if fix:
+        raise TensornetError(f"{name} is {value}", fix=fix)
     return kind(value)
 
 
@@ -243,8 +241,7 @@ def built(row: BuiltRow, examples: Examples) -> tn.Graph:
     return tn.models.create(row.model, **{**known, **row.settings})
 
 
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """A row of a published table: accuracies in percent, top-1 and top-5 on train and test."""
 
     name: str
@@ -280,7 +277,7 @@ class Task:
         labels: name of a row to its name in pictures, if that is different.
         controls: the names of the rows that the others are compared with.
         kinds: the name of the controls, and that of the others.
-        base: the study that this one changes.
+        places: name of a row to its file and key, if it comes from a file.
     """
 
     name: str
@@ -302,29 +299,17 @@ class Task:
     labels: Mapping[str, str] = field(default_factory=dict)
     controls: frozenset[str] = frozenset()
     kinds: tuple[str, str] = ("control", "compared")
-    base: Task | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
 
     def changes(self, row: Any) -> Mapping[str, Any]:
         """A row's changes of the recipe, or those of the row that it is made of."""
         found: Mapping[str, Any] = getattr(self.rows.get(getattr(row, "origin", ""), row), "recipe", {})
         return found
 
-    def label(self, row: str) -> str:
-        """The name of a row in pictures."""
-        return self.labels.get(row, row)
-
     def of(self, examples: Examples) -> Task:
         """The task for these examples: their name in the heading; figures and caution only if they are known."""
         task = replace(self, title=self.title.replace("{data}", examples.name))
         return task if examples.known else replace(task, published=(), caution="")
-
-    def own_recipe(self, row: str) -> Recipe | None:
-        """The study's own recipe for a row, except for the optimizer; None for a row that is not its own."""
-        own = self.base or self
-        settings = own.rows.get(row)
-        if settings is None or settings is not self.rows.get(row):
-            return None
-        return own.recipe.changed(own.changes(settings))
 
 
 def check_classifier(graph: tn.Graph, examples: Examples) -> None:

@@ -27,16 +27,8 @@ PADDING, UNKNOWN = 0, 1
 
 
 def _row(about: str, dim: int, depth: int, heads: int, pool: str) -> BuiltRow:
-    own = {
-        "dim": dim,
-        "depth": depth,
-        "heads": heads,
-        "hidden": 2 * dim,
-        "pool": pool,
-        "pre": True,
-        "dropout": 0.1,
-    }
-    own["positions"] = "sinusoidal" if depth else None
+    own: dict[str, Any] = {"dim": dim, "depth": depth, "heads": heads, "hidden": 2 * dim, "pool": pool}
+    own |= {"pre": True, "dropout": 0.1, "positions": "sinusoidal" if depth else None}
     return BuiltRow(about, "transformer_classifier", own)
 
 
@@ -109,30 +101,20 @@ def load_texts(seed: int, data: str | None) -> Examples:
 
 def _of_folder(folder: Path) -> dict[str, Any]:
     """The texts of `train/<class>/*.txt` and `test/<class>/*.txt`; classes without a test folder are left out."""
-    expected = "expected are train/<class>/*.txt and test/<class>/*.txt, in UTF-8"
-    classes: list[str] = []
-    found: dict[str, Any] = {}
+    load, found = library("sklearn.datasets").load_files, dict[str, Any]()
+    how: dict[str, Any] = {"encoding": "utf-8", "allowed_extensions": [".txt"], "shuffle": False}
     for which in ("test", "train"):
-        inner = folder / which
-        if not inner.is_dir():
-            raise TensornetError(f"there is no folder {inner}", fix=expected)
-        classes = classes or sorted(path.name for path in inner.iterdir() if path.is_dir())
-        files = {name: sorted((inner / name).glob("*.txt")) for name in classes}
-        empty = next((name for name in classes if not files[name]), None)
-        if empty is not None:
-            raise TensornetError(f"there are no texts in {inner / empty}", fix=expected)
-        if len(classes) < 2:
-            raise TensornetError(f"{inner} has {len(classes)} class folder(s)", fix=expected)
-        found[f"x_{which}"] = [_text(file) for name in classes for file in files[name]]
-        found[f"y_{which}"] = np.repeat(np.arange(len(classes)), [len(files[name]) for name in classes])
+        try:
+            files = load(folder / which, **how)
+        except (OSError, ValueError) as error:  # no such folder, or no text in UTF-8
+            fix = "expected are train/<class>/*.txt and test/<class>/*.txt, in UTF-8"
+            raise TensornetError(f"cannot read {folder / which}: {error}", fix=fix) from None
+        how["categories"] = files.target_names
+        found |= {
+            f"x_{which}": files.data,
+            f"y_{which}": np.take(files.target_names, np.array(files.target, int)),
+        }
     return found
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TensornetError(f"cannot read {file}: {error}", fix="save it as text in UTF-8") from None
 
 
 TEXT = Task(

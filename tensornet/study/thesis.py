@@ -8,8 +8,7 @@ figures next to them if the images and the recipe are those of the experiment.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,60 +19,24 @@ from .images import load_images, source_of
 from .libraries import frozen, toml
 from .task import BuiltRow, Examples, Published, Recipe, Task, built
 
-__all__ = ["Experiment", "experiments", "fitting", "thesis"]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One data set of chapter 4.
-
-    Attributes:
-        title: the heading of its report.
-        shape: the settings that all rows share.
-        rows: name → the row, with its own settings.
-        recipe: how the rows are trained.
-        published: the rows of the table of the thesis.
-        table: the number of that table.
-        threads: threads of one process on the CPU; all cores if not given.
-    """
-
-    title: str
-    shape: Mapping[str, Any]
-    rows: Mapping[str, BuiltRow]
-    recipe: Recipe
-    published: tuple[Published, ...] = ()
-    table: str = ""
-    threads: int | None = None
-
-
-PARAMETERS = {"Swin-T": 27_528_690, "tensorized": 1_368_626}
-"""The numbers of parameters that the thesis prints, the same for every data set."""
-
-
-def _row(dense: bool, learning_rate: float, **settings: Any) -> BuiltRow:
-    """A row; of a dense one the modes only give the width of each stage, and the heads their number."""
-    how = settings.setdefault("weights", "soft")
-    ranks = ", ".join("×".join(map(str, each)) for each in settings["modes"])
-    about = "Swin, dense" if dense else f"tensorized, modes {ranks}, {how} attention"
-    own = settings | ({"tensorized": ()} if dense else {})
-    return BuiltRow(about, "tensor_swin", own, {"learning_rate": learning_rate})
+__all__ = ["experiments", "fitting", "thesis"]
 
 
 @functools.cache
-def experiments() -> dict[str, Experiment]:
+def experiments() -> dict[str, Any]:
     """Name of the images → the experiment with them, as `thesis.toml` describes it."""
-    tables = frozen(toml(Path(__file__).with_suffix(".toml")))
-    found = {}
-    for name, table in tables.items():
-        rows = tables[table.get("rows_of", name)]["rows"]
-        published = table.get("published", ())
-        found[name] = Experiment(
-            **{key: table[key] for key in ("title", "shape", "table", "threads") if key in table},
-            rows={row: _row(dense=row == "swin", **each) for row, each in rows.items()},
-            recipe=Recipe().changed(table["recipe"]),
-            published=tuple(Published(model, by, PARAMETERS[model], *rest) for model, by, *rest in published),
-        )
+    found: dict[str, Any] = frozen(toml(Path(__file__).with_suffix(".toml")))
     return found
+
+
+def _row(name: str, learning_rate: float, **settings: Any) -> BuiltRow:
+    """A row; of a dense one the modes only give the width of each stage, and the heads their number."""
+    how = settings.setdefault("weights", "soft")
+    ranks = ", ".join("×".join(map(str, each)) for each in settings["modes"])
+    dense = name == "swin"
+    about = "Swin, dense" if dense else f"tensorized, modes {ranks}, {how} attention"
+    own = settings | ({"tensorized": ()} if dense else {})
+    return BuiltRow(about, "tensor_swin", own, {"learning_rate": learning_rate})
 
 
 def thesis(data: Data) -> Task:
@@ -81,41 +44,39 @@ def thesis(data: Data) -> Task:
 
     Args:
         data: "digits", "mnist", "cifar10", "tiny-imagenet" (from the Hugging Face hub, except for the
-            digits), a folder with the files of one of the last three, or the user's own arrays. For these
+            digits), a folder with the files of MNIST or CIFAR-10, or the user's own arrays. For these
             arrays the rows of the digits are used, with patches and windows that fit.
 
     Raises:
         TensornetError: the data are none of these.
     """
-    if are_arrays(data):
-        experiment = replace(experiments()["digits"], shape={"depths": (2, 2)})
-        name, source = Path(name_of(data)).stem, None
-    else:
-        source = source_of(data)  # type: ignore[arg-type]
-        name, experiment = source.name, experiments()[source.name]
+    source = None if are_arrays(data) else source_of(data)  # type: ignore[arg-type]
+    name = Path(name_of(data)).stem if source is None else source.name
+    table = experiments()["digits" if source is None else name]
+    rows = experiments()[table.get("rows_of")]["rows"] if "rows_of" in table else table["rows"]
 
     def load(seed: int, data: Data) -> Examples:
         return load_arrays(data, images=True) if source is None else load_images(source, seed)
 
     def build(row: BuiltRow, examples: Examples) -> tn.Graph:
-        own = experiment.shape if "image" in experiment.shape else {**fitting(examples), **experiment.shape}
-        return built(replace(row, settings={**own, **row.settings}), examples)
+        shape = table["shape"] if source else {**fitting(examples), "depths": (2, 2)}
+        return built(replace(row, settings={**shape, **row.settings}), examples)
 
     return Task(
         name=f"thesis-{name}",
-        title=experiment.title,
+        title=table["title"],
         example="image",
-        rows=experiment.rows,
-        recipe=experiment.recipe,
+        rows={row: _row(row, **each) for row, each in rows.items()},
+        recipe=Recipe().changed(table["recipe"]),
         load=load,
         reference="swin",
         build=build,
         optimizers=("adamw", "adam"),
-        threads=experiment.threads,
+        threads=table.get("threads"),
         caution="in short trials that looked at test images",
         tried=("learning_rate", "shift", "rotate", "zoom", "flip"),
-        published=experiment.published,
-        source=experiment.table,
+        published=tuple(Published(*each) for each in table.get("published", ())),
+        source=table.get("table", ""),
         splits=source is not None and name == "digits",
         controls=frozenset({"swin"}),
         kinds=("dense", "tensorized"),

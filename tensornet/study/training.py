@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensornet as tn
 from tensornet.errors import TensornetError
@@ -21,14 +22,11 @@ from tensornet.graph.argument_shapes import sizes_from_shapes
 from .hardware import Hardware
 from .libraries import library
 from .results import Epoch, RunResult, Trained
-from .store import Checkpoints
-from .task import Recipe
+from .store import RunFile
+from .task import Examples, Recipe
 
-if TYPE_CHECKING:
-    from .task import Examples
-
-__all__ = ["augmented", "CHECKPOINT_SECONDS", "Progress", "right_ones", "sizes_of_batch", "train"]
-__all__ += ["TrainingRun"]
+__all__ = ["augmented", "CHECKPOINT_SECONDS", "Progress", "predictions", "right_ones", "sizes_of_batch"]
+__all__ += ["train", "TrainingRun"]
 
 
 def augmented(images: Any, recipe: Recipe, seed: int) -> Any:
@@ -60,11 +58,8 @@ def augmented(images: Any, recipe: Recipe, seed: int) -> Any:
     return functional.grid_sample(planes, places, align_corners=False).reshape(images.shape)
 
 
-CHECKPOINT_SECONDS = 10.0
-"""The time between two checkpoints; longer if writing one takes long."""
-
-SHARE_OF_WRITING = 0.05
-"""The largest share of the time that is spent on writing checkpoints."""
+CHECKPOINT_SECONDS = 30.0
+"""The time between two checkpoints."""
 
 
 Progress = Callable[[int, int, "float | None"], None]
@@ -82,7 +77,7 @@ def train(
     seed: int = 0,
     hardware: Hardware | None = None,
     parameters: Mapping[str, Any] | None = None,
-    checkpoints: Checkpoints | None = None,
+    checkpoint: RunFile | None = None,
     every: float = CHECKPOINT_SECONDS,
     progress: Progress | None = None,
 ) -> Trained:
@@ -102,8 +97,8 @@ def train(
         seed: for initial values, mini-batches, augmentation and dropout.
         hardware: the hardware that computes it; one thread of the CPU if not given.
         parameters: the initial values, by name; drawn by the seed if not given.
-        checkpoints: where checkpoints are written, and where the run resumes from.
-        every: the least number of seconds between two checkpoints.
+        checkpoint: the file in which checkpoints are kept, and from which the run resumes.
+        every: the number of seconds between two checkpoints.
         progress: receives the progress before every step.
 
     Raises:
@@ -112,18 +107,15 @@ def train(
     hardware = hardware or Hardware()
     with hardware.reproducible():
         run = TrainingRun(name, graph, examples, recipe, seed, hardware, parameters)
-        run.resume(checkpoints)
-        saved, cost = time.monotonic(), 0.0
+        run.resume(checkpoint)
+        saved = time.monotonic()
         while run.step < run.steps:
             if progress is not None:
                 progress(run.step, run.steps, run.history[-1].test_top1 if run.history else None)
             run.advance()
-            begun = time.monotonic()
-            due = begun - saved >= max(every, cost / SHARE_OF_WRITING)
-            if due and checkpoints is not None and hardware.rank == 0:
-                checkpoints.save(run.checkpoint())
+            if checkpoint is not None and hardware.rank == 0 and time.monotonic() - saved >= every:
+                checkpoint.save(*run.state())
                 saved = time.monotonic()
-                cost = saved - begun
         return Trained(run.result(row, about), run.graph, run.parameters())
 
 
@@ -142,17 +134,18 @@ class TrainingRun:
     def __post_init__(self) -> None:
         self.torch, hardware, examples, recipe = library("torch"), self.hardware, self.examples, self.recipe
         self.graph = examples.behind_standard(self.classifier)
-        self.train = _on(hardware.device, (*examples.train_inputs, examples.train_labels))
-        self.test = _on(hardware.device, (*examples.test_inputs, examples.test_labels))
+        parts = (*examples.train_inputs, examples.train_labels), (*examples.test_inputs, examples.test_labels)
+        self.train, self.test = (tuple(each.to(hardware.device) for each in part) for part in parts)
         self.steps_of_epoch = -(-len(examples.train_labels) // recipe.batch)
         self.steps = recipe.epochs * self.steps_of_epoch
         # initial values are derived for inputs of variance 1, as the classifier gets them
         parameters = self.start or tn.init(self.classifier, seed=self.seed, backend="torch")
         starts = {name: each.clone() for name, each in parameters.items()}
         self.module = tn.module(self.graph, params=starts, dtype="float32").to(hardware.device)
-        self.wrapped = hardware.wrapped(self.module)
+        alone = hardware.processes == 1
+        parallel = self.torch.nn.parallel.DistributedDataParallel
+        self.wrapped = self.module if alone else parallel(self.module)
         self.optimizer = recipe.update_rule(self.module.parameters())
-        self.scaler = hardware.scaler()
         self.order: tuple[int, Any] = (-1, None)
         self.sums = self.torch.zeros(3, dtype=self.torch.float64, device=hardware.device)
         self.step, self.history = 0, list[Epoch]()
@@ -189,12 +182,10 @@ class TrainingRun:
         loss = entropy(logits, labels, label_smoothing=recipe.smoothing)
         self.optimizer.zero_grad()
         # gradients are averaged over the processes, so each loss is multiplied by their number
-        self.scaler.scale(loss * (hardware.processes / count)).backward()
+        (loss * (hardware.processes / count)).backward()
         if recipe.clip:
-            self.scaler.unscale_(self.optimizer)
             self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), recipe.clip)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.optimizer.step()
         return loss, logits
 
     def _end_epoch(self) -> None:
@@ -208,14 +199,10 @@ class TrainingRun:
 
     def accuracies(self, part: tuple[Any, ...]) -> tuple[float, float]:
         """Top-1 and top-5 accuracy in percent: the likeliest class, or one of the likeliest five, is right."""
-        share = 4 * self.recipe.batch
-        mine = slice(self.hardware.rank, None, self.hardware.processes)
+        mine = tuple(each[self.hardware.rank :: self.hardware.processes] for each in part)
         right = self.torch.zeros(2, dtype=self.torch.float64, device=self.hardware.device)
-        self.module.eval()
-        with self.torch.no_grad(), self.hardware.autocast():
-            for *inputs, labels in zip(*(each[mine].split(share) for each in part), strict=True):
-                logits = self.module(*self.examples.batch(tuple(inputs)))
-                right += self.torch.stack(right_ones(logits, labels))
+        for logits, labels in predictions(self.module, self.examples, mine, self.recipe.batch, self.hardware):
+            right += self.torch.stack(right_ones(logits, labels))
         self.module.train()
         top1, top5 = (100.0 * self.hardware.total(right) / len(part[-1])).tolist()
         return top1, top5
@@ -239,24 +226,32 @@ class TrainingRun:
         """The parameters, by name, on the CPU."""
         return {name: each.detach().cpu().clone() for name, each in self.module.state_dict().items()}
 
-    def checkpoint(self) -> dict[str, Any]:
-        """All state that the rest of the run depends on."""
-        state = {"optimizer": self.optimizer.state_dict()["state"], "scaler": self.scaler.state_dict()}
-        state |= {"module": self.module.state_dict(), "sums": self.sums}
-        return state | {"step": self.step, "history": [asdict(epoch) for epoch in self.history]}
+    def state(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """All tensors and texts that the rest of the run depends on."""
+        tensors = {f"module.{name}": each for name, each in self.parameters().items()}
+        for number, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": each.cpu() for name, each in state.items()}
+        place = {"step": self.step, "history": [asdict(epoch) for epoch in self.history]}
+        return {**tensors, "sums": self.sums.cpu()}, {"place": json.dumps(place)}
 
-    def resume(self, checkpoints: Checkpoints | None) -> None:
+    def resume(self, checkpoint: RunFile | None) -> None:
         """Restores the newest checkpoint, if there is one, in all processes."""
-        first = checkpoints if self.hardware.rank == 0 else None
-        found = self.hardware.agreed(first.load() if first is not None else None)
-        if found is None:
+        first = checkpoint if self.hardware.rank == 0 else None
+        read = first and first.load(lambda tensors, texts: (tensors, json.loads(texts["place"])))
+        if (found := self.hardware.agreed(read)) is None:
             return
-        self.module.load_state_dict(found["module"])
+        tensors, place = found
+        names = self.module.state_dict()
+        self.module.load_state_dict({name: tensors[f"module.{name}"] for name in names})
+        states: dict[int, dict[str, Any]] = {}
+        for key, each in tensors.items():
+            match key.split("."):
+                case ["optimizer", number, name]:
+                    states.setdefault(int(number), {})[name] = each
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": found["optimizer"], "param_groups": groups})
-        self.scaler.load_state_dict(found["scaler"])
-        self.sums.copy_(found["sums"])
-        self.step, self.history = found["step"], [Epoch(**each) for each in found["history"]]
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+        self.sums.copy_(tensors["sums"])
+        self.step, self.history = place["step"], [Epoch(**each) for each in place["history"]]
         if first is not None:
             first.say(f"{self.name}: goes on after step {self.step:,} of {self.steps:,}")
 
@@ -280,8 +275,15 @@ def sizes_of_batch(graph: tn.Graph, examples: Examples, batch: int) -> dict[str,
     return dict(sizes_from_shapes(graph, graph.inputs, shapes))
 
 
-def _on(device: str, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(each.to(device) for each in tensors)
+def predictions(
+    module: Any, examples: Examples, part: tuple[Any, ...], batch: int, hardware: Hardware
+) -> Iterator[tuple[Any, Any]]:
+    """The logits of a module, and the labels, for a part of the examples, some mini-batches at a time."""
+    module.eval()
+    with library("torch").no_grad(), hardware.autocast():
+        for each in zip(*(each.split(4 * batch) for each in part), strict=True):
+            *inputs, labels = (tensor.to(hardware.device) for tensor in each)
+            yield module(*examples.batch(tuple(inputs))), labels
 
 
 def right_ones(logits: Any, labels: Any) -> list[Any]:

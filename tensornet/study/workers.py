@@ -173,7 +173,6 @@ def on_workers(
     function: Callable[[Item], Result],
     items: Sequence[Item],
     done: Callable[[Item, Result], None],
-    look: Callable[[], None] = lambda: None,
     ready: Callable[[Item], bool] = lambda item: True,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
@@ -184,51 +183,42 @@ def on_workers(
         function: importable by name.
         items: the arguments of the calls.
         done: receives each item and its result, in this process, as soon as it is available.
-        look: called regularly while calls are running.
         ready: whether an item can be submitted yet; items may depend on others that are done.
         say: receives a message if a worker was lost.
 
     Raises:
         TensornetError: a call raised one, or the workers of an item were lost `TRIES` times.
     """
-    left = dict.fromkeys(range(len(items)), TRIES)
+    left, lost = dict.fromkeys(range(len(items)), TRIES), list[BaseException]()
     while left:
-        waiting, lost = list(left), None
+        waiting, pending = list(left), dict[int, Any]()
+        lost.clear()
         with workers.open() as executor:
-            pending: dict[int, Any] = {}
             try:
-                while pending or (waiting and lost is None):
+                while pending or (waiting and not lost):
                     try:
-                        for number in [number for number in waiting if lost is None and ready(items[number])]:
+                        for number in [each for each in waiting if not lost and ready(items[each])]:
                             pending[number] = executor.submit(_answer, function, items[number])
                             waiting.remove(number)
-                        for number, result in _finished(pending):
+                        for number in [each for each, call in pending.items() if call.done()]:
+                            result = pending.pop(number).result()
+                            if isinstance(result, TensornetError):
+                                raise result
                             del left[number]
                             done(items[number], result)
                     except workers.lost() as error:
-                        lost = error
-                    look()
+                        lost.append(error)
                     time.sleep(SECONDS_BETWEEN_LOOKS)
-            except BaseException:
-                for future in pending.values():
-                    future.cancel()
-                raise
+            finally:
+                for call in pending.values():
+                    call.cancel()
         again = left.keys() - waiting
         if left:
             say(f"a worker was lost; of what it did, {len(again)} are asked for again")
         left = {number: tries - (number in again) for number, tries in left.items()}
         if 0 in left.values():
             fix = "look at what ends them: a lack of memory (then fewer at once), or a limit of time"
-            raise TensornetError(f"workers end again and again before they are done: {lost}", fix=fix)
-
-
-def _finished(pending: dict[int, Any]) -> Iterator[tuple[int, Any]]:
-    """Takes the calls that have ended, and returns their results; raises the error of one that failed."""
-    for number in [each for each in pending if pending[each].done()]:
-        result = pending.pop(number).result()
-        if isinstance(result, TensornetError):
-            raise result
-        yield number, result
+            raise TensornetError(f"workers end again and again before they are done: {lost[-1]}", fix=fix)
 
 
 _ALONE = threading.Lock()

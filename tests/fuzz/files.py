@@ -19,8 +19,8 @@ import tensornet as tn
 from tensornet import models
 from tensornet.device.cost_model import DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
+from tensornet.study import configuration as subject
 from tensornet.study import report
-from tensornet.study import written as subject
 
 from ..damage import BYTES, DOCUMENTS, damaged
 from ..test_study_files import TINY, study
