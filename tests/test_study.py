@@ -263,14 +263,12 @@ def test_what_is_printed(finished: Finished) -> None:
 
 
 def test_the_table_fits_80_columns(finished: Finished) -> None:
-    console = Console(file=io.StringIO(), width=80)
     widest = replace(finished[1][0], name="tcl12-tucker", flops=99999, test_top1=100.0, test_top5=100.0)
     several = [replace(widest, seed=seed, parameters=99999, test_top1=90.0 + seed) for seed in range(3)]
-    with console.capture() as printed:
-        console.print(table(DIGITS, [widest]))
-        console.print(table(DIGITS, several))
-    assert f"│ tcl12-tucker │    {widest.parameters} │ 99,999 │ 100.00 │ 100.00 │" in printed.get()
-    assert "│ tcl12-tucker │ 99,999 │ 99,999 │ 91.00 ± 1.00 (3) │ 100.00 ± 0.00 (3) │" in printed.get()
+    printed = [table(DIGITS, each).splitlines() for each in ([widest], several)]
+    assert printed[0][-1].split() == ["tcl12-tucker", str(widest.parameters), "99,999", "100.00", "100.00"]
+    assert printed[1][-1].split()[2:7] == ["99,999", "91.00", "±", "1.00", "(3)"]
+    assert max(map(len, sum(printed, []))) <= 80
 
 
 def test_the_pareto_front_holds_what_no_other_beats(finished: Finished) -> None:
