@@ -268,7 +268,7 @@ def test_the_table_fits_80_columns(finished: Finished) -> None:
     printed = [table(DIGITS, each).splitlines() for each in ([widest], several)]
     assert printed[0][-1].split() == ["tcl12-tucker", str(widest.parameters), "99,999", "100.00", "100.00"]
     assert printed[1][-1].split()[2:7] == ["99,999", "91.00", "±", "1.00", "(3)"]
-    assert max(map(len, sum(printed, []))) <= 80
+    assert max(len(line) for lines in printed for line in lines) <= 80
 
 
 def test_the_pareto_front_holds_what_no_other_beats(finished: Finished) -> None:

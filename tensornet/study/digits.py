@@ -97,10 +97,8 @@ def build_graph(row: Row, shape: Sequence[int] = (SIDE, SIDE), classes: int = CL
     elif len(shape) > 2:
         fold = tn.layer(f"y[...,({','.join(names[:-1])}),{names[-1]}] = x[...,{axes}]", inputs="x")
     layers, features, is_tcl = list[tn.Graph](), tuple[int, ...](sizes), row.body == "tcl"
-    for (
-        width
-    ) in row.hidden:  # x[..., i1…iN] → y[..., o1…oN] for a TCL, else x[..., (i1…iN)] → y[..., (o1…oN)]
-        if is_tcl:
+    for width in row.hidden:
+        if is_tcl:  # x[..., i1…iN] → y[..., o1…oN], else x[..., (i1…iN)] → y[..., (o1…oN)]
             layers.append(tn.models.tcl(features, width, bias=True))
         else:
             layers.append(tn.models.linear(features, width, factorization=row.body, rank=row.rank))
