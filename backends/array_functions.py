@@ -4,51 +4,27 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tensornet.errors import ShapeError, no_positions, outside
+from tensornet.errors import no_positions, outside
 from tensornet.ops.pointwise import SELU_ALPHA, SELU_SCALE
 
-from .associative_scan import recurrence
-from .grouped_gemm import grouped_matmul, grouped_outer
-from .integer_division import floor_divide, remainder
-from .scan import Positions
-from .scan import along as repeated
-from .slicing import in_pieces as put_together
+from .loops import along, in_pieces, recur
+from .positions import floor_divide, grouped_matmul, grouped_outer, remainder, top
 from .windows import Pools, elements
 
-__all__ = ["Functions", "largest", "namespace_of"]
+__all__ = ["Functions", "namespace_of"]
 
 
 def namespace_of(functions: Functions) -> dict[str, Any]:
-    """The functions of a library, and the library itself, by the names that templates use."""
+    """The functions of a library, and those that all libraries share, by the names that templates use."""
     own = {name: getattr(functions, name) for name in dir(functions) if not name.startswith("_")}
-    return {**own, "math": math}
+    return {**{each.__name__: functools.partial(each, functions) for each in SHARED}, **own, "math": math}
 
 
-def largest(xp: Any, x: Any, axis: int, size: int) -> Any:
-    """The positions of the largest elements along an axis, the largest first; equal elements keep their order.
-
-    Args:
-        xp: the library.
-        x: the elements.
-        axis: the dimension, counted from the first.
-        size: the number of elements.
-    """
-    count = x.shape[axis]
-    if size > count:
-        raise ShapeError(
-            f"the axis has {count} elements, fewer than the {size} largest to take",
-            fix=f"take at most {count}",
-        )
-    rising = xp.argsort(
-        xp.flip(x, axis=axis), axis=axis, stable=True
-    )  # reversed: of equal elements, the last in `x` come first
-    last = rising[(slice(None),) * axis + (slice(count - size, count), ...)]
-    return count - 1 - xp.flip(last, axis=axis)
+SHARED = (along, in_pieces, recur, floor_divide, remainder, grouped_matmul, grouped_outer, top)
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,6 +67,22 @@ class Functions:
         import array_api_compat
 
         return array_api_compat.device(x)
+
+    def unbind(self, x: Any, axis: int) -> Any:
+        """The slices of an array at the positions along an axis."""
+        first = self.xp.moveaxis(x, axis, 0) if axis else x
+        return [first[at, ...] for at in range(x.shape[axis])]
+
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        """An array of a shape, with the type and the device of another, to be written into."""
+        return self.xp.empty(shape, dtype=like.dtype, device=self.device(like))
+
+    def zeros(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return self.xp.zeros(shape, dtype=like.dtype, device=self.device(like))
+
+    def joins(self, x: Any) -> bool:
+        """Whether parts such as this one are joined at the end, and not written into a whole array."""
+        return False
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """The product of each row of `x` with each row of the weight, plus a bias."""
@@ -200,9 +192,6 @@ class Functions:
         xp = self.xp
         return xp.sqrt(xp.sum(xp.square(xp.abs(x)), axis=axes))
 
-    def top(self, x: Any, axis: int, size: int) -> Any:
-        return largest(self.xp, x, axis, size)
-
     @in_float32
     def normalize(self, x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
         xp = self.xp
@@ -215,15 +204,6 @@ class Functions:
             y *= xp.reshape(gain, shape)
             y += xp.reshape(bias, shape)
         return y
-
-    def recur(self, a: Any, b: Any, start: float, back: float) -> Any:
-        return recurrence(self.xp, a, b, start, back)
-
-    def floor_divide(self, a: Any, b: Any) -> Any:
-        return floor_divide(self.xp, operator.floordiv, a, b)
-
-    def remainder(self, a: Any, b: Any) -> Any:
-        return remainder(self.xp, operator.mod, a, b)
 
     def finite(self, value: float, like: Any) -> float:
         if not self.xp.isdtype(like.dtype, "real floating"):
@@ -257,30 +237,6 @@ class Functions:
     def piece(self, x: Any, at: int, length: int, axis: int) -> Any:
         """A slice with bounds inside the array; the standard leaves other bounds undefined."""
         return x[(slice(None),) * axis + (slice(at, min(at + length, x.shape[axis])), ...)]
-
-    def in_pieces(self, function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
-        def empty(like: Any, shape: tuple[int, ...]) -> Any:
-            return self.xp.empty(shape, dtype=like.dtype, device=self.device(like))
-
-        return put_together(function, size, length, axes, empty)
-
-    def along(self, *call: Any) -> Any:
-        xp = self.xp
-
-        def parts(x: Any, axis: int) -> Any:
-            first = xp.moveaxis(x, axis, 0) if axis else x
-            return [first[at, ...] for at in range(x.shape[axis])]
-
-        def blank(x: Any, axis: int) -> Any:
-            return xp.zeros(x.shape[:axis] + x.shape[axis + 1 :], dtype=x.dtype, device=self.device(x))
-
-        def empty(like: Any, size: int) -> Any:
-            return xp.empty((size, *like.shape), dtype=like.dtype, device=self.device(like))
-
-        def stacked(each: Any) -> Any:
-            return xp.stack(each, axis=0)
-
-        return repeated(Positions(parts, blank, empty, stacked), *call)
 
     def cumsum(self, x: Any, axis: int, back: float) -> Any:
         return self._running("cumulative_sum", x, axis, back)
@@ -318,9 +274,3 @@ class Functions:
     def mean_pool(self, x: Any, windows: Pools) -> Any:
         first, *others = elements(x, windows)
         return sum(others, first) / (1 + len(others))
-
-    def grouped_matmul(self, x: Any, positions: Any, matrices: Any) -> Any:
-        return grouped_matmul(self.xp, x, positions, matrices)
-
-    def grouped_outer(self, positions: Any, a: Any, b: Any, size: int) -> Any:
-        return grouped_outer(self.xp, positions, a, b, size)

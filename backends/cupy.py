@@ -11,7 +11,7 @@ from tensornet.protocol import CallCache
 
 from .array_api import Plain
 from .array_functions import Functions, namespace_of
-from .scatter import scatters
+from .positions import scatters
 from .templates import KERNELS, standard
 from .torch import as_numpy
 from .windows import Unfolding
@@ -65,7 +65,7 @@ class CupyBackend(Plain):
 
         own = {
             "xp": xp,
-            **scatters(cupy, _summed, _counted),
+            **scatters(xp, xp.int64, _summed, _counted),
             **Unfolding(xp, cupy.lib.stride_tricks.as_strided).functions(),
         }
         return {**namespace_of(Functions(xp, special.erf, special.expit)), **own}

@@ -11,7 +11,7 @@ from tensornet.protocol import backend_of
 
 from .array_api import Plain
 from .array_functions import Functions, namespace_of
-from .scatter import scatters
+from .positions import scatters
 from .templates import KERNELS, standard
 from .torch import as_numpy
 from .windows import Unfolding
@@ -97,7 +97,7 @@ class NumpyBackend(Plain):
             "np": numpy,
             "added": added,
             "subtracted": subtracted,
-            **scatters(numpy, _summed, _counted),
+            **scatters(numpy, numpy.int64, _summed, _counted),
             **Unfolding(numpy, numpy.lib.stride_tricks.as_strided).functions(),
         }
         return {**namespace_of(Functions(numpy, special("erf"), special("expit"))), **own}

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from tensornet.errors import BackendError, no_positions
 
 from ..array_functions import Functions, namespace_of
-from ..scatter import scatters
-from ..slicing import in_pieces
+from ..loops import in_pieces
+from ..positions import floor_divide, scatters
 from ..windows import Windows, convolutions, margins
 from .grouped_gemm import grouped_matmul, grouped_outer
 from .jit import check, looked, unlooked
@@ -35,6 +35,9 @@ class _JaxFunctions(Functions):
 
     def device(self, x: Any) -> None:
         return None  # a traced array has none
+
+    def joins(self, x: Any) -> bool:
+        return True  # arrays cannot be written into
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """The product of each row of `x` with each row of the weight, plus a bias."""
@@ -121,7 +124,7 @@ class _JaxFunctions(Functions):
 
     def floor_divide(self, a: Any, b: Any) -> Any:
         """⌊a / b⌋; for floats divided by 0 it is a / b, where JAX before 0.7 gives NaN."""
-        quotient = super().floor_divide(a, b)
+        quotient = floor_divide(self, a, b)
         if (isinstance(b, int | float) and b) or not _is(quotient, "floating"):
             return quotient
         return jnp.where(b == 0, a / b, quotient)
@@ -148,7 +151,7 @@ class _JaxFunctions(Functions):
         whole = size // length
         starts = length * jnp.arange(whole)
         if whole < 2 or not isinstance(starts, jax.core.Tracer):
-            return in_pieces(function, size, length, axes, lambda like, shape: None, jnp.concatenate)
+            return in_pieces(self, function, size, length, axes)
         with unlooked(must=True):
             stacked = jax.tree.leaves(jax.lax.map(function, starts))
         parts = [[_merged(one, axis) for one, axis in zip(stacked, axes, strict=True)]]
@@ -242,7 +245,7 @@ convolution, convolution_x, convolution_k = convolutions(_convolution, _convolut
 
 NAMESPACE = {
     **namespace_of(_JaxFunctions(jnp)),
-    **scatters(jnp, _summed, _counted),
+    **scatters(jnp, int, _summed, _counted),
     "convolution": convolution,
     "convolution_x": convolution_x,
     "convolution_k": convolution_k,

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ..scan import Positions, gone_along
-from ..scan import along as repeated
+from ..loops import scan
+from .functions import SHARED
 from .products import is_traced
 
-__all__ = ["along", "along_recomputed", "recomputed"]
+__all__ = ["along_recomputed", "recomputed"]
 
 
 def recomputed(function: Callable[..., Any], *given: torch.Tensor, **options: Any) -> Any:
@@ -57,23 +57,6 @@ class _Again(torch.autograd.Function):
         return (None, None, *(next(made) if is_asked else None for is_asked in asked))
 
 
-def _blank(x: torch.Tensor, axis: int) -> torch.Tensor:
-    return x.new_zeros(x.shape[:axis] + x.shape[axis + 1 :])
-
-
-def _empty(like: torch.Tensor, size: int) -> None:
-    return None
-
-
-_POSITIONS = Positions(torch.unbind, _blank, _empty, torch.stack)
-"""How `along` splits operands into positions and stacks results. It stacks them at the end, as autograd and compilers
-require."""
-
-
-along = functools.partial(repeated, _POSITIONS)
-"""A function called at each position of an axis."""
-
-
 def along_recomputed(
     function: Any,
     cut: Sequence[Any],
@@ -96,7 +79,7 @@ def along_recomputed(
         called = functools.partial(function, **options) if options else function
         pieces, now, others = given[:count], given[count : count + len(states)], given[count + len(states) :]
         repetition = (length, axes, following, results, back)
-        wholes, left = gone_along(_POSITIONS, called, pieces, now, others, *repetition)
+        wholes, left = scan(SHARED, called, pieces, now, others, *repetition)
         return (*wholes, *left)
 
     made, now = list[Any](), states

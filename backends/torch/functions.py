@@ -2,72 +2,53 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
-from types import SimpleNamespace
 from typing import Any
 
+import array_api_compat.torch as xp
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 from tensornet.errors import no_positions, outside
 
-from .. import integer_division
-from ..array_functions import largest
-from ..associative_scan import recurrence
-from ..scatter import rows_told
-from ..slicing import in_pieces as assembled
+from .. import positions as shared
+from ..array_functions import Functions, namespace_of
 from ..windows import reach
-from .products import changing
+from .products import changing, is_unseen
 
-__all__ = [
-    "binary",
-    "cumprod",
-    "cumsum",
-    "dropped",
-    "finite",
-    "floating",
-    "floor_divide",
-    "gather",
-    "in_pieces",
-    "number",
-    "recur",
-    "remainder",
-    "roll",
-    "scatter_add",
-    "scatter_count",
-    "sign",
-    "spaced",
-    "take",
-    "top",
-    "whole_matmul",
-    "wide",
-    "widen",
-    "windows",
-    "within",
-]
+__all__ = ["FUNCTIONS", "SHARED"]
 
 
-def _flip(x: Any, axis: int) -> Any:
-    return x.flip(axis)
+class _TorchFunctions(Functions):
+    """What torch does in another way than other libraries whose arrays can be written into."""
+
+    def device(self, x: Any) -> Any:
+        return x.device
+
+    def unbind(self, x: Any, axis: int) -> Any:
+        return torch.unbind(x, axis)
+
+    def joins(self, x: Any) -> bool:
+        """Whether autograd records a part: each write into a whole tensor would cost the backward pass a copy of it."""
+        return torch.compiler.is_compiling() or bool(x.requires_grad)
+
+    def grouped_matmul(self, x: Any, positions: Any, matrices: Any) -> Any:
+        """Grouped GEMM. If values cannot be read, each row is multiplied by all matrices."""
+        if not is_unseen(positions, x, matrices):
+            return shared.grouped_matmul(self, x, positions, matrices)
+        each = torch.einsum("nrc,vfc->nvrf", x, matrices)
+        return each[torch.arange(len(positions), device=x.device)[:, None], positions]
+
+    def grouped_outer(self, positions: Any, a: Any, b: Any, size: int) -> Any:
+        if not is_unseen(positions, a, b):
+            return shared.grouped_outer(self, positions, a, b, size)
+        ones = positions[..., None] == torch.arange(size, device=positions.device)
+        return torch.einsum("nmv,nmra,nmrb->vab", ones.to(a.dtype), a, b)
 
 
-_STANDARD = SimpleNamespace(
-    concat=torch.cat,
-    flip=_flip,
-    full_like=torch.full_like,
-    broadcast_arrays=torch.broadcast_tensors,
-    cumulative_prod=torch.cumprod,
-    argsort=torch.argsort,
-)
-"""Functions of torch by their names in the array API standard."""
-
-
-def _cumulative(function: Any, x: Any, axis: int, back: float) -> Any:
-    """A function of the elements up to each position along an axis, or with `back`, of those from it to the last."""
-    return function(x.flip(axis), axis).flip(axis) if back else function(x, axis)
+SHARED = _TorchFunctions(xp)
+"""The functions that torch has in common with other libraries."""
 
 
 def dropped(kept: Any, x: Any, rate: float, training: bool) -> Any:
@@ -90,14 +71,6 @@ def sign(x: Any) -> Any:
         x.dtype, 75
     )  # two multiplications by it take the smallest number past 1
     return functional.hardtanh_(x.detach().mul(half_way).mul_(half_way))
-
-
-def finite(value: float, like: Any) -> float:
-    """A number clamped to the range of finite numbers in the element type of another tensor."""
-    if not like.is_floating_point():
-        return value
-    info = torch.finfo(like.dtype)
-    return float(max(info.min, min(info.max, value)))
 
 
 def within(index: Any, size: int, name: str) -> Any:
@@ -157,33 +130,11 @@ def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inne
     return (seen if apart == 1 else seen[..., ::apart]).movedim(-1, axis + 1)
 
 
-def scatter_add(positions: Any, x: Any, size: int) -> Any:
-    """Rows added up at the given positions: y[b,v,c] = Σ_s x[b,s,c], where positions[b,s] is v.
-
-    Batch and channels may be missing. Rows with a position outside the range 0 to `size` − 1 are dropped.
-    """
-    if x.dtype in (torch.float16, torch.bfloat16):  # not accurate enough for long sums
-        return scatter_add(positions, x.float(), size).to(x.dtype)
-    rows, count = rows_told(torch, positions.long(), size)
-    batch, channels = positions.shape[:-1], x.shape[positions.ndim :]
-    x = x.expand(*positions.shape, *channels).reshape(*rows.shape, *channels)
-    either = rows[:1] + x.reshape(-1)[:1]  # under vmap, a tensor written in place needs the batch of both
-    made = either.new_zeros((count + 1, *channels), dtype=x.dtype).index_add_(0, rows, x)
-    return made[:-1].reshape(*batch, size, *channels)
-
-
 def spaced(x: Any, axis: int, first: int, by: int, size: int) -> Any:
     """y[…,first + by·p,…] = x[…,p,…], and 0 elsewhere along an axis of this size."""
     end = first + by * x.shape[axis]
     zeros = x.new_zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]))
     return torch.slice_scatter(zeros, x, axis, first, min(end, size), by)
-
-
-def scatter_count(positions: Any, size: int) -> Any:
-    """How often each of `size` positions occurs: y[b,v] = Σ_s (positions[b,s] == v)."""
-    rows, count = rows_told(torch, positions.long(), size)
-    made = rows.new_zeros(count + 1).scatter_add_(0, rows, torch.ones_like(rows))
-    return made[:-1].reshape(*positions.shape[:-1], size)
 
 
 def floating(arrays: Any, otherwise: Any) -> Any:
@@ -214,16 +165,6 @@ def number(value: Any, dtype: Any, like: Any) -> Any:
     return torch.full((), value, dtype=dtype, device=None if like is None else like.device)
 
 
-def in_pieces(function: Any, size: int, length: int, axes: tuple[int, ...]) -> Any:
-    """The results of a function, computed piece by piece. Pieces that autograd records are concatenated at the end:
-    each write into a whole tensor would cost the backward pass a copy of it."""
-
-    def empty(like: Any, shape: tuple[int, ...]) -> Any:
-        return None if like.requires_grad else like.new_empty(shape)
-
-    return assembled(function, size, length, axes, empty, _STANDARD.concat)
-
-
 def roll(x: Any, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Any:
     """Elements rolled along axes. Under a compiler, slices are concatenated instead, because it does not know the
     layout of the gradient of `torch.roll`."""
@@ -245,9 +186,23 @@ def binary(function: Any, a: Any, b: Any) -> Any:
     return function(a, b)
 
 
-cumsum = functools.partial(_cumulative, torch.cumsum)
-cumprod = functools.partial(_cumulative, torch.cumprod)
-recur = functools.partial(recurrence, _STANDARD)
-top = functools.partial(largest, _STANDARD)
-floor_divide = functools.partial(integer_division.floor_divide, torch, operator.floordiv)
-remainder = functools.partial(integer_division.remainder, torch, operator.mod)
+def _summed(rows: Any, x: Any, count: int) -> Any:
+    either = rows[:1] + x.reshape(-1)[:1]  # under vmap, a tensor written in place needs the batch of both
+    return either.new_zeros((count, *x.shape[1:]), dtype=x.dtype).index_add_(0, rows, x)
+
+
+def _counted(rows: Any, count: int) -> Any:
+    return rows.new_zeros(count).scatter_add_(0, rows, torch.ones_like(rows))
+
+
+_OWN = (
+    *(binary, dropped, floating, gather, number, roll, sign, spaced, take, whole_matmul, wide, widen),
+    *(windows, within),
+)
+
+FUNCTIONS = {
+    **namespace_of(SHARED),
+    **{each.__name__: each for each in _OWN},
+    **shared.scatters(xp, torch.int64, _summed, _counted),
+}
+"""What generated code may use, by name."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.autograd import forward_ad
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "is_recorded",
     "is_traced",
     "is_transformed",
+    "is_unseen",
     "with_vjp",
 ]
 
@@ -56,6 +58,21 @@ def is_transformed() -> bool:
     """Whether a transform of `torch.func` sees the operations."""
     transforms = torch._C._functorch  # PyTorch 2.12 does not compile `get_dynamic_layer_stack_depth`
     return isinstance(transforms.peek_interpreter_stack(), transforms.CInterpreter)
+
+
+def is_unseen(*tensors: torch.Tensor) -> bool:
+    """Whether the values of the tensors cannot be read: during tracing, under `vmap` and in a CUDA graph."""
+    captured = any(each.is_cuda for each in tensors) and torch.cuda.is_current_stream_capturing()
+    return torch.compiler.is_compiling() or captured or any(map(_has_no_values, tensors))
+
+
+def _has_no_values(tensor: Any) -> bool:
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return is_fake(tensor)
 
 
 def is_eager(*given: torch.Tensor) -> bool:

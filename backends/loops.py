@@ -1,0 +1,139 @@
+"""Loops of generated code, for all libraries: scans, associative scans, and sliced execution.
+
+Each takes the functions of a library first, which say how it cuts arrays and whether it writes into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["along", "in_pieces", "recur", "scan"]
+
+
+def scan(
+    library: Any,
+    function: Callable[..., Any],
+    cut: Sequence[Any],
+    states: Sequence[Any],
+    rest: Sequence[Any],
+    size: int,
+    axes: Sequence[int],
+    following: Sequence[int],
+    results: int,
+    back: bool,
+) -> tuple[list[Any], Sequence[Any]]:
+    """The first `results` results of a function at all positions, stacked along a new first axis, and the last states.
+
+    Args:
+        library: the functions of the library.
+        function: takes the inputs at a position, the states and the rest; returns its results as a tuple, or the one.
+        cut, axes: the inputs, and the axis of each that is cut into positions.
+        states, following: the initial states, and the index of the result that becomes the next value of each.
+        rest: operands that are the same at all positions.
+        size: the number of positions.
+        results: the number of results to stack.
+        back: whether it runs from the last position to the first.
+    """
+    inputs = list(zip(cut, axes, strict=True))
+    if not size:
+        blank = [library.zeros(each, each.shape[:axis] + each.shape[axis + 1 :]) for each, axis in inputs]
+        found = as_tuple(function(*blank, *states, *rest))
+        return [library.xp.stack([each], axis=0)[:0, ...] for each in found[:results]], states
+    pieces = [library.unbind(each, axis) for each, axis in inputs]
+    made: list[Any] = []
+    for at in range(size)[::-1] if back else range(size):
+        found = as_tuple(function(*(each[at] for each in pieces), *states, *rest))
+        states = [found[number] for number in following]
+        if not made:
+            made = [
+                [None] * size if library.joins(each) else library.empty(each, (size, *each.shape))
+                for each in found[:results]
+            ]
+        for whole, each in zip(made, found, strict=False):
+            whole[at if isinstance(whole, list) else (at, ...)] = each
+    return [library.xp.stack(each, axis=0) if isinstance(each, list) else each for each in made], states
+
+
+def as_tuple(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def along(library: Any, *call: Any) -> Any:
+    """The results of `scan`, with the last states if the last argument is true; one result is not in a tuple."""
+    *repeated, last = call
+    wholes, states = scan(library, *repeated)
+    found = [*wholes, *(states if last else ())]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def in_pieces(
+    library: Any, function: Callable[[int], Any], size: int, length: int, axes: Sequence[int]
+) -> Any:
+    """The results of a function that computes a piece from its start, each assembled along its own axis.
+
+    Pieces are written to their place at once, so only the whole results and one piece are alive at a time, unless the
+    library must concatenate them.
+
+    Args:
+        library: the functions of the library.
+        function: computes the piece that starts at a position; returns its results as a tuple, or the one.
+        size, length: the number of positions, and that of each piece but the last.
+        axes: the axis of each result.
+    """
+    piece = as_tuple(function(0))
+    if size > length and any(map(library.joins, piece)):
+        later = (as_tuple(function(at)) for at in range(length, size, length))
+        pieces = zip(piece, *later, strict=True)
+        piece = tuple(library.xp.concat(each, axis=axis) for each, axis in zip(pieces, axes, strict=True))
+    elif size > length:
+        shapes = ((*one.shape[:n], size, *one.shape[n + 1 :]) for one, n in zip(piece, axes, strict=True))
+        wholes = tuple(library.empty(one, shape) for one, shape in zip(piece, shapes, strict=True))
+        for at in range(0, size, length):
+            piece = piece if not at else as_tuple(function(at))
+            for whole, one, axis in zip(wholes, piece, axes, strict=True):
+                whole[(slice(None),) * axis + (slice(at, at + one.shape[axis]), ...)] = one
+            piece, one = (), None  # frees it before the next piece is computed
+        piece = wholes
+    return piece[0] if len(axes) == 1 else piece
+
+
+def recur(library: Any, a: Any, b: Any, start: float, back: float) -> Any:
+    """y with y[0] = start and y[j] = a[j-1]·y[j-1] + b[j-1], along the last axis.
+
+    Two steps compose to one: a'·(a·y + b) + b' = (a'·a)·y + (a'·b + b'). So each round doubles the number of steps that
+    an element combines. (G. Blelloch, Prefix Sums and Their Applications, 1990.)
+
+    Args:
+        library: the functions of the library.
+        a, b: the factor of the previous value and the addend; one of them may be a number.
+        start: the first value.
+        back: nonzero to run from the last position to the first.
+    """
+    xp = library.xp
+    is_product = isinstance(b, int | float) and not b
+    a = xp.full_like(b, a) if isinstance(a, int | float) else a
+    b = xp.full_like(a, b) if isinstance(b, int | float) else b
+    a, b = xp.broadcast_arrays(a, b)
+    if not a.shape[-1]:
+        return a
+    if back:
+        a, b = xp.flip(a, axis=-1), xp.flip(b, axis=-1)
+    first = a[..., :1]
+    total = xp.concat([xp.full_like(first, start), (a if is_product else b)[..., :-1]], axis=-1)
+    if is_product:
+        found = library.cumprod(total, -1, 0)
+    else:
+        found = _doubled(xp, total, xp.concat([xp.full_like(first, 1), a[..., :-1]], axis=-1))
+    return xp.flip(found, axis=-1) if back else found
+
+
+def _doubled(xp: Any, total: Any, factor: Any) -> Any:
+    """Composes each step `y -> factor·y + total` with all steps before it, twice as many in each round."""
+    behind = 1
+    while behind < total.shape[-1]:
+        reached = total[..., behind:] + factor[..., behind:] * total[..., :-behind]
+        total = xp.concat([total[..., :behind], reached], axis=-1)
+        factor = xp.concat([factor[..., :behind], factor[..., behind:] * factor[..., :-behind]], axis=-1)
+        behind *= 2
+    return total
