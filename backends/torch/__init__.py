@@ -89,7 +89,7 @@ templates: Mapping[str, str] = {
 
 
 _PARTS = (
-    *("checkpoint", "collectives", "convolution", "matrix_products", "normalize", "products", "rnn"),
+    *("checkpoint", "convolution", "matrix_products", "normalize", "products", "rnn"),
     "signed_attention",
 )
 """The modules whose functions generated code may use."""
@@ -137,7 +137,7 @@ class TorchBackend:
     def namespace(self) -> Mapping[str, Any]:
         torch = _library()
         functions = {name: getattr(_beside(part), name) for part in _PARTS for name in _beside(part).__all__}
-        functions = {**_beside("functions").FUNCTIONS, **functions}
+        functions = {**_beside("functions").FUNCTIONS, **_beside("collectives").FUNCTIONS, **functions}
         return {**functions, "torch": torch, "F": torch.nn.functional, "math": math}
 
     def device(self, array: Any = None) -> str:

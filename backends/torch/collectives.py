@@ -6,6 +6,7 @@ The axis of the devices is the first of a tensor. Each function finds the groups
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -17,10 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from tensornet.errors import BackendError
 from tensornet.ops.collectives import VJP
 
-__all__ = [
-    *("all_gather", "all_gather_invariant", "all_reduce", "all_to_all"),
-    *("reduce_scatter", "shard", "vary"),
-]
+__all__ = ["FUNCTIONS", "on_mesh"]
 
 # the names of PyTorch 2.12, and those of later ones
 _gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
@@ -83,6 +81,8 @@ _RUN: Mapping[str, Callable[[torch.Tensor, DeviceMesh, int], torch.Tensor]] = {
 
 
 class _Collective(torch.autograd.Function):
+    """A collective with its vjp, which is another one."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, name: str, mesh: DeviceMesh, axis: int) -> torch.Tensor:
         ctx.told = name, mesh, axis
@@ -91,12 +91,7 @@ class _Collective(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         name, mesh, axis = ctx.told
-        return _applied(g, VJP[name], mesh, axis), None, None, None
-
-
-def _applied(x: torch.Tensor, name: str, mesh: DeviceMesh, axis: int) -> torch.Tensor:
-    found: torch.Tensor = _Collective.apply(x, name, mesh, axis)  # type: ignore[no-untyped-call]
-    return found
+        return _Collective.apply(g, VJP[name], mesh, axis), None, None, None  # type: ignore[no-untyped-call]
 
 
 def _run(name: str, x: torch.Tensor, axis: int) -> torch.Tensor:
@@ -104,39 +99,9 @@ def _run(name: str, x: torch.Tensor, axis: int) -> torch.Tensor:
     if mesh is None:
         fix = "run the module that tn.module(graph, mesh=…, shard=…) returns"
         raise BackendError(f"'{name}' runs on a mesh only", fix=fix)
-    return _applied(x, name, mesh, int(axis))
+    found: torch.Tensor = _Collective.apply(x, name, mesh, int(axis))  # type: ignore[no-untyped-call]
+    return found
 
 
-def all_reduce(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The sum over the devices along a mesh axis, on each of them."""
-    return _run("all_reduce", x, axis)
-
-
-def vary(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The tensor, with which each device computes another part."""
-    return _run("vary", x, axis)
-
-
-def all_gather(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The tensors of all devices along a mesh axis, each of which computes another part with them."""
-    return _run("all_gather", x, axis)
-
-
-def all_gather_invariant(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The tensors of all devices along a mesh axis, which all compute the same with them."""
-    return _run("all_gather_invariant", x, axis)
-
-
-def reduce_scatter(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The sum over the devices along a mesh axis, at the own position."""
-    return _run("reduce_scatter", x, axis)
-
-
-def shard(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The tensor at the own position."""
-    return _run("shard", x, axis)
-
-
-def all_to_all(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """At each position what the device there has at the own position."""
-    return _run("all_to_all", x, axis)
+FUNCTIONS = {name: functools.partial(_run, name) for name in _RUN}
+"""The collectives by the names that generated code calls."""

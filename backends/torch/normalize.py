@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .products import is_traced
+from .products import is_differentiated, is_eager
 
 __all__ = ["added", "deviation", "normalize", "subtracted", "variance"]
 
@@ -68,7 +68,7 @@ def subtracted(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def multiplied(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """made · other, written into `made` if possible. It is not if autograd records it and so saves the operands."""
-    return made.mul_(other) if _is_room(made, other) and not _is_recorded(made, other) else made * other
+    return made * other if is_differentiated(made, other) or not _is_room(made, other) else made.mul_(other)
 
 
 def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
@@ -77,13 +77,4 @@ def _is_room(made: torch.Tensor, other: torch.Tensor) -> bool:
     It may not under a compiler, `torch.func` or forward mode, nor if the element types differ. If autograd records
     it, a view is not written into either: autograd would copy the gradient.
     """
-    if is_traced() or made.dtype != other.dtype or not _PLAIN.issuperset((type(made), type(other))):
-        return False
-    return not (made._is_view() and _is_recorded(made, other))
-
-
-def _is_recorded(*tensors: torch.Tensor) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
+    return is_eager(made, other) and not (made._is_view() and is_differentiated(made, other))

@@ -97,35 +97,25 @@ STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 # ---------------------------------------------------------------------------- by loops
 
 
-def _lstm(given: Any, u: Any, states: Sequence[Any]) -> tuple[Any, ...]:
-    h, c = states
-    i, f, g, o = (given + functional.linear(h, u)).chunk(4, -1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+def _lstm(x: Any, h: Any, states: Sequence[Any]) -> tuple[Any, ...]:
+    i, f, g, o = (x + h).chunk(4, -1)
+    c = torch.sigmoid(f) * states[1] + torch.sigmoid(i) * torch.tanh(g)
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
-def _gru(given: Any, u: Any, states: Sequence[Any], bias: Any = None) -> tuple[Any, ...]:
-    r, z, n = given.chunk(3, -1)
-    r_inner, z_inner, n_inner = functional.linear(states[0], u, bias).chunk(3, -1)
+def _gru(x: Any, h: Any, states: Sequence[Any]) -> tuple[Any, ...]:
+    (r, z, n), (r_inner, z_inner, n_inner) = x.chunk(3, -1), h.chunk(3, -1)
     r, z = torch.sigmoid(r + r_inner), torch.sigmoid(z + z_inner)
     return ((1 - z) * torch.tanh(n + r * n_inner) + z * states[0],)
 
 
-def _tanh(given: Any, u: Any, states: Sequence[Any]) -> tuple[Any, ...]:
-    return (torch.tanh(given + functional.linear(states[0], u)),)
-
-
-def _relu(given: Any, u: Any, states: Sequence[Any]) -> tuple[Any, ...]:
-    return (torch.relu(given + functional.linear(states[0], u)),)
-
-
-CELLS: Mapping[str, Callable[..., tuple[Any, ...]]] = {
+CELLS: Mapping[str, Callable[[Any, Any, Sequence[Any]], tuple[Any, ...]]] = {
     "lstm": _lstm,
     "gru": _gru,
-    "rnn_tanh": _tanh,
-    "rnn_relu": _relu,
+    "rnn_tanh": lambda x, h, states: (torch.tanh(x + h),),
+    "rnn_relu": lambda x, h, states: (torch.relu(x + h),),
 }
-"""The next states of each layer, h first, from x·W at a position, U, the states and the inner bias."""
+"""The next states of each layer, h first, from x·W and h·U with their biases, and the states."""
 
 
 def _by_loop(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:
@@ -133,7 +123,7 @@ def _by_loop(kind: str, x: Any, w: Any, u: Any, *more: Any) -> Any:
     states, biases = more[: STATES[kind]], more[STATES[kind] :]
     found = []
     for given in functional.linear(x, w, *biases[:1]).unbind(0):
-        states = CELLS[kind](given, u, states, *biases[1:])
+        states = CELLS[kind](given, functional.linear(states[0], u, *biases[1:]), states)
         found.append(states[0])
     return torch.stack(found) if found else states[0].new_zeros((0, *states[0].shape))
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..module import held_value
+from ..rnn import CELLS
 from .factorized import Factorized
 from .rounded import state_of
 
@@ -96,13 +97,11 @@ class Cell(_Opened):
         if hx is None:
             zeros = input.new_zeros(*input.shape[:-1], self.base.hidden_size)
             hx = (zeros, zeros) if is_lstm else zeros
-        made = _step(self._mode)(ih(input), hh(hx[0] if is_lstm else hx), hx)
+        states = hx if is_lstm else (hx,)
+        kinds = {torch.nn.LSTMCell: "lstm", torch.nn.GRUCell: "gru"}
+        kind = kinds.get(type(self.base)) or f"rnn_{self.base.nonlinearity}"
+        made = CELLS[kind](ih(input), hh(states[0]), states)
         return made if is_lstm else made[0]
-
-    @property
-    def _mode(self) -> str:
-        kinds = {torch.nn.LSTMCell: "LSTM", torch.nn.GRUCell: "GRU"}
-        return kinds.get(type(self.base)) or f"RNN_{self.base.nonlinearity.upper()}"
 
 
 class Recurrence(_Opened):
@@ -166,15 +165,14 @@ class Recurrence(_Opened):
         if hx is None:
             zeros = x.new_zeros(len(self.suffixes), x.shape[1 - along], base.hidden_size)
             hx = (zeros, zeros) if is_lstm else zeros
-        starts = zip(*hx, strict=True) if is_lstm else hx
-        ends, sides, step = list[Any](), list[Any](), _step(base.mode)
+        starts = zip(*(hx if is_lstm else (hx,)), strict=True)
+        ends, sides, step = list[Any](), list[Any](), CELLS[base.mode.lower()]
         for n, ((ih, hh), state) in enumerate(zip(self.pairs(), starts, strict=True)):
             is_reverse = base.bidirectional and n % 2 == 1
             product, states = _product(hh), list[Any]()
             for each in _product(ih)(x.flip(along) if is_reverse else x).unbind(along):
-                made = step(each, product(state[0] if is_lstm else state), state)
-                state = made if is_lstm else made[0]
-                states.append(made[0])
+                state = step(each, product(state[0]), state)
+                states.append(state[0])
             found = torch.stack(states, along)
             sides.append(found.flip(along) if is_reverse else found)
             ends.append(state)
@@ -182,8 +180,8 @@ class Recurrence(_Opened):
                 x, sides = torch.cat(sides, -1) if len(sides) > 1 else sides[0], []
                 if base.dropout and self.training and n + 1 < len(self.suffixes):
                     x = torch.dropout(x, base.dropout, True)
-        last: Any = torch.stack(ends) if not is_lstm else tuple(map(torch.stack, zip(*ends, strict=True)))
-        return x, last
+        last = tuple(map(torch.stack, zip(*ends, strict=True)))
+        return x, last if is_lstm else last[0]
 
 
 def _clocked(run: Callable[[], Any]) -> float:
@@ -213,31 +211,6 @@ def _product(layer: Any) -> Callable[[Any], Any]:
         w = held_value(held.W)
         return lambda state: linear(state, w, bias)
     return run
-
-
-def _step(mode: str) -> Callable[[Any, Any, Any], tuple[Any, ...]]:
-    """The next state of x·W + b, h·U + c and the state; an LSTM's state is of two parts."""
-    return {"GRU": _gru, "LSTM": _lstm, "RNN_TANH": _tanh, "RNN_RELU": _relu}[mode]
-
-
-def _gru(x: Any, h: Any, state: Any) -> tuple[Any, ...]:
-    (r, z, n), (s, u, m) = x.chunk(3, -1), h.chunk(3, -1)
-    update = torch.sigmoid(z + u)
-    return ((1 - update) * torch.tanh(n + torch.sigmoid(r + s) * m) + update * state,)
-
-
-def _lstm(x: Any, h: Any, state: Any) -> tuple[Any, ...]:
-    i, f, g, o = (x + h).chunk(4, -1)
-    cell = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(cell), cell
-
-
-def _tanh(x: Any, h: Any, _: Any) -> tuple[Any, ...]:
-    return (torch.tanh(x + h),)
-
-
-def _relu(x: Any, h: Any, _: Any) -> tuple[Any, ...]:
-    return (torch.relu(x + h),)
 
 
 def opened(network: Module) -> Module:
