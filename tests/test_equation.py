@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sympy
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.language.equation import Equation, einstein
 from tensornet.language.expression import Contraction, Expression, show, subexpressions
-from tensornet.language.parser import parse_block, parse_names, parse_size
+from tensornet.language.parser import parse_block
 from tests.conftest import examples, rows, within
 from tests.programs import SUMMED_ALONE
 
@@ -47,30 +46,6 @@ def test_a_row_of_the_grammar_prints_in_its_canonical_form_which_means_the_same(
 ) -> None:
     assert str(read(text)) == str(read(printed)) == printed
     assert read(printed) == read(str(read(printed)))
-
-
-@pytest.mark.parametrize(
-    ("names", "kinds"),
-    [
-        ("x", [("x", None)]),
-        ("x, t", [("x", None), ("t", None)]),
-        ("x[b,n] t[b]", [("x", 2), ("t", 1)]),
-        (["x[b,n]", "t"], [("x", 2), ("t", None)]),
-    ],
-)
-def test_inputs_are_named_with_or_without_axes(names: Any, kinds: list[tuple[str, int | None]]) -> None:
-    found = [
-        (each.name, None if each.dims is None else len(each.dims)) for each in parse_names(names, "input")
-    ]
-    assert found == kinds
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("4", 4), ("4*D + 1", 13), ("D**2", 9), ("(D+1)/2", 2), ("-D + 5", 2), ("D - 1", 2)]
-)
-def test_a_size_is_read_as_integer_or_formula(text: str, value: int) -> None:
-    size = parse_size(text)
-    assert (size if isinstance(size, int) else sympy.sympify(size).subs({"D": 3})) == value
 
 
 TENSORS = "q x[b,i] E[t[b,i],c] Q[(h,d),e] z[b,0] z[-1,c] w[...,i] blocks.0.W[i,j] x[(h,),i]"

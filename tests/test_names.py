@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import tensornet as tn
@@ -93,26 +92,3 @@ def test_a_sum_over_an_axis_that_one_tensor_has_beside_others_is_told(text: str,
 def test_a_sum_of_one_tensor_or_one_that_is_written_is_meant(text: str) -> None:
     graph = tn.layer(text, inputs="x")
     assert tn.layer(str(graph)) == graph
-
-
-def test_a_part_of_a_composite_is_no_size_of_the_same_name() -> None:
-    graph = tn.layer("y[m,d] = W[(0,m,d)]", inputs="W", m="2*i", i=1, d=4)
-    W = np.arange(24.0)
-    np.testing.assert_array_equal(tn.compile(graph)({}, W), W.reshape(3, 2, 4)[0])
-
-
-SQUASH = """
-s1[b,j,e] = 2*x[b,j,e]
-def squash(s):
-    n[b,j] = sum[e](s[b,j,e]**2)
-    y[b,j,e] = s[b,j,e]*n[b,j]/(1 + n[b,j])/sqrt(n[b,j])
-"""
-
-
-def test_what_a_block_gives_may_be_named_with_its_axes() -> None:
-    """Sabour et al. (2017), capsules, equation 1."""
-    x = np.random.default_rng(0).normal(size=(2, 3, 4))
-    s = 2 * x
-    n = (s**2).sum(-1, keepdims=True)
-    graph = tn.layer(f"{SQUASH}v1[b,k,e] = squash(s1)\ny[k] = v1[b,k,e] * s1[b,k,e]", inputs="x")
-    np.testing.assert_allclose(tn.compile(graph)({}, x), (s * n / (1 + n) / np.sqrt(n) * s).sum((0, 2)))

@@ -60,8 +60,3 @@ def test_windows_at_several_lengths_in_turn(text: str, reach: int, reference: An
                 function({"k": k}, x)
         else:
             np.testing.assert_allclose(function({"k": k}, x), reference(x, k), rtol=1e-12)
-
-
-def test_a_stride_of_nothing_tells_no_length() -> None:
-    with pytest.raises(tn.ShapeError, match="the size of i does not follow"):
-        tn.compile(tn.layer("y[i] = x[0*i]", inputs="x"), backend="numpy")({}, np.ones(3))

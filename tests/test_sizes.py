@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.frontend.instantiate import hygienic
 from tensornet.models.attention import attention
-from tensornet.sizes import as_size, floored, of_sympy, put_in, symbol
+from tensornet.sizes import floored, put_in, symbol
 from tests.conftest import examples
 
 
@@ -72,40 +72,6 @@ def test_leading_axes_of_one_size_under_other_names() -> None:
         tn.model(lambda x, y: add(x, y), inputs="x[b,i] y[c,j]", i=4, j=5)
 
 
-def _formulas() -> st.SearchStrategy[Any]:
-    """Sizes made of symbols, integers and all that a size may hold."""
-    leaves = st.one_of(st.integers(1, 9).map(sympy.Integer), st.sampled_from(sympy.symbols("a b c")))
-    pairs = [lambda x, y: x + y, lambda x, y: x * y, lambda x, y: x - y, sympy.Max, sympy.Min]
-    return st.recursive(
-        leaves,
-        lambda inner: st.one_of(
-            st.builds(lambda made, x, y: made(x, y), st.sampled_from(pairs), inner, inner),
-            st.builds(
-                lambda round, x, by: round(x / by),
-                st.sampled_from([sympy.floor, sympy.ceiling]),
-                inner,
-                inner,
-            ).filter(lambda made: made.is_finite is not False and not made.has(sympy.zoo, sympy.nan)),
-        ),
-        max_leaves=6,
-    )
-
-
-@given(
-    _formulas(),
-    st.dictionaries(
-        st.sampled_from("abc"), st.one_of(st.integers(1, 7), st.sampled_from(sympy.symbols("b c d")))
-    ),
-)
-def test_values_are_put_in_all_at_the_same_time(size: Any, values: dict[str, Any]) -> None:
-    """As sympy's `subs` says it, which takes its time; a name that stands for another is not put in again."""
-    expected = size.subs({sympy.Symbol(name): value for name, value in values.items()}, simultaneous=True)
-    found = put_in(of_sympy(size), {name: as_size(value, name) for name, value in values.items()})
-    if not expected.has(sympy.zoo, sympy.nan):
-        assert found == of_sympy(expected)
-        assert isinstance(found, int) == isinstance(of_sympy(expected), int)
-
-
 NAMES = [*"bcdefghijnosuvxDFH", "past"]
 
 
@@ -145,29 +111,3 @@ def test_equal_roundings_are_equal_objects(first: int, shift: int, by: int, size
     assert one == other
     assert put_in(one, {"h": symbol("w") + shift}) == floored(symbol("w") + first + shift, by)
     assert put_in(one, {"h": size}) == (size + first) // by
-
-
-STRIDED = "def f(x):\n    y[b,p] = x[b,p]*W[2*p]\nz = f(x, scope='a')"
-
-
-def test_a_block_reads_a_parameter_at_every_second_position() -> None:
-    x, W = np.ones((2, 3)), np.arange(6.0)
-    layer = tn.layer("y[b,p] = x[b,p]*W[2*p]", inputs="x")
-    for graph in (
-        tn.layer(STRIDED, inputs="x[b,p]"),
-        tn.model(lambda x: layer(x, scope="a"), inputs="x[b,q]"),
-    ):
-        assert tn.layer(str(graph)) == graph
-        np.testing.assert_array_equal(tn.compile(graph)({"a.W": W}, x), x * W[::2])
-    with pytest.raises(
-        tn.ShapeError, match=r"'x' has 3 there, which leaves W0 unknown(?s:.*)fix: give the layer W0="
-    ):
-        tn.layer(STRIDED, inputs="x[b,p]", p=3)
-
-
-def test_a_tensor_that_is_met_beside_a_window_is_as_long_as_was_given() -> None:
-    graph = tn.layer("y[a,g] = t[g+0]*u[a,g]", inputs="t[n] u", n=9, a=2, g=7)
-    t, u = np.arange(9.0), np.ones((2, 7))
-    np.testing.assert_array_equal(tn.compile(graph)({}, t, u), u * t[:7])
-    with pytest.raises(tn.ShapeError, match=r"fix: read the first 7 of the 9, t\[g\+0\]; or"):
-        tn.layer("y[a,g] = t[g]*u[a,g]", inputs="t[n] u", n=9, a=2, g=7)

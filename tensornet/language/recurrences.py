@@ -180,7 +180,6 @@ class _Rewriting:
         sides: the tensor, the side and the dimension of each start.
         lefts: the axes that each tensor is defined with.
         axes: the axes that each bare name stands for; none if it is no tensor.
-        back: the tensors that are read a step away, each with the dimension of the step.
         taken: the names in use.
         openings: the equations of computed starts, by the tensor that starts.
         before: the new tensors that hold reads at another position, by the expression of the read.
@@ -198,13 +197,6 @@ class _Rewriting:
             each.name: each.left for line in lines if isinstance(line, Calling) for each in line.lefts
         }
         self.axes = self._axes_of_names(lines, sizes)
-        self.back: set[tuple[str, int]] = set()
-        self.back = {
-            (ref.name, at)
-            for line, ref in _steps_in(*lines)
-            for at, step in enumerate(self.steps(ref, line))
-            if step
-        }
         read = {ref.name for each in equations for ref in each.references}
         self.taken = Taken(read.union(*(line.defines for line in lines)))
         self.openings = self._computed_starts()
@@ -231,9 +223,8 @@ class _Rewriting:
         """For each entry of a read in a line, its axis and step; None if it is no step.
 
         Others, as in `h[t-1,j+1] * W[k,j]`, are windows and positions. A step is along an axis of the left, or along
-        the axis that the tensor is defined with. An entry with any other axis of the line is a step if the tensor has
-        a start on that side. So is one that goes back along a dimension with other steps, since no window reaches
-        before the first position.
+        the axis that the tensor is defined with. An entry with any other axis of the line is a step if it goes back,
+        since no window reaches before the first position, or if the tensor has a start on that side.
         """
         kept = axes_of_index(line.left)
         left = self.lefts.get(ref.name, ())
@@ -241,8 +232,7 @@ class _Rewriting:
         found = [*map(step_of, ref.index)]
         for at, (step, entry, mine) in enumerate(zip(found, ref.index, own, strict=True)):
             if step is not None and step[0] not in kept and mine not in (step[0], entry):
-                side = _side(step[1])
-                told = (ref.name, side, at) in self.sides or (side < 0 and (ref.name, at) in self.back)
+                told = step[1] < 0 or (ref.name, 1, at) in self.sides
                 found[at] = step if told and self._may_have(line.right, step[0]) else None
         return found
 
