@@ -23,7 +23,7 @@ from .expression import (
     sum_of,
 )
 
-__all__ = ["Affine", "affine", "is_cut", "ones_at", "reached", "window"]
+__all__ = ["Affine", "affine", "is_cut", "is_window", "ones_at", "reached"]
 
 ZERO, ONE = Literal(0), Literal(1)
 
@@ -82,33 +82,28 @@ def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
     return None
 
 
-def window(expression: Expression) -> Reached | None:
-    """The steps and the offset of positions in one or two axes, with integer steps ≥ 1 and an integer offset ≥ 0.
-
-    None for other positions. The second axis is unnamed if there is only one.
-    """
-    found = affine(expression) or Affine((), ZERO)
-    offset, *steps = map(scalar_value, (found.offset, *(step for _, step in found.steps)))
-    if not all(isinstance(each, int) for each in (offset, *steps)) or not 1 <= len(steps) <= 2:
-        return None
-    if min(steps) < 1 or offset < 0:  # type: ignore[type-var, operator]
-        return None
-    one, other, *_ = *zip(found.axes, steps, strict=True), ("", 1)
-    return one, other, offset  # type: ignore[return-value]
-
-
-def reached(expression: Expression) -> Reached:
-    """The steps and the offset of a window (see `window`)."""
-    found = window(expression)
-    assert found is not None
-    return found
+def is_window(expression: Expression) -> bool:
+    """Whether positions are affine in one or two axes, with integer steps ≥ 1 and an integer offset ≥ 0."""
+    found = affine(expression)
+    if found is None or len(found.steps) > 2:
+        return False
+    steps, offset = [scalar_value(step) for _, step in found.steps], scalar_value(found.offset)
+    return all(isinstance(each, int) for each in (*steps, offset)) and min(steps) > 0 and offset >= 0  # type: ignore
 
 
 def is_cut(ref: Ref) -> bool:
     """Whether a tensor is read with a constant stride along some dimensions, and whole along the others."""
     told = [entry for entry in ref.index if is_computed_index(entry)]
-    evenly = all(len(free_axes(entry)) == 1 and window(entry) is not None for entry in told)
+    evenly = all(len(free_axes(entry)) == 1 and is_window(entry) for entry in told)
     return bool(told) and evenly and not any(isinstance(entry, int) for entry in ref.index)
+
+
+def reached(expression: Expression) -> Reached:
+    """The steps and the offset of a window (see `is_window`). The second axis is unnamed if there is only one."""
+    found = affine(expression)
+    assert found is not None
+    (one, by), (other, apart), *_ = *((axis, scalar_value(step)) for axis, step in found.steps), ("", 1)
+    return (one, by), (other, apart), scalar_value(found.offset)  # type: ignore[return-value]
 
 
 def ones_at(told: Expression, axis: str) -> Call:

@@ -19,7 +19,7 @@ from ..graph.element_types import holding, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, dim_size
 from ..ir.rewriting import Program
-from ..language.affine import reached, window
+from ..language.affine import is_window, reached
 from ..language.equation import renamed_axes
 from ..language.expression import (
     Call,
@@ -120,7 +120,7 @@ class _Lowering(LoweringContext):
 
     def is_even(self, expression: Expression, axes: tuple[str, ...]) -> bool:
         """Whether an expression gives positions at even distances, one for each position along an axis."""
-        return free_axes(expression) == axes and len(axes) == 1 and window(expression) is not None
+        return free_axes(expression) == axes and len(axes) == 1 and is_window(expression)
 
     def raised(self, expression: Expression, least: float) -> Expression:
         """An expression with its numbers raised to at least `least`."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from ..graph.shape_inference import Dim, dim_size
-from ..language.affine import is_cut, window
+from ..language.affine import is_cut, is_window
 from ..language.expression import (
     Expression,
     Index,
@@ -129,7 +129,7 @@ def _window(context: LoweringContext, entry: Expression, ref: Ref) -> Index | No
         return None
     told, axes = context.scalar(entry), free_axes(entry)
     alone = sum(axis in axes_of_index((other,)) for other in ref.index for axis in axes) == len(axes)
-    if not alone or window(told) is None or not (len(axes) == 1 or WINDOWS in context.target.supported):
+    if not alone or not is_window(told) or not (len(axes) == 1 or WINDOWS in context.target.supported):
         return None
     return cast("Index", told)
 
