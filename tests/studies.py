@@ -122,8 +122,6 @@ class Unsteady:
     lose: Callable[[list[Any]], bool]
     asked: list[Any] = field(default_factory=list)
 
-    are_here = True
-
     def threads(self, cores: int) -> int:
         return 1
 

@@ -21,15 +21,15 @@ pytest.importorskip("torch")
 import torch
 
 from tensornet.study.arrays import are_arrays, load_arrays
-from tensornet.study.images import (
+from tensornet.study.task import Recipe
+from tensornet.study.text import load_texts
+from tensornet.study.thesis import (
     Source,
     load_images,
     read_cifar10,
     read_mnist,
     source_of,
 )
-from tensornet.study.task import Recipe
-from tensornet.study.text import load_texts
 from tensornet.study.training import augmented
 
 draw = np.random.default_rng(0)

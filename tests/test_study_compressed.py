@@ -18,7 +18,6 @@ pytest.importorskip("matplotlib")
 
 from tensornet.study import Processes, RunResult, load_trained
 from tensornet.study import jobs as study_jobs
-from tensornet.study import workers as study_workers
 from tensornet.study.digits import split_digits
 from tensornet.study.pictures import FORMATS, PICTURES
 
@@ -140,11 +139,8 @@ def test_a_run_that_is_stopped_goes_on(
 
 
 @pytest.mark.usefixtures("without_pictures")
-def test_workers_train_first_what_others_are_made_of(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_train_first_what_others_are_made_of(finished: Finished, tmp_path: Path) -> None:
     """Also where its worker is lost: what is made of it is asked for when it is there."""
-    monkeypatch.setattr(study_workers, "SECONDS_BETWEEN_LOOKS", 0.0)
 
     def names(asked: list[Any]) -> list[str]:
         return [f"{job.run.name} {job.seed}" for job in asked]

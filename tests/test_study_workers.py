@@ -31,9 +31,8 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import Dask, Processes, Submitit
-from tensornet.study import workers as study_workers
-from tensornet.study.progress import Shown
+from tensornet.study import Dask, Processes
+from tensornet.study.run import Shown
 from tensornet.study.store import read_tensors
 from tensornet.study.workers import TRIES, on_workers
 
@@ -51,8 +50,7 @@ def results(folder: Path) -> Any:
 # ---- asked again
 
 
-def test_what_is_lost_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_workers, "SECONDS_BETWEEN_LOOKS", 0.0)
+def test_what_is_lost_is_asked_for_again() -> None:
     workers, said = Unsteady(lambda asked: len(asked) <= 4), []
     done: dict[int, int] = {}
     on_workers(workers, lambda each: each**2, [1, 2, 3], done.__setitem__, say=said.append)
@@ -61,8 +59,7 @@ def test_what_is_lost_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert workers.asked == [1, 2, 3, 1, 2, 3, 1]
 
 
-def test_who_is_lost_again_and_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_workers, "SECONDS_BETWEEN_LOOKS", 0.0)
+def test_who_is_lost_again_and_again_is_told() -> None:
     workers = Unsteady(lambda asked: True)
     with pytest.raises(
         TensornetError, match=r"workers end again and again .*: gone\nfix: look at what ends them"
@@ -217,47 +214,29 @@ def _computes(process: Any) -> bool:
         return False
 
 
-@pytest.mark.slow
-def test_submitit_gives_the_numbers_of_one_process(tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
-    chosen: dict[str, Any] = {"rows": ROWS[3:], "seeds": 2, "epochs": 1}
-    study(tmp_path / "one", **chosen)
-    command = f"-m tensornet study digits --row {ROWS[3]} --seeds 2 --epochs 1 --no-measure".split()
-    command += ["--submitit", "local", "--resource", "timeout_min=10", "--out", str(tmp_path / "two")]
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert results(tmp_path / "two") == results(tmp_path / "one")
-
-
 # ---- what can be wrong
 
 
-def test_workers_as_they_are_asked_for(tmp_path: Path) -> None:
-    asked = workers_of(tmp_path, None, None, "slurm", ["slurm_partition=gpu", "timeout_min=60"])
-    assert asked == Submitit(tmp_path / "submitit", "slurm", {"slurm_partition": "gpu", "timeout_min": 60})
-    assert workers_of(tmp_path, 2, None, None, []) == Processes(2)
-    assert workers_of(tmp_path, None, "tcp://h:1", None, []) == Dask("tcp://h:1")
-    assert workers_of(tmp_path, None, None, None, []) is None
+def test_workers_as_they_are_asked_for() -> None:
+    assert workers_of(2, None) == Processes(2)
+    assert workers_of(None, "tcp://h:1") == Dask("tcp://h:1")
+    assert workers_of(None, None) is None
     assert (Processes(4).threads(8), Processes(4).threads(2)) == (2, 1)
-    assert Submitit(tmp_path, resources={"cpus_per_task": 3}).threads(64) == 3
     assert (seeds_of("3"), seeds_of("0, 2"), seeds_of("-1,2")) == (3, [0, 2], [-1, 2])
 
 
-def test_libraries_that_are_missing_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("distributed", "submitit"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for workers, extra in ((Dask("tcp://127.0.0.1:1"), "dask"), (Submitit(tmp_path), "slurm")):
-        with pytest.raises(TensornetError, match=rf"(?s)cannot be imported.*pip install '.\[{extra}\]'"):
-            study(tmp_path, epochs=1, workers=workers)
+def test_a_library_of_workers_that_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(TensornetError, match=r"(?s)cannot be imported.*pip install '.\[dask\]'"):
+        study(tmp_path, epochs=1, workers=Dask("tcp://127.0.0.1:1"))
 
 
 def test_other_data_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that would train something else does not."""
     from tensornet.study import jobs
 
-    monkeypatch.setattr(study_workers, "SECONDS_BETWEEN_LOOKS", 0.0)
     versions = jobs.versions()
     monkeypatch.setattr(jobs, "versions", lambda: {**versions, "torch": os.urandom(4).hex()})
     with pytest.raises(TensornetError, match=r"a worker would train dense-6 with other versions"):

@@ -22,15 +22,14 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import images as study_images
 from tensornet.study import load_trained, results_folder
+from tensornet.study import thesis as study_thesis
 from tensornet.study.arrays import load_arrays
-from tensornet.study.images import Source, load_images, read_mnist, source_of
 from tensornet.study.report import report
 from tensornet.study.results import runs_of
 from tensornet.study.store import read_tensors
 from tensornet.study.task import Recipe
-from tensornet.study.thesis import experiments, fitting, thesis
+from tensornet.study.thesis import Source, experiments, fitting, load_images, read_mnist, source_of, thesis
 
 from .conftest import sampled
 from .studies import Finished, kept, study
@@ -200,7 +199,7 @@ def test_only_the_published_files_are_those_of_a_data_set(
     write_mnist(tmp_path / "a", packed=True)
     assert not load_images(source_of(str(tmp_path / "a")), 0).known
     content = b"".join(each.tobytes() for each in read_mnist(tmp_path / "a"))
-    monkeypatch.setattr(study_images, "MNIST", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(study_thesis, "MNIST", hashlib.sha256(content).hexdigest())
     examples = load_images(source_of(str(tmp_path / "a")), 0)
     assert (examples.known, examples.name) == (True, "MNIST")
     assert examples.about.startswith("mnist: 20 images")

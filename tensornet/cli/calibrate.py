@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from .options import Backend, Device, Dtype, Json, tell, tell_json
+from .options import Backend, Device, Dtype, Json, answer
 
 __all__ = ["calibrate"]
 
@@ -27,9 +27,6 @@ def calibrate(
     place = chosen.device() if device is None else device
     profile = measure(chosen, place, element_type(dtype), patience=inf)
     path = save_profile(profile)
-    if as_json:
-        tell_json({**asdict(profile), "path": str(path or "")})
-        return
     table = Table("constant", "value", title=profile.key, title_justify="left")
     for each in fields(profile):
         if unit := each.metadata.get("unit"):
@@ -37,11 +34,11 @@ def calibrate(
     for columns, *widths in zip(COLUMNS, *profile.widths, strict=False):
         told = ", ".join(rounded(width, 3) for width in widths)
         table.add_row(f"{columns} columns", f"the time of {told}")
-    tell(table)
-    tell(f"four of five times measured lie within a factor {rounded(profile.spread, 2)} of what these say")
+    notes = [
+        f"four of five times measured lie within a factor {rounded(profile.spread, 2)} of what these say"
+    ]
     if not profile.is_steady:
-        part = f"{100 * profile.unrest:,.0f} %"
-        tell(
-            f"the device had other work ({part}): the built-in constants stay in use; measure again when it is idle"
-        )
-    tell(f"kept in {path}" if path else "the cache folder cannot be written: nothing is kept")
+        part = f"the device had other work ({100 * profile.unrest:,.0f} %)"
+        notes.append(f"{part}: the built-in constants stay in use; measure again when it is idle")
+    notes.append(f"kept in {path}" if path else "the cache folder cannot be written: nothing is kept")
+    answer(as_json, {**asdict(profile), "path": str(path or "")}, table, *notes)

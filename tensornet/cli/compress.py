@@ -12,13 +12,11 @@ from typer import Option
 
 from ..errors import EquationError
 from ..files import check_writable
-from .options import Inputs, Json, Outputs, Sizes, console, tell, tell_json
-from .reading import equations_of, sizes_of
+from .options import Inputs, Json, Outputs, Sizes, Texts, answer, console, equations_of, sizes_of
 
 __all__ = ["compress"]
 
 Part = float | None
-Texts = list[str] | None
 
 
 def compress(
@@ -79,8 +77,5 @@ def compress(
             **sizes_of(size, compressed),
         )
     found.save(target)
-    if as_json:
-        tell_json({"file": str(target), **json.loads(found.allocation.to_json())})
-        return
-    tell(str(found.allocation))
-    tell(f"written: {target}")
+    told = {"file": str(target), **json.loads(found.allocation.to_json())}
+    answer(as_json, told, str(found.allocation), f"written: {target}")

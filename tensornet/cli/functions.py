@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from ..errors import EquationError, near
-from .options import Json, tell, tell_json
+from .options import Json, answer
 
 if TYPE_CHECKING:
     from ..ops.record import Function
@@ -43,14 +43,11 @@ def functions(
     if name:
         _tell_function(_named(name, rows), as_json)
         return
-    if as_json:
-        tell_json([reference.document(row) for row in rows])
-        return
     table = Table("function", "form", "formula")
     for row in rows:
         table.add_row(row.name, row.form, row.formula)
-    tell(table)
-    tell("besides: + - * / and the numbers pi and inf; tensornet.register adds functions of your own")
+    more = "besides: + - * / and the numbers pi and inf; tensornet.register adds functions of your own"
+    answer(as_json, [reference.document(row) for row in rows], table, more)
 
 
 def _named(name: str, rows: list[Function]) -> Function:
@@ -73,14 +70,9 @@ def _tell_function(row: Function, as_json: bool) -> None:
 
     shown = row.shown
     result = "" if row.implementations else result_of(shown)
-    if as_json:
-        tell_json({**reference.document(row), "result": result})
-        return
-    tell(row.name)
-    for what, text in reference.told(row).items():
-        tell(f"  {what + ':':<12}{text.replace('`', '')}")
+    lines = [row.name]
+    lines += [f"  {what + ':':<12}{text.replace('`', '')}" for what, text in reference.told(row).items()]
     if result:
-        tell(f"  {'example:':<12}{shown.equation}")
-        for each, value in shown.given:
-            tell(f"  {'':<12}{each} = {value}")
-        tell(f"  {'':<12}y = {result}")
+        lines.append(f"  {'example:':<12}{shown.equation}")
+        lines += [f"  {'':<12}{name} = {value}" for name, value in (*shown.given, ("y", result))]
+    answer(as_json, {**reference.document(row), "result": result}, *lines)

@@ -12,8 +12,17 @@ from typer import Option
 
 from ..errors import ShapeError
 from . import options
-from .options import tell, tell_json
-from .reading import choices, equations_of, graph_of, pairs, says_equations, settings_of, sizes_of
+from .options import (
+    answer,
+    choices,
+    equations_of,
+    graph_of,
+    pairs,
+    says_equations,
+    settings_of,
+    sizes_of,
+    tell,
+)
 
 if TYPE_CHECKING:
     from ..graph.graph import Graph
@@ -43,18 +52,12 @@ def plan(
     import tensornet as tn
 
     graph = tn.layer(equations_of(equation), inputs=inputs, outputs=outputs, **sizes_of(size, tn.layer))
-    found = tn.plan(graph, backend=backend, device=device, dtype=dtype, trace=_said if trace else False)
+    said = functools.partial(typer.echo, err=True)  # programs may read standard output
+    found = tn.plan(graph, backend=backend, device=device, dtype=dtype, trace=said if trace else False)
     if as_json:
         typer.echo(found.to_json())
         return
-    tell(str(found))
-    if code:
-        typer.echo("\n" + found.code)
-
-
-def _said(text: str) -> None:
-    """Prints a part of the trace on standard error, since programs may read standard output."""
-    typer.echo(text, err=True)
+    tell(str(found), *([f"\n{found.code}"] if code else []))
 
 
 def draw(
@@ -75,10 +78,7 @@ def draw(
     import tensornet as tn
 
     tn.draw(graph_of(name, settings, inputs, outputs, size), out, unfold=unfold, style=style)
-    if as_json:
-        tell_json({"file": str(out)})
-    else:
-        tell(f"written: {out}")
+    answer(as_json, {"file": str(out)}, f"written: {out}")
 
 
 NAME = "A layer or a model, or equations as for `plan`; without one, all layers and models are listed."
@@ -114,63 +114,53 @@ def _tell_counts(name: str, graph: Graph, depth: int, as_json: bool) -> None:
     from ..planning.planner import NOMINAL
 
     table, flops = tn.parameter_table(graph, depth), tn.flop_table(graph)  # flop_count would plan again
-    count, formula, expanded = (
-        tn.parameter_count(graph),
-        tn.parameter_formula(graph),
-        sympy.expand(flops.formula),
-    )
+    count, formula = tn.parameter_count(graph), tn.parameter_formula(graph)
+    expanded = sympy.expand(flops.formula)
     sizes = {name: size for name, size in graph.sizes if isinstance(size, int)}
     assumed = dict.fromkeys(graph.open_sizes, NOMINAL)
-    if as_json:
-        parts = [_part(each, "parameters") for each in table]
-        flop_parts = [_part(each, "flops", times=each.times) for each in flops.parts]
-        numbers = {"name": name, "parameters": _plain(count), "flops": _plain(flops.flops)}
-        formulas = {"parameter_formula": str(formula), "flop_formula": str(expanded)}
-        open_sizes = {"sizes": sizes, "open_sizes": list(graph.open_sizes), "assumed": assumed}
-        tell_json({**numbers, **formulas, **open_sizes, "parts": parts, "flop_parts": flop_parts})
-        return
-    tell(f"{table}\nparameters: {formula} = {_grouped(count)}\n")
+    parts = [{"part": each.name, "formula": each.formula, "parameters": each.parameters} for each in table]
+    document = {
+        "name": name,
+        "parameters": count,
+        "flops": flops.flops,
+        "parameter_formula": str(formula),
+        "flop_formula": str(expanded),
+        "sizes": sizes,
+        "open_sizes": list(graph.open_sizes),
+        "assumed": assumed,
+        "parts": parts,
+        "flop_parts": [
+            {"part": each.name, "times": each.times, "formula": str(each.formula), "flops": each.flops}
+            for each in flops.parts
+        ],
+    }
+    told = [f"{table}\nparameters: {formula} = {_grouped(count)}\n"]
     several = len(flops.parts) > 1
-    tell(f"FLOPs by block:\n{flops}" if several else f"FLOPs: {expanded} = {_grouped(flops.flops)}")
-    if sizes:
-        tell(f"at {_listed(sizes)}")
-    if assumed:
-        tell(f"the FLOPs are those of the order planned assuming {_listed(assumed)}")
-
-
-def _part(each: Any, what: str, **more: int) -> dict[str, Any]:
-    return {"part": each.name, **more, "formula": str(each.formula), what: _plain(getattr(each, what))}
+    told.append(f"FLOPs by block:\n{flops}" if several else f"FLOPs: {expanded} = {_grouped(flops.flops)}")
+    told += [f"at {_listed(sizes)}"] * bool(sizes)
+    told += [f"the FLOPs are those of the order planned assuming {_listed(assumed)}"] * bool(assumed)
+    answer(as_json, document, *told)
 
 
 def _listed(sizes: dict[str, int]) -> str:
     return ", ".join(f"{axis}={value}" for axis, value in sizes.items())
 
 
+def _grouped(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def _list_models(as_json: bool) -> None:
     from .. import models
 
-    rows = {
-        name: {
-            key: "" if value is models.REQUIRED else str(value)
-            for key, value in models.settings(name).items()
-        }
-        for name in models.names()
-    }
-    if as_json:
-        tell_json(rows)
-        return
-    table = Table("name", "settings (with --set)")
-    for name, known in rows.items():
-        table.add_row(name, ", ".join(f"{key}={value}" if value else key for key, value in known.items()))
-    tell(table)
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int) else str(value)
-
-
-def _grouped(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    rows, table = dict[str, dict[str, str]](), Table("name", "settings (with --set)")
+    for name in models.names():
+        known = models.settings(name).items()
+        rows[name] = {key: "" if value is models.REQUIRED else str(value) for key, value in known}
+        table.add_row(
+            name, ", ".join(f"{key}={value}" if value else key for key, value in rows[name].items())
+        )
+    answer(as_json, rows, table)
 
 
 OVER = "A setting and its values, e.g. `rank=0.1,0.2` or `'ranks=(4,4),(8,8)'`; repeatable: all combinations."

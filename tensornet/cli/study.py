@@ -11,12 +11,10 @@ from rich.console import Console
 from typer import Option
 
 from ..errors import TensornetError
-from .options import Device, Json, Threads
-from .reading import settings_of
+from .options import Device, Json, Texts, Threads, settings_of
 
 __all__ = ["seeds_of", "study", "workers_of"]
 
-Texts = list[str] | None
 Count = int | None
 
 
@@ -32,13 +30,11 @@ def study(
     setting: Annotated[Texts, Option("--set", help="Change the recipe: `batch=128`; repeatable.")] = None,
     device: Device = None,
     threads: Threads = None,
-    precision: Annotated[str, Option(help="`float32`, `bfloat16`, `float16` or `auto`.")] = "auto",
+    precision: Annotated[str, Option(help="`float32`, `bfloat16` or `auto`.")] = "auto",
     fresh: Annotated[bool, Option("--fresh", help="Do finished runs again.")] = False,
     measure: Annotated[bool, Option(help="Measure the time of a step and of a prediction.")] = True,
     jobs: Annotated[Count, Option(min=1, help="Train so many runs at once; the cores are divided.")] = None,
     dask: Annotated[str | None, Option(metavar="ADDRESS", help="Train on this Dask cluster.")] = None,
-    submitit: Annotated[str | None, Option(metavar="CLUSTER", help="Train by `slurm`, or `local`.")] = None,
-    resource: Annotated[Texts, Option(help="What a job asks for: `timeout_min=240`; repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train classifiers of handwritten digits, photographs, texts or your own examples, and compare them.
@@ -51,14 +47,14 @@ def study(
     `numpy.savez` writes it, a data set of the Hugging Face hub as `owner/name`, or a folder with
     `train/<class>/` and `test/<class>/`, of images or, for `text`, of `*.txt`. `digits` takes arrays of any shape,
     `thesis` images (n, H, W), (n, C, H, W) or (n, H, W, C), and also `digits`, `mnist`, `cifar10`,
-    `tiny-imagenet`, or a folder with the well-known files of one of the last three.
+    `tiny-imagenet`, or a folder with the well-known files of MNIST or CIFAR-10.
 
     A TOML file has rows of your own: `study = "digits"`, `seeds = 3`, and for each row a table as `[rows.tucker]`, with
     `model = "trl"` and `settings = { sizes = [8, 8], outputs = 10, factorization = "tucker", rank = 0.1 }`.
 
     If stopped at any moment, the same command continues from there, with the same results. Several processes
-    share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`. The options
-    `--jobs`, `--dask` and `--submitit` train several runs at the same time.
+    share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`. `--jobs` and
+    `--dask` train several runs at the same time.
 
     Example: tensornet study --data wine.npz --epochs 20
 
@@ -82,31 +78,23 @@ def study(
         precision=precision,
         fresh=fresh,
         measure=measure,
-        workers=workers_of(folder, jobs, dask, submitit, resource),
+        workers=workers_of(jobs, dask),
         console=Console(stderr=as_json),
     )
     if as_json and os.environ.get("RANK", "0") == "0":  # under torchrun only one process prints
         typer.echo((folder / "results.json").read_text())
 
 
-def workers_of(
-    folder: Path, jobs: int | None, dask: str | None, submitit: str | None, resources: list[str] | None
-) -> Any:
-    """The executor that trains the runs; None, if no option is given, is this process.
+def workers_of(jobs: int | None, dask: str | None) -> Any:
+    """The workers that train the runs; None, if no option is given, is this process.
 
     Raises:
-        TensornetError: more than one is given, or resources are given without `--submitit`.
+        TensornetError: both are given.
     """
-    from ..study import Dask, Processes, Submitit
+    from ..study import Dask, Processes
 
-    options = {"--jobs": jobs, "--dask": dask, "--submitit": submitit}
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise TensornetError(f"{' and '.join(given)} are both given", fix="give one of them")
-    if resources and submitit is None:
-        raise TensornetError("--resource is for --submitit", fix="give --submitit slurm, or leave it out")
-    if submitit is not None:
-        return Submitit(folder / "submitit", submitit, settings_of(resources))
+    if jobs is not None and dask is not None:
+        raise TensornetError("--jobs and --dask are both given", fix="give one of them")
     return Dask(dask) if dask is not None else None if jobs is None else Processes(jobs)
 
 

@@ -16,7 +16,7 @@ from .results import Epoch, RunResult
 from .run import results_folder, run_study
 from .store import load_trained
 from .task import Recipe
-from .workers import Dask, Processes, Submitit
+from .workers import Dask, Processes
 
-__all__ = ["Dask", "Epoch", "Processes", "Recipe", "Row", "RunResult", "STUDY", "Submitit"]
+__all__ = ["Dask", "Epoch", "Processes", "Recipe", "Row", "RunResult", "STUDY"]
 __all__ += ["load_trained", "results_folder", "run_study"]

@@ -20,9 +20,6 @@ NEEDED = ("torch", "sklearn", "matplotlib", "safetensors", "filelock", "pandas",
 PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "markdown_it": "markdown-it-py"}
 """Name to import → name to install, where that is another."""
 
-EXTRAS = {"distributed": "dask", "submitit": "slurm"}
-"""Name to import → the extra that installs it; a study needs them only if it uses such workers."""
-
 
 def library(name: str) -> Any:
     """Imports the module of this name.
@@ -34,7 +31,7 @@ def library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         top = name.partition(".")[0]
-        package, extra = PACKAGES.get(top, top), EXTRAS.get(top, "study")
+        package, extra = PACKAGES.get(top, top), "dask" if top == "distributed" else "study"
         fix = f"pip install {package}; in a checkout, pip install '.[{extra}]' installs all that it needs"
         told = f"the study needs {package}, and it cannot be imported: {error}"
         raise BackendError(told, fix=fix) from None

@@ -6,7 +6,9 @@ import functools
 import io
 import json
 import pickle
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +18,13 @@ from tensornet.display import printable
 from tensornet.errors import TensornetError
 from tensornet.files import Store
 
+from ..planning.progress import unwatched
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
 from .configuration import Subject, forget_examples, located
 from .hardware import Hardware, processes
 from .jobs import Job, Run, appraisals, counts, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
-from .progress import shown
 from .report import table, write_outputs
 from .results import Appraisal, RunResult
 from .store import RunStore
@@ -31,6 +33,7 @@ from .workers import Workers, on_workers
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 __all__ = ["results_folder", "run_study"]
 
@@ -84,8 +87,8 @@ def run_study(
         precision: "float32", "bfloat16", or "auto": bfloat16 on a GPU that supports it.
         fresh: whether runs that the folder holds are trained again.
         measure: whether to measure times, apart from training, and to report the bytes kept for gradients.
-        workers: train several runs at once: `Processes(2)`, `Dask(address)`, `Submitit(folder)`. If not
-            given, this process trains one run after the other.
+        workers: train several runs at once: `Processes(2)`, `Dask(address)`. If not given, this process trains
+            one run after the other.
         console: where progress is shown; standard output if not given.
 
     Returns:
@@ -146,9 +149,9 @@ def _hardware(
     here = Hardware.chosen("cpu")
     if here.processes > 1:
         raise TensornetError("torchrun and workers do not go together", fix="leave one of them out")
-    threads = threads or workers.threads(here.threads)
-    chosen = functools.partial(Hardware.chosen, threads=threads, precision=precision)
-    if workers.are_here:
+    share = workers.threads(here.threads)
+    chosen = functools.partial(Hardware.chosen, threads=threads or share, precision=precision)
+    if share is not None:
         return chosen(device)
     found: list[Hardware] = []
     on_workers(workers, chosen, [device], lambda _, there: found.append(there))
@@ -295,7 +298,7 @@ class _Study:
         if found is None:
             self._say(f"{len(timed)} classifiers are timed, in turns")
             costs: list[Appraisal] = []
-            if self.workers is None or self.workers.are_here:
+            if self.workers is None or self.workers.threads(1) is not None:  # here
                 costs += appraisals(timed)
             else:
                 on_workers(self.workers, appraisals, [timed], lambda _, these: costs.extend(these))
@@ -316,7 +319,7 @@ class _Study:
         """Trains these runs here or on workers; each is kept, on disk and in `done`, as soon as it is finished."""
         if not jobs:
             return
-        with shown(self.console, len(jobs)) as bars:
+        with _shown(self.console, len(jobs)) as bars:
 
             def finished(job: Job, result: RunResult) -> None:
                 name = self._name(job)
@@ -341,3 +344,45 @@ class _Study:
 
     def _say(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+# ---------------------------------------------------------------------------- progress
+
+SECONDS_BETWEEN_LINES = 30.0
+"""The time between two lines, if there is no terminal."""
+
+
+class Shown:
+    """A bar over runs, and one over the steps of the run that this process trains; lines if there is no terminal."""
+
+    def __init__(self, console: Console, drawn: Progress, runs: int) -> None:
+        self._console, self._drawn, self._spoke = console, drawn, time.monotonic()
+        self._runs = drawn.add_task("runs", total=runs)
+        self._steps = drawn.add_task("", visible=False)
+
+    def show(self, name: str, step: int, steps: int, top1: float | None = None) -> None:
+        """Shows how many of its steps a run has made, and its newest test accuracy in percent."""
+        accuracy = "" if top1 is None else f" {top1:.1f} %"
+        self._drawn.update(
+            self._steps, completed=step, total=steps, description=f"{name}{accuracy}", visible=True
+        )
+        if not self._console.is_terminal and time.monotonic() - self._spoke >= SECONDS_BETWEEN_LINES:
+            self._spoke, runs = time.monotonic(), self._drawn.tasks[0]
+            line = f"{runs.completed} of {runs.total} runs; {name}: step {step:,} of {steps:,}"
+            line += accuracy and f", test top-1{accuracy}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def end(self) -> None:
+        """Advances the bar of runs."""
+        self._drawn.advance(self._runs)
+
+
+@contextmanager
+def _shown(console: Console, runs: int) -> Iterator[Shown]:
+    """The progress of this many runs, which disappears at the end of the block."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    hidden = not console.is_terminal
+    with unwatched(), Progress(*columns, console=console, transient=True, disable=hidden) as drawn:
+        yield Shown(console, drawn, runs)

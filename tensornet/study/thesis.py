@@ -1,25 +1,43 @@
 """The experiments of the thesis, chapter 4: Swin against its tensorized form, with Adam and with AdamW.
 
 `tensornet study thesis --data mnist` trains a dense Swin and tensorized ones of the same shape at several
-ranks (the sizes of their modes), on the images of any of the data sets. The report shows the published
-figures next to them if the images and the recipe are those of the experiment.
+ranks (the sizes of their modes), on MNIST, CIFAR-10, Tiny ImageNet or the digits, by name or from a folder, or on
+the user's own images. The report shows the published figures next to them if the images and the recipe are those of
+the experiment.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+import gzip
+import hashlib
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import tensornet as tn
+import numpy as np
 
-from .arrays import Data, are_arrays, load_arrays, name_of
-from .images import load_images, source_of
+import tensornet as tn
+from tensornet.errors import TensornetError
+
+from .arrays import DAMAGE, NAMES, Data, are_arrays, columns_of, examples_of, hub, load_arrays, name_of
+from .digits import split_digits
 from .libraries import frozen, toml
 from .task import BuiltRow, Examples, Published, Recipe, Task, built
 
-__all__ = ["experiments", "fitting", "thesis"]
+__all__ = [
+    "Source",
+    "experiments",
+    "fitting",
+    "load_images",
+    "read_cifar10",
+    "read_mnist",
+    "source_of",
+    "thesis",
+]
 
 
 @functools.cache
@@ -102,3 +120,159 @@ def fitting(examples: Examples) -> dict[str, Any]:
     window = grid // 2 if grid % 2 == 0 else grid
     sizes = {name: examples.sizes[name] for name in ("image", "channels")}
     return {**sizes, "patch": patch, "window": window}
+
+
+# ---------------------------------------------------------------------------- images
+
+HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "tiny-imagenet": "zh-plus/tiny-imagenet"}
+"""Name → data set of the Hugging Face hub."""
+
+TITLES = {"digits": "Digits of 8×8 pixels", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+TITLES |= {"tiny-imagenet": "Tiny ImageNet"}
+"""Name of the images → their name in a heading."""
+
+MOST = 2**30
+"""The most bytes that are read of an unpacked idx file; the largest well-known one, of EMNIST, has half as many."""
+
+Arrays = tuple[Any, Any, Any, Any]
+"""The arrays of `NAMES`."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of images: the name of their kind, the folder of their files, and the name of that folder.
+
+    Without a folder they come from the hub, or from scikit-learn in the case of the digits.
+    """
+
+    name: str
+    folder: Path | None = None
+    called: str = field(default="", compare=False)
+
+
+def source_of(data: str | None) -> Source:
+    """The source that `--data` gives: a name, or a folder whose files are recognised.
+
+    Raises:
+        TensornetError: it is neither.
+    """
+    if data is None or data in TITLES:
+        return Source(data or "digits")
+    folder = Path(data)
+    if not folder.is_dir():
+        own = "your own arrays: a file .npz with x_train, y_train, x_test and y_test"
+        fix = f"give {', '.join(TITLES)}, a folder with the files of MNIST or CIFAR-10, or {own}"
+        raise TensornetError(f"there are no images '{data}'", fix=fix)
+    for name, (pattern, places, _) in FORMATS.items():
+        for place in places:
+            if any((folder / place).glob(pattern)):
+                return Source(name, folder / place, folder.resolve().name)
+    known = "MNIST's train-images-idx3-ubyte and so on, CIFAR-10's data_batch_1.bin and so on"
+    fix = f"expected are {known}, or train/<class>/ and test/<class>/ with images of your own"
+    raise TensornetError(f"no files of a known data set are in {data}", fix=fix)
+
+
+def load_images(source: Source, seed: int) -> Examples:
+    """Images as uint8 (n, C, H, W), which a layer in front of the classifier standardises channel by channel.
+
+    Args:
+        source: the source of the images.
+        seed: determines the split of the digits; the other data sets have a test part of their own.
+
+    Raises:
+        BackendError: a library is missing.
+        TensornetError: a file is missing or damaged, or the hub cannot be reached. The error says what was expected.
+    """
+    called, known = TITLES[source.name], True
+    if source.name == "digits":
+        place = "the digits of scikit-learn"
+        arrays = {name: each.astype(np.uint8) for name, each in split_digits(seed).items()}
+    elif source.folder is None:
+        place = HUB[source.name]
+        arrays = columns_of(hub(place), place)
+    else:
+        found = FORMATS[source.name][2](source.folder)
+        known = _is_published(source.name, found)
+        place = source.name if known else f"a folder, in the format of {called}"
+        called = called if known else source.called or source.folder.name
+        arrays = dict(zip(NAMES, found, strict=True))
+    return examples_of(place, arrays, images=True, called=called, known=known)
+
+
+# ---------------------------------------------------------------------------- files
+
+
+def read_mnist(folder: Path) -> Arrays:
+    """The arrays of `train-images-idx3-ubyte` and the three other files, plain or compressed by gzip."""
+    found: list[Any] = []
+    for part in ("train", "t10k"):
+        images, labels = _idx(folder, f"{part}-images-idx3"), _idx(folder, f"{part}-labels-idx1")
+        if images.shape[1:] != (28, 28) or labels.shape != (len(images),):
+            told = f"{folder}: {part} holds images {images.shape} and labels {labels.shape}"
+            raise TensornetError(told, fix="expected are images of 28×28 pixels, and as many labels")
+        found += [images, labels]
+    return tuple(found)
+
+
+def _idx(folder: Path, stem: str) -> Any:
+    """An idx file as an array: 0, 0, 8 for bytes, the number of sizes, the sizes, then one byte for each element."""
+    path = next(folder.glob(f"{stem.replace('-idx', '[-.]idx')}-ubyte*"), None)
+    if path is None:
+        fix = "expected is it, plain or compressed: .gz"
+        raise TensornetError(f"there is no {stem}-ubyte in {folder}", fix=fix)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            zero, kind, order = struct.unpack(">HBB", file.read(4))
+            sizes = struct.unpack(f">{order}I", file.read(4 * order))
+            count, told = math.prod(sizes), f"{'×'.join(map(str, sizes))} bytes are announced"
+            if count > MOST:
+                raise ValueError(f"{told}, more than {MOST:,}")
+            content = file.read(count + 1 if (zero, kind) == (0, 8) else 0)
+        if len(content) != count:
+            raise ValueError(f"{told}, and others are there")
+        return np.frombuffer(content, np.uint8).reshape(sizes)
+    except DAMAGE as error:
+        fix = "expected is an idx file of bytes; fetch it again"
+        raise TensornetError(f"{path} cannot be read: {error}", fix=fix) from None
+
+
+def read_cifar10(folder: Path) -> Arrays:
+    """The arrays of `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`: a label and 3072 pixels each."""
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    train, test = (
+        np.concatenate([_batch(folder / name) for name in each]) for each in (names, ["test_batch.bin"])
+    )
+    return train[:, 1:].reshape(-1, 3, 32, 32), train[:, 0], test[:, 1:].reshape(-1, 3, 32, 32), test[:, 0]
+
+
+def _batch(path: Path) -> Any:
+    fix = "expected are 3073 for each image, a label from 0 to 9 and its pixels: fetch the binary version"
+    try:
+        content = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise TensornetError(f"{path} cannot be read: {error}", fix=fix) from None
+    if not len(content) or len(content) % 3073 or content[::3073].max() > 9:
+        raise TensornetError(f"{path} holds {len(content):,} bytes", fix=fix)
+    return content.reshape(-1, 3073)
+
+
+FORMATS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], Arrays]]] = {
+    "mnist": ("*-images[-.]idx3-ubyte*", (".", "raw", "MNIST/raw"), read_mnist),
+    "cifar10": ("*_batch*", (".", "cifar-10-batches-bin"), read_cifar10),
+}
+"""Name → the pattern of a file that identifies it, the subfolders that are searched, its reader."""
+
+FIRST_LABELS, FIRST_PIXEL = [6, 9, 9, 4, 1, 1, 2, 7, 8, 3], [59, 62, 63]
+"""The labels of the first ten training images of CIFAR-10, and the first pixel of the first of them."""
+
+MNIST = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
+"""The SHA-256 of the arrays of MNIST, one after the other."""
+
+
+def _is_published(name: str, arrays: Arrays) -> bool:
+    """Whether these are the images of the publication, and not the user's own in its format."""
+    train, labels, test, _ = arrays
+    if name == "mnist":
+        return hashlib.sha256(b"".join(each.tobytes() for each in arrays)).hexdigest() == MNIST
+    first = (labels[:10].tolist(), train[0, :, 0, 0].tolist())
+    return (len(train), len(test)) == (50_000, 10_000) and first == (FIRST_LABELS, FIRST_PIXEL)

@@ -1,7 +1,7 @@
-"""Workers that train runs at once: processes of this machine, a Dask cluster, or Slurm jobs by `submitit`.
+"""Workers that train runs at once: processes of this machine, or a Dask cluster.
 
-Each opens an executor that takes functions and returns futures, like those of `concurrent.futures`. A run
-that is lost with its worker is submitted again, and resumes from what the worker kept in the folder.
+Each opens an executor of `concurrent.futures`. A run that is lost with its worker is submitted again, and resumes
+from what the worker kept in the folder.
 """
 
 from __future__ import annotations
@@ -9,26 +9,21 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 from tensornet.errors import TensornetError
 
 from .libraries import library
 
-__all__ = ["Dask", "Processes", "Submitit", "Workers", "on_workers"]
+__all__ = ["Dask", "Processes", "Workers", "on_workers"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-SECONDS_BETWEEN_LOOKS = 0.1
-"""The seconds between two polls of the futures."""
 
 TRIES = 8
 """A run is not submitted again after this many lost workers."""
@@ -38,8 +33,8 @@ TRIES = 8
 class Processes:
     """Processes of this machine, each started as a new interpreter (`spawn`).
 
-    All workers have `are_here`, whether they are processes of this machine; `threads(cores)`, the threads of each if
-    this machine has so many cores, or None; `lost()`, the errors by which a worker is gone; and `open()`, an executor.
+    All workers have `threads(cores)`, the threads of each if this machine has so many cores, or None if they are
+    elsewhere; `lost()`, the errors by which a worker is gone; and `open()`, an executor.
 
     Attributes:
         number: the number of processes.
@@ -51,8 +46,6 @@ class Processes:
         if not isinstance(self.number, int) or isinstance(self.number, bool) or self.number < 1:
             raise TensornetError(f"jobs is {self.number}", fix="give a whole number, 1 or more")
 
-    are_here: ClassVar[bool] = True
-
     def threads(self, cores: int) -> int:
         """An equal share of the cores for each process."""
         return max(1, cores // self.number)
@@ -62,7 +55,7 @@ class Processes:
         return (BrokenProcessPool,)
 
     @contextmanager
-    def open(self) -> Iterator[Any]:
+    def open(self) -> Iterator[Executor]:
         """A pool; its processes are terminated if the block raises an error."""
         others = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
@@ -92,11 +85,8 @@ class Dask:
 
     address: str
 
-    are_here: ClassVar[bool] = False
-
     def threads(self, cores: int) -> None:
         """None: each worker uses the threads that torch has there; a nanny leaves it one."""
-        return
 
     def lost(self) -> tuple[type[BaseException], ...]:
         """The errors that `distributed` raises if workers died with a task."""
@@ -104,7 +94,7 @@ class Dask:
         return (scheduler.KilledWorker, client.FutureCancelledError)
 
     @contextmanager
-    def open(self) -> Iterator[Any]:
+    def open(self) -> Iterator[Executor]:
         """An executor of a client of the cluster.
 
         Raises:
@@ -119,52 +109,7 @@ class Dask:
             yield executor
 
 
-@dataclass(frozen=True)
-class Submitit:
-    """Slurm jobs, or local processes, that `submitit` starts; the extra `slurm` installs what it needs.
-
-    Attributes:
-        folder: for the scripts and logs of the jobs; all machines share it.
-        cluster: "slurm", or "local" for processes of this machine.
-        resources: the resources required for each run, as `submitit.AutoExecutor.update_parameters` takes them:
-            `timeout_min`, `slurm_partition`, `gpus_per_node`, `mem_gb`, and `cpus_per_task`, the threads
-            of each run.
-    """
-
-    folder: Path
-    cluster: str = "slurm"
-    resources: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def are_here(self) -> bool:
-        """Whether the cluster is "local"; Slurm may start jobs anywhere."""
-        return self.cluster == "local"
-
-    def threads(self, cores: int) -> int:
-        """The required `cpus_per_task`, or 1."""
-        return int(self.resources.get("cpus_per_task", 1))
-
-    def lost(self) -> tuple[type[BaseException], ...]:
-        """The error of a job that ended without a result."""
-        return (library("submitit").core.utils.UncompletedJobError,)
-
-    @contextmanager
-    def open(self) -> Iterator[Any]:
-        """An executor of `submitit`.
-
-        Raises:
-            TensornetError: the cluster is not available here, or a resource is unknown.
-        """
-        try:
-            executor = library("submitit").AutoExecutor(folder=self.folder, cluster=self.cluster)
-            executor.update_parameters(**{"name": "tensornet", "cpus_per_task": 1, **self.resources})
-        except (RuntimeError, NameError, ValueError, TypeError) as error:
-            fix = "where there is Slurm, name what its partitions take; elsewhere --submitit local"
-            raise TensornetError(f"submitit cannot use '{self.cluster}' so: {error}", fix=fix) from None
-        yield executor
-
-
-Workers: TypeAlias = Processes | Dask | Submitit
+Workers: TypeAlias = Processes | Dask
 """The workers that train runs instead of this process."""
 
 
@@ -191,26 +136,25 @@ def on_workers(
     """
     left, lost = dict.fromkeys(range(len(items)), TRIES), list[BaseException]()
     while left:
-        waiting, pending = list(left), dict[int, Any]()
+        waiting, pending = list(left), dict[Future[Any], int]()
         lost.clear()
         with workers.open() as executor:
             try:
                 while pending or (waiting and not lost):
                     try:
                         for number in [each for each in waiting if not lost and ready(items[each])]:
-                            pending[number] = executor.submit(_answer, function, items[number])
+                            pending[executor.submit(_answer, function, items[number])] = number
                             waiting.remove(number)
-                        for number in [each for each, call in pending.items() if call.done()]:
-                            result = pending.pop(number).result()
+                        for call in wait(pending, return_when=FIRST_COMPLETED).done:
+                            number, result = pending.pop(call), call.result()
                             if isinstance(result, TensornetError):
                                 raise result
                             del left[number]
                             done(items[number], result)
                     except workers.lost() as error:
                         lost.append(error)
-                    time.sleep(SECONDS_BETWEEN_LOOKS)
             finally:
-                for call in pending.values():
+                for call in pending:
                     call.cancel()
         again = left.keys() - waiting
         if left:
