@@ -228,11 +228,11 @@ def _seconds(
     seen = _seen(queries, keys, profile.tile) if "causal" in dict(call.options) else keys
     if profile.scored:
         masked = len(call.arguments) > 3
-        return profile.attention(shared, queries, seen, inner, channels, size, masked)
+        return float(profile.attention(shared, queries, seen, inner, channels, size, masked))
     seconds = sum(profile.matmul(shared, queries, depth, seen, size) for depth in (inner, channels))
     seconds += profile.pointwise(2.0 * size * shared * queries * seen * (1 if inner == channels else 4), 0.0)
     tiles = shared * -(-queries // TILE) * -(-seen // profile.tile)
-    return seconds + tiles * profile.pointwise(0.0, 0.0)
+    return float(seconds + tiles * profile.pointwise(0.0, 0.0))
 
 
 TILE = 32
@@ -278,12 +278,12 @@ def _signed_seconds(
     if profile.scored:
         products = sum(profile.matmul(shared, queries, depth, keys, size) for depth in (inner, channels))
         passes = PASSES_ON_A_GPU + beside
-        return products + passes * profile.pointwise(2.0 * size * shared * queries * keys, 0.0)
+        return float(products + passes * profile.pointwise(2.0 * size * shared * queries * keys, 0.0))
     passes = PASSES + beside
     rate = NEAR if size * shared * queries * keys > profile.cached else WHOLE
     seconds += rate * passes * profile.pointwise(2.0 * size * scores, 0.0)
     seconds += profile.pointwise(2.0 * size * shared * (queries + keys) * (inner + channels), 0.0)
-    return seconds + CALLS * -(-scores // SCORES) * profile.pointwise(0.0, 0.0)
+    return float(seconds + CALLS * -(-scores // SCORES) * profile.pointwise(0.0, 0.0))
 
 
 def _seen(queries: int, keys: int, tile: float) -> float:

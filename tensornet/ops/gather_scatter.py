@@ -141,7 +141,7 @@ def _seconds(
     groups, profile = max(1, min(groups, rows)), lowering.profile
     each = profile.matmul(1.0, *product(max(1.0, rows / groups)), lowering.itemsize)
     apart = profile.scatter(8.0 * rows, 8.0 * rows, float(rows))
-    return groups * (each + CALLS * profile.pointwise(0.0, 0.0)) + apart
+    return float(groups * (each + CALLS * profile.pointwise(0.0, 0.0)) + apart)
 
 
 def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:

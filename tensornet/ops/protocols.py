@@ -15,7 +15,6 @@ from ..nodes import Call, Expression, Ref
 from ..sizes import product
 
 __all__ = [
-    "Device",
     "Entry",
     "Left",
     "Lowering",
@@ -102,57 +101,12 @@ def extent(sizes: Mapping[str, Any], axes: Iterable[str]) -> Any:
     return product(sizes[axis] for axis in axes)
 
 
-class Device(Protocol):
-    """The constants of a device; `device.cost_model.DeviceProfile` is one."""
-
-    def pointwise(self, moved: float, written: float) -> float:
-        """Seconds to read and write `moved` bytes in order, `written` of them as a result."""
-
-    def computed(self, moved: float, written: float, passes: float) -> float:
-        """The same for a step that needs this many passes to compute its result."""
-
-    @property
-    def tile(self) -> float:
-        """The number of keys that the library's attention computes together, or skips where all of them are hidden."""
-
-    @property
-    def cached(self) -> float:
-        """Bytes above which a pass through a whole tensor takes longer than passes through parts in the cache."""
-
-    @property
-    def scored(self) -> float:
-        """Seconds per score of attention in a kernel that keeps scores on the chip; 0 if there is no such kernel."""
-
-    def attention(
-        self,
-        shared: float,
-        queries: float,
-        keys: float,
-        inner: float,
-        channels: float,
-        size: int,
-        masked: bool,
-    ) -> float:
-        """Seconds of attention by a kernel that keeps scores on the chip."""
-
-    def scatter(self, moved: float, written: float, rows: float) -> float:
-        """Seconds to add rows at given positions: `moved` bytes in all, `written` of them as a result."""
-
-    def convolution(
-        self, groups: float, out: float, positions: float, channels: float, inner: float, size: int
-    ) -> float:
-        """Seconds of a convolution, given groups, result channels, positions, operand channels and kernel elements."""
-
-    def matmul(self, batch: float, m: float, n: float, k: float, size: int) -> float:
-        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes."""
-
-
 class Lowering(Protocol):
     """The part of lowering that records with their own `lowered` rule call; see `lowering.lower`."""
 
     @property
-    def profile(self) -> Device:
-        """The device."""
+    def profile(self) -> Any:
+        """The constants of the device; see `device.cost_model.DeviceProfile`."""
 
     @property
     def itemsize(self) -> int:

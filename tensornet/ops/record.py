@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from ..dtypes import Element
 from ..nodes import Call
 from .moments import Rule
-from .protocols import Device, Left, Lowering, Value, Writer
+from .protocols import Left, Lowering, Value, Writer
 
 __all__ = ["OPERANDS", "Axes", "Element", "Example", "Function", "KernelEquation", "Yield", "placed_kernel"]
 
@@ -386,16 +386,16 @@ class Function:
         """Whether a call of it is only a view of its operand."""
         return self.looks is not None and self.looks(call)
 
-    def seconds(self, device: Device, moved: float, written: float, inner: bool) -> float:
+    def seconds(self, device: Any, moved: float, written: float, inner: bool) -> float:
         """The expected time of a step.
 
         Args:
-            device: the constants of the device.
+            device: the constants of the device; see `device.cost_model.DeviceProfile`.
             moved: bytes read and written.
             written: bytes of the result.
             inner: whether its axes are the innermost in memory, or its conditions follow from positions.
         """
-        return device.computed(moved, written, self.passes[0 if inner else 1])
+        return float(device.computed(moved, written, self.passes[0 if inner else 1]))
 
 
 placed_kernel = functools.partial(Function, axes="removed", yields="number", placed=True)

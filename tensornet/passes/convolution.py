@@ -12,7 +12,6 @@ cotangent of a convolution's operand.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -39,17 +38,11 @@ def select_convolutions(program: Program, context: PassContext) -> Program:
 
     The passes that always pay run first: they bring the factors of a product together.
     """
-    if CONVOLUTION.name not in context.supported or not any(map(_has_positions, program.nodes)):
+    if CONVOLUTION.name not in context.supported:
         return program
     whole = push_positions_down(program).rewritten(fused)
     found = improved(whole, whole.nodes, _convolutions, context.cost)
     return program if found.function == whole.function else found
-
-
-def _has_positions(each: Node) -> bool:
-    """Whether a node is read or written at computed positions, or marks such positions."""
-    marks = each.op in FUNCTIONS and bool(FUNCTIONS[each.op].selects)
-    return marks or None in each.dims or any(_is_told(each, read, operator.eq) for read in each.operands)
 
 
 def _convolutions(program: Program, product: Node) -> Iterator[Change]:
