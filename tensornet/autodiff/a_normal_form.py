@@ -7,12 +7,12 @@ masks of their own, the same in both passes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ..ir.build import met_axes, node, number
 from ..ir.equations import MADE
-from ..ir.function import over_others
+from ..ir.function import order, over_others
 from ..ir.node import Axis, Node, Operand, Size, along, axes_of
 from ..ir.rewriting import Facts, Program
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
@@ -123,20 +123,20 @@ def _in_pairs(
     kept = {*axes_of(each.result), *each.over}
     if len(factors) > 2:
         factors = before_windows(factors, kept, sizes, facts, bound)
-        _note(factors, active)
+        _note(factors, active, facts.readers)
     if len(factors) > 2:
         names: dict[Axis, str] = {axis: f"{n:05}" for n, axis in enumerate(sizes)}
         read = [tuple(names[axis] for axis in dict.fromkeys(axes_of(factor.reads))) for factor in factors]
         told = {names[axis]: evaluate(size, bound) for axis, size in sizes.items()}
         waiting, moving = dict(enumerate(factors)), moved(factors, sizes, facts)
-        order = pairs(read, frozenset(names[axis] for axis in kept), told)
-        for n, (one, other) in enumerate(order, len(factors)):
+        ordered = pairs(read, frozenset(names[axis] for axis in kept), told)
+        for n, (one, other) in enumerate(ordered, len(factors)):
             if len(waiting) == 2:
                 break
             pair = (waiting.pop(one), waiting.pop(other))
             outside = kept.union(*(axes_of(factor.reads) for factor in waiting.values()))
             waiting[n] = made = product_of(pair, outside, sizes, moving)
-            _note([made], active)
+            _note([made], active, facts.readers)
             met = met_axes(pair, made.reads, ())
             if called.keys() >= {*met}:
                 axes.setdefault(made.node, tuple(called[axis] for axis in met))
@@ -146,18 +146,6 @@ def _in_pairs(
     return node("contract", sizes, [*numbers, *factors], each.result, each.shape, each.over)
 
 
-def _note(made: Iterable[Operand], active: set[Node]) -> None:
+def _note(made: Iterable[Operand], active: set[Node], known: Container[Node]) -> None:
     """Adds the active ones of new products to `active`, and those of the products inside of them."""
-    for factor in made:
-        waiting = [factor.node]
-        while waiting:
-            each = waiting[-1]
-            inside = [other.node for other in each.operands if other.node not in active]
-            inner = [
-                other for other in inside if other.op in ("contract", "copy") and is_active(other, active)
-            ]
-            waiting += inner
-            if not inner:
-                waiting.pop()
-                if is_active(each, active):
-                    active.add(each)
+    active.update(each for each in order((factor.node for factor in made), known) if is_active(each, active))

@@ -14,6 +14,7 @@ from typing import Any
 from ..frontend.elaborate_ir import Expressions
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
+from ..graph.recurrences import postorder
 from ..graph.shape_inference import Axis, Dim, axes_of_dims, dim_size
 from ..ir.build import at_position, leaf, number, summed_axes
 from ..ir.naming import told
@@ -212,16 +213,7 @@ class Backward:
                 return self.given_to(self.graph.calls[item])
             return (maker[item],) if item in maker else item.children
 
-        done: dict[Any, None] = {}
-        waiting: list[Any] = [*self.nodes.values()][::-1]
-        while waiting:
-            last = waiting[-1]
-            missing = [each for each in children(last) if each not in done] if last not in done else []
-            if missing:
-                waiting += missing[::-1]
-            else:
-                done[waiting.pop()] = None
-        return list(done)
+        return list(postorder(self.nodes.values(), children))
 
     def through_node(self, each: Node) -> None:
         """Passes the gradient of a node on to its operands."""

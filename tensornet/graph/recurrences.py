@@ -44,6 +44,7 @@ __all__ = [
     "early",
     "in_order",
     "is_step",
+    "postorder",
     "late",
     "read_directly",
     "read_later",
@@ -140,7 +141,7 @@ def read_later(body: Iterable[Any], known: Iterable[str]) -> Iterator[str]:
 # ---------------------------------------------------------------------------- topological orders
 
 
-def _postorder(roots: Iterable[T], before: Callable[[T], Iterable[T]]) -> Iterator[T]:
+def postorder(roots: Iterable[T], before: Callable[[T], Iterable[T]]) -> Iterator[T]:
     """Depth-first postorder: the roots, each after what must come before it, as far as that forms no cycle."""
     entered = set[int]()
     waiting: list[tuple[T | None, Iterator[T]]] = [(None, iter(roots))]
@@ -169,7 +170,7 @@ def strongly_connected(reads: Mapping[N, Iterable[N]]) -> Iterator[tuple[N, ...]
             if each in readers:
                 readers[each].append(name)
     found, done = list[tuple[N, ...]](), set[N]()
-    last_first = [*_postorder(names, lambda name: [names[each] for each in reads[name] if each in names])]
+    last_first = [*postorder(names, lambda name: [names[each] for each in reads[name] if each in names])]
     for root in reversed(last_first):
         group = [root] if root not in done else []
         done.add(root)
@@ -196,7 +197,7 @@ def in_order(equations: Sequence[Equation], groups: Iterable[Recurrence]) -> Ite
         read = (*early(equation), *(ref for ref in late(equation) if ref.name not in own))
         return (by_name[ref.name] for ref in read if ref.name in by_name)
 
-    return _postorder(equations, before)
+    return postorder(equations, before)
 
 
 def calls_late(
@@ -212,7 +213,7 @@ def calls_late(
             yield previous[id(item)]
         yield from before(item)
 
-    return _postorder(items, first)
+    return postorder(items, first)
 
 
 @told_in("recurrences")
