@@ -5,42 +5,26 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import TensornetError, TensornetWarning, by_name
 from ..graph.graph import Graph
+from .sweeps import Row, plain
 
 __all__ = ["BASELINE", "Candidate", "candidates"]
 
 BASELINE = "baseline"
 """The name of a baseline that is given as a graph."""
 
-
-@dataclass(frozen=True)
-class Candidate:
-    """A graph of a sweep, or the reason why there is none.
-
-    Attributes:
-        name: the name of the graph.
-        settings: the choices that it was built with.
-        graph: the graph, if there is one.
-        refused: the reason why there is none.
-        note: the warnings of its builder.
-    """
-
-    name: str
-    settings: tuple[tuple[str, Any], ...] = ()
-    graph: Graph | None = None
-    refused: str = ""
-    note: str = ""
+Candidate: TypeAlias = tuple[Row, Graph | None]
+"""A row without costs and its graph, or the reason why there is none."""
 
 
 def candidates(
     graphs: Mapping[str, Graph] | Callable[..., Graph],
     over: Mapping[str, list[Any]] | None,
     baseline: str | Graph | None,
-) -> tuple[Candidate, ...]:
+) -> list[Candidate]:
     """The graphs, in order. A baseline that is given as a graph comes first.
 
     Raises:
@@ -49,10 +33,10 @@ def candidates(
     """
     found = _given(graphs, over) if isinstance(graphs, Mapping) else _built(graphs, over)
     if isinstance(baseline, Graph):
-        found = (Candidate(BASELINE, graph=baseline), *found)
+        found = [(Row(BASELINE), baseline), *found]
     if not found:
         raise TensornetError("there is nothing to sweep over", fix='give graphs by name: {"dense": graph}')
-    names = [each.name for each in found]
+    names = [row.name for row, _ in found]
     for name in names:
         if names.count(name) > 1:
             raise TensornetError(f"two graphs are called '{name}'", fix="give each choice and name once")
@@ -61,7 +45,7 @@ def candidates(
     return found
 
 
-def _given(graphs: Mapping[str, Graph], over: Mapping[str, list[Any]] | None) -> tuple[Candidate, ...]:
+def _given(graphs: Mapping[str, Graph], over: Mapping[str, list[Any]] | None) -> list[Candidate]:
     if over is not None:
         fix = "give what builds a graph, tn.sweep(tn.models.linear, over=…), or leave `over` out"
         raise TensornetError("graphs are given by name, and settings to build them with", fix=fix)
@@ -69,10 +53,10 @@ def _given(graphs: Mapping[str, Graph], over: Mapping[str, list[Any]] | None) ->
         if not isinstance(name, str) or not isinstance(graph, Graph):
             told = f"{name!r}: {type(graph).__name__} is no name with a graph"
             raise TensornetError(told, fix='give graphs by name: {"dense": graph}')
-    return tuple(Candidate(name, graph=graph) for name, graph in graphs.items())
+    return [(Row(name), graph) for name, graph in graphs.items()]
 
 
-def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) -> tuple[Candidate, ...]:
+def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) -> list[Candidate]:
     if isinstance(build, Graph) or not callable(build):
         fix = 'give graphs by name, {"dense": graph}, or a function that builds one'
         raise TensornetError(f"a {type(build).__name__} is nothing to sweep over", fix=fix)
@@ -85,25 +69,25 @@ def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) ->
             told = f"over['{setting}'] is a {type(choices).__name__}, not a list of choices"
             fix = f"to choose from several, give a list; {choices!r} alone is [{choices!r}]"
             raise TensornetError(told, fix=fix)
-    found: list[Candidate] = []
-    refused: TensornetError | None = None
+    found, refused = list[Candidate](), list[TensornetError]()
     for values in itertools.product(*over.values()):
-        settings = tuple(zip(over, values, strict=True))
         # words appear without their setting, as in `cp, rank=0.1`
-        name = ", ".join(value if isinstance(value, str) else f"{key}={value}" for key, value in settings)
+        pairs = [*zip(over, values, strict=True)]
+        name = ", ".join(value if isinstance(value, str) else f"{key}={value}" for key, value in pairs)
+        chosen = tuple((key, plain(value)) for key, value in pairs)
         try:
-            graph, note = _noting(build, dict(settings))
+            graph, note = _noting(build, dict(pairs))
         except TensornetError as error:
-            found.append(Candidate(name, settings, refused=error.message))
-            refused = refused or error
+            found.append((Row(name, chosen, refused=error.message), None))
+            refused.append(error)
             continue
         if not isinstance(graph, Graph):
             told = f"what builds graphs returned a {type(graph).__name__}"
             raise TensornetError(told, fix="return a graph, as tn.layer does")
-        found.append(Candidate(name, settings, graph, note=note))
-    if refused is not None and all(each.graph is None for each in found):
-        raise refused
-    return tuple(found)
+        found.append((Row(name, chosen, note=note), graph))
+    if refused and len(refused) == len(found):
+        raise refused[0]
+    return found
 
 
 def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[Graph, str]:

@@ -27,7 +27,7 @@ from ..protocol import Backend, load_backend
 from ..runtime.compiling import to_backend
 from .candidates import BASELINE, Candidate, candidates
 from .measuring import Place
-from .sweeps import Row, Sweep, plain
+from .sweeps import Row, Sweep
 
 __all__ = ["sweep"]
 
@@ -102,10 +102,9 @@ def sweep(
     where = chosen.device() if device is None else device
     place = Place(chosen, where, element_type(dtype), threads, clock, seed)
     place.check()
-    if type(rounds) is not int or rounds < 1:
-        raise TensornetError(f"rounds is {rounds!r}", fix="give a whole number, 1 or more")
-    if not isinstance(seed, Integral) or seed < 0:
-        raise TensornetError(f"seed is {seed!r}", fix="give a whole number, 0 or more")
+    for name, number, least in (("rounds", rounds, 1), ("seed", seed, 0)):
+        if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
+            raise TensornetError(f"{name} is {number!r}", fix=f"give a whole number, {least} or more")
     if inputs is not None and not isinstance(inputs, Mapping):
         fix = 'give arrays by the names of inputs: {"x": array}'
         raise TensornetError(f"inputs is a {type(inputs).__name__}", fix=fix)
@@ -120,26 +119,26 @@ def sweep(
     found = candidates(graphs, over, baseline)
     asked.check(found)
     with place.taken():
-        where = chosen.version(place.device)
-        made = [asked.planned(each) for each in found]
-        if all(each.plan is None for each in made):
+        made = [asked.planned(*each) for each in found]
+        plans = [each.plan for each in made if each.plan is not None]
+        if not plans:
             raise TensornetError(f"none of the graphs can be planned: {made[0].row.refused}")
         rows = _measured(made, place, given, rounds) if measure else [each.row for each in made]
-    first = next(each.plan for each in made if each.plan is not None)
-    told = baseline if isinstance(baseline, str) else BASELINE if baseline is not None else None
+        where = chosen.version(place.device)
+    first = next(row.name for row in rows if not row.refused)
     return Sweep(
-        tuple(rows),
-        next(row.name for row in rows if not row.refused) if told is None else told,
-        chosen.name,
-        place.device,
-        place.dtype,
-        where,
-        threads,
-        clock,
-        tuple({name: size for each in made for name, size in each.sizes}.items()),
-        tuple(dict.fromkeys(name for each in made for name in each.assumed)),
-        rounds if measure else 0,
-        str(first.certainty or ""),
+        rows=tuple(rows),
+        baseline=BASELINE if isinstance(baseline, Graph) else baseline or first,
+        backend=chosen.name,
+        device=place.device,
+        dtype=place.dtype,
+        where=where,
+        threads=threads,
+        clock=clock,
+        sizes=tuple({name: size for each in made for name, size in each.sizes}.items()),
+        assumed=tuple(dict.fromkeys(name for each in made for name in each.assumed)),
+        rounds=rounds if measure else 0,
+        certainty=str(plans[0].certainty or ""),
     )
 
 
@@ -181,7 +180,7 @@ class _Asked:
 
     def check(self, found: Sequence[Candidate]) -> None:
         """Raises an error for sizes and inputs that no graph has."""
-        graphs = [each.graph for each in found if each.graph is not None]
+        graphs = [graph for _, graph in found if graph is not None]
         sizes = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
         inputs = {leaf.name for graph in graphs for leaf in graph.inputs}
         for what, wanted, known in (("size", self.sizes, sizes), ("input", self.given, inputs)):
@@ -190,39 +189,26 @@ class _Asked:
                     fix = f"{near(name, known)}there are {', '.join(sorted(known)) or 'none'}"
                     raise ShapeError(f"no graph has the {what} '{name}'", fix=fix)
 
-    def planned(self, candidate: Candidate) -> _Planned:
+    def planned(self, row: Row, graph: Graph | None) -> _Planned:
         """A graph with its costs before it runs."""
-        settings = tuple((name, plain(value)) for name, value in candidate.settings)
-        row = Row(candidate.name, settings, refused=candidate.refused, note=candidate.note)
-        if candidate.graph is None:
+        if graph is None:
             return _Planned(row)
         try:
-            graph, assumed = self._sized(candidate.graph)
-            forward = self._plan(graph)
+            sized, assumed = self._sized(graph)
+            forward = self._plan(sized)
         except TensornetError as error:
             return _Planned(replace(row, refused=error.message))
-        sizes = tuple((name, graph.bound[name]) for name in candidate.graph.open_sizes)
-        row = replace(
-            row,
-            parameters=parameter_count(graph),
-            flops=flop_count(graph),
-            bytes=forward.bytes,
-            expected_seconds=forward.seconds,
-        )
-        if self.error is not None:
-            row = self._with_error(row, candidate.graph)
-        made = _Planned(row, forward, None, sizes, assumed)
-        if not self.training:
-            return made
-        place = self.place
-        target: dict[str, Any] = {"backend": place.backend, "device": place.device, "dtype": place.dtype}
+        costs = {"flops": flop_count(sized), "bytes": forward.bytes, "expected_seconds": forward.seconds}
+        row = self._with_error(replace(row, parameters=parameter_count(sized), **costs), graph)
+        sizes = tuple((name, sized.bound[name]) for name in graph.open_sizes)
+        both = None
         try:
-            both = self._plan(self._joint(graph))
-            back = plan(graph, **target, training=True, compare=False)
+            if self.training:
+                both, kept = self._both_ways(sized)
+                row = replace(row, expected_training_seconds=both.seconds, kept=kept)
         except TensornetError as error:
-            return replace(made, row=_noted(row, f"no backward pass: {error.message}"))
-        kept = sum(size for _, size in back.kept)
-        return replace(made, row=replace(row, expected_training_seconds=both.seconds, kept=kept), both=both)
+            row = _noted(row, f"no backward pass: {error.message}")
+        return _Planned(row, forward, both, sizes, assumed)
 
     def _sized(self, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         """The graph with every size bound, and the names of sizes that are assumed."""
@@ -239,21 +225,23 @@ class _Asked:
         place = self.place
         return planned(graph, {}, place.backend, place.device, place.dtype)
 
-    def _joint(self, graph: Graph) -> Graph:
-        """The results of a graph and the gradients of its parameters, as one graph."""
+    def _both_ways(self, graph: Graph) -> tuple[Plan, int]:
+        """The plan of the results and the gradients of the parameters as one graph, and the bytes kept between them."""
         place = self.place
         profile = profile_of(place.backend, place.device, place.dtype)
         pairs = Quickest(profile, itemsize(place.dtype), ())
-        return joint_graph(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
+        joint = joint_graph(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
+        target: dict[str, Any] = {"backend": place.backend, "device": place.device, "dtype": place.dtype}
+        back = plan(graph, **target, training=True, compare=False)
+        return self._plan(joint), sum(size for _, size in back.kept)
 
     def _with_error(self, row: Row, graph: Graph) -> Row:
-        assert self.error is not None
+        if self.error is None:
+            return row
         try:
-            told = self.error(graph)
+            found = float(self.error(graph))
         except TensornetError as error:
             return _noted(row, f"no error: {error.message}")
-        try:
-            found = float(told)
         except (TypeError, ValueError):
             found = math.nan
         return _noted(row, "no error: it is not a number") if math.isnan(found) else replace(row, error=found)
@@ -269,16 +257,19 @@ def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any], 
     for way in ("seconds", "training_seconds"):
         runs = dict[str, Callable[[], Any]]()
         for each in made:
+            if each.plan is None or (each.both is None and way == "training_seconds"):
+                continue
             name = each.row.name
             try:
-                run = _run(each, way, place, given)
+                run = place.call(each.plan, each.both if way == "training_seconds" else None, given)
+                run()
             except (TensornetError, MemoryError, RuntimeError) as error:
                 if not isinstance(error, TensornetError) and not _is_of_memory(error):
                     raise
                 reason = getattr(error, "message", None) or str(error).partition("\n")[0]
                 rows[name] = _noted(rows[name], f"not timed: {reason}")
             else:
-                runs |= {} if run is None else {name: run}
+                runs[name] = run
         for name, found in timings(runs, rounds, clock=place.read, told=measuring).items():
             times: dict[str, Any] = {way: found.median, f"{way}_low": found.low, f"{way}_high": found.high}
             rows[name] = replace(rows[name], **times)
@@ -289,13 +280,3 @@ def _is_of_memory(error: Exception) -> bool:
     """Whether an error means too little memory. Each library reports this in its own way."""
     told = str(error).lower()
     return isinstance(error, MemoryError) or "memory" in told or "resource_exhausted" in told
-
-
-def _run(made: _Planned, way: str, place: Place, given: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """The function to be timed for a column, after one call; None if the graph has no such pass."""
-    if made.plan is None or (made.both is None and way == "training_seconds"):
-        return None
-    training = made.both if way == "training_seconds" else None
-    run = place.forward(made.plan, given) if training is None else place.training(made.plan, training, given)
-    run()
-    return run

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
+
 from ..codegen.loading import arguments, drawn
 from ..device.timing import Clock
 from ..errors import BackendError, TensornetError, TensornetWarning
@@ -77,57 +79,42 @@ class Place:
 
     # ---- calls
 
-    def forward(self, plan: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
-        """A forward call of a graph, without dropout and without recording for autograd.
+    def call(self, plan: Plan, both: Plan | None, given: Mapping[str, Any]) -> Callable[[], Any]:
+        """A call of a graph without dropout; or in training, and then the gradients of its parameters.
+
+        Gradients are those of autograd on torch, else equations.
 
         Args:
             plan: the plan of the graph.
+            both: the plan of both passes; None for a forward call.
             given: the given inputs; others are random.
         """
+        is_training = both is not None
+        if self.backend.name == "torch":
+            return self._module(plan, is_training, given)
+        found = both or plan
+        own = {leaf.name for leaf in plan.graph.leaves}
+        seeds = {leaf.name: numpy.ones(shape) for leaf, shape, _ in arguments(found) if leaf.name not in own}
+        run, inputs = self._function(found.graph), self._inputs(found, {**given, **seeds})
+        return functools.partial(run, *inputs, **({"training": True} if is_training else {}))
+
+    def _module(self, plan: Plan, is_training: bool, given: Mapping[str, Any]) -> Callable[[], Any]:
+        import torch
+
+        with _whatever_the_start():
+            layer = module(plan.graph, seed=self.seed, device=self.device, dtype=self.dtype).train(
+                is_training
+            )
         inputs = self._inputs(plan, given)
-        if self.backend.name != "torch":
-            return functools.partial(self._function(plan.graph), *inputs)
-        import torch
-
-        layer = self._module(plan.graph).eval()
-
-        def call() -> Any:
-            with torch.no_grad():
-                return layer(*inputs)
-
-        return call
-
-    def training(self, plan: Plan, both: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
-        """A call of a graph, then the gradients of its parameters: on torch by autograd, else as equations.
-
-        Args:
-            plan: the plan of the graph.
-            both: the plan of both passes.
-            given: the given inputs; others are random.
-        """
-        is_torch = self.backend.name == "torch"
-        return self._autograd(plan, given) if is_torch else self._equations(plan, both, given)
-
-    def _autograd(self, plan: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
-        import torch
-
-        layer, inputs = self._module(plan.graph).train(), self._inputs(plan, given)
-        parameters = tuple(layer.parameters())
+        if not is_training:
+            return functools.partial(torch.no_grad()(layer), *inputs)
 
         def differentiable() -> list[torch.Tensor]:
             made = layer(*inputs)
             return [each for each in (made if isinstance(made, tuple) else (made,)) if each.requires_grad]
 
-        seeds = [torch.ones_like(each) for each in differentiable()]
+        seeds, parameters = [torch.ones_like(each) for each in differentiable()], tuple(layer.parameters())
         return lambda: torch.autograd.grad(differentiable(), parameters, seeds, allow_unused=True)
-
-    def _equations(self, plan: Plan, both: Plan, given: Mapping[str, Any]) -> Callable[[], Any]:
-        import numpy
-
-        own = {leaf.name for leaf in plan.graph.leaves}
-        seeds = {leaf.name: numpy.ones(shape) for leaf, shape, _ in arguments(both) if leaf.name not in own}
-        inputs = self._inputs(both, {**given, **seeds})
-        return functools.partial(self._function(both.graph), *inputs, training=True)
 
     def _inputs(self, plan: Plan, given: Mapping[str, Any]) -> list[Any]:
         taken = [each for each in arguments(plan) if each[0].kind == "input"]
@@ -139,10 +126,6 @@ class Place:
             else arrays[leaf.name]
             for leaf, _, dtype in taken
         ]
-
-    def _module(self, graph: Graph) -> Any:
-        with _whatever_the_start():
-            return module(graph, seed=self.seed, device=self.device, dtype=self.dtype)
 
     def _function(self, graph: Graph) -> Callable[..., Any]:
         with _whatever_the_start():

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from ..codec import Part, Text, read_value
 from ..display import printable, table
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Row", "Sweep", "plain"]
 
+T = TypeVar("T")
 
 WIDE = 240
 """The width of a line of text in characters, wide enough that none is broken."""
@@ -245,20 +246,17 @@ class Sweep:
         Raises:
             EquationError: the text is not a sweep.
         """
-        part, hints, of_row = (
-            Part.of(text, "sweep"),
-            *(get_type_hints(kind, include_extras=True) for kind in (Sweep, Row)),
-        )
-        rows = [
-            Row(
+        part = Part.of(text, "sweep")
+        rows = (
+            _read(
+                Row,
+                each,
                 chosen=tuple((name, plain(value.value)) for name, value in each["settings"].items()),
-                **{name: read_value(of_row[name], each[name]) for name in _PLAIN},
             )
             for each in part["rows"]
-        ]
+        )
         sizes = tuple((name, size.whole()) for name, size in part["sizes"].items())
-        plainly = {name: read_value(hint, part[name]) for name, hint in hints.items() if name not in _OWN}
-        found = Sweep(rows=tuple(rows), sizes=sizes, **plainly)
+        found = _read(Sweep, part, rows=tuple(rows), sizes=sizes)
         if found.baseline and found.baseline not in [row.name for row in found.rows]:
             raise part["baseline"].fail(f"is '{found.baseline}', which is no row")
         return found
@@ -334,8 +332,13 @@ class Sweep:
 _PLAIN = tuple(each.name for each in fields(Row) if each.name != "chosen")
 """The names of a row's attributes without its settings."""
 
-_OWN = ("rows", "sizes")
-"""The fields of a sweep that JSON has in another form."""
+
+def _read(cls: type[T], part: Part, **given: Any) -> T:
+    """A value of a class whose other fields are read from JSON."""
+    hints = get_type_hints(cls, include_extras=True)
+    return cls(
+        **given, **{name: read_value(hint, part[name]) for name, hint in hints.items() if name not in given}
+    )
 
 
 def _beside(setting: str) -> str:
