@@ -26,7 +26,7 @@ from tensornet import models
 from tensornet.cli import app
 from tensornet.compression.allocating import Allocation
 from tensornet.compression.compressed import read_arrays, write_arrays
-from tensornet.compression.levels import Candidate, alone, levels
+from tensornet.compression.levels import Candidate, alone, bytes_of, levels, parameters_of
 from tensornet.errors import DtypeError, EquationError, ShapeError
 from tensornet.fitting.approximating import Settings, approximate
 from tensornet.fitting.metrics import Metric
@@ -161,7 +161,7 @@ def test_levels_lose_what_their_factors_do(method: str, weighed: bool, shape: tu
     metric = Metric((1,), known.T @ known + np.eye(shape[1]), 0.0) if weighed else None
     dims = tuple((size,) for size in shape)
     candidate = Candidate("W", dims, alone(dims, (1,)), weight, metric=metric)
-    _, *below = levels(candidate, [method], None)
+    _, *below = levels(candidate, [method], parameters_of)
     assert below or len(shape) == 3
     for level in below:
         form = formed(dims, method, level.rank)
@@ -628,7 +628,7 @@ def test_rounded_levels_lose_what_their_codes_do(bits: int, weighed: bool) -> No
     )
     metric = Metric((1,), x.T @ x, 1e-6) if weighed else None
     candidate = Candidate("W", ((24,), (36,)), alone(((24,), (36,)), (1,)), weight, metric=metric)
-    for level in levels(candidate, (f"int{bits}", f"low_rank:int{bits}", f"int{bits}/12"), "bytes")[1:]:
+    for level in levels(candidate, (f"int{bits}", f"low_rank:int{bits}", f"int{bits}/12"), bytes_of)[1:]:
         assert level.method is not None
         found = candidate.fitted(level.method, level.rank, None).factors
         scales, codes = [*found.values()][::2], [*found.values()][1::2]
@@ -656,7 +656,7 @@ def test_compensated_rounding_loses_less() -> None:
     halves = [Halves(weight, metric) for metric in (Metric((1,), x.T @ x, 1e-6), None)]
     lost = []
     for each in halves:
-        codes, scale = each.dense(3, None)
+        scale, codes = each.dense(3, None)
         lost.append(np.linalg.norm((weight - codes * scale) @ x.T))
     assert lost[0] < 0.7 * lost[1]
 

@@ -216,6 +216,7 @@ def test_a_mask_is_part_of_the_product() -> None:
         "U[p,c] = A[p,r] * B[r,c]\nV[q,c] = D[q,r] * E[r,c]\nW[n,c] = concat[n](U[n,c], V[n,c])",
         "W[p,c] = A[p,r] * B[r,c] + roll(D[p,r] * E[r,c], p=1)",
         "W[p,c] = A[p,r] * B[r,c] + A[p,r] * E[r] * F[c]",
+        "W[p,c] = tanh(A[p,r] * B[r,c])",
     ],
 )
 def test_what_is_no_sum_of_products_of_its_own_is_fitted_too(text: str) -> None:

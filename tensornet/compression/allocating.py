@@ -8,6 +8,7 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Annotated, TypeAlias
 
 from ..codec import Part, Text, document, read, write
@@ -54,13 +55,13 @@ class Budget:
             told_of = f"are {len(told)} budgets" if told else "is no budget"
             raise ShapeError(f"there {told_of}", fix=fix)
         kind, amount = told[0]
-        is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
-        is_part = kind in ("seconds", "error") or isinstance(amount, float)
+        is_number = isinstance(amount, Real) and not isinstance(amount, bool)
+        is_part = kind in ("seconds", "error") or not isinstance(amount, Integral)
         if not is_number or not 0 < amount < math.inf or (is_part and amount > 1):
             fix = "give a part of what it is now, as 0.2"
             fix += "" if kind in ("seconds", "error") else ", or a whole number"
             raise ShapeError(f"{kind}={amount!r} is no budget", fix=fix)
-        return Budget(kind, float(amount) if is_part else amount)
+        return Budget(kind, float(amount) if is_part else int(amount))
 
     def limit(self, now: float) -> float:
         """The limit of the cost, given the current cost; 0 for an error, for which no cost is too low."""
@@ -82,7 +83,6 @@ class Options:
 
     @staticmethod
     def of(
-        *,
         method: str | Sequence[str] | None,
         modes: Modes | None,
         uniform: bool,
@@ -95,7 +95,7 @@ class Options:
         Raises:
             ShapeError: the budget, a form or the largest error is invalid.
         """
-        is_number = isinstance(max_error, int | float) and not isinstance(max_error, bool)
+        is_number = isinstance(max_error, Real) and not isinstance(max_error, bool)
         if max_error is not None and not (is_number and 0 < max_error <= 1):
             raise ShapeError(
                 f"max_error={max_error!r} is no error of a weight", fix="give a number up to 1, as 0.3"
@@ -238,23 +238,19 @@ class Allocation:
 
 
 def allotted(
-    candidates: Sequence[Candidate],
-    options: Options,
-    cost: Cost | str | None,
-    others: float,
-    parameters: int,
+    candidates: Sequence[Candidate], options: Options, cost: Cost, total: float | None, parameters: int
 ) -> Allocation:
     """Spreads a budget over weights. Weights step down their levels in the order of added loss per saved cost.
 
     The useful levels of a weight are the corners of the convex hull of cost and loss. All steps down these
     hulls are sorted by slope. The result is optimal for a budget that it meets exactly (Everett, 1963). A uniform
-    budget, for comparison, leaves each weight the same fraction of its cost.
+    budget, for comparison, leaves each weight the same fraction of its cost: steps from large fractions come first.
 
     Args:
         candidates: the weights.
         options: the budget, and how it is spread.
-        cost: the cost of a layer; its number of parameters if None, its bytes if `BYTES`.
-        others: the cost of the rest of the network.
+        cost: the cost of a weight.
+        total: the cost of the whole network; None where only these weights count.
         parameters: the number of parameters of the whole network.
 
     Raises:
@@ -267,27 +263,31 @@ def allotted(
         if options.progress is not None:
             options.progress(candidate.path, number, len(candidates))
         curves.append(levels(candidate, options.methods, cost, modes, options.max_error))
-    hulls = [_hull(curve) for curve in curves]
-    before = others + sum(curve[0].cost for curve in curves)
-    chosen = (
-        _alike(curves, budget, before, others)
-        if options.uniform
-        else _filled(curves, _descended(hulls, budget, before, others), budget.limit(before), others)
-    )
+    own = sum(curve[0].cost for curve in curves)
+    others = 0.0 if total is None else max(0.0, total - own)
+    before = others + own
+    hulls = [_hull(curve, options.uniform) for curve in curves]
+    chosen = _descended(hulls, options, before, others)
+    if not options.uniform:
+        chosen = _filled(curves, chosen, budget.limit(before), others)
     after = others + sum(level.cost for level in chosen)
     saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
     rows = tuple(
-        _allotted(candidate, curve, hull, level, options.uniform)
-        for candidate, curve, hull, level in zip(candidates, curves, hulls, chosen, strict=True)
+        _allotted(candidate, hull, level, options.uniform)
+        for candidate, hull, level in zip(candidates, hulls, chosen, strict=True)
     )
     return Allocation(budget, before, after, (parameters, parameters - saved), rows, modes)
 
 
-def _hull(curve: Sequence[Level]) -> tuple[Level, ...]:
-    """The levels on the lower convex hull of cost and loss, from the dense level down."""
+def _hull(curve: Sequence[Level], uniform: bool) -> tuple[Level, ...]:
+    """The levels on the lower convex hull of cost and loss, from the dense level down; if uniform, on the front."""
     found: list[Level] = []
     for level in sorted(curve, key=lambda each: (-each.cost, each.loss)):
-        while len(found) > 1 and _slope(found[-2], found[-1]) >= _slope(found[-2], level):
+        while len(found) > 1 and (
+            found[-1].loss >= level.loss
+            if uniform
+            else _slope(found[-2], found[-1]) >= _slope(found[-2], level)
+        ):
             found.pop()
         if not found or level.cost < found[-1].cost:
             found.append(level)
@@ -301,23 +301,31 @@ def _slope(above: Level, below: Level) -> float:
 
 
 def _descended(
-    hulls: Sequence[tuple[Level, ...]], budget: Budget, before: float, others: float
+    hulls: Sequence[tuple[Level, ...]], options: Options, before: float, others: float
 ) -> list[Level]:
     """The levels reached by stepping down the hulls until the budget is met.
 
     For an error budget, each step is taken that stays within it.
     """
-    down = ((n, *pair) for n, hull in enumerate(hulls) for pair in itertools.pairwise(hull))
-    steps = sorted(((_slope(above, below), n, below) for n, above, below in down), key=lambda each: each[:2])
+    budget, down = (
+        options.budget,
+        ((n, *pair) for n, hull in enumerate(hulls) for pair in itertools.pairwise(hull)),
+    )
+
+    def order(step: tuple[int, Level, Level]) -> tuple[float, int]:
+        number, above, below = step
+        return (-above.cost / hulls[number][0].cost if options.uniform else _slope(above, below)), number
+
     chosen, total = [hull[0] for hull in hulls], before
     is_error = budget.kind == "error"
-    for _, number, below in steps:
-        if not is_error and total <= budget.limit(before) and below.error > LEAST:
+    for number, _, below in sorted(down, key=order):
+        if not is_error and total <= budget.limit(before) and (options.uniform or below.error > LEAST):
             break
-        former = chosen[number]
-        chosen[number] = below
+        former, chosen[number] = chosen[number], below
         if is_error and _mean(chosen) > budget.amount:
             chosen[number] = former
+            if options.uniform:
+                break
             continue
         total += below.cost - former.cost
     if not is_error and total > budget.limit(before) * (1 + 1e-9):
@@ -337,31 +345,6 @@ def _too_little(budget: Budget, before: float, others: float, lowest: float) -> 
     )
     told = f"{limit} {unit} of {now} are too few: {outside} are of what no form is looked for, and the lowest forms"
     return ShapeError(f"{told} take {forms}", fix=f"allow {least}, include more, or choose other methods")
-
-
-def _alike(curves: Sequence[tuple[Level, ...]], budget: Budget, before: float, others: float) -> list[Level]:
-    """The levels at the same fraction of each weight's cost.
-
-    It is the largest fraction within a cost budget, or the smallest one within an error budget.
-    """
-    parts = sorted({level.cost / curve[0].cost for curve in curves for level in curve}, reverse=True)
-    chosen = [curve[0] for curve in curves]
-    for part in parts:
-        former, chosen = chosen, [_within(curve, part) for curve in curves]
-        if budget.kind == "error":
-            if _mean(chosen) > budget.amount:
-                return former
-        elif others + sum(level.cost for level in chosen) <= budget.limit(before) * (1 + 1e-9):
-            return chosen
-    if budget.kind != "error" and chosen:
-        raise _too_little(budget, before, others, others + sum(level.cost for level in chosen))
-    return chosen
-
-
-def _within(curve: Sequence[Level], part: float) -> Level:
-    """The level of least error within a fraction of the weight's cost; the cheapest level if all cost more."""
-    found = [level for level in curve if level.cost <= part * curve[0].cost * (1 + 1e-9)]
-    return min(found or [min(curve, key=lambda level: level.cost)], key=lambda level: level.error)
 
 
 def _filled(
@@ -390,15 +373,12 @@ def _mean(chosen: Sequence[Level]) -> float:
     return math.sqrt(sum(level.error**2 for level in chosen) / len(chosen)) if chosen else 0.0
 
 
-def _allotted(
-    candidate: Candidate, curve: Sequence[Level], hull: Sequence[Level], level: Level, uniform: bool
-) -> Allotted:
+def _allotted(candidate: Candidate, hull: Sequence[Level], level: Level, uniform: bool) -> Allotted:
     """The level of a weight, with the reason for it."""
-    dense = curve[0]
     above = [each for each in hull if each.cost > level.cost and each.error < level.error]
     below = [each for each in hull if each.cost < level.cost]
     following = min(above, key=lambda each: each.cost, default=None)
-    if len(curve) == 1:
+    if len(hull) == 1:
         reason = "no form of it costs less"
     elif uniform:
         reason = "the part of its cost that each weight is left"
@@ -408,11 +388,9 @@ def _allotted(
     elif following is None:
         reason = "the highest level that is worth its cost"
     else:
-        what = following.method or "dense"
-        reason = (
-            f"{what} at {rounded(following.cost / level.cost, 2)}× the cost would leave {following.error:.1%}"
-        )
-    return Allotted(candidate.path, candidate.shape, level, dense, following, reason)
+        times = rounded(following.cost / level.cost, 2)
+        reason = f"{following.method or 'dense'} at {times}× the cost would leave {following.error:.1%}"
+    return Allotted(candidate.path, candidate.shape, level, hull[0], following, reason)
 
 
 def flat(methods: str | Sequence[str]) -> tuple[str, ...]:

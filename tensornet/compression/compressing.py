@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,11 +27,10 @@ from ..runtime.compiling import compile
 from ..sizes import evaluate
 from ..weights.equations import CODES, Modes
 from ..weights.freezing import freeze
-from ..weights.ranks import Rank
 from ..weights.substitution import substitute
 from .allocating import Allocation, Options, allotted
 from .compressed import Compressed, check_module
-from .levels import BYTES, WEIGHT, Candidate, Cost, alone, any_rank
+from .levels import BYTES, Candidate, Cost, alone, any_rank, bytes_of, parameters_of, planned_cost
 
 __all__ = ["allocate", "best", "compress", "cost_of", "held_out", "included", "lost_by", "misfits_of"]
 
@@ -106,9 +104,7 @@ def allocate(
         ({'A': ('low_rank', (1,))}, 0.0)
     """
     budget = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
-    options = Options.of(
-        method=method, modes=modes, uniform=uniform, max_error=max_error, progress=progress, **budget
-    )
+    options = Options.of(method, modes, uniform, max_error, progress, **budget)
     network = _Weights(graph, params, load_backend(backend), device, sizes, include, exclude, options)
     return network.allocated(network.candidates(inputs))
 
@@ -177,17 +173,13 @@ def compress(
     elif params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
     budget = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
-    options = Options.of(
-        method=method, modes=modes, uniform=uniform, max_error=max_error, progress=progress, **budget
-    )
+    options = Options.of(method, modes, uniform, max_error, progress, **budget)
     if isinstance(network, Graph):
         assert params is not None
-        weights = _Weights(network, params, load_backend(backend), device, sizes, include, exclude, options)
-        return best(weights.weighed_by(calibrate), options.modes)
+        target = load_backend(backend), device, sizes
+        return best(_weighed(_Weights(network, params, *target, include, exclude, options), calibrate), modes)
     torch: Any = load_backend("torch")
-    return best(
-        torch.networks.network_of(network, include, exclude, options, device, calibrate), options.modes
-    )
+    return best(torch.networks.network_of(network, include, exclude, options, device, calibrate), modes)
 
 
 class Network(Protocol):
@@ -245,16 +237,6 @@ class _Weights:
         }:
             raise wrong_names(self.graph, self.params)
 
-    def weighed_by(self, calibrate: Any) -> _Weights:
-        """The same, with the ways to weigh weights by some batches."""
-        if calibrate is None:
-            return replace(self, ways=(self.candidates(None),))
-        batches, held = held_out(batches_of(calibrate))
-        weighed = self.candidates(batches)
-        plain = [each.plain or each for each in weighed]
-        is_bound, held = self.options.budget.kind == "error", held if weighed else []
-        return replace(self, ways=(weighed,) if is_bound else (weighed, plain), held=held)
-
     def candidates(self, inputs: Any) -> Sequence[Candidate]:
         """The weights that may become factors, weighed by some batches."""
         known = [leaf.name for leaf in self.graph.parameters]
@@ -263,23 +245,18 @@ class _Weights:
 
     def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
         """The allocation of the budget."""
-        graph, kind = self.graph, self.options.budget.kind
-        cost = cost_of(self.options, self.backend, self.device)
-        whole = parameter_count(graph)
+        whole, kind = parameter_count(self.graph), self.options.budget.kind
         if not isinstance(whole, int):
-            missing = ", ".join(f"{name}=" for name in graph.open_sizes)
+            missing = ", ".join(f"{name}=" for name in self.graph.open_sizes)
             raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
-        if isinstance(cost, str):
-            sizes = (
-                math.prod(each.shape) * itemsize(self.backend.dtype(each)) for each in self.params.values()
-            )
-            total, own = float(sum(sizes)), [float(each.bytes) for each in candidates]
-        elif cost is None:
-            total, own = float(whole), [float(math.prod(each.shape)) for each in candidates]
-        else:
-            plan = planned(graph, self.sizes, self.backend, self.device or self.backend.device(), "float32")
-            total, own = float(getattr(plan, kind)), [cost(each.layer, each.rows) for each in candidates]
-        return allotted(candidates, self.options, cost, max(0.0, total - sum(own)), whole)
+        device = self.device or self.backend.device()
+        cost, total = cost_of(self.options, self.backend, device), float(whole)
+        if kind == BYTES:
+            arrays = self.params.values()
+            total = sum(math.prod(each.shape) * itemsize(self.backend.dtype(each)) for each in arrays)
+        elif kind in ("flops", "seconds"):
+            total = getattr(planned(self.graph, self.sizes, self.backend, device, "float32"), kind)
+        return allotted(candidates, self.options, cost, total, whole)
 
     def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
         """The graph with factors."""
@@ -300,6 +277,17 @@ class _Weights:
             for graph, params in ((self.graph, self.params), (made.model, made.params or {}))
         ]
         return lost_by([run(*batch) for run in runs] for batch in self.held)
+
+
+def _weighed(network: _Weights, calibrate: Any) -> _Weights:
+    """A network with the ways to weigh its weights by some batches."""
+    if calibrate is None:
+        return replace(network, ways=(network.candidates(None),))
+    batches, held = held_out(batches_of(calibrate))
+    weighed = network.candidates(batches)
+    plain = [each.plain or each for each in weighed]
+    ways = (weighed,) if network.options.budget.kind == "error" else (weighed, plain)
+    return replace(network, ways=ways, held=held if weighed else [])
 
 
 def lost_by(pairs: Iterable[Sequence[Any]]) -> float | None:
@@ -353,24 +341,12 @@ def included(
     return tuple(name for name in told_by(include, known, what, all_of) if name not in out)
 
 
-def cost_of(options: Options, backend: Backend, device: str | None) -> Cost | str | None:
-    """The function for the cost of a layer in the unit of a budget; None if the cost is the number of parameters.
-
-    Bytes are `BYTES`.
-    """
-    if options.budget.kind == BYTES:
-        return BYTES
-    if options.budget.kind in ("parameters", "error"):
-        return None
-
-    @functools.cache
-    def cost(layer: Graph, rows: int, form: tuple[str, Rank] | None = None) -> float:
-        if form is not None:
-            layer = substitute(layer, {WEIGHT: form}, modes=options.modes)
-        place = device or backend.device()
-        return float(getattr(planned(layer, {"n": rows}, backend, place, "float32"), options.budget.kind))
-
-    return cost
+def cost_of(options: Options, backend: Backend, device: str | None) -> Cost:
+    """The function for the cost of a weight in the unit of a budget."""
+    kind = options.budget.kind
+    if kind in ("flops", "seconds"):
+        return planned_cost(kind, backend, device, options.modes)
+    return bytes_of if kind == BYTES else parameters_of
 
 
 def _candidates(

@@ -7,37 +7,30 @@ import functools
 import itertools
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
-
-import numpy as np
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from ..codec import Text, document
+from ..codegen.program import planned
 from ..dtypes import itemsize
 from ..errors import ShapeError, TensornetWarning
-from ..fitting.approximating import Approximation, Settings, Target, approximate, numbers
+from ..fitting.approximating import Approximation, Settings, Target, approximate, errors, numbers
 from ..fitting.forms import Factor, Form, Product
 from ..fitting.metrics import Metric
-from ..fitting.rounding import Halves
+from ..fitting.rounding import Halves, scaled
+from ..fitting.trees import tree_of
 from ..frontend.layers import layer
 from ..graph.graph import Graph
-from ..protocol import backend_of
+from ..protocol import Backend, backend_of
 from ..weights.equations import CODES, Formed, Modes, Rounding, formed, rounding_of
 from ..weights.factorizations import FACTORIZATIONS, form_named
 from ..weights.ranks import Rank
+from ..weights.substitution import substitute
 
 __all__ = [
-    "AUTO",
-    "BYTES",
-    "WEIGHT",
-    "Candidate",
-    "Cost",
-    "Level",
-    "alone",
-    "any_rank",
-    "check_modes",
-    "levels",
+    *("AUTO", "BYTES", "WEIGHT", "Candidate", "Cost", "Level"),
+    *("alone", "any_rank", "bytes_of", "check_modes", "levels", "parameters_of", "planned_cost"),
 ]
 
 WEIGHT = "weight"
@@ -55,8 +48,8 @@ AUTO = "auto"
 KERNELS = ("low_rank", "tucker", "tt")
 """The forms that are tried of a kernel."""
 
-MATRICES = ("low_rank", "kronecker", "btt", "monarch", "tt", "blocktt")
-"""The forms that are tried of a matrix."""
+MATRICES = ("low_rank", "kronecker", "btt", "tt")
+"""The forms that are tried of a matrix. A monarch is a btt of rank 1; in two parts, a blocktt is a kronecker."""
 
 BYTES = "bytes"
 """The unit of a budget that rounding lowers."""
@@ -67,21 +60,11 @@ ROUNDED = (
 )
 """The forms that are tried under a budget of bytes."""
 
-NEAR = 1.1
-"""A form of a matrix is tried if it loses at most this many times what low rank does at some size."""
-
 AFTER = 5
 """The limit of rounds after a weighed decomposition."""
 
 ROUNDS = 10
 """The limit of rounds of least squares for each level."""
-
-
-class Cost(Protocol):
-    """A function for the cost of a layer of one weight."""
-
-    def __call__(self, layer: Graph, rows: int, form: tuple[str, Rank] | None = None) -> float:
-        """The cost of a call with a number of rows, with the weight in a form, or dense if there is no form."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,56 +117,33 @@ class Candidate:
         """The weight as a matrix, with its roundings."""
         return Halves(self.target.weight, self.metric)
 
-    @functools.cached_property
-    def forms(self) -> tuple[str, ...]:
-        """The forms that `method="auto"` tries: of kernels, and of matrices those that come near low rank somewhere.
-
-        Their errors are those of decompositions without a metric, which are quick.
-        """
-        if self.plain is not None:
-            return self.plain.forms
-        if len(self.dims) > 2:
-            return KERNELS
-        low, *others = (levels(replace(self, metric=None), (kind,), None) for kind in MATRICES)
-        return (
-            MATRICES[0],
-            *(kind for kind, each in zip(MATRICES[1:], others, strict=True) if _is_near(each, low)),
-        )
-
     def fitted(self, method: str, rank: Rank, modes: Modes | None) -> Approximation:
         """The factors of a form. Of weighed ones, decompositions are a good start, and few rounds follow."""
         form = formed(self.dims, method, rank, modes)
         if form.bits is not None:
             return self._rounded(form, *_rounding(method))
-        is_tree = self.metric is not None and self.target.error(_form(form)) is not None
-        settings = Settings(iterations=AFTER if is_tree else None)
+        is_start = self.metric is not None and tree_of(_form(form)) is not None
+        settings = Settings(iterations=AFTER if is_start else None)
         return approximate(form.program, self.array, settings=settings, shared=self.target)
 
     def _rounded(self, form: Formed, kind: str, rounding: Rounding) -> Approximation:
         """The codes and scales of a rounded form."""
         halves, backend = self.halves, backend_of(self.array)
         if kind == "dense":
-            codes, scale = halves.dense(rounding.bits, _group(form))
-            arrays: list[Any] = [scale, codes]
-            made = codes * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
+            arrays: Any = halves.dense(rounding.bits, _group(form))
+            made = scaled(*arrays)
         else:
-            left, scales, right, others = halves.low_rank(form.sizes["r"], rounding.bits)
-            arrays = [scales, left, others, right]
+            scales, left, others, right = arrays = halves.low_rank(form.sizes["r"], rounding.bits)
             made = (left * scales) @ (right * others)
-        dtype, device = self.dtype, backend.device(self.array)
         factors = {
             factor.name: backend.asarray(
                 array.reshape(shape).astype("int8" if factor.name.endswith(CODES) else "float64"),
-                "int8" if factor.name.endswith(CODES) else dtype,
-                device,
+                "int8" if factor.name.endswith(CODES) else self.dtype,
+                backend.device(self.array),
             )
             for factor, shape, array in zip(form.product.factors, form.shapes, arrays, strict=True)
         }
-        whole, gap = halves.matrix, halves.matrix - made
-        error = float(np.linalg.norm(gap)) / (float(np.linalg.norm(whole)) or 1.0)
-        made = made.reshape(self.shape)
-        output = None if self.metric is None else self.metric.relative(self.target.weight, made)
-        return Approximation(factors, error, output)
+        return Approximation(factors, *errors(self.target.weight, made.reshape(self.shape), self.metric))
 
 
 @document()
@@ -311,7 +271,7 @@ def _group(form: Formed) -> int | None:
 def levels(
     candidate: Candidate,
     methods: Sequence[str],
-    cost: Cost | str | None,
+    cost: Cost,
     modes: Modes | None = None,
     max_error: float | None = None,
 ) -> tuple[Level, ...]:
@@ -320,25 +280,20 @@ def levels(
     Args:
         candidate: the weight.
         methods: the names of forms.
-        cost: the cost of a layer; its number of parameters if None, its bytes if `BYTES`.
+        cost: the cost of a weight in the unit of the budget.
         modes: the parts into which dimensions are split, as for `substitute`.
         max_error: levels with a larger error are left out.
     """
-    size, in_bytes = math.prod(candidate.shape), isinstance(cost, str)
-
-    def price(parameters: int, form: Formed | None, *named: Any) -> float:
-        if isinstance(cost, str):
-            return float(candidate.bytes if form is None else form.bytes(itemsize(candidate.dtype)))
-        with any_rank():
-            return float(parameters if cost is None else cost(candidate.layer, candidate.rows, *named))
-
-    dense = price(size, None)
+    size, dense = math.prod(candidate.shape), cost(candidate)
     found = [Level(None, "same", (candidate.shape,), size, dense, 0.0, 0.0)]
-    for kind in _kinds(candidate, methods, in_bytes):
+    kinds: Sequence[str] = [*map(_named, methods)]
+    if methods == (AUTO,):
+        kinds = ROUNDED if cost is bytes_of else KERNELS if len(candidate.dims) > 2 else MATRICES
+    for kind in kinds:
         for parameters, form in _forms(candidate, kind, modes).items():
             rank = tuple(form.product.ranks.values()) or "same"
             cheap = parameters < size or form.bits is not None
-            if cheap and (spent := price(parameters, form, (kind, rank))) < dense:
+            if cheap and (spent := cost(candidate, form, (kind, rank))) < dense:
                 error = _error(candidate, form, kind)
                 if max_error is None or error <= max_error:
                     loss = candidate.scale * error**2
@@ -346,11 +301,35 @@ def levels(
     return tuple(found)
 
 
-def _kinds(candidate: Candidate, methods: Sequence[str], in_bytes: bool) -> Sequence[str]:
-    """The names of the forms that are tried."""
-    if methods == (AUTO,):
-        return ROUNDED if in_bytes else candidate.forms
-    return tuple(map(_named, methods))
+Cost: TypeAlias = Callable[..., float]
+"""A function for the cost of a candidate, dense or as a `Formed` weight, whose method and rank come third."""
+
+
+def parameters_of(candidate: Candidate, form: Formed | None = None, named: Any = None) -> float:
+    """The number of elements of a weight or its factors."""
+    return float(sum(map(math.prod, (candidate.shape,) if form is None else form.shapes)))
+
+
+def bytes_of(candidate: Candidate, form: Formed | None = None, named: Any = None) -> float:
+    """The bytes of a weight or its factors."""
+    return float(candidate.bytes if form is None else form.bytes(itemsize(candidate.dtype)))
+
+
+def planned_cost(kind: str, backend: Backend, device: str | None, modes: Modes | None) -> Cost:
+    """The FLOPs or seconds of a call of a candidate's layer."""
+
+    @functools.cache
+    def of_layer(layer: Graph, rows: int, named: tuple[str, Rank] | None) -> float:
+        with any_rank():
+            layer = layer if named is None else substitute(layer, {WEIGHT: named}, modes=modes)
+        return float(
+            getattr(planned(layer, {"n": rows}, backend, device or backend.device(), "float32"), kind)
+        )
+
+    def cost(candidate: Candidate, form: Formed | None = None, named: Any = None) -> float:
+        return of_layer(candidate.layer, candidate.rows, named)
+
+    return cost
 
 
 def _forms(candidate: Candidate, kind: str, modes: Modes | None) -> dict[int, Formed]:
@@ -406,15 +385,6 @@ def _descent(full: Formed, squares: Any, bonds: Sequence[tuple[str, ...]]) -> li
         ranks = min(lower, key=worth)
     counts = {round(math.log(count(each)) * RANKS / 2): each for each in found}
     return [*counts.values(), ranks]
-
-
-def _is_near(levels: Sequence[Level], low: Sequence[Level]) -> bool:
-    """Whether a form loses little more than low rank does with as many parameters."""
-    return any(
-        level.error
-        < NEAR * min((each.error for each in low if each.parameters <= level.parameters), default=1.0)
-        for level in levels[1:]
-    )
 
 
 @functools.cache

@@ -1,35 +1,32 @@
-"""Factors of any multilinear form by alternating least squares, and all factors at once near the end.
+"""Factors of any multilinear form by alternating least squares.
 
 With all factors but one fixed, ‖W − Ŵ‖² + λ·Σ‖factor‖² is a least squares problem in that one:
 
     (Mᵀ·M + λ)·f = Mᵀ·(W − other terms),    M the product of the other factors in its term
 
 Mᵀ·M is a contraction of the other factors with themselves. For a canonical (CP) form it is the Hadamard product
-of small matrices. Rounds get slow in long valleys. All factors are then moved at once by a step of Levenberg and
-Marquardt, (JᵀJ + μ)·δ = Jᵀ·(W − Ŵ), J the derivative of Ŵ by all factors. A block of JᵀJ belongs to two factors. It is
-the same kind of contraction, and is diagonal in the axes of the weight that the two share. J itself is never built.
+of small matrices.
 
 Sources: T. Kolda, B. Bader, SIAM Review 51 (2009), 455, section 3.4; P. Comon, X. Luciani, A. de Almeida,
-J. Chemometrics 23 (2009), 393; D. Marquardt, J. SIAM 11 (1963), 431; G. Tomasi, R. Bro, Comput. Stat. Data Anal. 50
-(2006), 1700.
+J. Chemometrics 23 (2009), 393.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .contracting import Named, contract
 from .forms import Factor, Form, Product
+from .least_squares import Problem
 from .trees import leading, unfolded
 
-__all__ = ["Least", "Together", "balanced"]
+__all__ = ["Least", "balanced"]
 
 DIRECT = 2048
 """The most unknowns for which the matrix is built and solved directly. More are found by conjugate gradients."""
@@ -43,33 +40,12 @@ NEAR = 1e-12
 Directions that Mᵀ·M does not determine then stay as they were.
 """
 
-UNKNOWNS = 500
-"""The most elements that all factors may have together to be moved at once. The matrix has this many rows."""
 
-FIRST, LOWEST, HIGHEST = 1e-3, 1e-15, 1e6
-"""The first value of μ, in units of the mean of the diagonal, and its bounds."""
-
-
-@dataclass
-class Least:
-    """A least squares problem in the factors of a form, and their current values.
-
-    Attributes:
-        form: the sum of products; a factor to be found is in exactly one of them, once.
-        weight: an array of the form's axes.
-        arrays: all tensors that the form reads.
-        wanted: the names of the factors to be found.
-        norm: the norm that errors are relative to: ‖W‖, known terms included.
-        regularization: λ, in units of the weight's mean square.
-    """
+@dataclass(kw_only=True)
+class Least(Problem):
+    """Least squares in the factors of a form. A factor to be found is in exactly one of its products, once."""
 
     form: Form
-    weight: Any
-    arrays: dict[str, Any]
-    wanted: tuple[str, ...]
-    norm: float
-    regularization: float = 0.0
-    _values: dict[Product, Any] = field(default_factory=dict, init=False)
 
     @functools.cached_property
     def terms(self) -> tuple[tuple[Product, tuple[Factor, ...]], ...]:
@@ -77,43 +53,19 @@ class Least:
         found = ((p, tuple(f for f in p.factors if f.name in self.wanted)) for p in self.form.products)
         return tuple((product, own) for product, own in found if own)
 
-    @functools.cached_property
-    def penalty(self) -> float:
-        """λ times the mean square of the weight."""
-        return self.regularization * self.norm**2 / int(self.weight.size)
-
     def value(self, product: Product) -> Any:
         """The current value of a term. Axes of the weight that the term does not have are of size 1."""
-        if product not in self._values:
-            axes = tuple(axis for axis in self.form.axes if axis in product.axes)
-            made = contract(self.named(product.factors), axes)
-            shape = tuple(self.form.sizes[axis] if axis in axes else 1 for axis in self.form.axes)
-            self._values[product] = product.coefficient * made.reshape(shape)
-        return self._values[product]
+        axes = tuple(axis for axis in self.form.axes if axis in product.axes)
+        made = product.coefficient * contract(self.named(product.factors), axes)
+        return made.reshape([self.form.sizes[axis] if axis in axes else 1 for axis in self.form.axes])
 
     def whole(self) -> Any:
         """Ŵ."""
         return sum(map(self.value, self.form.products), np.zeros_like(self.weight))
 
-    def loss(self) -> float:
-        """‖W − Ŵ‖² + λ·Σ‖factor‖²."""
-        gap = self.weight - self.whole()
-        return float(np.vdot(gap, gap)) + self.ridge()
-
-    def ridge(self) -> float:
-        """λ·Σ‖factor‖²."""
-        squares = (float(np.linalg.norm(self.arrays[name]) ** 2) for name in self.wanted if self.penalty)
-        return self.penalty * sum(squares)
-
-    def error(self) -> float:
-        """(‖W − Ŵ‖² + λ·Σ‖factor‖²)^½ / ‖W‖."""
-        return math.sqrt(self.loss()) / (self.norm or 1.0)
-
-    def put(self, name: str, array: Any) -> None:
-        """Replaces a factor, and drops cached values that depend on it."""
-        self.arrays[name] = array
-        for product in [each for each in self._values if any(f.name == name for f in each.factors)]:
-            del self._values[product]
+    def pulled_back(self, gap: Any) -> Mapping[str, Any]:
+        """Jᵀ·gap for each factor, J the derivative of Ŵ."""
+        return {each.name: self.derivative(product, each, gap) for product, own in self.terms for each in own}
 
     def named(self, factors: Sequence[Factor], primes: bool = False) -> list[Named]:
         """Some factors; with primes, their summed axes have the names that they have in the second of two products."""
@@ -130,15 +82,13 @@ class Least:
         others = self.named(product.without(factor.name))
         return product.coefficient * contract([Named(gap, self.form.axes), *others], factor.axes)
 
-    def gram(self, first: Product, a: Factor, second: Product, b: Factor, axes: Sequence[str]) -> Named:
-        """∂Ŵ/∂a · ∂Ŵ/∂b, with those of some axes in which it is not the identity."""
-        once, twice = first.without(a.name), second.without(b.name)
-        operands = [*self.named(once), *self.named(twice, primes=True)]
-        read = {axis for each in operands for axis in each.axes}
-        kept = tuple(axis for axis in axes if axis in read)
-        alone = (axis for axis in self.form.axes if axis not in first.axes and axis not in second.axes)
-        scale = first.coefficient * second.coefficient * self.form.count(tuple(alone))
-        return Named(scale * contract(operands, kept) if operands else np.full((), scale), kept)
+    def gram(self, product: Product, factor: Factor, axes: Sequence[str]) -> Any:
+        """Mᵀ·M, with some axes of a factor."""
+        others = product.without(factor.name)
+        operands = [*self.named(others), *self.named(others, primes=True)]
+        alone = (axis for axis in self.form.axes if axis not in product.axes)
+        scale = product.coefficient**2 * self.form.count(tuple(alone))
+        return scale * contract(operands, tuple(axes)) if operands else np.full((), scale)
 
     # ---- one factor
 
@@ -159,7 +109,7 @@ class Least:
             for factor in own:
                 right, before = self.derivative(product, factor, target), self.arrays[factor.name]
                 now, times = self._optimum(product, factor, right, before)
-                self.put(factor.name, now)
+                self.arrays[factor.name] = now
                 square_now = square - 2 * float(np.vdot(right, now)) + float(np.vdot(now, times))
                 error = math.sqrt(max(square_now, 0.0) + self.ridge()) / (self.norm or 1.0)
         return error
@@ -174,8 +124,8 @@ class Least:
         height, size = self.form.count(batched), self.form.count(summed)
         if size > DIRECT:
             return self._iterated(product, factor, right, before)
-        matrix = self.gram(product, factor, product, factor, (*batched, *summed, *map(self._primed, summed)))
-        squares = matrix.array.reshape(height, size, size)
+        matrix = self.gram(product, factor, (*batched, *summed, *map(self._primed, summed)))
+        squares = matrix.reshape(height, size, size)
         turn = [factor.axes.index(axis) for axis in axes]
 
         def matrices(array: Any) -> Any:
@@ -241,76 +191,7 @@ class Least:
                 taken[rows] = begin + width
             whole = made.astype(self.weight.dtype).reshape(self.form.shape((*rows, *inner)))
             order = [(*rows, *inner).index(axis) for axis in factor.axes]
-            self.put(factor.name, np.ascontiguousarray(whole.transpose(order)))
-
-
-# ---------------------------------------------------------------------------- all factors
-
-
-class Together:
-    """Steps of Levenberg and Marquardt from the current factors of a problem."""
-
-    def __init__(self, least: Least) -> None:
-        self.least = least
-        self.factors = [(product, factor) for product, own in least.terms for factor in own]
-        ends = [0, *itertools.accumulate(least.form.count(factor.axes) for _, factor in self.factors)]
-        self.places = [slice(*pair) for pair in itertools.pairwise(ends)]
-        self.count = ends[-1]
-        self.weight = FIRST
-
-    @property
-    def fits(self) -> bool:
-        """Whether the factors are small enough to be moved together."""
-        return self.count <= UNKNOWNS
-
-    def round(self) -> float:
-        """Takes one step that lowers the loss, if there is one. The result is the relative error."""
-        least, before = self.least, self.least.loss()
-        matrix, gradient = self.matrix(), self.gradient()
-        mean = float(np.trace(matrix)) / self.count or 1.0
-        kept = {factor.name: least.arrays[factor.name] for _, factor in self.factors}
-        while self.weight <= HIGHEST:
-            step = np.linalg.solve(matrix + self.weight * mean * np.eye(self.count), gradient)
-            for (name, old), place in zip(kept.items(), self.places, strict=True):
-                least.put(name, old + step[place].reshape(old.shape))
-            if least.loss() < before:
-                self.weight = max(self.weight / 5, LOWEST)
-                return least.error()
-            self.weight *= 4
-        for name, array in kept.items():
-            least.put(name, array)
-        return least.error()
-
-    def gradient(self) -> Any:
-        """Jᵀ·(W − Ŵ) − λ·factors."""
-        least = self.least
-        gap = least.weight - least.whole()
-        parts = (least.derivative(p, f, gap) - least.penalty * least.arrays[f.name] for p, f in self.factors)
-        return np.concatenate([part.ravel() for part in parts])
-
-    def matrix(self) -> Any:
-        """JᵀJ + λ."""
-        whole = self.least.penalty * np.eye(self.count, dtype=self.least.weight.dtype)
-        pairs = itertools.combinations_with_replacement(zip(self.factors, self.places, strict=True), 2)
-        for (one, at), (two, to) in pairs:
-            block = self._block(*one, *two)
-            whole[at, to] += block
-            if at != to:
-                whole[to, at] += block.T
-        return whole
-
-    def _block(self, first: Product, a: Factor, second: Product, b: Factor) -> Any:
-        """The block of JᵀJ for two factors, as a matrix."""
-        form, (twice,) = self.least.form, self.least.named((b,), primes=True)
-        axes = tuple(dict.fromkeys((*a.axes, *twice.axes)))
-        made = self.least.gram(first, a, second, b, axes)
-        sizes = dict(zip((*a.axes, *twice.axes), (*form.shape(a.axes), *form.shape(b.axes)), strict=True))
-        value = made.array.reshape([sizes[axis] if axis in made.axes else 1 for axis in axes])
-        block = np.zeros([sizes[axis] for axis in (*a.axes, *twice.axes)], self.least.weight.dtype)
-        number = {axis: n for n, axis in enumerate(axes)}
-        diagonal = np.einsum(block, [number[axis] for axis in (*a.axes, *twice.axes)], [*range(len(axes))])
-        diagonal[...] = value
-        return block.reshape(form.count(a.axes), form.count(b.axes))
+            self.arrays[factor.name] = np.ascontiguousarray(whole.transpose(order))
 
 
 def balanced(least: Least, generator: Any, rounds: int = 4) -> None:
@@ -348,7 +229,7 @@ def _scaled(least: Least, own: Sequence[Factor], axis: str | None) -> None:
         norms = np.where((norms > 0).all(axis=0), norms, 1.0)
         mean = np.exp(np.log(norms).mean(axis=0))
         for factor, norm in zip(factors, norms, strict=True):
-            least.put(factor.name, least.arrays[factor.name] * _along(factor, axis, mean / norm))
+            least.arrays[factor.name] = least.arrays[factor.name] * _along(factor, axis, mean / norm)
 
 
 def _woken(least: Least, own: Sequence[Factor], axis: str, generator: Any) -> None:
@@ -361,4 +242,4 @@ def _woken(least: Least, own: Sequence[Factor], axis: str, generator: Any) -> No
         norm = max(float(norms[0].mean()), 1.0 if asleep.all() else 0.0)
         random = generator.standard_normal(array.shape).astype(array.dtype)
         scaled = random * (norm / math.sqrt(array.size / len(asleep)))
-        least.put(factors[0].name, array + _along(factors[0], axis, asleep) * scaled)
+        least.arrays[factors[0].name] = array + _along(factors[0], axis, asleep) * scaled

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..protocol import backend_of
 from ..sizes import evaluate
-from .alternating import DIRECT, Least, Together, balanced
+from .alternating import DIRECT, Least, balanced
 from .forms import Form, form_of
-from .general import General, check_linear, of_parameters
-from .metrics import Metric, Placed, held, placed, times, weighed
+from .least_squares import OfGraph, Problem, of_parameters
+from .metrics import Metric, Placed, held, placed, weighed
 from .trees import Decomposed, Tree, tree_of
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Target",
     "approximate",
     "approximated",
+    "errors",
     "numbers",
     "sized",
 ]
@@ -53,6 +55,9 @@ LONG = 5
 
 SLOW, WARM = 0.2, 8
 """A round is slow if it lowers the error by less than this fraction. The first `WARM` rounds never count as slow."""
+
+UNKNOWNS = 500
+"""The most elements that all factors may have to be moved at once when rounds are slow."""
 
 EXACT = 1e-7
 """A relative error that counts as zero: sums of squares resolve little below it."""
@@ -114,7 +119,7 @@ class Target:
 
     def error(self, form: Form) -> float | None:
         """The error, weighed by the metric, of the factors that decompositions give; None if they form no tree."""
-        tree = tree_of(form, form.products[0])
+        tree = tree_of(form)
         if tree is None:
             return None
         sides = self.sides_of(form, [factor.name for factor in tree.factors])
@@ -122,9 +127,7 @@ class Target:
         if self.metric is None or [each.side for each in sides] == [*self.metric.sides]:
             return decomposed.error(tree)
         made = decomposed.nearest(tree).reshape(self.weight.shape)
-        for side in (each.side for each in sides):
-            made = times(made, side.dims, side.roots[1], side.apart)
-        return self.metric.relative(self.weight, made)
+        return self.metric.relative(self.weight, weighed(made, [each.side for each in sides], inverse=True))
 
     def sides_of(self, form: Form, wanted: Sequence[str]) -> tuple[Placed, ...]:
         """The sides of the metric that factors of a form hold."""
@@ -132,7 +135,7 @@ class Target:
 
     def spectrum(self, form: Form) -> tuple[Any, list[tuple[str, ...]]] | None:
         """The squares of the core of full rank, if several factors of a form stand around a centre, and their bonds."""
-        tree = tree_of(form, form.products[0])
+        tree = tree_of(form)
         if tree is None or tree.centre is None or len(tree.cuts) < 2:
             return None
         sides = self.sides_of(form, [factor.name for factor in tree.factors])
@@ -152,15 +155,23 @@ class Settings:
     progress: Callable[[Progress], None] | None = None
 
     def __post_init__(self) -> None:
-        whole = {"iterations": (self.iterations, 0), "restarts": (self.restarts, 1), "seed": (self.seed, 0)}
-        for name, (value, least) in whole.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ShapeError(f"{name} is {value!r}", fix=f"give an integer from {least}")
-        for name, number in {"regularization": self.regularization, "tolerance": self.tolerance}.items():
-            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
-                raise ShapeError(f"{name} is {number!r}", fix="give a number from 0")
+        kind: Any
+        for name, kind, least in _NUMBERS:
+            value: Any = getattr(self, name)
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, kind) or not least <= value < math.inf
+            ):
+                what = "an integer" if kind is Integral else "a number"
+                raise ShapeError(f"{name} is {value!r}", fix=f"give {what} from {least}")
         if self.dtype is not None and element_type(self.dtype) not in ("float32", "float64"):
             raise DtypeError(f"nothing is fitted in {self.dtype}", fix="give dtype='float32' or 'float64'")
+
+
+_NUMBERS = (
+    *(("iterations", Integral, 0), ("restarts", Integral, 1), ("seed", Integral, 0)),
+    *(("regularization", Real, 0), ("tolerance", Real, 0)),
+)
+"""The settings that are numbers, their kinds and their least values."""
 
 
 def approximate(
@@ -176,7 +187,7 @@ def approximate(
     """The factors with which a program approximates an array best: they minimize ‖W − Ŵ‖.
 
     Factors that form a tree (low rank, Kronecker products of two, trains, Tucker) are found by singular value
-    decompositions, others by alternating least squares; see `trees.py` and `alternating.py`.
+    decompositions, other sums of products by alternating least squares, and the rest by L-BFGS.
 
     Args:
         program: a graph whose one output is the weight, and whose parameters are the factors.
@@ -188,7 +199,7 @@ def approximate(
         shared: the same weight, metric and name, with decompositions that other forms of it need too.
 
     Raises:
-        EquationError: the program is not linear in each factor.
+        EquationError: the program does not depend on a factor, or has no derivative.
         ShapeError: sizes do not match, or some are open.
         DtypeError: the target holds no finite real numbers.
 
@@ -199,11 +210,10 @@ def approximate(
         >>> {name: array.shape for name, array in found.factors.items()}, round(found.error, 6)
         ({'A': (3, 1), 'B': (1, 2)}, 0.0)
     """
+    backend, dtype, device = (each := backend_of(target)), each.dtype(target), each.device(target)
     settings = settings or Settings()
-    backend = backend_of(target)
     if shared is None:
-        weight = numbers(target, path or program.outputs[0], settings.dtype)
-        shared = Target(weight, metric, path)
+        shared = Target(numbers(target, path or program.outputs[0], settings.dtype), metric, path)
     kind = str(shared.weight.dtype)
     given = {name: numbers(array, name, kind) for name, array in (known or {}).items()}
     program = sized(program, shared.weight.shape, {name: array.shape for name, array in given.items()})
@@ -213,21 +223,24 @@ def approximate(
     wanted = tuple(leaf.name for leaf in program.parameters if leaf.name not in given)
     task = Task(shared, given, wanted, settings)
     form = form_of(program)
-    if form is not None and _alternates(form, wanted):
-        found, whole = approximated(task, form)
-    else:
-        check_linear(program, wanted)
-        found, whole = _by_program(task, program)
-    dtype = backend.dtype(target)
-    dtype = dtype if "float" in dtype else kind
-    shapes = {
-        leaf.name: [evaluate(size, program.bound) for size in leaf.shape] for leaf in program.parameters
+    alternates = form is not None and _alternates(form, wanted)
+    found, whole = approximated(task, form) if form is not None and alternates else _by_program(task, program)
+    factors = {
+        leaf.name: backend.asarray(
+            found[leaf.name].reshape([evaluate(size, program.bound) for size in leaf.shape]),
+            dtype if "float" in dtype else kind,
+            device,
+        )
+        for leaf in program.parameters
+        if leaf.name in wanted
     }
-    device = backend.device(target)
-    factors = {name: backend.asarray(found[name].reshape(shapes[name]), dtype, device) for name in wanted}
-    output = None if shared.metric is None else shared.metric.relative(shared.weight, whole)
-    error = float(np.linalg.norm(shared.weight - whole)) / (float(np.linalg.norm(shared.weight)) or 1.0)
-    return Approximation(factors, error, output)
+    return Approximation(factors, *errors(shared.weight, whole, shared.metric))
+
+
+def errors(weight: Any, made: Any, metric: Metric | None) -> tuple[float, float | None]:
+    """‖W − Ŵ‖ / ‖W‖, and the same weighed by the metric, if there is one."""
+    output = None if metric is None else metric.relative(weight, made)
+    return float(np.linalg.norm(weight - made)) / (float(np.linalg.norm(weight)) or 1.0), output
 
 
 def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
@@ -295,7 +308,11 @@ class Task:
         if self.settings.progress is not None:
             self.settings.progress(Progress(self.target.path, start, round, error))
 
-    def best(self, start: Callable[[int], None], problem: Least | General) -> dict[str, Any]:
+    def limit(self, most: int) -> int:
+        """The limit of rounds: that of the user, if there is one."""
+        return most if self.settings.iterations is None else self.settings.iterations
+
+    def best(self, start: Callable[[int], None], problem: Problem) -> dict[str, Any]:
         """The factors with the least error of several starts."""
         found: list[tuple[float, int, dict[str, Any]]] = []
         for number in range(self.settings.restarts):
@@ -307,14 +324,13 @@ class Task:
         return min(found)[2]
 
     def rounds(
-        self, once: Callable[[], float], start: int, done: int = 0, most: int = ROUNDS, slow: float = 0.0
+        self, once: Callable[[], float], start: int, most: int = ROUNDS, slow: float = 0.0
     ) -> tuple[int, float]:
         """Runs rounds until the error stops falling.
 
         Args:
             once: runs one round, and returns the relative error.
             start: the number of the start, for progress.
-            done: the number of rounds that ran before.
             most: the limit of rounds, unless the user gives one.
             slow: rounds also end when one lowers the error by less than this fraction, after the first `WARM` rounds.
 
@@ -322,10 +338,10 @@ class Task:
             The number of rounds, and the error.
         """
         error, settings = math.inf, self.settings
-        limit = most if settings.iterations is None or done else settings.iterations
+        limit = self.limit(most)
         for number in range(limit):
             before, error = error, once()
-            self.tell(start, done + number, error)
+            self.tell(start, number, error)
             least = max(settings.tolerance, slow if number >= WARM else 0.0)
             if error < EXACT or (number and before - error <= least * before):
                 return number + 1, error
@@ -358,14 +374,14 @@ def approximated(task: Task, form: Form) -> tuple[dict[str, Any], Any]:
     constant = 0.0
     if fixed:
         shape = form.shape(form.axes)
-        whole = Least(
-            replace(form, products=fixed), np.zeros(shape, target.weight.dtype), arrays, (), 1.0
-        ).whole()
-        constant = whole.reshape(target.weight.shape)
+        zeros = np.zeros(shape, target.weight.dtype)
+        known = Least(form=replace(form, products=fixed), weight=zeros, arrays=arrays, wanted=(), norm=1.0)
+        constant = known.whole().reshape(target.weight.shape)
         form = replace(form, products=tuple(each for each in form.products if each not in fixed))
     left = replace(target, weight=target.weight - constant, _whitened={}) if fixed else target
     found = _weighed(replace(task, target=left), form, arrays)
-    made = Least(form, left.weight.reshape(form.shape(form.axes)), dict(found), (), 1.0).whole()
+    shaped = left.weight.reshape(form.shape(form.axes))
+    made = Least(form=form, weight=shaped, arrays=found, wanted=(), norm=1.0).whole()
     return found, constant + made.reshape(target.weight.shape)
 
 
@@ -374,12 +390,18 @@ def _weighed(task: Task, form: Form, arrays: dict[str, Any]) -> dict[str, Any]:
 
     First the sides that factors hold are weighed. With the factors found so as a start, all are, if there are more.
     """
-    target, regularization = task.target, task.settings.regularization
+    target = task.target
     start = target.sides_of(form, task.wanted)
     decomposed, shape = target.whitened(start), form.shape(form.axes)
-    norm = math.sqrt(decomposed.square)
-    least = Least(form, decomposed.weight.reshape(shape), arrays, task.wanted, norm, regularization)
-    found = _solved(task, least, decomposed)
+
+    def problem(form: Form, weight: Any, arrays: dict[str, Any]) -> Least:
+        norm, penalty = float(np.linalg.norm(weight)), task.settings.regularization
+        shaped = weight.reshape(shape)
+        return Least(
+            form=form, weight=shaped, arrays=arrays, wanted=task.wanted, norm=norm, regularization=penalty
+        )
+
+    found = _solved(task, problem(form, decomposed.weight, arrays), decomposed)
     for each in start:
         found.update(each.undone(found))
     sides = target.metric.sides if target.metric is not None else ()
@@ -389,8 +411,7 @@ def _weighed(task: Task, form: Form, arrays: dict[str, Any]) -> dict[str, Any]:
     for each in at:
         form, root = each.rooted(form)
         found[each.name] = root.astype(whole.dtype)
-    norm = float(np.linalg.norm(whole))
-    least = Least(form, whole.reshape(shape), found, task.wanted, norm, regularization)
+    least = problem(form, whole, found)
     _alternated(task, least, 0)
     balanced(least, task.generator(0))
     return {name: array for name, array in least.arrays.items() if name not in {each.name for each in at}}
@@ -410,8 +431,7 @@ def _solved(task: Task, least: Least, decomposed: Decomposed) -> dict[str, Any]:
         if number == 0 and are_wanted:  # each term decomposes what the terms before it leave of the weight
             left = least.weight
             for tree in filter(None, trees):
-                for name, array in Decomposed(left / tree.product.coefficient).factors(tree).items():
-                    least.put(name, array)
+                least.arrays.update(Decomposed(left / tree.product.coefficient).factors(tree))
                 left = left - least.value(tree.product)
         _alternated(task, least, number)
         balanced(least, task.generator(0))
@@ -428,10 +448,8 @@ def _decomposed(task: Task, least: Least, tree: Tree, decomposed: Decomposed) ->
 
     def iterate() -> float:
         """One round of orthogonal iteration."""
-        for name, array in tree.iterated(weight, least.arrays).items():
-            least.put(name, array)
-        assert tree.centre is not None
-        square = decomposed.square - np.linalg.norm(least.arrays[tree.centre.name]) ** 2
+        least.arrays.update(tree.iterated(weight, least.arrays))
+        square = decomposed.square - np.linalg.norm(least.arrays[tree.last.name]) ** 2
         return abs(tree.product.coefficient) * math.sqrt(max(float(square), 0.0)) / (least.norm or 1.0)
 
     error = least.error()
@@ -441,34 +459,39 @@ def _decomposed(task: Task, least: Least, tree: Tree, decomposed: Decomposed) ->
         is_train = all(tree.bonds.values())
         once, most = least.round, (FEW if least.widest <= NARROW else 0) if is_train else ROUNDS
     if error >= EXACT and not tree.is_optimal:
-        task.rounds(once, 0, 0, most)
+        task.rounds(once, 0, most)
 
 
 def _alternated(task: Task, least: Least, start: int) -> None:
     """Alternating rounds. When these get slow, all factors are moved at once, if they have few enough elements."""
-    most = ROUNDS if least.widest <= DIRECT else LONG
-    limit = most if task.settings.iterations is None else task.settings.iterations
-    together = Together(least)
-    done, error = task.rounds(least.round, start, 0, limit, slow=SLOW if together.fits else 0.0)
-    if together.fits and error >= EXACT and done < limit:
-        task.rounds(together.round, start, done, limit - done)
+    limit = task.limit(ROUNDS if least.widest <= DIRECT else LONG)
+    are_few = sum(least.arrays[name].size for name in task.wanted) <= UNKNOWNS
+    done, error = task.rounds(least.round, start, limit, slow=SLOW if are_few else 0.0)
+    if are_few and error >= EXACT and done < limit:
+        least.descend(limit - done, lambda number, error: task.tell(start, done + number, error))
 
 
 # ---------------------------------------------------------------------------- general programs
 
 
 def _by_program(task: Task, program: Graph) -> tuple[dict[str, Any], Any]:
-    """The factors of a program that is linear in each of them, and the weight computed from them."""
-    metric = task.target.metric
+    """The factors of a program that is no sum of products, and the weight computed from them."""
+    metric, wanted, limit = task.target.metric, task.wanted, task.limit(ROUNDS)
     turned = np.asarray if metric is None else functools.partial(weighed, sides=metric.sides)
-    arrays, penalty = dict(task.known), task.settings.regularization
-    general = General(
-        of_parameters(program), turned(task.target.weight), arrays, task.wanted, turned, penalty
+    weight = turned(task.target.weight)
+    problem = OfGraph(
+        program=of_parameters(program),
+        weight=weight,
+        arrays=dict(task.known),
+        wanted=wanted,
+        turned=turned,
+        norm=float(np.linalg.norm(weight)),
+        regularization=task.settings.regularization,
     )
 
     def start(number: int) -> None:
-        general.start(task.generator(number))
-        task.rounds(general.round, number)
+        problem.start(task.generator(number))
+        problem.descend(limit, functools.partial(task.tell, number))
 
-    best = task.best(start, general)
-    return best, replace(general, arrays=best, turned=np.asarray).value({})
+    best = task.best(start, problem)
+    return best, replace(problem, arrays=best, turned=np.asarray).whole()

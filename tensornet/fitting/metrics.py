@@ -66,10 +66,8 @@ class Metric:
     @functools.cached_property
     def roots(self) -> tuple[Any, Any]:
         """C^½ and its inverse, for C scaled to mean diagonal 1 and damped."""
-        moments = (self.moments + self.moments.mT) / 2
-        mean = float(np.diagonal(moments, axis1=-2, axis2=-1).mean())
-        values, vectors = np.linalg.eigh(moments / (mean or 1.0))
-        values = np.sqrt(np.maximum(values, 0.0) + self.damping)[..., None, :]
+        values, vectors = np.linalg.eigh(self.damped)
+        values = np.sqrt(np.maximum(values, self.damping))[..., None, :]
         return (vectors * values) @ vectors.mT, (vectors / values) @ vectors.mT
 
     def marginals(self, weight: Any) -> Iterator[Metric]:
@@ -92,10 +90,10 @@ class Metric:
         return self.norm(weight - made) / (self.norm(weight) or 1.0)
 
 
-def weighed(weight: Any, sides: Sequence[Metric]) -> Any:
-    """G^½·W·C^½ for some sides, with the shape of W."""
+def weighed(weight: Any, sides: Sequence[Metric], inverse: bool = False) -> Any:
+    """G^½·W·C^½ for some sides, with the shape of W; with the inverse of the roots if so."""
     for side in sides:
-        weight = times(weight, side.dims, side.roots[0], side.apart)
+        weight = times(weight, side.dims, side.roots[inverse], side.apart)
     return weight
 
 

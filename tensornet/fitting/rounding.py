@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .metrics import Metric, times
 
-__all__ = ["Half", "Halves", "largest_code", "pack", "packed_bytes", "unpack"]
+__all__ = ["Half", "Halves", "largest_code", "pack", "packed_bytes", "scaled", "unpack"]
+
+T = TypeVar("T")
 
 DAMPING = 5e-3
 """Added to moments, in units of their mean diagonal: without it, moved errors pile up where there are few data."""
@@ -68,66 +70,58 @@ class Half:
     """Some dimensions of a weight, as the columns of a matrix, with their moments C = C₁ ⊗ C₂ ⊗ ….
 
     Attributes:
-        shape: the sizes of parts of these dimensions, in order.
-        moments: C for each part, scaled to mean diagonal 1 and damped; None where all count alike.
+        parts: the size of each part of these dimensions, in order, and the metric that has its C, if there is one.
     """
 
-    shape: tuple[int, ...]
-    moments: tuple[Any, ...]
+    parts: tuple[tuple[int, Metric | None], ...]
 
     @staticmethod
     def of(metric: Metric | None, shape: tuple[int, ...], dims: Sequence[int]) -> Half:
         """The half with these dimensions of a weight. Moments of dimensions that are apart do not count."""
-        sides = {
-            each.dims: each for each in (metric.sides if metric is not None else ()) if each.apart is None
-        }
-        parts, left = list[tuple[int, Any]](), [*dims]
+        sides = [each for each in (metric.sides if metric is not None else ()) if each.apart is None]
+        parts, left = list[tuple[int, Metric | None]](), [*dims]
         while left:
-            own = next((each for each in sides if [*each] == left[: len(each)]), (left[0],))
-            found = sides[own].damped if own in sides else None
-            parts.append((math.prod(shape[dim] for dim in own), found))
-            left = left[len(own) :]
-        return Half(tuple(size for size, _ in parts), tuple(each for _, each in parts))
+            side = next((each for each in sides if [*each.dims] == left[: len(each.dims)]), None)
+            count = 1 if side is None else len(side.dims)
+            parts.append((math.prod(shape[dim] for dim in left[:count]), side))
+            left = left[count:]
+        return Half(tuple(parts))
 
     @property
-    def is_plain(self) -> bool:
-        """Whether all columns count alike."""
-        return all(each is None for each in self.moments)
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the parts."""
+        return tuple(size for size, _ in self.parts)
 
     @functools.cached_property
-    def roots(self) -> tuple[tuple[Any, Any] | None, ...]:
-        """R and its inverse for each part, C = R·Rᵀ."""
-        lower = [None if each is None else np.linalg.cholesky(each) for each in self.moments]
-        return tuple(None if each is None else (each, np.linalg.inv(each)) for each in lower)
+    def diagonals(self) -> tuple[Any, ...]:
+        """The moment of each column of each part by itself."""
+        return tuple(np.ones(size) if side is None else np.diagonal(side.damped) for size, side in self.parts)
 
     def times(self, matrix: Any, what: int) -> Any:
-        """A matrix with these columns times R, its inverse or C: `what` is 0, 1 or 2."""
+        """A matrix with these columns times C^½, its inverse or C: `what` is 0, 1 or 2."""
         array = matrix.reshape(len(matrix), *self.shape)
-        for n, (moments, roots) in enumerate(zip(self.moments, self.roots, strict=True)):
-            if roots is not None:
-                array = times(array, (n + 1,), moments if what == 2 else roots[what])
+        for n, (_, side) in enumerate(self.parts):
+            if side is not None:
+                array = times(array, (n + 1,), (*side.roots, side.damped)[what])
         return array.reshape(matrix.shape)
 
     @functools.cached_property
     def orders(self) -> tuple[Any, ...]:
         """The columns of each part, those with large moments first."""
-        return tuple(
-            np.arange(size) if each is None else np.argsort(-np.diagonal(each))
-            for size, each in zip(self.shape, self.moments, strict=True)
-        )
+        return tuple(np.argsort(-each, kind="stable") for each in self.diagonals)
 
     @functools.cached_property
     def uppers(self) -> tuple[Any, ...]:
         """L of each part in this order, damped more."""
         found = []
-        for size, each, order in zip(self.shape, self.moments, self.orders, strict=True):
-            damped = np.eye(size) if each is None else each[np.ix_(order, order)]
+        for (size, side), order in zip(self.parts, self.orders, strict=True):
+            damped = np.eye(size) if side is None else side.damped[np.ix_(order, order)]
             damped = damped + DAMPING * damped.trace() / size * np.eye(size)
             found.append(np.linalg.cholesky(np.linalg.inv(damped)).T)
         return tuple(found)
 
     def rounded(self, matrix: Any, bits: int, group: int | None = None) -> tuple[Any, Any]:
-        """The codes of a matrix with these columns, and the scale of each group of each row.
+        """The scale of each group of each row of a matrix with these columns, and the codes.
 
         Args:
             matrix: an array of two dimensions.
@@ -135,22 +129,15 @@ class Half:
             group: how many columns share a scale; all if None. It divides their number.
         """
         rows, columns = matrix.shape
-        size = group or columns
-        scale = scales_of(matrix.reshape(rows, -1, size), bits, self._weights.reshape(-1, size))
+        size, weights = group or columns, functools.reduce(np.multiply.outer, self.diagonals)
+        scale = scales_of(matrix.reshape(rows, -1, size), bits, weights.reshape(-1, size))
         whole = np.repeat(scale, size, axis=1)
-        if self.is_plain or bits >= EXACT:
-            return codes_of(matrix / whole, bits), scale
+        if bits >= EXACT or all(side is None for _, side in self.parts):
+            return scale, codes_of(matrix / whole, bits)
         order = np.arange(columns).reshape(self.shape)[np.ix_(*self.orders)].ravel()
         codes = np.empty_like(matrix)
         codes[:, order] = _compensated(matrix[:, order], whole[:, order], bits, self.uppers)
-        return codes, scale
-
-    @functools.cached_property
-    def _weights(self) -> Any:
-        """The moment of each column by itself."""
-        pairs = zip(self.shape, self.moments, strict=True)
-        parts = [np.ones(size) if each is None else np.diagonal(each) for size, each in pairs]
-        return functools.reduce(np.multiply.outer, parts).ravel()
+        return scale, codes
 
 
 def _compensated(matrix: Any, scale: Any, bits: int, uppers: Sequence[Any]) -> Any:
@@ -214,20 +201,23 @@ class Halves:
         return float(np.vdot(self.rows.times(gap.T, 2).T, self.columns.times(gap, 2)))
 
     def dense(self, bits: int, group: int | None) -> tuple[Any, Any]:
-        """The codes and scales of the weight itself."""
-        key = bits, group
-        if key not in self._rounded:
-            self._rounded[key] = self.columns.rounded(self.matrix, bits, group)
-        found: tuple[Any, Any] = self._rounded[key]
-        return found
+        """The scales and codes of the weight itself."""
+        return self._once(lambda: self.columns.rounded(self.matrix, bits, group), bits, group)
 
     def of_rank(self, bits: int) -> tuple[Any, Any, Any, Any]:
-        """The codes and scales of U and V of full rank."""
-        if bits not in self._rounded:
+        """The scales and codes of U and V of full rank."""
+
+        def rounded() -> tuple[Any, Any, Any, Any]:
             u, v, _ = self.factors
-            left, scales = self.rows.rounded(np.ascontiguousarray(u.T), bits)
-            self._rounded[bits] = (left.T, scales[:, 0], *self.columns.rounded(v, bits))
-        found: tuple[Any, Any, Any, Any] = self._rounded[bits]
+            scales, left = self.rows.rounded(np.ascontiguousarray(u.T), bits)
+            return (scales[:, 0], left.T, *self.columns.rounded(v, bits))
+
+        return self._once(rounded, bits)
+
+    def _once(self, make: Callable[[], T], *key: Any) -> T:
+        if key not in self._rounded:
+            self._rounded[key] = make()
+        found: T = self._rounded[key]
         return found
 
     @functools.cached_property
@@ -237,35 +227,35 @@ class Halves:
 
     def dense_loss(self, bits: int, group: int | None) -> float:
         """The relative loss of the weight itself rounded."""
-        codes, scale = self.dense(bits, group)
-        made = codes * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
-        return self.square(self.matrix - made) / self.norm
+        return self.square(self.matrix - scaled(*self.dense(bits, group))) / self.norm
 
     def losses(self, bits: int) -> Any:
         """The relative losses at ranks 1, 2, …: what is left out, and what rounding each kept rank loses."""
-        if ("losses", bits) not in self._rounded:
-            u, v, squares = self.factors
-            left, scales, right, others = self.of_rank(bits)
-            lost_u, lost_v = (
-                _squares(self.rows, (u - left * scales).T),
-                _squares(self.columns, v - right * others),
-            )
-            own_u, own_v = _squares(self.rows, u.T), _squares(self.columns, v)
+
+        def lost() -> Any:
+            (u, v, squares), (scales, left, others, right) = self.factors, self.of_rank(bits)
+            lost_u, own_u = (_squares(self.rows, each.T) for each in (u - left * scales, u))
+            lost_v, own_v = (_squares(self.columns, each) for each in (v - right * others, v))
             noise = lost_u * own_v + own_u * lost_v + lost_u * lost_v
             kept = np.cumsum(squares) - np.cumsum(noise)
-            self._rounded["losses", bits] = np.maximum(squares.sum() - kept, 0.0) / self.norm
-        return self._rounded["losses", bits]
+            return np.maximum(squares.sum() - kept, 0.0) / self.norm
+
+        return self._once(lost, "losses", bits)
 
     def low_rank(self, rank: int, bits: int) -> tuple[Any, Any, Any, Any]:
-        """The codes and scales of U and V of a rank, with the scales that lose least together."""
-        left, _, right, others = self.of_rank(bits)
+        """The scales and codes of U and V of a rank, with the scales that lose least together."""
+        _, left, others, right = self.of_rank(bits)
         left, right, others = left[:, :rank], right[:rank], others[:rank]
         v = right * others
         by_rows, by_columns = self.rows.times(left.T, 2), self.columns.times(v, 2)
         gram = (by_rows @ left) * (by_columns @ v.T)
         wanted = np.einsum("ro,ro->r", by_rows, by_columns @ self.matrix.T)
-        solved = np.linalg.lstsq(gram, wanted, rcond=1e-10)[0]
-        return left, solved, right, others
+        return np.linalg.lstsq(gram, wanted, rcond=1e-10)[0], left, others, right
+
+
+def scaled(scale: Any, codes: Any) -> Any:
+    """The matrix that codes and the scales of the groups of its rows make."""
+    return codes * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
 
 
 def _squares(half: Half, rows: Any) -> Any:

@@ -76,6 +76,12 @@ class Tree:
         """The factors."""
         return self.product.factors
 
+    @functools.cached_property
+    def last(self) -> Factor:
+        """The factor that is found last."""
+        cut = [each.factor for each in self.cuts]
+        return next(factor for factor in self.factors if factor not in cut)
+
     @property
     def is_optimal(self) -> bool:
         """Whether decompositions give the least error."""
@@ -136,23 +142,17 @@ class Tree:
             made[cut.factor.name] = self.end(
                 cut, leading(unfolded(rest, self.shared, cut.rows, columns), self.rank(cut))
             )
-        return self.with_centre(weight, made)
+        return {**made, self.last.name: _moved(self.projected(weight, made), self.last.axes)}
 
     def rank(self, cut: Cut) -> int:
         """The size of a bond."""
         return self.form.count(cut.bond)
 
     def end(self, cut: Cut, vectors: Any) -> Any:
-        """The factor that has some singular vectors as its columns. Further columns are zero."""
+        """The factor that has the leading ones of some singular vectors as its columns. Further columns are zero."""
         axes = (*self.shared, *cut.rows, *cut.bond)
-        return _moved(
-            Named(_padded(vectors, -1, self.rank(cut)).reshape(self.form.shape(axes)), axes), cut.factor.axes
-        )
-
-    def with_centre(self, weight: Any, made: Mapping[str, Any]) -> dict[str, Any]:
-        """The factors around the centre, and the centre that is optimal with them."""
-        assert self.centre is not None
-        return {**made, self.centre.name: _moved(self.projected(weight, made), self.centre.axes)}
+        columns = _resized(vectors, -1, self.rank(cut)).reshape(self.form.shape(axes))
+        return _moved(Named(columns, axes), cut.factor.axes)
 
     def projected(self, weight: Any, made: Mapping[str, Any], without: Cut | None = None) -> Named:
         """The weight contracted with the factors around the centre, so that bonds replace their axes."""
@@ -163,8 +163,9 @@ class Tree:
         return Named(contract([Named(weight, self.form.axes), *operands], axes), axes)
 
 
-def tree_of(form: Form, product: Product) -> Tree | None:
-    """The tree that the factors of a product form, or None."""
+def tree_of(form: Form, product: Product | None = None) -> Tree | None:
+    """The tree that the factors of a product form, the first if none is given, or None."""
+    product = product or form.products[0]
     factors = product.factors
     readers = Counter(axis for factor in factors for axis in factor.axes)
     if set(form.axes) - set(readers) or len({factor.name for factor in factors}) < len(factors):
@@ -217,43 +218,31 @@ class Decomposed:
 
     def factors(self, tree: Tree) -> dict[str, Any]:
         """The factors of a tree whose coefficient is 1, by one decomposition for each bond."""
-        weight, found = self._whole(tree), dict[str, Any]()
+        found = dict[str, Any]()
         if tree.centre is not None:
-            for cut in tree.cuts:
-                found[cut.factor.name] = tree.end(cut, self._leading(tree, cut))
-            return tree.with_centre(weight, found)
-        rest = Named(weight, tree.form.axes)
+            found = {cut.factor.name: tree.end(cut, self._vectors(tree, cut)) for cut in tree.cuts}
+            return {**found, tree.last.name: self._centre(tree)}
+        rest = Named(self._whole(tree), tree.form.axes)
         for cut in tree.cuts:
             matrix, rank = unfolded(rest, tree.shared, cut.rows, cut.columns), tree.rank(cut)
-            vectors = leading(matrix, rank) if found else self._leading(tree, cut)
+            vectors = leading(matrix, rank) if found else self._vectors(tree, cut)[..., :rank]
             found[cut.factor.name] = tree.end(cut, vectors)
-            left, axes = _padded(vectors.mT @ matrix, -2, rank), (*tree.shared, *cut.bond, *cut.columns)
+            left, axes = _resized(vectors.mT @ matrix, -2, rank), (*tree.shared, *cut.bond, *cut.columns)
             rest = Named(left.reshape(tree.form.shape(axes)), axes)
-        (last,) = (factor for factor in tree.factors if factor.name not in found)
-        return {**found, last.name: _moved(rest, last.axes)}
+        return {**found, tree.last.name: _moved(rest, tree.last.axes)}
 
     def error(self, tree: Tree) -> float:
         """‖W − Ŵ‖ / ‖W‖ of the factors that decompositions give."""
         if tree.centre is not None:
             kept = float(self.squares(tree)[tuple(slice(tree.rank(cut)) for cut in tree.cuts)].sum())
         else:
-            *_, last = self.factors(tree).values()
-            kept = float(np.vdot(last, last))
+            kept = float(np.linalg.norm(self.factors(tree)[tree.last.name])) ** 2
         return math.sqrt(max(0.0, 1.0 - kept / self.square)) if self.square else 0.0
 
     def nearest(self, tree: Tree) -> Any:
         """Ŵ of the factors that decompositions give, with the form's axes."""
-        if tree.centre is None:
-            made = self.factors(tree)
-            (last,) = (factor for factor in tree.factors if factor not in [cut.factor for cut in tree.cuts])
-            rest = Named(made[last.name], last.axes)
-        else:
-            made = {cut.factor.name: tree.end(cut, self._leading(tree, cut)) for cut in tree.cuts}
-            core, bonds = self._core(tree), {cut.factor.name: cut for cut in tree.cuts}
-            part = tuple(slice(tree.rank(bonds[axis]) if axis in bonds else None) for axis in core.axes)
-            whole = (bonds[axis].bond if axis in bonds else (axis,) for axis in core.axes)
-            axes = tuple(itertools.chain.from_iterable(whole))
-            rest = Named(core.array[part].reshape(tree.form.shape(axes)), axes)
+        made = self.factors(tree)
+        rest = Named(made[tree.last.name], tree.last.axes)
         for cut in reversed(tree.cuts):
             end = unfolded(Named(made[cut.factor.name], cut.factor.axes), tree.shared, cut.rows, cut.bond)
             columns = tuple(axis for axis in rest.axes if axis not in (*tree.shared, *cut.bond))
@@ -272,39 +261,39 @@ class Decomposed:
 
         return self._once("squares", tree, tree.cuts, summed)
 
+    def _centre(self, tree: Tree) -> Any:
+        """The factor in the centre: the leading part of the core."""
+        (array, names), axes = self._core(tree), list[str]()
+        cuts = {cut.factor.name: cut for cut in tree.cuts}
+        for n, name in enumerate(names):
+            array = _resized(array, n, tree.rank(cuts[name])) if name in cuts else array
+            axes += cuts[name].bond if name in cuts else (name,)
+        return _moved(Named(array.reshape(tree.form.shape(tuple(axes))), tuple(axes)), tree.last.axes)
+
     def _core(self, tree: Tree) -> Named:
         """The core of full rank; its axis along a bond has the name of the factor there."""
-
+        shared = tree.shared
         axes = tree.form.axes
         for cut in tree.cuts:
-            axes = (*tree.shared, cut.factor.name, *(a for a in axes if a not in (*tree.shared, *cut.rows)))
+            axes = (*shared, cut.factor.name, *(axis for axis in axes if axis not in (*shared, *cut.rows)))
 
         def core() -> Any:
             rest = Named(self._whole(tree), tree.form.axes)
             for cut in tree.cuts:
-                vectors = self._vectors(tree, cut)
-                columns = tuple(axis for axis in rest.axes if axis not in (*tree.shared, *cut.rows))
-                left = vectors.mT @ unfolded(rest, tree.shared, cut.rows, columns)
+                columns = tuple(axis for axis in rest.axes if axis not in (*shared, *cut.rows))
+                left = self._vectors(tree, cut).mT @ unfolded(rest, shared, cut.rows, columns)
                 sizes = (rest.array.shape[rest.axes.index(axis)] for axis in columns)
-                made = left.reshape(*tree.form.shape(tree.shared), left.shape[-2], *sizes)
-                rest = Named(made, (*tree.shared, cut.factor.name, *columns))
+                made = left.reshape(*tree.form.shape(shared), left.shape[-2], *sizes)
+                rest = Named(made, (*shared, cut.factor.name, *columns))
             return rest.array
 
         return Named(self._once("core", tree, tree.cuts, core), axes)  # other forms name these axes otherwise
 
-    def _leading(self, tree: Tree, cut: Cut) -> Any:
-        """The leading left singular vectors of an unfolding of the weight."""
-        return self._vectors(tree, cut)[..., : tree.rank(cut)]
-
     def _vectors(self, tree: Tree, cut: Cut) -> Any:
         """All left singular vectors of an unfolding of the weight."""
         whole = Named(self._whole(tree), tree.form.axes)
-        return self._once(
-            "vectors",
-            tree,
-            (cut,),
-            lambda: singular_vectors(unfolded(whole, tree.shared, cut.rows, cut.columns)),
-        )
+        matrix = functools.partial(unfolded, whole, tree.shared, cut.rows, cut.columns)
+        return self._once("vectors", tree, (cut,), lambda: singular_vectors(matrix()))
 
     def _whole(self, tree: Tree) -> Any:
         return self.weight.reshape(tree.form.shape(tree.form.axes))
@@ -333,11 +322,12 @@ def _moved(tensor: Named, axes: tuple[str, ...]) -> Any:
     return np.ascontiguousarray(tensor.array.transpose([tensor.axes.index(axis) for axis in axes]))
 
 
-def _padded(array: Any, dim: int, size: int) -> Any:
-    """The array with zeros up to a size along one dimension."""
-    spare = [(0, 0)] * array.ndim
-    spare[dim] = (0, size - array.shape[dim])
-    return np.pad(array, spare)
+def _resized(array: Any, dim: int, size: int) -> Any:
+    """The array cut off, or with zeros, at a size along one dimension."""
+    cut, spare = [slice(None)] * array.ndim, [(0, 0)] * array.ndim
+    cut[dim] = slice(size)
+    spare[dim] = (0, max(0, size - array.shape[dim]))
+    return np.pad(array[tuple(cut)], spare)
 
 
 def leading(matrix: Any, rank: int) -> Any:

@@ -17,7 +17,7 @@ from ..runtime.arguments import wrong_names
 from ..sizes import evaluate
 from ..weights.substitution import Replacement, replaced
 from .activations import batches_of, metrics
-from .approximating import Progress, Settings, Target, Task, approximate, approximated, numbers, sized
+from .approximating import Progress, Settings, Target, Task, approximate, approximated, errors, numbers, sized
 from .forms import Factor, Form, form_of
 from .metrics import DAMPING, Metric
 
@@ -56,7 +56,7 @@ def fit(
 ) -> tuple[dict[str, Any], dict[str, Misfit]]:
     """The parameters with which the equations of a substituted graph approximate trained weights best.
 
-    Each weight W has an equation Ŵ = f(factors) that is linear in each factor. The fit minimizes
+    Each weight W has an equation Ŵ = f(factors). The fit minimizes
 
         ‖W − Ŵ‖² + λ·Σ‖factor‖²,    or, with `inputs`,    E‖(W − Ŵ)·x‖²
 
@@ -66,7 +66,8 @@ def fit(
       decomposition, which is optimal. Kronecker products follow Van Loan and Pitsianis (1993).
     - Tensor trains, block tensor trains and trees: one decomposition for each bond (Oseledets 2011).
     - Tucker forms: these, then higher-order orthogonal iteration (De Lathauwer, De Moor, Vandewalle 2000).
-    - All others, such as CP, tensor rings and sums: alternating least squares (Kolda, Bader 2009).
+    - Other sums of products, such as CP and tensor rings: alternating least squares (Kolda, Bader 2009).
+    - All others, such as concatenations, and small factors near the end: L-BFGS (Liu, Nocedal 1989).
 
     Factors are then scaled to equal norms, which changes no product. Weights that share factors are fitted as one
     stack, W[l,o,i], each with its own metric.
@@ -92,9 +93,8 @@ def fit(
         element type and device of the weights that they replace.
 
     Raises:
-        EquationError: no weight is replaced; a replaced weight depends on an input; an equation is not linear in each
-            of its new parameters; weights that share factors have different equations or, with `inputs`, are
-            multiplied along different dimensions.
+        EquationError: no weight is replaced; a replaced weight depends on an input; weights that share factors have
+            different equations or, with `inputs`, are multiplied along different dimensions.
         ShapeError: a parameter is missing, unknown, or has another shape.
         DtypeError: a weight holds other values than finite real numbers.
 
@@ -120,22 +120,15 @@ def fit(
     made: dict[str, Any] = {}
     lost: dict[str, Misfit] = {}
     for group in groups:
+        metric = {each.path: weighed[each.path] for each in group if each.path in weighed}
         if len(group) > 1:
-            metric = {each.path: weighed[each.path] for each in group if each.path in weighed}
             arrays, misfits = _fitted_together(group, params, settings, metric)
             made |= arrays
             lost |= misfits
             continue
-        (each,) = group
-        known = _known(each, params)
-        result = approximate(
-            each.program,
-            params[each.path],
-            known=known,
-            settings=settings,
-            metric=weighed.get(each.path),
-            path=each.path,
-        )
+        (each,), known = group, _known(group[0], params)
+        given: dict[str, Any] = {"known": known, "settings": settings, "metric": metric.get(each.path)}
+        result = approximate(each.program, params[each.path], **given, path=each.path)
         made |= {**known, **result.factors}
         lost[each.path] = Misfit(result.error, result.output)
     in_order = {each.path: lost[each.path] for each in found}
@@ -176,12 +169,8 @@ def _fitted_together(
     W_l[o,i] = Σ U[o,r]·S_l[r,s]·V[s,i]   →   W[l,o,i] = Σ U[o,r]·S[l,r,s]·V[s,i]
     """
     weights = [numbers(params[each.path], each.path, settings.dtype) for each in group]
-    kind, known, shapes, forms = (
-        str(weights[0].dtype),
-        dict[str, Any](),
-        dict[str, Any](),
-        list[Form | None](),
-    )
+    kind, forms = str(weights[0].dtype), list[Form | None]()
+    known, shapes = dict[str, Any](), dict[str, Any]()
     for each, weight in zip(group, weights, strict=True):
         own = {name: numbers(array, name, kind) for name, array in _known(each, params).items()}
         program = sized(each.program, weight.shape, {name: array.shape for name, array in own.items()})
@@ -203,7 +192,7 @@ def _fitted_together(
         Task(Target(np.stack(weights), metric, group[0].path), given, wanted, settings), form
     )
     misfits = {
-        each.path: _misfit(weight, made, weighed.get(each.path))
+        each.path: Misfit(*errors(weight, made, weighed.get(each.path)))
         for each, weight, made in zip(group, weights, whole, strict=True)
     }
     backend, like = backend_of(params[group[0].path]), params[group[0].path]
@@ -263,12 +252,6 @@ def _metric_of(paths: Sequence[str], weighed: Mapping[str, Metric]) -> Metric:
             raise EquationError(told, fix="leave inputs= out, or give it parameters of its own")
     moments = np.stack([weighed[path].moments for path in paths])
     return Metric(tuple(dim + 1 for dim in first.dims), moments, first.damping, apart=0)
-
-
-def _misfit(weight: Any, made: Any, metric: Metric | None) -> Misfit:
-    """The errors of a weight."""
-    output = None if metric is None else metric.relative(weight, made)
-    return Misfit(float(np.linalg.norm(weight - made)) / (float(np.linalg.norm(weight)) or 1.0), output)
 
 
 def _replacements(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,15 +130,13 @@ class _Network:
 
     def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
         """The allocation of the budget."""
-        count = sum(each.numel() for each in self.network.parameters())
+        weights, kind = [*self.network.parameters()], self.options.budget.kind
+        count = sum(each.numel() for each in weights)
+        total = sum(each.numel() * each.element_size() for each in weights) if kind == "bytes" else count
         cost = cost_of(self.options, load_backend("torch"), self.device)
-        others = 0.0
-        if isinstance(cost, str):
-            total = sum(each.numel() * each.element_size() for each in self.network.parameters())
-            others = total - sum(each.bytes for each in candidates)
-        elif cost is None:
-            others = count - sum(math.prod(each.shape) for each in candidates)
-        return allotted(candidates, self.options, cost, others, count)
+        return allotted(
+            candidates, self.options, cost, None if kind in ("flops", "seconds") else total, count
+        )
 
     def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
         """A copy of the network with factors."""
