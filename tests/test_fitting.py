@@ -494,6 +494,20 @@ def test_weights_that_share_factors_are_weighed_each_by_what_it_meets(form: str)
         met = met @ dense[name].T
 
 
+def test_weights_of_other_equations_share_factors() -> None:
+    """Multiplied along other dimensions too: what is of the form comes back, also where inputs weigh."""
+    text = "h[b,o] = x[b,i] * W[o,i]\ny[b,p] = h[b,o] * V[o,p]"
+    dense = tn.layer(text, inputs="x", i=6, o=6, p=6)
+    tied = tn.layer(
+        f"W[o,i] = A[o,r] * B[r,i]\nV[o,p] = D[p,r] * A[o,r]\n{text}", inputs="x", i=6, o=6, p=6, r=2
+    )
+    draw = np.random.default_rng(0)
+    exact = {name: draw.standard_normal(each.shape) for name, each in tn.init(tied, seed=0).items()}
+    for inputs in (None, draw.standard_normal((40, 6))):
+        _, lost = tn.fit(dense, tn.merge(dense, tied, exact), tied, inputs=inputs, restarts=3)
+        assert max(each.weight for each in lost.values()) < 1e-6
+
+
 def test_small_contractions_are_not_searched_for_an_order() -> None:
     """Else a search for each rank of each form takes longer than all rounds."""
     from tensornet.fitting import contracting

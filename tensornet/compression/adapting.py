@@ -15,13 +15,13 @@ from typing import Any
 
 from ..errors import EquationError, ShapeError, path_of
 from ..graph.graph import Graph
-from ..protocol import backend_of, load_backend
+from ..protocol import backend_of
 from ..runtime.compiling import compile, to_backend
 from ..sizes import evaluate
 from ..weights.equations import Modes, formed
 from ..weights.ranks import Rank
 from ..weights.substitution import replaced, substitute
-from .compressed import check_module, file_of, read_arrays, write_arrays
+from .compressed import file_of, networks, read_arrays, write_arrays
 from .levels import any_rank
 
 __all__ = ["adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"]
@@ -94,10 +94,8 @@ def adapt(
             if all(isinstance(size, int) for dim in dims for size in dim):
                 check_rank(each.path, [tuple(dim) for dim in dims], method, rank, modes)
         return found
-    check_module(network)
-    torch: Any = load_backend("torch")
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
-    return torch.networks.adapted(network, weights, **options)
+    return networks(network).adapted(network, weights, **options)
 
 
 def check_rank(
@@ -144,9 +142,7 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
         [[1.0, 2.0], [1.0, 2.0]]
     """
     if not isinstance(network, Graph):
-        check_module(network)
-        torch: Any = load_backend("torch")
-        return torch.networks.merged(network)
+        return networks(network).merged(network)
     if adapted is None or params is None:
         raise EquationError("of a graph all is to be given", fix="merge(graph, adapted, params)")
     found = replaced(network, adapted)
@@ -193,9 +189,7 @@ def save_adapters(
         40
     """
     if not isinstance(network, Graph):
-        check_module(network)
-        torch: Any = load_backend("torch")
-        tensors, rows = torch.networks.adapters_of(network)
+        tensors, rows = networks(network).adapters_of(network)
         return write_arrays(path_of(path), tensors, {"format": ADAPTERS, "adapters": json.dumps(rows)})
     if adapted is None or params is None:
         fix = "save_adapters(path, graph, adapted, params)"
@@ -236,11 +230,8 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
         told = f"holds those of {what}" if metadata.get("format") == ADAPTERS else "holds no adapters"
         raise EquationError(f"{path} {told}", fix="give a file that tensornet.save_adapters wrote")
     if not isinstance(network, Graph):
-        check_module(network)
-        torch: Any = load_backend("torch")
-        return torch.networks.with_adapters(
-            network, to_backend(arrays, "torch"), json.loads(metadata["adapters"])
-        )
+        rows = json.loads(metadata["adapters"])
+        return networks(network).with_adapters(network, to_backend(arrays, "torch"), rows)
     if params is None:
         raise EquationError(
             "a graph is adapted with its parameters", fix="load_adapters(path, graph, params)"
@@ -283,8 +274,7 @@ def load_peft(module: Any, folder: str | Path, /) -> Any:
         ['adapter_config.json', 'adapter_model.safetensors']
         True
     """
-    torch: Any = load_backend("torch")
-    return torch.networks.load_peft(module, path_of(folder))
+    return networks(module).load_peft(module, path_of(folder))
 
 
 def save_peft(module: Any, folder: str | Path, /) -> Path:
@@ -308,6 +298,5 @@ def save_peft(module: Any, folder: str | Path, /) -> Path:
         ...     save_peft(adapted, f"{folder}/lora").name
         'lora'
     """
-    torch: Any = load_backend("torch")
-    found: Path = torch.networks.save_peft(module, path_of(folder))
+    found: Path = networks(module).save_peft(module, path_of(folder))
     return found

@@ -131,28 +131,6 @@ class Allotted:
 WIDTH = 80
 """The width of the text of an allocation, in characters."""
 
-HEADS = ("weight", "shape", "form", "rank", "parameters", "of dense", "error")
-"""The headings of the columns: after four, numbers are aligned on the right."""
-
-
-def _cells(row: Allotted, in_bytes: bool) -> tuple[str, ...]:
-    """The cells of a weight's line, its name first."""
-    level, shape = row.level, "×".join(map(str, row.shape))
-    size, dense = (each.cost if in_bytes else each.parameters for each in (level, row.dense))
-    numbers = f"{size:,.0f}", f"{size / dense:.0%}", f"{level.error:.3f}"
-    if level.method is None:
-        return printable(row.path), shape, "dense", "", *numbers
-    rank = level.rank if isinstance(level.rank, str) else ",".join(map(str, level.rank))
-    return printable(row.path), shape, level.method, rank, *numbers
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """The cells in one line. A name that is too wide gets its own line before the rest."""
-    name, *rest = cells
-    sides = zip(rest, "<<<>>>", widths[1:], strict=True)
-    lead = f"{name}\n{'':{widths[0]}}" if len(name) > widths[0] else f"{name:<{widths[0]}}"
-    return "  ".join([lead, *(f"{cell:{side}{width}}" for cell, side, width in sides)]).rstrip()
-
 
 @document(error=lambda self: self.error)
 @dataclass(frozen=True)
@@ -187,41 +165,54 @@ class Allocation:
 
     def __str__(self) -> str:
         """Plain text, 80 characters wide: a line of numbers for each weight, and below it the reason for its level."""
-        rows, heads = [_cells(row, self._in_bytes) for row in self.rows], self._heads
+        heads, *rows = self._table
         widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        widths[0] = min(widths[0], max(len(heads[0]), WIDTH - sum(width + 2 for width in widths[1:])))
-        lines = [*textwrap.wrap(self._title, WIDTH), "", _line(heads, widths)]
-        for cells, row in zip(rows, self.rows, strict=True):
-            lines.append(_line(cells, widths))
-            lines += textwrap.wrap(row.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
+        first = min(widths[0], max(len(heads[0]), WIDTH - sum(width + 2 for width in widths[1:])))
+        lines, reasons = [*textwrap.wrap(self._title, WIDTH), ""], ["", *(row.reason for row in self.rows)]
+        for (name, *cells), reason in zip([heads, *rows], reasons, strict=True):
+            sides = zip(cells, "<<<>>>", widths[1:], strict=True)
+            # a name that is too wide gets its own line before the rest
+            lead = f"{name}\n{'':{first}}" if len(name) > first else f"{name:<{first}}"
+            lines.append(
+                "  ".join([lead, *(f"{cell:{side}{width}}" for cell, side, width in sides)]).rstrip()
+            )
+            lines += textwrap.wrap(reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = list[list[str | Filled]]()
+        heads, *cells = self._table
+        rows: list[list[str | Filled]] = [
+            [*first, Filled(error, min(row.level.error, 1.0)), row.reason]
+            for (*first, error), row in zip(cells, self.rows, strict=True)
+        ]
+        return table([*heads, "why"], rows, "llllrrrl", self._title)
+
+    @property
+    def _table(self) -> list[tuple[str, ...]]:
+        """The headings, and the cells of each weight: four texts, then numbers."""
+        in_bytes = self.budget.kind == BYTES
+        unit = "bytes" if in_bytes else "parameters"
+        found: list[tuple[str, ...]] = [("weight", "shape", "form", "rank", unit, "of dense", "error")]
         for row in self.rows:
-            *cells, error = _cells(row, self._in_bytes)
-            rows.append([*cells, Filled(error, min(row.level.error, 1.0)), row.reason])
-        return table([*self._heads, "why"], rows, "llllrrrl", self._title)
-
-    @property
-    def _in_bytes(self) -> bool:
-        return self.budget.kind == BYTES
-
-    @property
-    def _heads(self) -> tuple[str, ...]:
-        return tuple(BYTES if self._in_bytes and head == "parameters" else head for head in HEADS)
+            level = row.level
+            size, dense = (each.cost if in_bytes else each.parameters for each in (level, row.dense))
+            rank = level.rank if isinstance(level.rank, str) else ",".join(map(str, level.rank))
+            texts = printable(row.path), "×".join(map(str, row.shape)), level.method or "dense"
+            numbers = f"{size:,.0f}", f"{size / dense:.0%}", f"{level.error:.3f}"
+            found.append((*texts, rank if level.method else "", *numbers))
+        return found
 
     @property
     def _title(self) -> str:
-        before, after = self.parameters
-        if self._in_bytes:
-            part, error = self.after / self.before, self.error
-            return f"{self.before:,.0f} → {self.after:,.0f} bytes ({part:.1%}), mean error {error:.3f}"
-        title = f"{before:,} → {after:,} parameters ({after / before:.1%}), mean error {self.error:.3f}"
-        if self.budget.kind not in ("flops", "seconds"):
-            return title
-        spent = f"{self.before:,.4g} → {self.after:,.4g} {UNITS[self.budget.kind]}"
-        return f"{spent} ({self.after / self.before:.1%}), {title}"
+        kind, parts = self.budget.kind, list[str]()
+        if kind in ("bytes", "flops", "seconds"):
+            digits = ",.0f" if kind == BYTES else ",.4g"
+            spent = f"{self.before:{digits}} → {self.after:{digits}} {UNITS[kind]}"
+            parts.append(f"{spent} ({self.after / self.before:.1%})")
+        if kind != BYTES:
+            before, after = self.parameters
+            parts.append(f"{before:,} → {after:,} parameters ({after / before:.1%})")
+        return ", ".join([*parts, f"mean error {self.error:.3f}"])
 
     def to_json(self) -> str:
         """The budget and the level of each weight, as JSON."""

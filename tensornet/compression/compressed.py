@@ -21,7 +21,7 @@ from ..fitting.weights import Misfit
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
-from ..weights.equations import CODES, formed, rounding_of
+from ..weights.equations import CODES, rounding_of
 from ..weights.freezing import freeze, unfrozen
 from .allocating import Allocation
 
@@ -29,8 +29,8 @@ __all__ = [
     "PRETRAINED",
     "file_of",
     "Compressed",
-    "check_module",
     "load_compressed",
+    "networks",
     "read_arrays",
     "read_checkpoint",
     "read_header",
@@ -100,28 +100,21 @@ class Compressed:
         """
         metadata = {"format": FORMAT, "allocation": self.allocation.to_json()}
         if isinstance(self.model, Graph):
-            codes = {leaf.name: leaf for leaf in self.model.constants if leaf.name.endswith(CODES)}
-            packed = {name: bits for name, bits in self._bits().items() if name in codes}
-            arrays = {name: leaf.value.array() for name, leaf in codes.items() if leaf.value is not None}
+            forms = {path: rounding_of(method)[1] for path, (method, _) in self.allocation.weights.items()}
+            values = {leaf.name: leaf.value for leaf in self.model.constants if leaf.name.endswith(CODES)}
+            packed = {name: found.bits for name in values if (found := forms.get(name.rpartition(".")[0]))}
+            arrays = {
+                name: each.array() for name, each in values.items() if name in packed and each is not None
+            }
             text = unfrozen(self.model, [*packed]).to_json()
-            params = {**(self.params or {}), **{name: arrays[name] for name in packed}}
-            return write_arrays(path_of(path), params, {**metadata, "graph": text}, packed)
+            return write_arrays(
+                path_of(path), {**(self.params or {}), **arrays}, {**metadata, "graph": text}, packed
+            )
         with _anew(path_of(path)) as half:
             from safetensors.torch import save_model
 
             save_model(self.model, str(half), metadata)
         return path_of(path)
-
-    def _bits(self) -> dict[str, int]:
-        """The bits of each factor of codes in a graph, by its name."""
-        found = {}
-        for path, (method, rank) in self.allocation.weights.items():
-            if rounding_of(method)[1] is not None:
-                dims = next(row.shape for row in self.allocation.rows if row.path == path)
-                form = formed([(size,) for size in dims], method, rank, self.allocation.modes)
-                names = (each.name for each in form.product.factors if each.name.endswith(CODES))
-                found.update({f"{path}.{name}": form.bits or 8 for name in names})
-        return found
 
 
 @contextmanager
@@ -164,12 +157,19 @@ def write_arrays(
     return path
 
 
-def check_module(network: Any) -> None:
-    """Raises an error if a network is not a `torch.nn.Module`. Callers have handled graphs before."""
-    if isinstance(network, type) or not hasattr(network, "named_modules"):
-        what = repr(network) if isinstance(network, str | type) else type(network).__name__
-        fix = "make a graph by tensornet.layer(…) or tensornet.model(…), or give a torch.nn.Module"
-        raise EquationError(f"a network is expected here, not {what}", fix=fix)
+def networks(*modules: Any) -> Any:
+    """The part of the torch backend for networks, for what is no graph.
+
+    Raises:
+        EquationError: one is no `torch.nn.Module`.
+    """
+    for network in modules:
+        if isinstance(network, type) or not hasattr(network, "named_modules"):
+            what = repr(network) if isinstance(network, str | type) else type(network).__name__
+            fix = "make a graph by tensornet.layer(…) or tensornet.model(…), or give a torch.nn.Module"
+            raise EquationError(f"a network is expected here, not {what}", fix=fix)
+    torch: Any = load_backend("torch")
+    return torch.networks
 
 
 def load_compressed(path: str | Path, module: Any = None) -> Compressed:
@@ -215,8 +215,7 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
             "give module=, one of the structure that it had before, as AutoModel.from_config(config) makes it"
         )
         raise EquationError(f"{path} holds the factors of a module", fix=fix)
-    torch: Any = load_backend("torch")
-    return Compressed(torch.networks.restored(module, allocation, str(path)), None, allocation)
+    return Compressed(networks(module).restored(module, allocation, str(path)), None, allocation)
 
 
 def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict[str, Any]]:

@@ -29,7 +29,7 @@ from ..weights.equations import CODES, Modes
 from ..weights.freezing import freeze
 from ..weights.substitution import substitute
 from .allocating import Allocation, Options, allotted
-from .compressed import Compressed, check_module
+from .compressed import Compressed, networks
 from .levels import BYTES, Candidate, Cost, alone, any_rank, bytes_of, parameters_of, planned_cost
 
 __all__ = ["allocate", "best", "compress", "cost_of", "held_out", "included", "lost_by", "misfits_of"]
@@ -165,21 +165,19 @@ def compress(
         >>> tn.parameter_count(small.model), small.misfits["W"].weight < 1e-12
         (128, True)
     """
+    budget = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
     if not isinstance(network, Graph):
-        check_module(network)
+        torch = networks(network)
         if params is not None or sizes:
             told = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
             raise EquationError(f"a module has no use for {told}", fix="leave it out, or give a graph")
-    elif params is None:
+        options = Options.of(method, modes, uniform, max_error, progress, **budget)
+        return best(torch.network_of(network, include, exclude, options, device, calibrate), modes)
+    if params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
-    budget = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
     options = Options.of(method, modes, uniform, max_error, progress, **budget)
-    if isinstance(network, Graph):
-        assert params is not None
-        target = load_backend(backend), device, sizes
-        return best(_weighed(_Weights(network, params, *target, include, exclude, options), calibrate), modes)
-    torch: Any = load_backend("torch")
-    return best(torch.networks.network_of(network, include, exclude, options, device, calibrate), modes)
+    target = load_backend(backend), device, sizes
+    return best(_weighed(_Weights(network, params, *target, include, exclude, options), calibrate), modes)
 
 
 class Network(Protocol):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ShapeError, path_of
-from ..protocol import load_backend
-from .compressed import Compressed, check_module
+from .compressed import Compressed, networks
 
 __all__ = ["distill"]
 
@@ -59,14 +58,12 @@ def distill(
         True
     """
     student = student.model if isinstance(student, Compressed) else student
-    check_module(student)
-    check_module(teacher)
+    torch = networks(student, teacher)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ShapeError(f"steps={steps!r} of training", fix="give a positive integer")
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise ShapeError(f"rate={rate!r} of training", fix="give a positive number, as 3e-4")
     names = (hidden,) if isinstance(hidden, str) else tuple(hidden)
-    torch: Any = load_backend("torch")
     place = None if resume is None else path_of(resume)
-    found: float = torch.networks.distilled(student, teacher, batches, steps, rate, names, progress, place)
+    found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress, place)
     return found

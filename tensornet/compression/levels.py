@@ -16,7 +16,7 @@ from ..codegen.program import planned
 from ..dtypes import itemsize
 from ..errors import ShapeError, TensornetWarning
 from ..fitting.approximating import Approximation, Settings, Target, approximate, errors, numbers
-from ..fitting.forms import Factor, Form, Product
+from ..fitting.forms import Form, Product
 from ..fitting.metrics import Metric
 from ..fitting.rounding import Halves, scaled
 from ..fitting.trees import tree_of
@@ -286,9 +286,8 @@ def levels(
     """
     size, dense = math.prod(candidate.shape), cost(candidate)
     found = [Level(None, "same", (candidate.shape,), size, dense, 0.0, 0.0)]
-    kinds: Sequence[str] = [*map(_named, methods)]
-    if methods == (AUTO,):
-        kinds = ROUNDED if cost is bytes_of else KERNELS if len(candidate.dims) > 2 else MATRICES
+    auto = ROUNDED if cost is bytes_of else KERNELS if len(candidate.dims) > 2 else MATRICES
+    kinds: Sequence[str] = auto if methods == (AUTO,) else [*map(_named, methods)]
     for kind in kinds:
         for parameters, form in _forms(candidate, kind, modes).items():
             rank = tuple(form.product.ranks.values()) or "same"
@@ -400,8 +399,7 @@ def _ladder(most: int) -> tuple[int, ...]:
 
 
 def _form(form: Formed) -> Form:
-    factors = tuple(Factor(each.name, each.axes) for each in form.product.factors)
-    return Form(form.dims, form.sizes, (Product(1.0, factors),))
+    return Form(form.dims, form.sizes, (Product(1.0, form.product.factors),))
 
 
 def _error(candidate: Candidate, form: Formed, name: str) -> float:

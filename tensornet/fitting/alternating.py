@@ -29,10 +29,7 @@ from .trees import leading, unfolded
 __all__ = ["Least", "balanced"]
 
 DIRECT = 2048
-"""The most unknowns for which the matrix is built and solved directly. More are found by conjugate gradients."""
-
-STEPS = 10
-"""The steps of conjugate gradients for one factor in one round."""
+"""The most unknowns of one linear system. More are found by L-BFGS."""
 
 NEAR = 1e-12
 """The weight in float64 of the distance to the previous factor, relative to the mean diagonal of Mᵀ·M.
@@ -122,8 +119,6 @@ class Least(Problem):
         batched = tuple(axis for axis in outer if axis in read)
         axes = (*batched, *summed, *(axis for axis in outer if axis not in read))
         height, size = self.form.count(batched), self.form.count(summed)
-        if size > DIRECT:
-            return self._iterated(product, factor, right, before)
         matrix = self.gram(product, factor, (*batched, *summed, *map(self._primed, summed)))
         squares = matrix.reshape(height, size, size)
         turn = [factor.axes.index(axis) for axis in axes]
@@ -142,28 +137,6 @@ class Least(Problem):
             eye = np.eye(size, dtype=squares.dtype)
             now = now + np.linalg.solve(squares + (ridge + hold * mean) * eye, gap)
         return whole(now), whole(squares @ now)
-
-    def _iterated(self, product: Product, factor: Factor, right: Any, before: Any) -> tuple[Any, Any]:
-        """The factor after at most `STEPS` steps of conjugate gradients, without building the matrix."""
-        from scipy.sparse.linalg import LinearOperator, cg
-
-        others = self.named(product.without(factor.name))
-        axes = tuple(axis for axis in self.form.axes if axis in product.axes)
-        repeats = self.form.count(tuple(axis for axis in self.form.axes if axis not in axes))
-        scale = product.coefficient**2 * repeats
-
-        def applied(array: Any) -> Any:
-            made = contract([Named(array, factor.axes), *others], axes)
-            return scale * contract([Named(made, axes), *others], factor.axes)
-
-        def times(vector: Any) -> Any:
-            array = vector.reshape(before.shape)
-            return (applied(array) + self.penalty * array).ravel()
-
-        operator = LinearOperator((before.size, before.size), matvec=times, dtype=before.dtype)
-        found, _ = cg(operator, right.ravel(), before.ravel(), rtol=1e-10, maxiter=STEPS)
-        now = found.reshape(before.shape)
-        return now, applied(now)
 
     # ---- start
 

@@ -22,7 +22,7 @@ from ..protocol import backend_of
 from ..sizes import evaluate
 from .alternating import DIRECT, Least, balanced
 from .forms import Form, form_of
-from .least_squares import OfGraph, Problem, of_parameters
+from .least_squares import OfGraphs, Problem
 from .metrics import Metric, Placed, held, placed, weighed
 from .trees import Decomposed, Tree, tree_of
 
@@ -32,10 +32,10 @@ __all__ = [
     "Settings",
     "Target",
     "approximate",
-    "approximated",
     "errors",
+    "in_library",
     "numbers",
-    "sized",
+    "solved",
 ]
 
 LARGE = 1 << 27
@@ -51,7 +51,7 @@ A train gets none if more unknowns than `NARROW` are solved for at once.
 """
 
 LONG = 5
-"""The limit of rounds if a factor has too many unknowns for a direct solution."""
+"""The limit of rounds if a factor has too many unknowns for a direct solution. These are rounds of L-BFGS."""
 
 SLOW, WARM = 0.2, 8
 """A round is slow if it lowers the error by less than this fraction. The first `WARM` rounds never count as slow."""
@@ -210,31 +210,51 @@ def approximate(
         >>> {name: array.shape for name, array in found.factors.items()}, round(found.error, 6)
         ({'A': (3, 1), 'B': (1, 2)}, 0.0)
     """
-    backend, dtype, device = (each := backend_of(target)), each.dtype(target), each.device(target)
     settings = settings or Settings()
     if shared is None:
         shared = Target(numbers(target, path or program.outputs[0], settings.dtype), metric, path)
-    kind = str(shared.weight.dtype)
-    given = {name: numbers(array, name, kind) for name, array in (known or {}).items()}
-    program = sized(program, shared.weight.shape, {name: array.shape for name, array in given.items()})
-    given |= {
-        leaf.name: leaf.value.array().astype(kind) for leaf in program.constants if leaf.value is not None
+    found, (made,) = solved([program], [shared], known or {}, settings)
+    return Approximation(in_library(found, target), *errors(shared.weight, made, shared.metric))
+
+
+def solved(
+    programs: Sequence[Graph], targets: Sequence[Target], known: Mapping[str, Any], settings: Settings
+) -> tuple[dict[str, Any], list[Any]]:
+    """The factors of one weight, or of several that share factors, as NumPy arrays, and each Ŵ.
+
+    Args:
+        programs: a graph for each weight.
+        targets: the weights.
+        known: the leaves of the programs that keep their values.
+        settings: the options.
+    """
+    kind = str(targets[0].weight.dtype)
+    given = {name: numbers(array, name, kind) for name, array in known.items()}
+    have = {name: array.shape for name, array in given.items()}
+    programs = [sized(*each, have) for each in zip(programs, (t.weight.shape for t in targets), strict=True)]
+    leaves = [(leaf, program) for program in programs for leaf in program.leaves]
+    given |= {leaf.name: leaf.value.array().astype(kind) for leaf, _ in leaves if leaf.value is not None}
+    shapes = {
+        leaf.name: tuple(int(evaluate(size, program.bound)) for size in leaf.shape)
+        for leaf, program in leaves
+        if leaf.kind == "parameter" and leaf.name not in given
     }
-    wanted = tuple(leaf.name for leaf in program.parameters if leaf.name not in given)
-    task = Task(shared, given, wanted, settings)
-    form = form_of(program)
-    alternates = form is not None and _alternates(form, wanted)
-    found, whole = approximated(task, form) if form is not None and alternates else _by_program(task, program)
-    factors = {
-        leaf.name: backend.asarray(
-            found[leaf.name].reshape([evaluate(size, program.bound) for size in leaf.shape]),
-            dtype if "float" in dtype else kind,
-            device,
-        )
-        for leaf in program.parameters
-        if leaf.name in wanted
+    task = Task(targets[0], given, tuple(shapes), settings)
+    form = form_of(programs[0]) if len(programs) == 1 else None
+    if form is not None and _alternates(form, task.wanted):
+        found, whole = _approximated(task, form)
+        return {name: found[name].reshape(shape) for name, shape in shapes.items()}, [whole]
+    return _by_programs(task, programs, targets, shapes)
+
+
+def in_library(found: Mapping[str, Any], like: Any) -> dict[str, Any]:
+    """Factors as arrays of the library, the device and, if it has floats, the element type of a weight."""
+    backend = backend_of(like)
+    dtype, device = backend.dtype(like), backend.device(like)
+    return {
+        name: backend.asarray(array, dtype if "float" in dtype else str(array.dtype), device)
+        for name, array in found.items()
     }
-    return Approximation(factors, *errors(shared.weight, whole, shared.metric))
 
 
 def errors(weight: Any, made: Any, metric: Metric | None) -> tuple[float, float | None]:
@@ -364,7 +384,7 @@ def _alternates(form: Form, wanted: Sequence[str]) -> bool:
 # ---------------------------------------------------------------------------- sums of products
 
 
-def approximated(task: Task, form: Form) -> tuple[dict[str, Any], Any]:
+def _approximated(task: Task, form: Form) -> tuple[dict[str, Any], Any]:
     """The factors of a sum of products, and Ŵ. Products without wanted factors are subtracted from the weight first."""
     target = task.target
     arrays = {
@@ -420,20 +440,19 @@ def _weighed(task: Task, form: Form, arrays: dict[str, Any]) -> dict[str, Any]:
 def _solved(task: Task, least: Least, decomposed: Decomposed) -> dict[str, Any]:
     """The factors of the terms: by decompositions if there is one term and it is a tree, else by least squares."""
     trees = [tree_of(least.form, product) for product in least.form.products]
-    are_wanted = all(t is not None and all(f.name in task.wanted for f in t.factors) for t in trees)
-    if len(trees) == 1 and are_wanted and trees[0] is not None and not least.regularization:
-        _decomposed(task, least, trees[0], decomposed)
-        balanced(least, task.generator(0))
-        return dict(least.arrays)
+    are_trees = all(t is not None and all(f.name in task.wanted for f in t.factors) for t in trees)
 
     def start(number: int) -> None:
-        least.start(number == 0, task.generator(number))
-        if number == 0 and are_wanted:  # each term decomposes what the terms before it leave of the weight
-            left = least.weight
-            for tree in filter(None, trees):
+        tree, left = trees[0], least.weight
+        if are_trees and tree is not None and len(trees) == 1 and not least.regularization:
+            _decomposed(task, least, tree, decomposed)
+        else:
+            least.start(number == 0, task.generator(number))
+            for tree in filter(None, trees if number == 0 and are_trees else ()):
+                # each term decomposes what the terms before it leave of the weight
                 least.arrays.update(Decomposed(left / tree.product.coefficient).factors(tree))
                 left = left - least.value(tree.product)
-        _alternated(task, least, number)
+            _alternated(task, least, number)
         balanced(least, task.generator(0))
 
     return task.best(start, least)
@@ -443,55 +462,62 @@ def _decomposed(task: Task, least: Least, tree: Tree, decomposed: Decomposed) ->
     """Finds the factors of a tree by decompositions, then improves them in rounds unless they are optimal."""
     if tree.product.coefficient != 1:
         decomposed = Decomposed(decomposed.weight / tree.product.coefficient)
-    weight = decomposed.weight.reshape(least.weight.shape)
     least.arrays.update(decomposed.factors(tree))
-
-    def iterate() -> float:
-        """One round of orthogonal iteration."""
-        least.arrays.update(tree.iterated(weight, least.arrays))
-        square = decomposed.square - np.linalg.norm(least.arrays[tree.last.name]) ** 2
-        return abs(tree.product.coefficient) * math.sqrt(max(float(square), 0.0)) / (least.norm or 1.0)
-
     error = least.error()
     task.tell(0, 0, error)
-    once, most = iterate, FEW if len(tree.cuts) == 2 else ROUNDS
-    if tree.centre is None:
-        is_train = all(tree.bonds.values())
-        once, most = least.round, (FEW if least.widest <= NARROW else 0) if is_train else ROUNDS
-    if error >= EXACT and not tree.is_optimal:
-        task.rounds(once, 0, most)
+    if error < EXACT or len(tree.factors) <= 2:
+        return
+    if tree.centre is None and all(tree.bonds.values()):
+        task.rounds(least.round, 0, FEW if least.widest <= NARROW else 0)
+    else:
+        _alternated(task, least, 0)
 
 
 def _alternated(task: Task, least: Least, start: int) -> None:
-    """Alternating rounds. When these get slow, all factors are moved at once, if they have few enough elements."""
-    limit = task.limit(ROUNDS if least.widest <= DIRECT else LONG)
+    """Alternating rounds. When these get slow, all factors are moved at once, if they have few enough elements.
+
+    So they are from the start if one has too many unknowns for a direct solution.
+    """
+    is_large, tolerance = least.widest > DIRECT, task.settings.tolerance
+    limit, tell = task.limit(LONG if is_large else ROUNDS), functools.partial(task.tell, start)
+    if is_large:
+        least.descend(limit, tolerance, tell)
+        return
     are_few = sum(least.arrays[name].size for name in task.wanted) <= UNKNOWNS
     done, error = task.rounds(least.round, start, limit, slow=SLOW if are_few else 0.0)
     if are_few and error >= EXACT and done < limit:
-        least.descend(limit - done, lambda number, error: task.tell(start, done + number, error))
+        least.descend(limit - done, tolerance, lambda n, error: tell(done + n, error))
 
 
 # ---------------------------------------------------------------------------- general programs
 
 
-def _by_program(task: Task, program: Graph) -> tuple[dict[str, Any], Any]:
-    """The factors of a program that is no sum of products, and the weight computed from them."""
-    metric, wanted, limit = task.target.metric, task.wanted, task.limit(ROUNDS)
-    turned = np.asarray if metric is None else functools.partial(weighed, sides=metric.sides)
-    weight = turned(task.target.weight)
-    problem = OfGraph(
-        program=of_parameters(program),
-        weight=weight,
+def _by_programs(
+    task: Task, programs: Sequence[Graph], targets: Sequence[Target], shapes: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, Any], list[Any]]:
+    """The factors of programs that are no sums of products, or share factors, and each Ŵ."""
+    limit, tolerance = task.limit(ROUNDS), task.settings.tolerance
+    problem = OfGraphs(
+        programs=tuple(programs),
+        targets=tuple(each.weight for each in targets),
         arrays=dict(task.known),
-        wanted=wanted,
-        turned=turned,
-        norm=float(np.linalg.norm(weight)),
+        wanted=task.wanted,
         regularization=task.settings.regularization,
     )
 
     def start(number: int) -> None:
-        problem.start(task.generator(number))
-        problem.descend(limit, functools.partial(task.tell, number))
+        problem.weigh([np.asarray for _ in targets])
+        problem.start(shapes, task.generator(number))
+        problem.descend(limit, tolerance, functools.partial(task.tell, number))
+        if any(each.metric is not None for each in targets):
+            problem.weigh([functools.partial(_turned, each.metric) for each in targets])
+            problem.descend(limit, tolerance, functools.partial(task.tell, number))
 
-    best = task.best(start, problem)
-    return best, replace(problem, arrays=best, turned=np.asarray).whole()
+    problem.arrays.update(task.best(start, problem))
+    return {name: problem.arrays[name] for name in shapes}, problem.made()
+
+
+def _turned(metric: Metric | None, weight: Any) -> Any:
+    """G^½·W·C^½, with the scale of G and C: weights that share factors count by what they are multiplied by."""
+    sides = metric.sides if metric is not None else ()
+    return math.sqrt(math.prod(side.mean for side in sides)) * weighed(weight, sides)

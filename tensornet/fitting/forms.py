@@ -19,16 +19,9 @@ from ..graph.shape_inference import Scope, componentwise, dim_size
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Index, Ref, fresh, is_scalar, scalar_value
 from ..sizes import evaluate
+from ..weights.factorizations import Factor
 
 __all__ = ["Factor", "Form", "Product", "form_of"]
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A tensor, and the names of its axes, with composite dimensions split into their axes."""
-
-    name: str
-    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True)

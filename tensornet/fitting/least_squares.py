@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,9 +20,8 @@ from ..errors import EquationError
 from ..graph.graph import Graph
 from ..planning.gradients import gradient
 from ..runtime.executable import Executable
-from ..sizes import evaluate
 
-__all__ = ["OfGraph", "Problem", "of_parameters"]
+__all__ = ["OfGraphs", "Problem"]
 
 STEPS = 10
 """The steps of L-BFGS in one round."""
@@ -54,7 +53,7 @@ class Problem(ABC):
     def pulled_back(self, gap: Any) -> Mapping[str, Any]:
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
 
-    @functools.cached_property
+    @property
     def penalty(self) -> float:
         """λ times the mean square of the weight."""
         return self.regularization * self.norm**2 / int(self.weight.size)
@@ -69,13 +68,16 @@ class Problem(ABC):
         square = float(np.linalg.norm(self.weight - self.whole())) ** 2 + self.ridge()
         return math.sqrt(square) / (self.norm or 1.0)
 
-    def descend(self, rounds: int, tell: Callable[[int, float], None]) -> None:
-        """Moves all factors at once, at most so many rounds. `tell` gets the number of each and the relative error."""
+    def descend(self, rounds: int, tolerance: float, tell: Callable[[int, float], None]) -> None:
+        """Moves all factors at once, at most so many rounds, until one lowers the error by less than a fraction.
+
+        `tell` gets the number of each round and the relative error.
+        """
         from scipy.optimize import minimize
 
         before = {name: self.arrays[name] for name in self.wanted}
         ends = [*itertools.accumulate(each.size for each in before.values())]
-        scale, count = self.norm**2 or 1.0, itertools.count(1)
+        scale, errors = self.norm**2 or 1.0, list[float]()
 
         def put(values: Any) -> None:
             for (name, old), part in zip(before.items(), np.split(values, ends[:-1]), strict=True):
@@ -90,9 +92,11 @@ class Problem(ABC):
             return (float(np.vdot(gap, gap)) + self.ridge()) / scale, 2 * slope / scale
 
         def told(intermediate_result: Any) -> None:
-            number = next(count)
-            if number % STEPS == 0:
-                tell(number // STEPS - 1, math.sqrt(intermediate_result.fun))
+            errors.append(math.sqrt(intermediate_result.fun))
+            if len(errors) % STEPS == 0:
+                tell(len(errors) // STEPS - 1, errors[-1])
+                if errors[-STEPS] - errors[-1] <= tolerance * errors[-STEPS]:
+                    raise StopIteration
 
         start = np.concatenate([each.ravel() for each in before.values()]).astype(np.float64)
         limits = {"maxiter": rounds * STEPS, "maxfun": 2 * rounds * STEPS, "ftol": 1e-16, "gtol": 1e-12}
@@ -100,48 +104,77 @@ class Problem(ABC):
 
 
 @dataclass(kw_only=True)
-class OfGraph(Problem):
-    """Least squares in the parameters of a graph.
+class OfGraphs(Problem):
+    """Least squares in the parameters of graphs, one for each of some weights, that may share parameters.
 
     Attributes:
-        program: the graph that computes Ŵ, from parameters alone.
-        turned: the symmetric linear map that weighs the columns of a weight; that of `weight` are weighed.
+        programs: the graphs, each with a weight as its one output.
+        targets: the weights. `weight` has all their elements, weighed.
+        turned: the symmetric linear map that weighs each weight.
     """
 
-    program: Graph
-    turned: Callable[[Any], Any]
+    programs: tuple[Graph, ...]
+    targets: tuple[Any, ...]
+    weight: Any = None
+    norm: float = 1.0
+    turned: tuple[Callable[[Any], Any], ...] = ()
 
     @functools.cached_property
-    def _forward(self) -> Executable:
-        return Executable(self.program, "numpy")
+    def _runs(self) -> list[tuple[Executable, tuple[str, ...], Executable, tuple[str, ...]]]:
+        """The functions that compute each weight and the derivative by its factors, with the names that they take."""
+        found = []
+        for program in self.programs:
+            own, needed = program.outputs[0], program.needed()
+            leaves = tuple(replace(each, kind="parameter", start=None, value=None) for each in program.leaves)
+            whole, wanted = replace(program, leaves=leaves), []
+            for leaf in program.parameters:
+                if leaf.name in self.wanted and leaf.name not in needed:
+                    raise EquationError(f"'{own}' does not depend on '{leaf.name}'", fix="take it out")
+                wanted += [leaf.name] if leaf.name in self.wanted else []
+            back = Executable(gradient(whole, wrt=wanted), "numpy")
+            found.append(
+                (Executable(whole, "numpy"), tuple(each.name for each in leaves), back, tuple(wanted))
+            )
+        return found
 
-    @functools.cached_property
-    def _backward(self) -> Executable:
-        for name in self.wanted:
-            if name not in self.program.needed():
-                told = f"'{self.program.outputs[0]}' does not depend on '{name}'"
-                raise EquationError(told, fix="take it out")
-        return Executable(gradient(self.program, wrt=self.wanted), "numpy")
+    def weigh(self, turned: Sequence[Callable[[Any], Any]]) -> None:
+        """Weighs the weights by some maps."""
+        self.turned = tuple(turned)
+        self.weight = self.joined(self.targets)
+        self.norm = float(np.linalg.norm(self.weight))
+
+    def made(self) -> list[Any]:
+        """Each Ŵ."""
+        return [run({name: self.arrays[name] for name in names}) for run, names, *_ in self._runs]
 
     def whole(self) -> Any:
-        """Ŵ, with its columns weighed."""
-        return self.turned(self._forward(self.arrays))
+        """All Ŵ, weighed."""
+        return self.joined(self.made())
+
+    def joined(self, arrays: Sequence[Any]) -> Any:
+        """Arrays of the shapes of the weights as one, weighed."""
+        return np.concatenate(
+            [turned(each).ravel() for turned, each in zip(self.turned, arrays, strict=True)]
+        )
 
     def pulled_back(self, gap: Any) -> Mapping[str, Any]:
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
-        made = self._backward(self.arrays, self.turned(gap))
-        return dict(zip(self.wanted, made if isinstance(made, tuple) else (made,), strict=True))
+        ends = [*itertools.accumulate(each.size for each in self.targets)]
+        parts = zip(self._runs, self.turned, self.targets, np.split(gap, ends[:-1]), strict=True)
+        total = {name: np.zeros_like(self.arrays[name]) for name in self.wanted}
+        for (_, names, back, wanted), turned, target, part in parts:
+            made = back({name: self.arrays[name] for name in names}, turned(part.reshape(target.shape)))
+            for name, each in zip(wanted, made if isinstance(made, tuple) else (made,), strict=True):
+                total[name] = total[name] + each
+        return total
 
-    def start(self, generator: Any) -> None:
-        """Sets factors to random initial values."""
-        shapes = {leaf.name: leaf.shape for leaf in self.program.parameters}
-        for name in self.wanted:
-            shape = tuple(evaluate(size, self.program.bound) for size in shapes[name])
+    def start(self, shapes: Mapping[str, Sequence[int]], generator: Any) -> None:
+        """Sets factors to random initial values; if terms without factors suffice, the last factors to zero."""
+        for name, shape in shapes.items():
             made = generator.standard_normal(shape) / math.sqrt(max(shape, default=1))
             self.arrays[name] = made.astype(self.weight.dtype)
-
-
-def of_parameters(program: Graph) -> Graph:
-    """The program with every leaf as a parameter, so that all values are passed by name."""
-    leaves = tuple(replace(leaf, kind="parameter", start=None, value=None) for leaf in program.leaves)
-    return replace(program, leaves=leaves)
+        before = dict(self.arrays)
+        for *_, wanted in self._runs:
+            self.arrays[wanted[-1]] = np.zeros_like(self.arrays[wanted[-1]])
+        if (self.whole() != self.weight).any():
+            self.arrays.update(before)

@@ -4,8 +4,7 @@ y = W·x differs from Ŵ·x by E‖(W − Ŵ)·x‖² = ‖(W − Ŵ)·C^½‖²
 network by y, the output differs by about ‖G^½·(W − Ŵ)·C^½‖², G = E[g·gᵀ] (Kronecker-factored curvature: J. Martens,
 R. Grosse, 2015). If only one factor has the axes of x, W·C^½ is fitted directly, and that factor is then multiplied by
 the inverse of the root. With two factors this is optimal (P. Chen et al., 2021, "DRONE"; X. Wang et al., 2024,
-"SVD-LLM"). Otherwise the root is a further, constant factor of each product. A stack of weights W[l,o,i] has one C for
-each l.
+"SVD-LLM"). Otherwise the root is a further, constant factor of each product.
 """
 
 from __future__ import annotations
@@ -34,16 +33,14 @@ class Metric:
     Attributes:
         dims: the dimensions of the weight that make up its columns.
         moments: C, with one row and one column for each element of these dimensions, the last dimension varying
-            fastest. With `apart`, a stack of such matrices.
+            fastest.
         damping: added to the diagonal, in units of its mean, so that columns without activations count too.
-        apart: the dimension of the weight that has its own moments for each position, if any.
         other: the moments of the rows.
     """
 
     dims: tuple[int, ...]
     moments: Any
     damping: float = 1e-6
-    apart: int | None = None
     other: Metric | None = None
 
     def __post_init__(self) -> None:
@@ -57,23 +54,27 @@ class Metric:
         return (self,) if self.other is None else (self, *self.other.sides)
 
     @functools.cached_property
+    def mean(self) -> float:
+        """The mean of the diagonal of C."""
+        return float(np.diagonal(self.moments).mean())
+
+    @functools.cached_property
     def damped(self) -> Any:
         """C scaled to mean diagonal 1 and damped."""
-        moments = (self.moments + self.moments.mT) / 2
-        mean = float(np.diagonal(moments, axis1=-2, axis2=-1).mean()) or 1.0
-        return moments / mean + self.damping * np.eye(moments.shape[-1])
+        moments = (self.moments + self.moments.T) / 2 / (self.mean or 1.0)
+        return moments + self.damping * np.eye(len(moments))
 
     @functools.cached_property
     def roots(self) -> tuple[Any, Any]:
         """C^½ and its inverse, for C scaled to mean diagonal 1 and damped."""
         values, vectors = np.linalg.eigh(self.damped)
-        values = np.sqrt(np.maximum(values, self.damping))[..., None, :]
-        return (vectors * values) @ vectors.mT, (vectors / values) @ vectors.mT
+        values = np.sqrt(np.maximum(values, self.damping))
+        return (vectors * values) @ vectors.T, (vectors / values) @ vectors.T
 
     def marginals(self, weight: Any) -> Iterator[Metric]:
         """The moments of each single dimension of the columns: partial traces."""
         count, shape = len(self.dims), [weight.shape[dim] for dim in self.dims]
-        for n, dim in enumerate(self.dims if self.apart is None and count > 1 else ()):
+        for n, dim in enumerate(self.dims if count > 1 else ()):
             twice = [each if each != n else count for each in range(count)]
             whole = self.moments.reshape(*shape, *shape)
             yield Metric((dim,), np.einsum(whole, [*range(count), *twice], [n, count]), self.damping)
@@ -82,7 +83,7 @@ class Metric:
         """‖G^½·W·C^½‖ without damping: (E‖W·x‖²)^½ up to a constant factor where there is no G."""
         turned = weight
         for side in self.sides:
-            turned = times(turned, side.dims, side.moments, side.apart)
+            turned = times(turned, side.dims, side.moments)
         return math.sqrt(max(float(np.vdot(weight, turned)), 0.0))
 
     def relative(self, weight: Any, made: Any) -> float:
@@ -93,21 +94,16 @@ class Metric:
 def weighed(weight: Any, sides: Sequence[Metric], inverse: bool = False) -> Any:
     """G^½·W·C^½ for some sides, with the shape of W; with the inverse of the roots if so."""
     for side in sides:
-        weight = times(weight, side.dims, side.roots[inverse], side.apart)
+        weight = times(weight, side.dims, side.roots[inverse])
     return weight
 
 
-def times(array: Any, dims: tuple[int, ...], matrix: Any, apart: int | None = None) -> Any:
-    """The array with some dimensions, taken as one, multiplied by a symmetric matrix.
-
-    With `apart`, there is one matrix for each position along that dimension.
-    """
-    first = () if apart is None else (apart,)
-    ends = (*range(len(first)), *range(array.ndim - len(dims), array.ndim))
-    moved = np.moveaxis(array, (*first, *dims), ends)
-    rows = moved.reshape(*moved.shape[: len(first)], -1, matrix.shape[-1])
-    turned = (rows @ matrix.astype(array.dtype)).reshape(moved.shape)
-    return np.ascontiguousarray(np.moveaxis(turned, ends, (*first, *dims)))
+def times(array: Any, dims: tuple[int, ...], matrix: Any) -> Any:
+    """The array with some dimensions, taken as one, multiplied by a symmetric matrix."""
+    ends = tuple(range(array.ndim - len(dims), array.ndim))
+    moved = np.moveaxis(array, dims, ends)
+    turned = (moved.reshape(-1, len(matrix)) @ matrix.astype(array.dtype)).reshape(moved.shape)
+    return np.ascontiguousarray(np.moveaxis(turned, ends, dims))
 
 
 @dataclass(frozen=True)
@@ -116,13 +112,12 @@ class Placed:
 
     Attributes:
         side: the moments.
-        axes, apart: the axes of the form in the dimensions `dims` and `apart`.
+        axes: the axes of the form in the dimensions `dims`.
         holders: the wanted factor in each product that alone has these axes, all of them; None if a product has none.
     """
 
     side: Metric
     axes: tuple[str, ...]
-    apart: tuple[str, ...]
     holders: tuple[Factor, ...] | None
 
     @property
@@ -134,13 +129,12 @@ class Placed:
         """The factors that hold the axes, multiplied by the inverse of the root."""
         for factor in self.holders or ():
             dims = tuple(factor.axes.index(axis) for axis in self.axes)
-            place = factor.axes.index(self.apart[0]) if self.apart else None
-            yield factor.name, times(arrays[factor.name], dims, self.side.roots[1], place)
+            yield factor.name, times(arrays[factor.name], dims, self.side.roots[1])
 
     def rooted(self, form: Form) -> tuple[Form, Any]:
         """The form of Ŵ·C^½, and C^½. It has the axes of the columns, and new axes that replace them in the result."""
         new = {axis: f"{axis}″" for axis in self.axes}
-        root = Factor(self.name, (*self.apart, *self.axes, *new.values()))
+        root = Factor(self.name, (*self.axes, *new.values()))
         products = tuple(replace(each, factors=(*each.factors, root)) for each in form.products)
         sizes = {**form.sizes, **{name: form.sizes[axis] for axis, name in new.items()}}
         dims = tuple(tuple(new.get(axis, axis) for axis in dim) for dim in form.dims)
@@ -153,13 +147,11 @@ def placed(sides: Iterable[Metric], form: Form, wanted: Sequence[str]) -> tuple[
     found = []
     for side in sides:
         axes = tuple(axis for dim in side.dims for axis in form.dims[dim])
-        apart = () if side.apart is None else form.dims[side.apart]
         having = [[f for f in product.factors if set(axes) & set(f.axes)] for product in form.products]
         alone = all(
-            len(each) == 1 and each[0].name in wanted and {*axes, *apart} <= set(each[0].axes)
-            for each in having
+            len(each) == 1 and each[0].name in wanted and {*axes} <= set(each[0].axes) for each in having
         )
-        found.append(Placed(side, axes, apart, tuple(each[0] for each in having) if alone else None))
+        found.append(Placed(side, axes, tuple(each[0] for each in having) if alone else None))
     return tuple(found)
 
 

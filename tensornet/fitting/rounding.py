@@ -77,8 +77,8 @@ class Half:
 
     @staticmethod
     def of(metric: Metric | None, shape: tuple[int, ...], dims: Sequence[int]) -> Half:
-        """The half with these dimensions of a weight. Moments of dimensions that are apart do not count."""
-        sides = [each for each in (metric.sides if metric is not None else ()) if each.apart is None]
+        """The half with these dimensions of a weight."""
+        sides = metric.sides if metric is not None else ()
         parts, left = list[tuple[int, Metric | None]](), [*dims]
         while left:
             side = next((each for each in sides if [*each.dims] == left[: len(each.dims)]), None)

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from .contracting import Named, contract
+from .contracting import Named
 from .forms import Factor, Form, Product
 
 __all__ = ["Cut", "Decomposed", "Tree", "leading", "tree_of", "unfolded"]
@@ -82,11 +82,6 @@ class Tree:
         cut = [each.factor for each in self.cuts]
         return next(factor for factor in self.factors if factor not in cut)
 
-    @property
-    def is_optimal(self) -> bool:
-        """Whether decompositions give the least error."""
-        return len(self.factors) <= 2
-
     @functools.cached_property
     def centre(self) -> Factor | None:
         """The factor that is connected to all others, if there is one; of two factors the one with more rows."""
@@ -126,24 +121,6 @@ class Tree:
         known = self.form.axes if axes is None else axes
         return self.form.count(tuple(a for a in factor.axes if a in known and a not in self.shared))
 
-    def iterated(self, weight: Any, factors: Mapping[str, Any]) -> dict[str, Any]:
-        """Better factors around a centre, by one round of higher-order orthogonal iteration.
-
-        With the other factors fixed, the leading singular vectors of Y = Wᵀ·(other factors) are optimal.
-
-        Args:
-            weight: an array of the form's axes.
-            factors: factors as from `Decomposed.factors`: columns of all but the centre are orthonormal or zero.
-        """
-        made = dict(factors)
-        for cut in self.cuts:
-            rest = self.projected(weight, made, cut)
-            columns = tuple(axis for axis in rest.axes if axis not in (*cut.rows, *self.shared))
-            made[cut.factor.name] = self.end(
-                cut, leading(unfolded(rest, self.shared, cut.rows, columns), self.rank(cut))
-            )
-        return {**made, self.last.name: _moved(self.projected(weight, made), self.last.axes)}
-
     def rank(self, cut: Cut) -> int:
         """The size of a bond."""
         return self.form.count(cut.bond)
@@ -153,14 +130,6 @@ class Tree:
         axes = (*self.shared, *cut.rows, *cut.bond)
         columns = _resized(vectors, -1, self.rank(cut)).reshape(self.form.shape(axes))
         return _moved(Named(columns, axes), cut.factor.axes)
-
-    def projected(self, weight: Any, made: Mapping[str, Any], without: Cut | None = None) -> Named:
-        """The weight contracted with the factors around the centre, so that bonds replace their axes."""
-        cuts = [cut for cut in self.cuts if cut != without]
-        operands = [Named(made[cut.factor.name], cut.factor.axes) for cut in cuts]
-        gone = {axis for cut in cuts for axis in cut.rows}
-        axes = (*(a for a in self.form.axes if a not in gone), *(axis for cut in cuts for axis in cut.bond))
-        return Named(contract([Named(weight, self.form.axes), *operands], axes), axes)
 
 
 def tree_of(form: Form, product: Product | None = None) -> Tree | None:
