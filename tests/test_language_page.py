@@ -8,7 +8,6 @@ import json
 import re
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -31,10 +30,16 @@ def test_the_page_is_what_the_records_say() -> None:
     assert reference.page(result_of) == TEXT
 
 
-def test_the_examples_on_the_page_run() -> None:
+@pytest.fixture(scope="module")
+def names() -> dict[str, Any]:
+    """What the page defines: `run`."""
     (helper,) = re.findall(r"```python\n(import.*?)```", TEXT, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(compile(helper, LANGUAGE, "exec"), names)
+    found: dict[str, Any] = {}
+    exec(compile(helper, LANGUAGE, "exec"), found)
+    return found
+
+
+def test_the_examples_on_the_page_run(names: dict[str, Any]) -> None:
     blocks = "\n".join(re.findall(r"```python\n(>>> .*?)```", TEXT, re.DOTALL))
     examples = doctest.DocTestParser().get_doctest(blocks, names, LANGUAGE, LANGUAGE, 0)
     assert len(examples.examples) > len(OWN)
@@ -42,20 +47,13 @@ def test_the_examples_on_the_page_run() -> None:
     assert runner.run(examples).failed == 0
 
 
-def test_the_forms_in_brackets_give_what_the_table_says() -> None:
+def test_the_forms_in_brackets_give_what_the_table_says(names: dict[str, Any]) -> None:
     rows = re.findall(r"^\| `.*?` \| .*? \| (.*) of `(.*)` \| `(.*)` \|$", TEXT, re.MULTILINE)
     assert len(rows) > 14
     for lines, given, result in rows:
         text = "\n".join(re.findall("`(.*?)`", lines))
         values = ast.literal_eval(re.sub(r"(\w+) = ", r'"\1": ', f"{{{given}}}"))
-        sizes = {name: value for name, value in values.items() if isinstance(value, int)}
-        arrays = {
-            name: np.array(value, None if name in "kt" else float)
-            for name, value in values.items()
-            if name not in sizes
-        }
-        found = tn.compile(tn.layer(text, inputs=[*arrays], **sizes))({}, *arrays.values())
-        np.testing.assert_array_equal(found, ast.literal_eval(result))
+        assert names["run"](text, **values) == ast.literal_eval(result)
 
 
 def test_every_function_is_told_in_full() -> None:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import EquationError, told_in
-from ..ops.structure import INDEX, REPEAT
+from ..ops.structure import INDEX
 from .affine import ones_at
 from .equation import Equation, Statement
 from .expression import (
@@ -40,7 +40,6 @@ from .expression import (
     is_computed_index,
     occurring,
     product_of,
-    references,
     rewrite,
     sum_of,
 )
@@ -139,12 +138,6 @@ def _part(start: Equation, addition: Addition) -> Equation:
             )
         factors.append(replace(ones_at(told, named), place=told.place))
         left.append(named)
-    if all(ref.index for ref in references(right)):  # the axes of a bare name are not known here
-        known = occurring(right).union(axes_of_index(tuple(left)))
-        told_along = dict.fromkeys(axis for each in factors for axis in sorted(occurring(each.arguments[0])))
-        for axis in told_along:
-            if axis not in known:
-                right = Call(REPEAT.name, (right,), (axis,), place=addition.place)
     moving = {axis for each in factors for axis in free_axes(each.arguments[0])}
     over = tuple(moving.difference(axes_of_index(tuple(left))))  # over the whole term, not in inner products
     added = contraction((product_of([*factors, right]),), over, addition.place)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..errors import EquationError, Place, near, told_in
-from ..ops.table import FUNCTIONS, RESERVED, SIGNS, Function
+from ..ops.table import FUNCTIONS, RESERVED, SIGNS, SUM, Function
 from ..sizes import DOT, LARGEST
 from .diagnostics import called_elsewhere, meant
 from .expression import (
@@ -268,35 +268,32 @@ class Terms(Parsed):
                 raise self.fail(node, "this cannot be called", "call a function by its name")
         if DOT in name:
             raise self.no_method(node.func, name.rpartition(DOT)[2])
-        if name == "sum":
-            return self.sum(node, axes)
-        if name in FUNCTIONS and FUNCTIONS[name].is_kernel and not FUNCTIONS[name].exchanges:
-            fix = "write the equations that it computes: the planner selects the kernel"
-            raise self.fail(node.func, f"'{name}' is a kernel, which equations cannot call", fix)
-        if name not in FUNCTIONS:
-            hint = called_elsewhere(name, axes) or near(name, [*FUNCTIONS, "sum"])
+        function = _function(name)
+        if function is None:
+            hint = called_elsewhere(name, axes) or near(name, [*FUNCTIONS, SUM.name])
             named = [each.id for each in node.args if isinstance(each, ast.Name)]
             if not hint and named and not axes and len(named) == len(node.args):
                 hint = f"write the axes of a tensor in square brackets, {name}[{','.join(named)}]; "
             fix = "`tensornet functions` lists all, tn.register adds one of your own"
             raise self.fail(node.func, f"'{name}' is not a function", hint + fix)
-        if FUNCTIONS[name].of_axis_alone:
+        if function.is_kernel and not function.exchanges:
+            fix = "write the equations that it computes: the planner selects the kernel"
+            raise self.fail(node.func, f"'{name}' is a kernel, which equations cannot call", fix)
+        if function.of_axis_alone:
             return told_in(name)(self.of_axis)(node, name)
-        own = "functions-of-your-own" if FUNCTIONS[name].implementations else name
-        return told_in(own)(self.checked)(node, name, axes)
+        own = "functions-of-your-own" if function.implementations else name
+        made = told_in(own)(self.checked)(node, function, axes)
+        if function is not SUM:
+            return made
+        (inner,) = made.arguments
+        factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
+        return contraction(factors, axes, made.place)
 
     def no_method(self, node: ast.expr, name: str) -> EquationError:
-        over_axes = name == "sum" or (name in FUNCTIONS and FUNCTIONS[name].takes_axes)
-        fix = f"write {name}{'[i]' if over_axes else ''}(x)" if over_axes or name in FUNCTIONS else ""
-        return self.fail(node, "tensors have no methods", fix or "call a function by its name")
-
-    @told_in("sums")
-    def sum(self, node: ast.Call, axes: tuple[str, ...]) -> Expression:
-        if not axes or len(node.args) != 1 or node.keywords:
-            raise self.fail(node, "a sum names its axes and one expression", "write sum[i](…)")
-        inner = self.expression(node.args[0])
-        factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
-        return contraction(factors, axes, self.place(node))
+        function, fix = _function(name), "call a function by its name"
+        if function is not None:
+            fix = f"write {name}{'[i]' if function.takes_axes else ''}(x)"
+        return self.fail(node, "tensors have no methods", fix)
 
     def of_axis(self, node: ast.Call, name: str) -> Expression:
         match node:
@@ -304,14 +301,13 @@ class Terms(Parsed):
                 return Call(name, (), (self.axis(axis),), place=self.place(node))
         raise self.fail(node, f"{name} takes one axis name", f"write {name}(i)")
 
-    def checked(self, node: ast.Call, name: str, axes: tuple[str, ...]) -> Call:
+    def checked(self, node: ast.Call, function: Function, axes: tuple[str, ...]) -> Call:
         """A call, checked: its axes, arity and keywords match the record of the function."""
-        function = FUNCTIONS[name]
         for message, fix in _misuses(node, function, axes):
             raise self.fail(node, message, fix)
         arguments = tuple(self.expression(argument) for argument in node.args)
         options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
-        return Call(name, arguments, axes, options, self.place(node))
+        return Call(function.name, arguments, axes, options, self.place(node))
 
     def option(
         self, node: ast.Call, function: Function, keyword: ast.keyword
@@ -343,6 +339,11 @@ class Terms(Parsed):
         if name in FUNCTIONS or name in RESERVED:
             raise self.fail(node, f"'{name}' belongs to the language", "choose another name")
         return name
+
+
+def _function(name: str) -> Function | None:
+    """The record of a function that equations call, if there is one."""
+    return SUM if name == SUM.name else FUNCTIONS.get(name)
 
 
 def entries_of(node: ast.expr) -> list[ast.expr]:
