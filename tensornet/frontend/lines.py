@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import EquationError, ShapeError, told_in
+from ..graph.algebra import put
 from ..graph.element_types import finds_positions, read_in
 from ..graph.recurrences import early
 from ..graph.shape_inference import Dim, Scope, Shorter, dim_size, index_of, scope_of, size_expression
@@ -32,10 +33,10 @@ from ..language.expression import (
     parts_of,
     product_of,
     rename,
+    rewrite,
     show,
     show_index,
     sum_of,
-    transform,
 )
 from ..ops.structure import PAD
 from ..ops.table import FUNCTIONS
@@ -82,7 +83,7 @@ def resolved(text: Text, line: Equation) -> Equation:
                 continue
             fix = f'write {ref.name}[b,i], or list it as inputs="{ref.name}[b,i]", one number as "{ref.name}[()]"'
             raise EquationError(f"the axes of the input '{ref.name}' are not known yet", ref.place, fix)
-    right = _cropped(_openings_read(text, line.right), dims)
+    right = rewrite(rewrite(line.right, partial(_openings_read, text)), partial(_cropped, dims))
     kept = axes_of_index(line.left)
     right = resolve(right, indices, lambda name: name in text.axes, kept)
     return replace(line, right=_window_first(right, kept, text.held(right)))
@@ -106,8 +107,7 @@ def _reads_part(ref: Ref) -> bool:
 
 
 def _openings_read(text: Text, part: Expression) -> Expression:
-    """An expression in which initial values of recurrences are read from the tensors that hold them."""
-    part = transform(part, partial(_openings_read, text))
+    """A read of an initial value of a recurrence, from the tensor that holds it."""
     if not isinstance(part, Ref) or part.name not in text.openings:
         return part
     left, start = text.openings[part.name]
@@ -199,7 +199,7 @@ def whole(text: Text, line: Equation) -> Equation:
         text.waiting[first.ref.name].append(cut)
     else:
         text.keep(cut, text.sizes_around(cut.right))
-    return whole(text, replace(line, right=_reading(line.right, first.ref, instead)))
+    return whole(text, replace(line, right=put(line.right, first.ref, instead)))
 
 
 @told_in("sizes")
@@ -228,19 +228,18 @@ def check_summed(text: Text, line: Equation, scope: Scope) -> None:
 # ---------------------------------------------------------------------------- slices
 
 
-def _cropped(expression: Expression, dims: Mapping[str, tuple[Dim, ...]]) -> Expression:
-    """The expression with slices replaced by crops: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
+def _cropped(dims: Mapping[str, tuple[Dim, ...]], changed: Expression) -> Expression:
+    """A read with slices replaced by crops: `x[b,1:]` is `pad(x[b,t], t=(-1,0))`.
 
     The axis is that of the tensor's definition. A slice with a step is an affine index: `x[b,::2]` is `x[b,2*t]`.
 
     Args:
-        expression: the right side of an equation, as it was parsed.
         dims: the known dimensions of the tensors.
+        changed: a part of the right side of an equation, as it was parsed.
 
     Raises:
         EquationError: the axis of a slice is unknown or a composite, or a slice with a step has an end.
     """
-    changed = transform(expression, lambda part: _cropped(part, dims))
     if not isinstance(changed, Ref) or not any(isinstance(entry, Span) for entry in changed.index):
         return changed
     known = dims.get(changed.name)
@@ -312,13 +311,12 @@ def _window_first(expression: Expression, kept: Sequence[str], given: Collection
         axes = free_axes(term)
         return 2 if not axes or set(axes) <= told else int(axes[0] not in kept)
 
-    def visit(part: Expression) -> Expression:
-        changed = transform(part, visit)
-        if not isinstance(changed, Ref):
-            return changed
-        return replace(changed, index=tuple(_first(entry, rank) for entry in changed.index))
+    def change(part: Expression) -> Expression:
+        if not isinstance(part, Ref):
+            return part
+        return replace(part, index=tuple(_first(entry, rank) for entry in part.index))
 
-    return visit(expression)
+    return rewrite(expression, change)
 
 
 def _first(entry: Index, rank: Callable[[Expression], int]) -> Index:
@@ -350,12 +348,6 @@ def _cut_to_window(shorter: Shorter, dims: tuple[Dim, ...], name: str) -> tuple[
     if shorter.back:
         entries[position] = sum_of([entries[position], Literal(-shorter.left)])  # type: ignore[list-item, assignment]
     return Equation(name, tuple(index), cut, ref.place), Ref(name, tuple(entries), ref.place)
-
-
-def _reading(expression: Expression, old: Ref, new: Ref) -> Expression:
-    """The expression with each occurrence of one reference replaced by another."""
-    changed = transform(expression, lambda part: _reading(part, old, new))
-    return new if changed == old else changed
 
 
 # ---------------------------------------------------------------------------- integers

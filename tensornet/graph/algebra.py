@@ -15,6 +15,7 @@ from ..language.expression import (
     free_axes,
     is_scalar,
     references,
+    rewrite,
     scalar_value,
     subexpressions,
     sum_of,
@@ -92,6 +93,4 @@ def function_of_one(expression: Expression) -> Ref | None:
 
 def put(expression: Expression, one: Expression, other: Expression) -> Expression:
     """The expression with its part `one` replaced by `other`."""
-    if expression is one or expression == one:
-        return other
-    return transform(expression, lambda part: put(part, one, other))
+    return rewrite(expression, lambda part: other if part is one or part == one else part)

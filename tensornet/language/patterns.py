@@ -7,7 +7,7 @@ axes that occur in the same tensors: `b` may match a batch, or a batch, windows 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -76,9 +76,20 @@ class Pattern:
         return {holders: axis for axis, holders in by_place}
 
     @property
+    def tensors(self) -> tuple[Ref, ...]:
+        """The operands that are plain tensors."""
+        return tuple(each for each in self.operands if isinstance(each, Ref))
+
+    @property
     def numbers(self) -> tuple[str, ...]:
         """The names that stand for numbers."""
         return tuple(dict.fromkeys(ref.name for ref in references(self.expression) if not ref.index))
+
+    def groups(self, axes: Iterable[Sequence[str]]) -> dict[str, tuple[str, ...]]:
+        """The program's axes for each axis of the pattern, from the axes that its operands match, in order."""
+        found = groups_of(self, {ref.name: each for ref, each in zip(self.tensors, axes, strict=True)})
+        assert found is not None
+        return found
 
 
 @functools.lru_cache(maxsize=256)
