@@ -1,23 +1,14 @@
-"""Converters of models, one file for each family: settings from a configuration, and the names of parameters."""
+"""Converters of models: settings from a configuration, and the names of parameters."""
 
 from __future__ import annotations
 
 import re
 
 from .altered import check_unaltered
-from .bert import BERTS
-from .clip import CLIPS
-from .gpt2 import GPT2S
-from .llama import LLAMAS
-from .marian import MARIANS
+from .images import IMAGES
 from .names import Converter, Made, Names, known_base, resolved
-from .perceiver import PERCEIVERS
-from .swin import SWINS
-from .torch_attention import TORCH_TRANSFORMERS
-from .torch_recurrent import TORCH_RECURRENT
-from .torch_sequences import TORCH_LAYERS
-from .vit import VITS
-from .xlnet import XLNETS
+from .texts import TEXTS
+from .torch_modules import MODULES
 
 __all__ = [
     "TORCH",
@@ -31,20 +22,13 @@ __all__ = [
     "resolved",
 ]
 
-TRANSFORMERS: dict[str, Converter] = {
-    **VITS,
-    **CLIPS,
-    **SWINS,
-    **PERCEIVERS,
-    **BERTS,
-    **XLNETS,
-    **GPT2S,
-    **LLAMAS,
-    **MARIANS,
-}
+TRANSFORMERS: dict[str, Converter] = {**IMAGES, **TEXTS}
 """Converters by the class of `transformers`."""
 
-TORCH: dict[str, Converter] = {**TORCH_LAYERS, **TORCH_TRANSFORMERS, **TORCH_RECURRENT, **MARIANS}
+TORCH: dict[str, Converter] = {
+    **MODULES,
+    **{kind: converter for kind, converter in TEXTS.items() if kind.startswith("Marian")},
+}
 """Converters by the class of torch."""
 
 UNREAD = re.compile(

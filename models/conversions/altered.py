@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -48,9 +48,10 @@ def check_unaltered(model: Any, base: type) -> None:
         _check_methods(path or base.__name__, part)
     if base.__module__.startswith("transformers."):
         twin = _twin(model, base)
-        handed = _handed(model, twin, base)
+        given = inspect.signature(base).parameters  # converters read parts that the constructor was given
+        handed = {name for name in model._modules if name in given and getattr(twin, name, None) is None}
         twin = _twin(model, base, **{name: getattr(model, name) for name in handed}) if handed else twin
-        _check_parts(model, twin, base, "", handed)
+        _check_parts(model, twin, base, handed)
 
 
 def _check_hooks(path: str, part: Any) -> None:
@@ -84,59 +85,39 @@ def _twin(model: Any, base: Any, **handed: Any) -> Any:
         return base(copy.deepcopy(model.config), **handed)
 
 
-def _handed(model: Any, twin: Any, base: type) -> set[str]:
-    """The parts that were passed to the constructor of the model; converters read them, not the configuration."""
-    given = inspect.signature(base).parameters
-    return {name for name in model._modules if name in given and getattr(twin, name, None) is None}
-
-
-def _check_parts(part: Any, twin: Any, base: type, path: str, skipped: set[str]) -> None:
-    """Compares two modules and their submodules, and raises an error if they differ."""
-    if not _same_class(path, part, twin, base):
-        return
-    _clamp(part, twin)
-    for name, value in _settings(part, twin):
-        expected = getattr(twin, name, value)
-        if not _alike(value, expected):
-            raise _differs(f"{path}{name}", _shown(value), base, _shown(expected))
-    expected_parts = {name: each for name, each in twin._modules.items() if each is not None}
-    contained = type(twin).__module__ == "torch.nn.modules.container"
-    for name, each in part._modules.items():
-        replaces = contained or getattr(twin, name, part) is None
-        if name in skipped or READ.match(name) or each is None:
-            continue
-        if name in expected_parts:
-            _check_parts(each, expected_parts[name], base, f"{path}{name}.", set())
-        elif replaces:
-            raise _differs(f"{path}{name}", f"a {type(each).__name__}", base, "none")
-
-
-def _same_class(path: str, part: Any, twin: Any, base: type) -> bool:
-    """Whether the contents of two modules need a comparison: not if both do nothing in evaluation mode.
+def _check_parts(model: Any, twin: Any, base: type, handed: set[str]) -> None:
+    """Compares the modules of a model with those of its twin, without the parts in `handed`.
 
     Raises:
-        ShapeError: their classes compute different things.
+        ShapeError: the class or a setting of one differs, or a module is where the twin has none.
     """
+    twins = dict(twin.named_modules(remove_duplicate=False))
+    for path, part in model.named_modules(remove_duplicate=False):
+        above, _, last = path.rpartition(".")
+        if path.partition(".")[0] in handed or any(map(READ.match, path.split("."))):
+            continue
+        other, parent = twins.get(path), twins.get(above)
+        if other is None:
+            contained = type(parent).__module__ == "torch.nn.modules.container"
+            if contained or (parent is not None and getattr(parent, last, part) is None):
+                raise _differs(path, f"a {type(part).__name__}", base, "none")
+        elif not (IDLE.search(type(part).__name__) and IDLE.search(type(other).__name__)):
+            _check_part(part, other, base, path)
+
+
+def _check_part(part: Any, twin: Any, base: type, path: str) -> None:
+    """Raises an error if a module has another class or other settings than its twin."""
     kind, expected = type(part), type(twin)
-    if IDLE.search(kind.__name__) and IDLE.search(expected.__name__):
-        return False
     if not issubclass(kind, expected):
-        raise _differs(path[:-1], f"a {kind.__name__}", base, f"a {expected.__name__}")
+        raise _differs(path, f"a {kind.__name__}", base, f"a {expected.__name__}")
     check_derived(kind, kind.__mro__[: kind.__mro__.index(expected)], expected)
-    return True
-
-
-def _clamp(part: Any, twin: Any) -> None:
-    """Limits the windows of a twin to the size of the grid, as Swin does when it first runs."""
-    clamp = getattr(twin, "set_shift_and_window_size", None)
+    clamp = getattr(twin, "set_shift_and_window_size", None)  # which Swin calls when it first runs
     if clamp is not None and (part.window_size, part.shift_size) != (twin.window_size, twin.shift_size):
         clamp(twin.input_resolution)
-
-
-def _settings(part: Any, twin: Any) -> Iterator[tuple[str, Any]]:
     for name, value in vars(part).items():
-        if not READ.match(name) and not HARMLESS.match(name):
-            yield name, value
+        wanted = getattr(twin, name, value)
+        if not (READ.match(name) or HARMLESS.match(name) or _alike(value, wanted)):
+            raise _differs(f"{path}.{name}".lstrip("."), _shown(value), base, _shown(wanted))
 
 
 def _alike(value: Any, expected: Any) -> bool:

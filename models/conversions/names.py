@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,22 +15,22 @@ from tensornet.errors import ShapeError
 from ..blocks import ACTIVATIONS, activated
 
 __all__ = [
+    "ENCODER",
     "Converter",
     "Made",
     "Names",
     "activation_of",
-    "affine",
     "alike",
-    "attention_names",
     "check_derived",
+    "configured",
     "eps_of",
     "known_base",
     "known_class",
-    "mlp_names",
+    "part_of",
     "refuse",
     "resolved",
     "stacked_names",
-    "under",
+    "table",
 ]
 
 
@@ -119,51 +120,81 @@ def _theirs(ours: str, names: Names, model: str, changes: Mapping[str, Any]) -> 
     return replace(made, keys=tuple(numbered_key(key) for key in made.keys))
 
 
-def under(prefix: str, names: Names) -> Names:
-    return {
-        ours: prefix + theirs
-        if isinstance(theirs, str)
-        else replace(theirs, keys=tuple(prefix + key for key in theirs.keys))
-        for ours, theirs in names.items()
-    }
+ENCODER = {
+    "dim": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "hidden": "intermediate_size",
+}
+"""Our settings of a Transformer, and what most configurations call them."""
 
 
-def affine(ours: str, theirs: str, weight: str = "gain") -> Names:
-    """The names of a weight and a bias: of a norm (`gain`), or of a projection (`W`)."""
-    return {f"{ours}.{weight}": f"{theirs}.weight", f"{ours}.bias": f"{theirs}.bias"}
+def configured(config: Any, known: Mapping[str, str], **more: str) -> dict[str, Any]:
+    """The settings that a configuration holds under other names."""
+    return {ours: getattr(config, theirs) for ours, theirs in {**known, **more}.items()}
 
 
-def attention_names(ours: str, query: str, key: str, value: str, out: str) -> Names:
-    """The names of the weights and biases of the four projections of an attention."""
-    parts = {"q": query, "k": key, "v": value, "o": out}
-    return {
-        f"{ours}.{kind}{part}": f"{theirs}.{name}"
-        for part, theirs in parts.items()
-        for kind, name in (("W", "weight"), ("b", "bias"))
-    }
+PARTS: dict[str, tuple[tuple[str, str], ...]] = {
+    "norm": ((".gain", "weight"), (".bias", "bias")),
+    "linear": ((".W", "weight"), (".bias", "bias")),
+    "mlp": tuple((f".{kind}{n}", key) for n in "123" for kind, key in (("W", "weight"), ("b", "bias"))),
+    "attention": tuple(
+        (f".{kind}{n}", key) for n in "qkvo" for kind, key in (("W", "weight"), ("b", "bias"))
+    ),
+}
+"""The parameters of each kind of part, ours and theirs. An MLP has two or three layers, an attention four."""
+
+
+def table(text: str, prefix: str = "") -> Names:
+    """Our names of parameters to theirs, from a table.
+
+    A line is `is ours theirs` for one parameter, or `kind ours theirs` for the parts of a norm or a linear layer. For
+    a kind with several layers, `theirs` is what their names begin with, and the rest follows.
+
+    Args:
+        text: the table.
+        prefix: what all their names begin with.
+
+    Example:
+        >>> table("is E embed.weight\nnorm last ln_f", "model.")
+        {'E': 'model.embed.weight', 'last.gain': 'model.ln_f.weight', 'last.bias': 'model.ln_f.bias'}
+    """
+    found: Names = {}
+    for kind, ours, theirs, *layers in (line.split() for line in text.splitlines() if line.strip()):
+        if kind == "is":
+            found[ours] = prefix + theirs
+            continue
+        paths = [theirs + each for each in layers or [""] for _ in range(2)]
+        for path, (name, key) in zip(paths, PARTS[kind], strict=False):
+            found[ours + name] = f"{prefix}{path}.{key}"
+    return found
+
+
+def part_of(*keys: str, number: int = 0, count: int = 3, axis: int = 0, turned: bool = False) -> Made:
+    """A part of a stack of weights, or the sum of such parts of several stacks.
+
+    Args:
+        keys: their names of the stacks.
+        number, count: the part, and how many there are.
+        axis: the dimension along which they are stacked.
+        turned: whether the part is transposed; it is copied then, since products with strided rows are slower.
+    """
+
+    def part(*stacks: Any) -> Any:
+        found = functools.reduce(operator.add, (stack.chunk(count, axis)[number] for stack in stacks))
+        return found.T.contiguous() if turned else found
+
+    return Made(keys, part)
 
 
 def stacked_names(ours: str, theirs: str, width: bool = False) -> Names:
     """The names of an attention of torch. q, k and v share one array, unless `width`: their inputs differ in width."""
     found: Names = {f"{ours}Wo": f"{theirs}out_proj.weight", f"{ours}bo": f"{theirs}out_proj.bias"}
     for number, part in enumerate("qkv"):
-
-        def third(stacked: Any, number: int = number) -> Any:
-            return stacked.chunk(3)[number]
-
-        found[f"{ours}b{part}"] = Made((f"{theirs}in_proj_bias",), third)
-        stacked = Made((f"{theirs}in_proj_weight",), third)
+        found[f"{ours}b{part}"] = part_of(f"{theirs}in_proj_bias", number=number)
+        stacked = part_of(f"{theirs}in_proj_weight", number=number)
         found[f"{ours}W{part}"] = f"{theirs}{part}_proj_weight" if width else stacked
     return found
-
-
-def mlp_names(ours: str, first: str, second: str) -> Names:
-    return {
-        f"{ours}.W1": f"{first}.weight",
-        f"{ours}.b1": f"{first}.bias",
-        f"{ours}.W2": f"{second}.weight",
-        f"{ours}.b2": f"{second}.bias",
-    }
 
 
 def alike(what: str, found: Mapping[str, Any]) -> Any:
