@@ -108,36 +108,7 @@ __all__ = [
     "xlnet",
 ]
 
-_LAYERS = (
-    attention,
-    convolution,
-    convolutional_stem,
-    cross_entropy,
-    dot_product_attention,
-    fourier_features,
-    gated_feed_forward,
-    gru,
-    linear,
-    linear_attention,
-    lstm,
-    matrix_product,
-    mixture_of_experts,
-    mode_dot,
-    multi_mode_dot,
-    permutation_loss,
-    residual_block,
-    resize_positions,
-    rms_norm,
-    rnn,
-    rotary_embedding,
-    state_space,
-    tcl,
-    tensor_window_attention,
-    trl,
-    tucker_to_tensor,
-    window_attention,
-)
-_MODELS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
+_PRESETS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
     (bert, BERTS),
     (clip_text, CLIP_TEXTS),
     (clip_vision, CLIP_VISIONS),
@@ -148,17 +119,15 @@ _MODELS: tuple[tuple[Callable[..., Graph], dict[str, dict[str, Any]]], ...] = (
     (swin, SWINS),
     (tensor_swin, TENSOR_SWINS),
     (transformer, TRANSFORMERS),
-    (transformer_classifier, {}),
     (vit, VITS),
     (xlnet, XLNETS),
 )
 
 _MAKERS: dict[str, Callable[..., Graph]] = {
-    **{each.__name__: each for each in _LAYERS},
-    **{each.__name__: each for each, _ in _MODELS},
+    **{name: globals()[name] for name in __all__ if hasattr(globals().get(name), "checked")},
     **{
         name: functools.partial(each, **preset)
-        for each, presets in _MODELS
+        for each, presets in _PRESETS
         for name, preset in presets.items()
     },
 }

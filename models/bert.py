@@ -14,7 +14,7 @@ import tensornet.api as tn
 from .attention import attention
 from .blocks import LOGITS, SHIFTED, activated, embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, real, when
+from .dimensions import Size, chosen, count, divided, hygienic, when
 from .positions import learned_positions
 
 __all__ = ["PRESETS", "bert"]
@@ -99,7 +99,6 @@ def bert(
     chosen(head, HEADS, "head")
     divided(dim, heads, "dim", "heads")
     count(depth, "depth")
-    dropout = real(dropout, "dropout", 0, 1)
     ln = norm("D", eps)
     attend = attention("D", "h", mask=["padding"] if padding else None, dropout=dropout)
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)

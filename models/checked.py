@@ -52,6 +52,7 @@ def checked(make: Callable[P, Graph]) -> Callable[P, Graph]:
                 raise _unfit(make.__name__, signature.parameters[name], value, kinds()[name]) from None
         return make(*given.args, **given.kwargs)
 
+    built.checked = True  # type: ignore[attr-defined]
     return built
 
 

@@ -8,7 +8,7 @@ import tensornet.api as tn
 
 from .blocks import projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, real, when
+from .dimensions import Size, chosen, count, divided, hygienic, when
 from .transformer import POSITIONS, Stack
 
 __all__ = ["transformer_classifier"]
@@ -73,7 +73,6 @@ def transformer_classifier(
     chosen(positions, POSITIONS, "positions")
     divided(dim, heads, "dim", "heads")
     count(depth, "depth")
-    dropout = real(dropout, "dropout", 0, 1)
     stack = Stack(
         *(pre, pre, positions, padding, scale, activation, bias, out_bias, eps, dropout),
         embedding_norm=embedding_norm,

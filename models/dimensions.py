@@ -21,7 +21,7 @@ else:
         """A size of a layer: an integer, or a symbol or expression that the formulas of the model keep."""
 
 
-__all__ = ["Size", "chosen", "count", "divided", "hygienic", "pair", "positive", "real", "when"]
+__all__ = ["Size", "chosen", "composite", "count", "divided", "hygienic", "pair", "positive", "real", "when"]
 
 
 MOST = 10_000
@@ -95,6 +95,11 @@ def pair(size: Size | Sequence[Size], what: str) -> tuple[Size, Size]:
     if len(found) != 2 or any(isinstance(each, int | float) and not positive(each) for each in found):
         raise ShapeError(f"{what}={size!r}", fix="give one positive integer, or a height and a width")
     return found[0], found[1]
+
+
+def composite(names: Sequence[str]) -> str:
+    """A dimension of one or several axes, as equations have it."""
+    return f"({','.join(names)})" if len(names) > 1 else names[0]
 
 
 def when(condition: object, **found: Any) -> dict[str, Any]:

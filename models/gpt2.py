@@ -15,7 +15,7 @@ from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm
 from .causal import language_model, masks
 from .checked import checked
-from .dimensions import Size, count, divided, real, when
+from .dimensions import Size, count, divided, when
 from .positions import learned_positions
 
 __all__ = ["PRESETS", "gpt2"]
@@ -90,7 +90,6 @@ def gpt2(
     """
     divided(dim, heads, "dim", "heads")
     count(depth, "depth")
-    dropout = real(dropout, "dropout", 0, 1)
     attend = attention("D", "h", beta=beta, mask=masks(padding), dropout=dropout, past=past)
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
 

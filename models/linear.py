@@ -14,6 +14,7 @@ from tensornet.weights.factorizations import factored, form_named
 from tensornet.weights.ranks import Rank, check_sizes
 
 from .checked import checked
+from .dimensions import composite
 
 __all__ = ["linear"]
 
@@ -80,14 +81,10 @@ def linear(
     inputs = [f"i{n}" for n in range(1, len(ins) + 1)]
     outputs = [f"o{n}" for n in range(1, len(outs) + 1)]
     weight = factored(kind, (outputs, inputs), (outs, ins), rank, _names(kind, len(ins), len(outs)))
-    x, y = _composite(inputs), _composite(outputs)
+    x, y = composite(inputs), composite(outputs)
     line = f"y[...,{y}] = x[...,{x}] * {weight}" + (f" + bias[{y}]" if bias else "")
     sizes: dict[str, Any] = dict(zip([*inputs, *outputs], [*ins, *outs], strict=True)) | dict(weight.ranks)
     return tn.layer(line, inputs="x", **sizes)
-
-
-def _composite(names: Sequence[str]) -> str:
-    return f"({','.join(names)})" if len(names) > 1 else names[0]
 
 
 def _names(kind: str, inputs: int, outputs: int) -> dict[str, str]:

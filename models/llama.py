@@ -17,7 +17,7 @@ from .attention import attention
 from .blocks import embedding, encoder_layer, gated_feed_forward, rms_norm
 from .causal import language_model, masks
 from .checked import checked
-from .dimensions import Size, count, divided, real, when
+from .dimensions import Size, count, divided, when
 
 __all__ = ["PRESETS", "llama"]
 
@@ -107,7 +107,6 @@ def llama(
     divided(heads, groups, "heads", "groups")
     divided(width, 2, "width", "a sine and a cosine")
     count(depth, "depth")
-    dropout = real(dropout, "dropout", 0, 1)
     attend = attention(
         *("D", "h"),
         groups="h" if groups == heads else "G",

@@ -17,7 +17,7 @@ from tensornet.weights.factorizations import factored, form_named
 from tensornet.weights.ranks import Rank, check_sizes
 
 from .checked import checked
-from .dimensions import chosen, count
+from .dimensions import chosen, composite, count
 
 __all__ = ["gru", "lstm", "rnn"]
 
@@ -231,7 +231,7 @@ def _layer(
         [f"{letter}{n}" for n in range(1, len(sizes) + 1)]
         for letter, sizes in zip("iop", (ins, outs, outs), strict=True)
     )
-    x, out, inner = map(_composite, (i, o, p))
+    x, out, inner = map(composite, (i, o, p))
     sizes: dict[str, Any] = dict(zip([*i, *o, *p], [*ins, *outs, *outs], strict=True))
     before = "t+1" if back else "t-1"
     words = {"before": before, "o": out, "act": nonlinearity}
@@ -275,7 +275,3 @@ def _weight(
     factors = {each.name: f"{name}{gate}_{each.name}" for each in plain.factors}
     called = {"W": f"{name}{gate}"} if form == "dense" else factors
     return factored(form, axes, sizes, rank, called | {each: f"{ranks}{each[1:]}" for each in plain.ranks})
-
-
-def _composite(names: Sequence[str]) -> str:
-    return f"({','.join(names)})" if len(names) > 1 else names[0]

@@ -22,7 +22,7 @@ from tensornet.errors import ShapeError
 from .attention import HIDDEN
 from .blocks import SHIFTED, embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, real, when
+from .dimensions import Size, chosen, count, divided, hygienic, when
 
 __all__ = ["PRESETS", "xlnet"]
 
@@ -291,7 +291,6 @@ def xlnet(
     divided(dim, heads, "dim", "heads")
     divided(dim, 2, "dim", "a sine and a cosine")
     count(depth, "depth")
-    dropout = real(dropout, "dropout", 0, 1)
     if clamp_len is not None:
         count(clamp_len, "clamp_len", 1)
     stream = _Streams(masks, causal, segments, memory, clamp_len, bi_data, empty, activation, eps, dropout)

@@ -39,11 +39,6 @@ class _JaxFunctions(Functions):
     def joins(self, x: Any) -> bool:
         return True  # arrays cannot be written into
 
-    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
-        """The product of each row of `x` with each row of the weight, plus a bias."""
-        y = jnp.matmul(x, weight.T)
-        return y if bias is None else y + bias
-
     def normalize(self, x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
         """(x − mean) / √(variance + eps) along one axis, in at least float32: half is too short for long sums.
 
