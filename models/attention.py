@@ -16,7 +16,7 @@ import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .checked import checked
-from .dimensions import Size, chosen, divided, hygienic, real
+from .dimensions import Size, chosen, divided, real, sized_layer
 from .positions import Rotary
 
 __all__ = ["MASKS", "WEIGHTS", "attention", "attention_in_two", "dot_product_attention"]
@@ -217,9 +217,7 @@ def attention(
     if turn is not None:
         widths |= {"w": divided(widths["d"], 2, "the width of a head", "a sine and a cosine"), "s": 2}
     outputs = ["y", "k", "v"] if past else ["y"]
-    return hygienic(
-        lambda **sizes: tn.layer("\n".join(lines), inputs=inputs, outputs=outputs, **sizes), widths
-    )
+    return sized_layer("\n".join(lines), inputs, widths, outputs=outputs)
 
 
 def attention_in_two(
@@ -243,13 +241,8 @@ def attention_in_two(
     inputs = ["x[b,i,c]", "k[b,h,j,d]", "v[b,h,j,f]", *given]
     parts = _heads(dim, heads, qk, qk)
     return (
-        hygienic(
-            lambda **sizes: tn.layer("\n".join(made), inputs="z", outputs="k v", **sizes),
-            {"e": keys, "g": keys, **parts},
-        ),
-        hygienic(
-            lambda **sizes: tn.layer("\n".join(read), inputs=inputs, **sizes), {"c": dim, "o": dim, **parts}
-        ),
+        sized_layer("\n".join(made), "z", {"e": keys, "g": keys, **parts}, outputs="k v"),
+        sized_layer("\n".join(read), inputs, {"c": dim, "o": dim, **parts}),
     )
 
 

@@ -14,7 +14,7 @@ import tensornet.api as tn
 from .attention import attention
 from .blocks import LOGITS, SHIFTED, activated, embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, when
+from .dimensions import Size, chosen, count, divided, sized_model, when
 from .positions import learned_positions
 
 __all__ = ["PRESETS", "bert"]
@@ -113,8 +113,7 @@ def bert(
         x = ln(told(x, *read, scope="segments"), scope="embedding.norm")
         return tn.layer(f"y[...] = dropout(x[...], {dropout!r})", inputs="x")(x) if dropout else x
 
-    def forward(*tensors: tn.Tensor) -> Any:
-        given = dict(zip(inputs, tensors, strict=True))
+    def forward(given: dict[str, tn.Tensor]) -> Any:
         z = embed(given["t"], given.get("segment"))
         for number in range(depth):
             z = layer(z, *([given["keep"]] if padding else []), scope=f"layers.{number}")
@@ -123,7 +122,7 @@ def bert(
     inputs = {"t": "t[b,n]", **when(padding, keep="keep[b,n]"), **when(segments, segment="segment[b,n]")}
     sizes: dict[str, Any] = {"V": vocabulary, "L": length, "S": kinds, "D": dim}
     sizes |= when(depth, h=heads, F=hidden) | when(head in ("classes", "labels"), K=classes)
-    return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
+    return sized_model(forward, inputs, sizes)
 
 
 def _read(z: tn.Tensor, head: str | None, activation: str, ln: tn.Graph) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import tensornet.api as tn
 
 from .checked import checked
-from .dimensions import Size, chosen, hygienic, real
+from .dimensions import Size, chosen, real, sized_layer
 
 __all__ = [
     "ACTIVATIONS",
@@ -70,7 +70,7 @@ def norm(dim: Size, eps: float = 1e-5, *, bias: bool = True) -> tn.Graph:
     """
     eps = real(eps, "eps", 0)
     line = f"y[...,c] = gain[c] * normalize[c](x[...,c], eps={eps!r})" + (" + bias[c]" if bias else "")
-    return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim})
+    return sized_layer(line, "x", {"c": dim})
 
 
 @checked
@@ -95,7 +95,7 @@ def rms_norm(dim: Size, eps: float = 1e-6) -> tn.Graph:
         size[...] = mean[c](square(x[...,c]))
         y[...,c] = gain[c] * (x[...,c] * rsqrt(size[...] + {eps!r}))
     """
-    return hygienic(lambda **sizes: tn.layer(text, inputs="x[...,c]", **sizes), {"c": dim})
+    return sized_layer(text, "x[...,c]", {"c": dim})
 
 
 @functools.cache
@@ -116,7 +116,7 @@ def projection(dim: Size, out: Size, *, bias: bool = True, start: float | str | 
     """
     line = "y[...,o] = x[...,c] * W[o,c]" + (" + bias[o]" if bias else "")
     init = None if start is None else {"W": start}
-    return hygienic(lambda **sizes: tn.layer(line, inputs="x", init=init, **sizes), {"c": dim, "o": out})
+    return sized_layer(line, "x", {"c": dim, "o": out}, init=init)
 
 
 @functools.cache
@@ -149,7 +149,7 @@ def feed_forward(
     inner = activated(activation, f"x[...,c] * W1[f,c]{first}")
     inner = f"dropout({inner}, {dropout!r})" if dropout else inner
     line = f"y[...,o] = {inner} * W2[o,f]{second}"
-    return hygienic(lambda **sizes: tn.layer(line, inputs="x", **sizes), {"c": dim, "f": hidden, "o": dim})
+    return sized_layer(line, "x", {"c": dim, "f": hidden, "o": dim})
 
 
 @checked
@@ -187,7 +187,7 @@ def gated_feed_forward(
         up[...,f] = x[...,c] * W3[f,c]{third}
         y[...,o] = {hidden_value} * W2[o,f]{second}
     """
-    return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), {"c": dim, "f": hidden, "o": dim})
+    return sized_layer(text, "x", {"c": dim, "f": hidden, "o": dim})
 
 
 @functools.cache
@@ -305,4 +305,4 @@ def embedding(vocabulary: Size, dim: Size, *, scale: bool = False) -> tn.Graph:
         text = "E[v,c]: parameter\ny[b,n,c] = E[t[b,n],c] * sqrt(c)"
     else:
         text = "E[v,c]: parameter(std=0.02)\ny[b,n,c] = E[t[b,n],c]"
-    return hygienic(lambda **sizes: tn.layer(text, inputs="t[b,n]", **sizes), {"v": vocabulary, "c": dim})
+    return sized_layer(text, "t[b,n]", {"v": vocabulary, "c": dim})

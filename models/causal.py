@@ -13,7 +13,7 @@ from typing import Any
 import tensornet.api as tn
 
 from .blocks import LOGITS, projection
-from .dimensions import hygienic, when
+from .dimensions import sized_model, when
 
 __all__ = ["language_model", "masks"]
 
@@ -58,8 +58,7 @@ def language_model(
     kept = [f"{what}{number}" for number in range(depth) for what in ("keys", "values")] if past else []
     inputs |= {name: f"{name}{stored}" for name in kept}
 
-    def forward(*tensors: tn.Tensor) -> Any:
-        given = dict(zip(inputs, tensors, strict=True))
+    def forward(given: dict[str, tn.Tensor]) -> Any:
         z, grown = embed(given["t"]), list[tn.Tensor]()
         keep = [given["keep"]] if padding else []
         for number in range(depth):
@@ -74,4 +73,4 @@ def language_model(
             z = projection("D", "V", bias=False)(z, scope="head")
         return (z, *grown)
 
-    return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
+    return sized_model(forward, inputs, sizes)

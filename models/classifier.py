@@ -8,7 +8,7 @@ import tensornet.api as tn
 
 from .blocks import projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, when
+from .dimensions import Size, chosen, count, divided, sized_model, when
 from .transformer import POSITIONS, Stack
 
 __all__ = ["transformer_classifier"]
@@ -93,4 +93,4 @@ def transformer_classifier(
     sizes = {"V": vocabulary, "K": classes, "D": dim}
     sizes |= when(depth, h=heads, F=hidden) | when(positions == "learned", L=length)
     inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
-    return hygienic(lambda **known: tn.model(forward, inputs=inputs, **known), sizes)
+    return sized_model(forward, inputs, sizes)

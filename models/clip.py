@@ -15,7 +15,7 @@ import tensornet.api as tn
 from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, when
+from .dimensions import Size, chosen, count, divided, sized_model, when
 from .patches import CLASS_TOKEN, grid_of, patch_embedding
 from .positions import learned_positions
 
@@ -106,7 +106,7 @@ def clip_vision(
         return projection("D", "K", bias=False)(y, scope="projection") if projects else y
 
     sizes = {"C": channels, **grid, "D": dim, **when(depth, h=heads, F=hidden), **when(projects, K=out)}
-    return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
+    return sized_model(forward, "x[b,C,H,W]", sizes)
 
 
 @checked
@@ -176,7 +176,7 @@ def clip_text(
     sizes = {"V": vocabulary, "L": length, "D": dim}
     sizes |= when(depth, h=heads, F=hidden) | when(projects, K=out)
     inputs = ["t[b,n]", *(["keep[b,n]"] if padding else [])]
-    return hygienic(lambda **known: tn.model(forward, inputs=inputs, **known), sizes)
+    return sized_model(forward, inputs, sizes)
 
 
 def _layer(activation: str, eps: float, dropout: float, *, causal: bool, padding: bool = False) -> tn.Graph:

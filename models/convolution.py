@@ -12,7 +12,7 @@ from tensornet.weights.factorizations import Factor, Factored, factored, form_na
 from tensornet.weights.ranks import Rank, choose_ranks
 
 from .checked import checked
-from .dimensions import Size, divided, hygienic, positive
+from .dimensions import Size, divided, positive, sized_layer, sized_model
 
 __all__ = ["convolution", "convolutional_stem", "residual_block"]
 
@@ -120,7 +120,7 @@ def convolution(
         lines[-1] = lines[-1].replace("y[", "convolved[", 1)
         lines.append(f"y[b,{outs},{','.join(made)}] = convolved + bias[{outs}]")
     inputs = f"x[b,{ins},{','.join(space)}]"
-    return hygienic(lambda **given: tn.layer("\n".join(lines), inputs=inputs, **given), sizes | ranks)
+    return sized_layer("\n".join(lines), inputs, sizes | ranks)
 
 
 def _dimensions(
@@ -247,7 +247,7 @@ def residual_block(
         found: tn.Tensor = added(made, x)
         return found
 
-    return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), {"C": channels})
+    return sized_model(forward, "x[b,C,H,W]", {"C": channels})
 
 
 # ---------------------------------------------------------------------------- the stem of the Perceiver
@@ -305,4 +305,4 @@ def convolutional_stem(
     given = fixed | {"c": channels, "o": out}
     kernel, ranks = _kernel(form_named(factorization, STEM_FORMS), channels, out, (7, 7), rank)
     text = STEM.format(kernel=kernel)
-    return hygienic(lambda **sizes: tn.layer(text, inputs="x[b,c,H,W]", **sizes), given | ranks)
+    return sized_layer(text, "x[b,c,H,W]", given | ranks)

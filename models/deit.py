@@ -13,7 +13,7 @@ import tensornet.api as tn
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, when
+from .dimensions import Size, chosen, count, divided, sized_model, when
 from .patches import CLASS_TOKEN, grid_of, patch_embedding
 
 __all__ = ["PRESETS", "deit"]
@@ -102,4 +102,4 @@ def deit(
 
     sizes = {"C": channels, **grid, "D": dim}
     sizes |= when(depth, h=heads, F=hidden) | when(classes is not None, K=classes)
-    return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
+    return sized_model(forward, "x[b,C,H,W]", sizes)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import tensornet.api as tn
 from tensornet.errors import ShapeError
 from tensornet.frontend.instantiate import hygienic
 from tensornet.language.parser import read_sizes
@@ -21,11 +22,65 @@ else:
         """A size of a layer: an integer, or a symbol or expression that the formulas of the model keep."""
 
 
-__all__ = ["Size", "chosen", "composite", "count", "divided", "hygienic", "pair", "positive", "real", "when"]
+__all__ = [
+    "Size",
+    "chosen",
+    "composite",
+    "count",
+    "divided",
+    "pair",
+    "positive",
+    "real",
+    "sized_layer",
+    "sized_model",
+    "when",
+]
+    "Size",
+    "chosen",
+    "composite",
+    "count",
+    "divided",
+    "pair",
+    "positive",
+    "real",
+    "sized_layer",
+    "sized_model",
+    "when",
+]
 
 
 MOST = 10_000
 """The largest number of layers that is accepted; a typing error would otherwise take hours to build."""
+
+
+def sized_layer(text: str, inputs: Any, sizes: Mapping[str, Any], **more: Any) -> tn.Graph:
+    """A layer of equations in its own names of sizes, whose values may be formulas in those of a caller.
+
+    Args:
+        text: the equations.
+        inputs: their inputs, as `tn.layer` takes them.
+        sizes: the sizes of axes.
+        **more: further arguments of `tn.layer`.
+    """
+    return hygienic(lambda **known: tn.layer(text, inputs=inputs, **more, **known), dict(sizes))
+
+
+def sized_model(forward: Callable[..., Any], inputs: Any, sizes: Mapping[str, Any]) -> tn.Graph:
+    """A model in its own names of sizes.
+
+    Args:
+        forward: takes the inputs one by one; or as one dict by name, if `inputs` are.
+        inputs: their declarations, as `tn.model` takes them, or by name.
+        sizes: the sizes of axes.
+    """
+    run, declared = forward, inputs
+    if isinstance(inputs, Mapping):
+        declared = list(inputs.values())
+
+        def run(*tensors: tn.Tensor) -> Any:
+            return forward(dict(zip(inputs, tensors, strict=True)))
+
+    return hygienic(lambda **known: tn.model(run, inputs=declared, **known), dict(sizes))
 
 
 def divided(total: Size, parts: Size, what: str, into: str) -> Size:

@@ -7,7 +7,7 @@ from tensornet.errors import ShapeError
 
 from .blocks import ACTIVATIONS, activated
 from .checked import checked
-from .dimensions import Size, chosen, hygienic
+from .dimensions import Size, chosen, sized_layer
 
 __all__ = ["mixture_of_experts"]
 
@@ -80,4 +80,4 @@ def mixture_of_experts(
     text = ROUTED + declared + EXPERTS.format(activated=inner, gate=gate) + (BALANCE if balance else "")
     sizes = {"c": dim, "f": hidden, "e": experts, "k": active, "o": dim}
     outputs = "y balance" if balance else "y"
-    return hygienic(lambda **sizes: tn.layer(text, inputs="x", outputs=outputs, **sizes), sizes)
+    return sized_layer(text, "x", sizes, outputs=outputs)

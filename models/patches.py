@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensornet.api as tn
 
-from .dimensions import Size, divided, hygienic, pair
+from .dimensions import Size, divided, pair, sized_layer
 
 __all__ = ["CLASS_TOKEN", "grid_of", "patch_embedding"]
 
@@ -42,7 +42,7 @@ def patch_embedding(
     )
     start = dict.fromkeys([*tokens, "pos"], 0.02)
     sizes = dict(zip("uvd", (*patch, dim), strict=True))
-    return hygienic(lambda **known: tn.layer(text, inputs="x", init=start, **known), sizes)
+    return sized_layer(text, "x", sizes, init=start)
 
 
 def grid_of(

@@ -22,7 +22,7 @@ from .attention import attention, attention_in_two
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection, sublayer, taken
 from .checked import checked
 from .convolution import convolutional_stem
-from .dimensions import Size, chosen, count, divided, hygienic, pair, positive, when
+from .dimensions import Size, chosen, count, divided, pair, positive, sized_model, when
 from .positions import fourier_features, learned_positions
 
 __all__ = ["PRESETS", "perceiver"]
@@ -236,7 +236,7 @@ def perceiver(
     }
     first = f"x[b,{','.join(['C', *indices])}]" if modes else "x[b,M,C]"
     first = first if vocabulary is None else "x[b,M]"
-    return hygienic(lambda **known: tn.model(forward, inputs=[first, *more.values()], **known), sizes)
+    return sized_model(forward, [first, *more.values()], sizes)
 
 
 def _check_head(head: str | None, outputs: Size | None) -> None:

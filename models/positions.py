@@ -11,7 +11,7 @@ import tensornet.api as tn
 from tensornet.errors import ShapeError
 
 from .checked import checked
-from .dimensions import Size, divided, hygienic, real
+from .dimensions import Size, divided, real, sized_layer
 
 __all__ = ["Rotary", "fourier_features", "learned_positions", "rotary_embedding", "sinusoidal_positions"]
 
@@ -38,7 +38,7 @@ def learned_positions(length: Size, dim: Size, *, past: bool = False, std: float
         y[b,n,c] = x[b,n,c] + P[at[n],c]
     """
     known: dict[str, Any] = {"past": "past"} if past else {}
-    return hygienic(lambda **sizes: tn.layer(text, inputs="x", **known, **sizes), {"m": length, "c": dim})
+    return sized_layer(text, "x", {"m": length, "c": dim}, **known)
 
 
 @functools.cache
@@ -69,7 +69,7 @@ def sinusoidal_positions(dim: Size, *, interleaved: bool = True, past: bool = Fa
     """
     sizes = {"k": divided(dim, 2, "dim", "a sine and a cosine"), "c": dim}
     known: dict[str, Any] = {"past": "past"} if past else {}
-    return hygienic(lambda **given: tn.layer(text, inputs="x", s=2, **known, **given), sizes)
+    return sized_layer(text, "x", sizes, s=2, **known)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def rotary_embedding(
     text = "\n".join([*rotary.tables("n", past=past), rotary.turned("y", "x", "...", "n")])
     sizes = {"w": divided(width, 2, "width", "a sine and a cosine"), "d": width}
     known: dict[str, Any] = {"past": "past"} if past else {}
-    return hygienic(lambda **given: tn.layer(text, inputs="x[...,n,d]", s=2, **known, **given), sizes)
+    return sized_layer(text, "x[...,n,d]", sizes, s=2, **known)
 
 
 @checked
@@ -234,6 +234,4 @@ def fourier_features(
     sizes: dict[str, Size] = {f"i{number}": size for number, size in enumerate(shape or (), 1)}
     sizes |= {"c": channels, "k": bands}
     constants = {"mu": mu}
-    return hygienic(
-        lambda **given: tn.layer("\n".join(lines), inputs=inputs, constants=constants, **given), sizes
-    )
+    return sized_layer("\n".join(lines), inputs, sizes, constants=constants)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensornet.api as tn
 
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic
+from .dimensions import Size, chosen, count, divided, sized_layer
 
 __all__ = ["linear_attention", "matrix_product", "state_space"]
 
@@ -40,7 +40,7 @@ def state_space(dim: Size, states: Size = 16) -> tn.Graph:
         y[b,t,c] = h[b,t,c,n] * C[c,n] + D[c] * x[b,t,c]
     """
     sizes = {"c": dim, "n": states}
-    return hygienic(lambda **known: tn.layer(text, inputs="x[b,t,c]", **known), sizes)
+    return sized_layer(text, "x[b,t,c]", sizes)
 
 
 @checked
@@ -81,7 +81,7 @@ def linear_attention(dim: Size, heads: Size = 1, *, bias: bool = False) -> tn.Gr
     )
     width = divided(dim, heads, "dim", "heads")
     sizes = {"c": dim, "a": dim, "h": heads, "d": width, "e": width}
-    return hygienic(lambda **known: tn.layer(text, inputs="x[b,t,c]", **known), sizes)
+    return sized_layer(text, "x[b,t,c]", sizes)
 
 
 @checked
@@ -117,4 +117,4 @@ def matrix_product(length: int, classes: Size, *, bond: Size = 16, features: str
         y[b,k] = v[b,-1,r] * W[k,r]
     """
     sizes = {"t": length, "k": classes, "r": bond, "p": 2}
-    return hygienic(lambda **known: tn.layer(text, inputs="x[b,t]", **known), sizes)
+    return sized_layer(text, "x[b,t]", sizes)

@@ -22,7 +22,7 @@ from tensornet.errors import ShapeError
 from .attention import HIDDEN, WEIGHTS
 from .blocks import feed_forward, norm, projection, residual
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, pair, positive, real, when
+from .dimensions import Size, chosen, count, divided, pair, positive, real, sized_layer, sized_model, when
 
 __all__ = [
     "PRESETS",
@@ -134,7 +134,7 @@ def window_attention(
         text = text.replace("(n,p),o]", "(n,p),(h,f)]").replace(" * Wo[o,(h,f)] + bo[o]", "")
     fixed = window_sizes(window) | {"c": dim, "e": dim, "g": dim, "h": heads, "d": each, "f": each}
     fixed |= when(projected, o=dim)
-    return hygienic(lambda **sizes: tn.layer(text, inputs="x", **sizes), fixed)
+    return sized_layer(text, "x", fixed)
 
 
 def window_sizes(window: int | Pair, *, placed: bool = True) -> dict[str, Size]:
@@ -307,7 +307,7 @@ def swin(
     sizes: dict[str, Any] = {"C": channels, "H": height, "W": width, "P": patch, "D": dim}
     sizes |= {f"h{number}": each for number, each in enumerate(heads) if depths[number]}
     sizes |= when(classes is not None and not tokens and not maps, K=classes)
-    return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
+    return sized_model(forward, "x[b,C,H,W]", sizes)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tensornet.weights.ranks import Rank
 
 from .blocks import ACTIVATIONS, activated, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, positive, real, when
+from .dimensions import Size, chosen, count, divided, positive, real, sized_layer, when
 from .swin import (
     IMAGE,
     MEAN,
@@ -147,7 +147,7 @@ def tensor_window_attention(
         bands=bands,
         weights=weighted,
     )
-    return hygienic(lambda **known: tn.layer(text, inputs="x", **known), sizes)
+    return sized_layer(text, "x", sizes)
 
 
 def contraction(old: Sizes, new: Sizes, *, bias: bool = True, activation: str | None = None) -> tn.Graph:
@@ -158,7 +158,7 @@ def contraction(old: Sizes, new: Sizes, *, bias: bool = True, activation: str | 
     sizes: dict[str, Any] = {f"e{n}": size for n, size in enumerate(old, 1)} | {
         f"o{n}": size for n, size in enumerate(new, 1)
     }
-    return hygienic(lambda **known: tn.layer(f"{left} = {right}", inputs="x", **known), sizes)
+    return sized_layer(f"{left} = {right}", "x", sizes)
 
 
 @checked

@@ -19,7 +19,7 @@ from tensornet.errors import ShapeError
 from .attention import attention
 from .blocks import LOGITS, SHIFTED, embedding, encoder_layer, feed_forward, looking, norm, sublayer, taken
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, real, when
+from .dimensions import Size, chosen, count, divided, real, sized_model, when
 from .positions import learned_positions, sinusoidal_positions
 
 __all__ = ["PARTS", "POSITIONS", "PRESETS", "Stack", "transformer"]
@@ -232,8 +232,7 @@ def transformer(
     source = ("V", "source" if own else "shared")
     target = ("W", "target") if own else ("V", "shared")
 
-    def forward(*tensors: tn.Tensor) -> Any:
-        given = dict(zip(inputs, tensors, strict=True))
+    def forward(given: dict[str, tn.Tensor]) -> Any:
         keep = [given["source_keep"]] if padding else []
         memory = given.get("memory")
         if memory is None:
@@ -257,7 +256,7 @@ def transformer(
     if words:
         sizes |= when(not own or part in ("both", "encoder"), V=vocabulary)
         sizes |= when(own and part != "encoder", W=target_vocabulary) | when(positions == "learned", L=length)
-    return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
+    return sized_model(forward, inputs, sizes)
 
 
 def _inputs(part: str, words: bool, padding: bool, layers: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ import tensornet.api as tn
 from .attention import attention
 from .blocks import encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, when
+from .dimensions import Size, chosen, count, divided, sized_model, when
 from .patches import CLASS_TOKEN, grid_of, patch_embedding
 
 __all__ = ["PRESETS", "vit"]
@@ -115,4 +115,4 @@ def vit(
 
     sizes = {"C": channels, **grid, "D": dim}
     sizes |= when(depth, h=heads, F=hidden) | when(classes is not None and not tokens, K=classes)
-    return hygienic(lambda **known: tn.model(forward, inputs="x[b,C,H,W]", **known), sizes)
+    return sized_model(forward, "x[b,C,H,W]", sizes)

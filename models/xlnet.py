@@ -22,7 +22,7 @@ from tensornet.errors import ShapeError
 from .attention import HIDDEN
 from .blocks import SHIFTED, embedding, encoder_layer, feed_forward, norm, projection
 from .checked import checked
-from .dimensions import Size, chosen, count, divided, hygienic, when
+from .dimensions import Size, chosen, count, divided, sized_model, when
 
 __all__ = ["PRESETS", "xlnet"]
 
@@ -295,8 +295,7 @@ def xlnet(
         count(clamp_len, "clamp_len", 1)
     stream = _Streams(masks, causal, segments, memory, clamp_len, bi_data, empty, activation, eps, dropout)
 
-    def forward(*tensors: tn.Tensor) -> Any:
-        given = dict(zip(inputs, tensors, strict=True))
+    def forward(given: dict[str, tn.Tensor]) -> Any:
         t, z = given["t"], given.get("z")
         h = embedding("V", "D")(t, scope="embedding")  # h⁽⁰⁾ = e(x)
         places = tn.layer(PLACES, inputs="t[b,i]")(t)
@@ -330,4 +329,4 @@ def xlnet(
     inputs |= {f"memory{n}": f"memory{n}[b,past,D]" for n in range(depth)} if memory else {}
     sizes: dict[str, Any] = {"V": vocabulary, "D": dim}
     sizes |= when(depth, h=heads, F=hidden) | when(head == "classes", K=classes)
-    return hygienic(lambda **known: tn.model(forward, inputs=list(inputs.values()), **known), sizes)
+    return sized_model(forward, inputs, sizes)
