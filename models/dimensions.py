@@ -35,18 +35,6 @@ __all__ = [
     "sized_model",
     "when",
 ]
-    "Size",
-    "chosen",
-    "composite",
-    "count",
-    "divided",
-    "pair",
-    "positive",
-    "real",
-    "sized_layer",
-    "sized_model",
-    "when",
-]
 
 
 MOST = 10_000
