@@ -23,8 +23,7 @@ import torch
 import tensornet as tn
 from tensornet.backends.array_api import of
 from tensornet.codegen.loading import LoadedProgram as Loaded
-from tensornet.frontend.elaborate_ir import function_of
-from tensornet.graph.element_types import of_tensors
+from tensornet.frontend.elaborate_ir import function_of, of_tensors
 from tensornet.graph.graph import Apply, reads
 from tensornet.ir.naming import graph_of
 from tensornet.passes.pipeline import program_of, simplify

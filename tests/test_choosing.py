@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tensornet as tn
-from tensornet.graph.element_types import of_leaves, of_tensors
+from tensornet.frontend.elaborate_ir import of_tensors
+from tensornet.graph.element_types import of_leaves
 from tensornet.ops.table import Element
 
 from .differential import BACKENDS

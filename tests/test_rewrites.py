@@ -14,7 +14,8 @@ from hypothesis import assume, given, reject
 
 import tensornet as tn
 from tensornet.device.cost_model import default_profile
-from tensornet.graph.element_types import holding, of_tensors
+from tensornet.frontend.elaborate_ir import of_tensors
+from tensornet.graph.element_types import holding
 from tensornet.graph.graph import Apply
 from tensornet.graph.leaves import Leaf
 from tensornet.ir.rewriting import Cost, PassContext

@@ -12,7 +12,8 @@ import pytest
 import tensornet as tn
 from tensornet.backends.array_api import of
 from tensornet.device.cost_model import default_profile
-from tensornet.graph.element_types import holding, of_tensors
+from tensornet.frontend.elaborate_ir import of_tensors
+from tensornet.graph.element_types import holding
 from tensornet.ops.table import Element
 from tensornet.protocol import load_backend
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 
 from ..errors import DtypeError, EquationError
-from ..graph.element_types import of_tensors
+from ..frontend.elaborate_ir import of_tensors
 from ..graph.graph import Apply, Graph
 from ..ir.node import Node
 from ..language.equation import Equation

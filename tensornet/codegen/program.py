@@ -15,7 +15,8 @@ from ..device.cost_model import DeviceProfile
 from ..display import Memory, in_bytes
 from ..dtypes import element_type
 from ..errors import BackendError
-from ..graph.element_types import holding, of_tensors
+from ..frontend.elaborate_ir import of_tensors
+from ..graph.element_types import holding
 from ..graph.graph import Apply, Graph, inlined, of_graph
 from ..language.equation import Equation
 from ..ops.collectives import COLLECTIVES

@@ -8,15 +8,17 @@ is written at positions. A crop or a padding becomes a copy.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from ..graph.element_types import of_leaves, of_number, of_tensors
+from ..graph.element_types import holding, of_leaves, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
-from ..graph.recurrences import is_step
+from ..graph.recurrences import is_step, read_later
 from ..graph.shape_inference import Scope, beside, dim_size, scalar_size, scope_inside
 from ..ir.build import index, items, leaf, met_axes, node, number, size
 from ..ir.function import Function, Names
@@ -54,7 +56,7 @@ from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT, is_inside
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, larger, product, put_in, smaller, symbol
 
-__all__ = ["Expressions", "elaborated", "function_of", "moved", "size_arguments"]
+__all__ = ["Expressions", "elaborated", "function_of", "moved", "of_tensors", "size_arguments"]
 
 
 def function_of(graph: Graph) -> tuple[Function, Names]:
@@ -105,6 +107,26 @@ def elaborated(
     return tuple(inputs), names
 
 
+@functools.lru_cache(maxsize=1024)
+def of_tensors(graph: Graph) -> Mapping[str, Element]:
+    """The element types of the tensors of the graph itself, and of the results of its calls.
+
+    Those of tensors that are read before they are defined, in recurrences, are the lowest that agree.
+    """
+    known = of_leaves(graph)
+    later = dict.fromkeys(read_later(graph.body, known), Element.TRUTH)
+    while True:
+        expressions = Expressions(graph)
+        for name, element in later.items():
+            shape = [expressions.size(dim_size(dim)) for dim in graph.named[name]]
+            expressions.tensors[name] = leaf("input", shape, element, n=name)
+        elaborated(expressions, graph.leaves, known, graph.body)
+        found = {name: each.element for name, each in expressions.tensors.items()}
+        if all(found[name] is element for name, element in later.items()):
+            return MappingProxyType(found)
+        later = {name: found[name] for name in later}
+
+
 def size_arguments(graph: Graph) -> tuple[str, ...]:
     """The names of the sizes that the function of a graph uses."""
     whole = (name for name, value in graph.sizes if isinstance(value, int))
@@ -149,10 +171,10 @@ class Expressions:
     def call(self, call: Apply) -> list[Node]:
         """Converts a call of the graph to its results."""
         assert self.graph is not None
-        elements, named = of_tensors(self.graph), self.graph.named
+        named, operands = self.graph.named, {leaf: self.tensors[name] for leaf, name in call.names().items()}
         shapes = [[self.size(dim_size(dim)) for dim in named[name]] for name in call.results]
-        operands = [self.tensors[name] for name in call.names().values()]
-        made = items(call, operands, shapes, [elements[name] for name in call.results])
+        inside = of_tensors(holding(call.graph, {name: each.element for name, each in operands.items()}))
+        made = items(call, [*operands.values()], shapes, [inside[output] for output, _ in call.made])
         self.tensors.update(zip(call.results, made, strict=True))
         return made
 

@@ -1,4 +1,4 @@
-"""Element type inference: one rule, from the operation alone.
+"""Element types of leaves and numbers; `ir.build` infers those of computed tensors, from the operation alone.
 
 Truth values and integers stay exact. Reals computed from them, and constants, are wide. All become numbers of the
 working type where they meet such numbers.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from ..errors import DtypeError
 from ..language.equation import Equation
@@ -21,17 +20,14 @@ from ..language.expression import (
     Ref,
     Size,
     is_computed_index,
-    is_scalar,
     parts_of,
     scalar_value,
     subexpressions,
 )
-from ..ops.along_axes import STEPS
 from ..ops.structure import ONEHOT
-from ..ops.table import FUNCTIONS, Element, Function
+from ..ops.table import FUNCTIONS, Element
 from .graph import Apply, Graph
 from .leaves import Leaf
-from .recurrences import read_later
 
 __all__ = [
     "bytes_of",
@@ -39,11 +35,9 @@ __all__ = [
     "finds_positions",
     "holding",
     "of_dtype",
-    "of_expression",
     "of_leaf",
     "of_leaves",
     "of_number",
-    "of_tensors",
     "read_in",
     "writes_complex",
 ]
@@ -163,71 +157,6 @@ def _holding(graph: Graph, held: tuple[Element | None, ...]) -> Graph:
     """The graph with these element types of its leaves. Cached: a block is often called with the same types."""
     leaves = tuple(replace(leaf, holds=each) for leaf, each in zip(graph.leaves, held, strict=True))
     return graph if leaves == graph.leaves else replace(graph, leaves=leaves)
-
-
-# ---------------------------------------------------------------------------- computed tensors
-
-
-@functools.lru_cache(maxsize=1024)
-def of_tensors(graph: Graph) -> Mapping[str, Element]:
-    """The element types of the tensors of the graph itself, and of the results of its calls."""
-    known = of_leaves(graph)
-    around = dict.fromkeys(read_later(graph.body, known), Element.TRUTH)
-    while True:  # one pass, and further passes if there are recurrences
-        known.update(around)
-        for item in graph.body:
-            if isinstance(item, Apply):
-                inside = of_tensors(
-                    holding(item.graph, {leaf: known[name] for leaf, name in item.names().items()})
-                )
-                known.update({name: inside[output] for output, name in item.made})
-            else:
-                known[item.name] = of_expression(item.right, known)
-        found = {name: known[name] for name in around}
-        if found == around:
-            return MappingProxyType(known)
-        around = found
-
-
-def of_expression(expression: Expression, known: Mapping[str, Element]) -> Element:
-    """The element type of the value of an expression.
-
-    Args:
-        expression: the expression.
-        known: the element types of the tensors that it reads.
-    """
-    match expression:
-        case _ if is_scalar(expression):
-            return of_number(expression)
-        case Ref(name):
-            return known[name]
-        case Contraction(factors):
-            return max(Element.WHOLE, *(of_expression(factor, known) for factor in factors))
-        case Call():
-            return _of_call(expression, FUNCTIONS[expression.function], known)
-    raise AssertionError(expression)
-
-
-def _of_call(call: Call, function: Function, known: Mapping[str, Element]) -> Element:
-    """The element type of the result of a call."""
-    if function.rounds and _is_whole_quotient(call.arguments[0], known):
-        return Element.WHOLE
-    found = [of_expression(each, known) for each in call.arguments]
-    if function.name in STEPS.values() and len(found) == 1:
-        found.append(Element.WHOLE)  # the start, 0
-    filling = [of_number(value) for _, values in call.options for value in values if function.resized]
-    return function.element(
-        found, lambda: [scalar_value(a) if is_scalar(a) else None for a in call.arguments], filling
-    )
-
-
-def _is_whole_quotient(expression: Expression, known: Mapping[str, Element]) -> bool:
-    """Whether the expression divides integers by a whole number other than 0."""
-    match expression:
-        case Contraction((*above, Call("reciprocal", (below,))), ()) if above and is_scalar(below):
-            whole = all(of_expression(each, known) <= Element.WHOLE for each in (*above, below))
-            return whole and scalar_value(below) != 0
-    return False
 
 
 # ---------------------------------------------------------------------------- complex numbers

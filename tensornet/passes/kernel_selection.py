@@ -16,7 +16,6 @@ from typing import Any
 
 from ..frontend.elaborate_ir import Expressions
 from ..frontend.node_rules import scalar_expression
-from ..graph.element_types import of_expression
 from ..graph.shape_inference import Scope, size_expression
 from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, row_major, substitute
 from ..ir.rewriting import Change, Cost, PassContext, Program, improved
@@ -236,7 +235,6 @@ class _Search:
         self.values = {**values, **self.bound}
         self.tensors = dict[str, Operand]()
         self.names = dict[Operand, str]()
-        self.elements_of = dict[str, Element]()
         self.sizes, self.called = dict[str, Any](), dict[str, str]()
         self.forms = CanonicalForms(functools.partial(_count, self.sizes, self.bound))
         self.seen: dict[tuple[Ref, bool], Expression | None] = {}
@@ -313,7 +311,7 @@ class _Search:
         axes = tuple(dict.fromkeys(axes_of(reads)))
         numbered = Operand(node, substitute(reads, {axis: along(n) for n, axis in enumerate(axes)}))
         name = self.names.setdefault(numbered, f"${len(self.names)}")
-        self.tensors[name], self.elements_of[name] = numbered, node.element
+        self.tensors[name] = numbered
         return Ref(name, axes)
 
     def _number(self, node: Node) -> Expression:
@@ -326,10 +324,15 @@ class _Search:
         table = {n: along(axis) for n, axis in enumerate(ref.index)}
         return Operand(node, substitute(reads, table))
 
-    def elaborated(self, right: Expression) -> tuple[Node, Mapping[Node, tuple[str, ...]]]:
-        """The node of an expression, written as the head is, and the names of the axes of new nodes."""
+    def _expressions(self, right: Expression) -> Expressions:
+        """Elaborates an expression over the operands that its references stand for."""
         expressions = Expressions(None, 1 + self.program.draws)
         expressions.reads.update((ref, self._read(ref)) for ref in references(right))
+        return expressions
+
+    def elaborated(self, right: Expression) -> tuple[Node, Mapping[Node, tuple[str, ...]]]:
+        """The node of an expression, written as the head is, and the names of the axes of new nodes."""
+        expressions = self._expressions(right)
         names = [tuple(axes_of(tuple(self.labels[axis] for axis in axes or ()))) for axes in self.head.dims]
         made = expressions.value(right, left_of(names), Scope(self.sizes))
         pairs = expressions.axes.items()
@@ -613,7 +616,7 @@ class _Search:
         numbers of the working element type.
         """
         elements = (
-            of_expression(each, self.elements_of)
+            self._expressions(each).part(each, Scope(self.sizes)).node.element
             for name, each in found.bound.items()
             if not is_scalar(each) and name not in pattern.partial
         )

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeGuard
 
 from ..errors import EquationError, told_in
-from ..frontend.elaborate_ir import Expressions, elaborated, size_arguments
-from ..graph.element_types import of_expression, of_tensors
+from ..frontend.elaborate_ir import Expressions, elaborated, of_tensors, size_arguments
 from ..graph.graph import Apply, Graph, reads
 from ..graph.leaves import Leaf
 from ..graph.recurrences import calls_late, in_order, is_step
@@ -226,8 +225,11 @@ class _Stateful(Expressions):
         (behind, reads), index = self._behind(step, scope)
         at, (name, dims) = index.index(step.axes[0]), self.called[behind]
         left, shape = index[:at] + index[at + 1 :], behind.shape[:at] + behind.shape[at + 1 :]
-        element, start = of_expression(step, self.elements), (*step.arguments[1:], Literal(0))[0]
-        fill, begin = self._begin(name, start, left, shape, scope, element)
+        start = (*step.arguments[1:], Literal(0))[0]
+        fill, begin = self._begin(name, start, left, shape, scope)
+        element = FUNCTIONS[step.function].element([behind.element, begin.element], list)
+        if begin.element is not element and element >= Element.WIDE:
+            begin = cast(begin, element)
         key = behind, at, step.function, begin
         if key not in self.states:
             name = self.taken.fresh(f"{name}.{step.function}")
@@ -272,7 +274,6 @@ class _Stateful(Expressions):
         left: tuple[Index, ...],
         shape: Sequence[Size],
         scope: Scope,
-        element: Element,
     ) -> tuple[Node | None, Node]:
         """The number that a start is, if it is one; and the first value of a state, in the order of its dimensions.
 
@@ -280,7 +281,6 @@ class _Stateful(Expressions):
             name: the tensor that the state holds at another position.
             start, scope: the start, and the sizes of its axes.
             left, shape: the axes of the first value, and their sizes.
-            element: the element type of the state.
         """
         fill = self.scalar(start, scope) if is_scalar(start) else None
         if fill is not None:
@@ -294,7 +294,7 @@ class _Stateful(Expressions):
             for axis in sorted({*axes_of_index(left)}.difference(free_axes(start))):
                 start = Call(REPEAT.name, (start,), (axis,))
             begin = self.value(start, left, scope)
-        return fill, begin if begin.element is element or element < Element.WIDE else cast(begin, element)
+        return fill, begin
 
 
 def _shapes(graph: Graph) -> Mapping[str, tuple[Any, ...]]:

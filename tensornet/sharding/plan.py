@@ -13,7 +13,8 @@ from ..autodiff.activity import active
 from ..display import amount
 from ..dtypes import itemsize
 from ..errors import ShapeError
-from ..graph.element_types import bytes_of, of_expression, of_tensors
+from ..frontend.elaborate_ir import of_tensors
+from ..graph.element_types import bytes_of
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import dim_size
 from ..language.equation import Equation
@@ -86,7 +87,9 @@ def _of_call(
     n = int(getattr(told, "value", 0))
     scope = local.scope(item)
     lengths = [int(evaluate(scope[axis], local.bound)) for axis in free_axes(argument)]
-    before = float(math.prod(lengths) * bytes_of(of_expression(argument, elements), size))
+    before = float(
+        math.prod(lengths) * bytes_of(max(elements[ref.name] for ref in references(argument)), size)
+    )
     after = mesh.after(call.function, n, before)
     runs = [(call.function, before, False)]
     if any(ref.name in known for ref in references(argument)):
