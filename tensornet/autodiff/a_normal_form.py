@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ..ir.build import met_axes, node, number
 from ..ir.equations import MADE
 from ..ir.function import order, over_others
-from ..ir.node import Axis, Node, Operand, Size, along, axes_of
+from ..ir.node import Axis, Node, Operand, Size, along, axes_of, met_axes, node, number
 from ..ir.rewriting import Facts, Program
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element
 from ..sizes import evaluate

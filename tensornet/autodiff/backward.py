@@ -16,9 +16,8 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import postorder
 from ..graph.shape_inference import Axis, Dim, axes_of_dims, dim_size
-from ..ir.build import at_position, leaf, number, summed_axes
 from ..ir.naming import told
-from ..ir.node import Node, Size
+from ..ir.node import Node, Size, at_position, leaf, number, summed_axes
 from ..language.equation import Equation
 from ..language.expression import Ref, Taken
 from ..language.parser import parse_rule

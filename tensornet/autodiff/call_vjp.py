@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
+from ..graph.leaves import scoped
 from ..graph.shape_inference import dim_size
 from .activity import active_inside
 from .backward import Backward

@@ -9,8 +9,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TypeAlias
 
-from ..ir.build import cast, node, number, size
-from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills, row_major
+from ..ir.node import (
+    Affine,
+    Axis,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_of,
+    cast,
+    fills,
+    node,
+    number,
+    row_major,
+    size,
+)
 from ..ops.table import Element
 from ..sizes import product
 from .equation_vjp import Part

@@ -16,9 +16,8 @@ from typing import Any
 
 from ..frontend.node_rules import NodeRule, scalar_expression
 from ..graph.algebra import ZERO, folded, spread
-from ..ir.build import node, number
 from ..ir.equations import JOINED
-from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, substitute
+from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, node, number, substitute
 from ..language.expression import Expression, Literal, free_axes
 from ..language.parser import parse_rule
 from ..ops.record import OPERANDS

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..graph.call import called_last, told_apart
 from ..graph.graph import Graph, of_tensors_named, reads
-from ..graph.leaves import Leaf
+from ..graph.leaves import Leaf, called_last, told_apart
 from ..graph.shape_inference import Axis
-from ..ir.build import cast, leaf
 from ..ir.function import Function, Names, rebuilt
 from ..ir.naming import graph_of
-from ..ir.node import Node
+from ..ir.node import Node, cast, leaf
 from ..language.equation import Equation
 from ..language.expression import Ref, occurring
 from ..ops.table import FUNCTIONS, Element

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..graph.call import Along
 from ..graph.graph import Apply, Graph
-from ..graph.leaves import Leaf
+from ..graph.leaves import Along, Leaf
 from ..graph.shape_inference import axes_of_dims, dim_size
 from ..language.equation import Equation
 from ..language.expression import Ref, Taken, sum_of

@@ -11,8 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
-from ..ir.build import axes_in, node
-from ..ir.node import Affine, Axis, Operand, Size, along, axes_of, fills
+from ..ir.node import Affine, Axis, Operand, Size, along, axes_in, axes_of, fills, node
 from ..ir.positions import Windowed, windowed
 from ..ir.rewriting import Facts
 from ..sizes import evaluate, product

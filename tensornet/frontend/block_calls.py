@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import EquationError, ShapeError, told_in
-from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
-from ..graph.leaves import Leaf
+from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Dim, dim_size, index_of, size_names_of
 from ..language.equation import Calling, renamed_axes, spoken_sizes
 from ..language.expression import Index, Ref, show_index
 from ..scan.unroll import Repeated
 from ..sizes import are_equal, evaluate, symbol
-from .call_sizes import Matched, Operand, matched
 from .context import Known, Text, leaves_of
-
-__all__ = ["add_call", "call", "call_along"]
+from .instantiate import Matched, Operand, matched
 
 
 @told_in("blocks")

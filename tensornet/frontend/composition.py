@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import EquationError
-from ..graph.call import called_last, scoped
 from ..graph.graph import Graph
+from ..graph.leaves import called_last, scoped
 from ..graph.shape_inference import Axis, Dim, dim_size
 from ..language.equation import Calling
 from ..language.expression import ELLIPSIS, Taken
@@ -22,8 +22,6 @@ from .block_calls import add_call
 from .context import Known, Names, Text
 from .instantiate import written_out
 from .layers import gathered, layer
-
-__all__ = ["Tensor", "Trace", "model", "with_loss"]
 
 _SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 

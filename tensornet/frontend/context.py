@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, ShapeError, told_in
-from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
-from ..graph.leaves import Constant, start_of
+from ..graph.leaves import Constant, scoped, start_of
 from ..graph.shape_inference import Axis, Dim, Scope, index_of, result_dims, scope_of, size_names_of
 from ..graph.unify import Unifier
 from ..language.equation import Calling, Declaration, Definition, Equation, Statement
@@ -34,20 +33,7 @@ from ..language.expression import (
 )
 from ..language.parser import parse_names
 from ..sizes import as_size, size_names, symbol
-from .call_sizes import Matched
-
-__all__ = [
-    "Define",
-    "Known",
-    "Names",
-    "Text",
-    "axes_told",
-    "axes_windowed",
-    "dims_declared",
-    "dims_read",
-    "leaves_of",
-    "remade_in",
-]
+from .instantiate import Matched
 
 Names: TypeAlias = "str | Sequence[str]"
 

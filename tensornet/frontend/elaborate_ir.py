@@ -20,7 +20,6 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import is_step, read_later
 from ..graph.shape_inference import Scope, beside, dim_size, scalar_size, scope_inside
-from ..ir.build import index, items, leaf, met_axes, node, number, size
 from ..ir.function import Function, Names
 from ..ir.node import (
     Affine,
@@ -32,7 +31,14 @@ from ..ir.node import (
     Size,
     along,
     axes_of,
+    index,
+    items,
+    leaf,
+    met_axes,
+    node,
+    number,
     row_major,
+    size,
     substitute,
 )
 from ..language import expression
@@ -55,8 +61,6 @@ from ..ops.protocols import Left
 from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT, is_inside
 from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate, larger, product, put_in, smaller, symbol
-
-__all__ = ["Expressions", "elaborated", "function_of", "moved", "of_tensors", "size_arguments"]
 
 
 def function_of(graph: Graph) -> tuple[Function, Names]:

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
-from ..graph.call import called_last, scoped
 from ..graph.graph import FORMAT, VERSION, Apply, Graph, inlined
-from ..graph.leaves import Constant, Leaf
+from ..graph.leaves import Constant, Leaf, called_last, scoped
 from ..graph.recurrences import late, read_directly, read_later
 from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
 from ..language.equation import Calling, Declaration, Equation, Opening, einstein
@@ -27,12 +26,22 @@ from ..language.expression import (
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..sizes import as_size, size_names, symbol
 from .block_calls import call, call_along
-from .call_sizes import Matched
 from .context import Known, Names, Text
-from .leaf_inference import check_undeclared, declare_leaves, doubt_sums, with_extents
-from .lines import check_given, check_order, check_positions, check_summed, opened, resolved, whole, with_lead
-
-__all__ = ["gathered", "layer", "read_graph"]
+from .instantiate import Matched
+from .lines import (
+    check_given,
+    check_order,
+    check_positions,
+    check_summed,
+    check_undeclared,
+    declare_leaves,
+    doubt_sums,
+    opened,
+    resolved,
+    whole,
+    with_extents,
+    with_lead,
+)
 
 OPTIONS = ("inputs", "outputs", "constants", "init")
 """The other arguments of `tensornet.layer`; the name of a size may be a misspelling of one."""

@@ -12,8 +12,6 @@ from ..ops.protocols import Left
 from ..sizes import product
 from .elaborate_ir import Expressions
 
-__all__ = ["NodeRule", "scalar_expression"]
-
 
 class NodeRule(Expressions):
     """Converts a rule to a node in terms of the axes of another.

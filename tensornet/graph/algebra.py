@@ -24,16 +24,6 @@ from ..language.expression import (
 from ..ops.structure import REPEAT
 from ..ops.table import FUNCTIONS
 
-__all__ = [
-    "ONE",
-    "ZERO",
-    "folded",
-    "function_of_one",
-    "put",
-    "spread",
-    "without_ones",
-]
-
 ONE, ZERO = Literal(1), Literal(0)
 
 

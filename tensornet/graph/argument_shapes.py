@@ -12,8 +12,6 @@ from .graph import Graph
 from .leaves import Leaf
 from .shape_inference import dim_size
 
-__all__ = ["sizes_from_shapes"]
-
 
 def sizes_from_shapes(
     graph: Graph, leaves: Sequence[Leaf], shapes: Sequence[tuple[int, ...]]

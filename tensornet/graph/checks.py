@@ -10,12 +10,9 @@ from ..language.equation import Equation
 from ..language.expression import Size
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import LARGEST, evaluate, size_names
-from .call import Called
-from .leaves import Leaf
+from .leaves import Called, Leaf
 from .recurrences import early, late
 from .shape_inference import Dim, dim_size
-
-__all__ = ["check_names", "check_size", "check_sizes", "check_spoken"]
 
 
 @told_in("names")

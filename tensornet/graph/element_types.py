@@ -1,4 +1,4 @@
-"""Element types of leaves and numbers; `ir.build` infers those of computed tensors, from the operation alone.
+"""Element type inference of leaves and numbers; `ir.node` infers the types of nodes, from the operation alone.
 
 Truth values and integers stay exact. Reals computed from them, and constants, are wide. All become numbers of the
 working type where they meet such numbers.
@@ -28,19 +28,6 @@ from ..ops.structure import ONEHOT
 from ..ops.table import FUNCTIONS, Element
 from .graph import Apply, Graph
 from .leaves import Leaf
-
-__all__ = [
-    "bytes_of",
-    "check_complex",
-    "finds_positions",
-    "holding",
-    "of_dtype",
-    "of_leaf",
-    "of_leaves",
-    "of_number",
-    "read_in",
-    "writes_complex",
-]
 
 
 def of_number(number: Expression) -> Element:

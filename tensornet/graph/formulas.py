@@ -12,15 +12,6 @@ from .graph import Graph, of_graph
 from .leaves import Leaf
 from .shape_inference import scope_inside
 
-__all__ = [
-    "ParameterPart",
-    "ParameterTable",
-    "naive_flops",
-    "parameter_count",
-    "parameter_formula",
-    "parameter_table",
-]
-
 
 class ParameterPart(NamedTuple):
     """The parameters of one part of a model.

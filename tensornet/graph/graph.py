@@ -43,9 +43,18 @@ from ..language.recurrences import as_printed
 from ..ops.table import FUNCTIONS, RESERVED, pack, unpack
 from ..protocol import reader_of
 from ..sizes import are_equal, as_size, evaluate, name_of, put_in, size_names, symbol
-from .call import Along, called_last, names_of_blocks, scoped, shown_call, told_apart
 from .checks import check_names, check_size, check_sizes, check_spoken
-from .leaves import Constant, Leaf, told_by
+from .leaves import (
+    Along,
+    Constant,
+    Leaf,
+    called_last,
+    names_of_blocks,
+    scoped,
+    shown_call,
+    told_apart,
+    told_by,
+)
 from .recurrences import Recurrence, dims_of_recurrences, read_later, recurrences
 from .shape_inference import (
     Dim,
@@ -57,18 +66,6 @@ from .shape_inference import (
     scope_of,
     size_names_of,
 )
-
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "Apply",
-    "Graph",
-    "given_to",
-    "inlined",
-    "of_graph",
-    "of_tensors_named",
-    "reads",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")

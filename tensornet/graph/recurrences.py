@@ -32,25 +32,9 @@ from ..language.expression import (
 )
 from ..ops.along_axes import STEPS
 from ..sizes import invert_size, size_names, symbol, terms_of
-from .call import Called
-from .leaves import Leaf
+from .leaves import Called, Leaf
 from .shape_inference import Axis, Dim, Scope, scope_of
 from .unify import Unifier
-
-__all__ = [
-    "Recurrence",
-    "calls_late",
-    "dims_of_recurrences",
-    "early",
-    "in_order",
-    "is_step",
-    "postorder",
-    "late",
-    "read_directly",
-    "read_later",
-    "recurrences",
-    "strongly_connected",
-]
 
 T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)

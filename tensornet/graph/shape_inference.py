@@ -51,25 +51,6 @@ from ..sizes import (
     total,
 )
 
-__all__ = [
-    "Axis",
-    "Dim",
-    "Scope",
-    "Shorter",
-    "axes_of_dims",
-    "beside",
-    "componentwise",
-    "dim_size",
-    "index_of",
-    "resized",
-    "result_dims",
-    "scalar_size",
-    "scope_inside",
-    "scope_of",
-    "size_expression",
-    "size_names_of",
-]
-
 
 @document()
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from ..language.expression import Expression, Ref, Size, Taken, flat, occurring,
 from ..sizes import are_equal, evaluate, name_of, put_in, size_names, solve_size, symbol
 from .shape_inference import Dim, disagreement, resized, size_expression
 
-__all__ = ["Unifier"]
-
 
 class Unifier:
     """Open sizes, their solutions, and the integers that some of them are bound to.

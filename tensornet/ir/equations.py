@@ -35,24 +35,22 @@ from ..language.expression import (
 from ..ops.structure import CONCAT, INDEX, ONEHOT, PAD, REPEAT
 from ..ops.table import FUNCTIONS, RESERVED
 from ..sizes import put_in
-from .build import Options, node, whole
 from .function import Function, Names, order
-from .node import Affine, Entries, Gather, Node, Operand, Size, along, axes_of, distinct_axes, fills
-
-__all__ = [
-    *("LEAVES", "MADE", "AxisNames", "Written", "again", "amounts_of", "hints"),
-    *(
-        "is_in_window",
-        "is_kernel",
-        "is_lone",
-        "is_position",
-        "is_position_operand",
-        "parted",
-        "parts",
-        "reads_of",
-        "size_of",
-    ),
-]
+from .node import (
+    Affine,
+    Entries,
+    Gather,
+    Node,
+    Operand,
+    Options,
+    Size,
+    along,
+    axes_of,
+    distinct_axes,
+    fills,
+    node,
+    whole,
+)
 
 LEAVES = ("number", "size", "index")
 """The ops of nodes that are written inside the expression that reads them."""

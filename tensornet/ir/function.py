@@ -9,10 +9,7 @@ from typing import Any, TypeAlias
 
 from ..graph.leaves import Leaf
 from ..ops.table import FUNCTIONS
-from .build import node
-from .node import Affine, Entries, Gather, Node, Operand, interned
-
-__all__ = ["Function", "Names", "Rule", "order", "over_operands", "over_others", "rebuilt"]
+from .node import Affine, Entries, Gather, Node, Operand, interned, node
 
 
 @dataclass(frozen=True)

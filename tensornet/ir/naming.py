@@ -28,9 +28,6 @@ from .equations import (
 from .function import Function, Names
 from .node import Affine, Node, Size
 
-__all__ = ["Sizes", "graph_of", "told"]
-
-
 # ---------------------------------------------------------------------------- the equations of a graph
 
 

@@ -16,13 +16,10 @@ from ..graph.shape_inference import Axis as NamedAxis
 from ..ops.table import FUNCTIONS
 from ..ops.table import Function as FunctionRecord
 from ..sizes import evaluate, put_in, size_names
-from .build import leaf
 from .equations import LEAVES, is_position_operand
 from .function import Function, Names, order, over_others, rebuilt
 from .naming import graph_of
-from .node import Node, Size, has_positions
-
-__all__ = ["Change", "Cost", "Facts", "PassContext", "Program", "improved"]
+from .node import Node, Size, has_positions, leaf
 
 Cost: TypeAlias = "Callable[[Program], float]"
 """The expected seconds of a program."""

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ..ir.build import axes_in, node, number, summed_axes
 from ..ir.function import over_operands
-from ..ir.inlining import Opened, opened
-from ..ir.node import Axis, Node, Operand, along, axes_of, distinct_axes, own_axes
+from ..ir.node import (
+    Axis,
+    Node,
+    Operand,
+    along,
+    axes_in,
+    axes_of,
+    distinct_axes,
+    node,
+    number,
+    own_axes,
+    summed_axes,
+)
+from ..ir.positions import Opened, opened
 from ..ir.rewriting import Change, Facts, PassContext, Program
 from ..ops.table import FUNCTIONS, Element
 from .fusion import fused

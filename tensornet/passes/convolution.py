@@ -16,8 +16,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..ir.build import Kernel, axes_in, called, computed, node, part, summed_axes
-from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills
+from ..ir.node import (
+    Affine,
+    Axis,
+    Kernel,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_in,
+    axes_of,
+    called,
+    computed,
+    fills,
+    node,
+    part,
+    summed_axes,
+)
 from ..ir.positions import Windowed, chooses, ones_of, position_of, windowed, with_ones
 from ..ir.rewriting import Change, PassContext, Program, improved
 from ..ops.convolution import CONVOLUTION, DIMENSIONS

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..ir.build import node
-from ..ir.inlining import opened
-from ..ir.node import Node, Operand, Size
+from ..ir.node import Node, Operand, Size, node
+from ..ir.positions import opened
 from ..ir.rewriting import Facts
 from ..ops.table import Element
 

@@ -10,8 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from ..ir.build import axes_in, computed, multiplied, part, summed_axes
-from ..ir.node import Axis, Gather, Node, Operand, Size, along, axes_of
+from ..ir.node import (
+    Axis,
+    Gather,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_in,
+    axes_of,
+    computed,
+    multiplied,
+    part,
+    summed_axes,
+)
 from ..ir.rewriting import Change, PassContext, Program
 from ..ops.gather_scatter import GROUPED_MATMUL
 from ..ops.record import Element

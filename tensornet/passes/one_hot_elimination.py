@@ -24,8 +24,22 @@ from dataclasses import dataclass
 
 from ..frontend.node_rules import NodeRule
 from ..graph.shape_inference import size_expression
-from ..ir.build import axes_in, computed, index, multiplied, part, summed_axes
-from ..ir.node import Axis, Gather, Node, Operand, Size, Sizes, along, axes_of
+from ..ir.node import (
+    Axis,
+    Gather,
+    Node,
+    Operand,
+    Size,
+    Sizes,
+    along,
+    axes_in,
+    axes_of,
+    computed,
+    index,
+    multiplied,
+    part,
+    summed_axes,
+)
 from ..ir.positions import Ones, applied, chooses, counted, ones_of, read_at, with_ones
 from ..ir.rewriting import Change, PassContext, Program
 from ..language.parser import parse_rule

@@ -17,10 +17,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..ir.build import node, whole
 from ..ir.equations import reads_of
 from ..ir.function import over_operands, over_others
-from ..ir.inlining import Opened, opened
 from ..ir.node import (
     Affine,
     Axis,
@@ -32,10 +30,12 @@ from ..ir.node import (
     along,
     axes_of,
     distinct_axes,
+    node,
     own_axes,
     substitute,
+    whole,
 )
-from ..ir.positions import counted, read_at, stand_alone
+from ..ir.positions import Opened, counted, opened, read_at, stand_alone
 from ..ir.rewriting import Change, Facts, PassContext, Program
 from ..ops.structure import INSIDE
 from ..ops.table import FUNCTIONS, Element

@@ -11,10 +11,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.call import scoped
 from ..graph.element_types import bytes_of, of_leaves
 from ..graph.graph import Graph
-from ..graph.leaves import Leaf
+from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import dim_size
 from ..language.expression import Call, Ref, fresh
 from ..ops.table import FUNCTIONS

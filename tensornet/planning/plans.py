@@ -14,10 +14,9 @@ from ..device.cost_model import Certainty
 from ..display import Filled, amount, folded, preformatted, table
 from ..dtypes import Element, itemsize
 from ..errors import EquationError
-from ..graph.call import names_of_blocks, scoped, shown_call
 from ..graph.element_types import bytes_of, of_leaf
 from ..graph.graph import Graph
-from ..graph.leaves import Leaf
+from ..graph.leaves import Leaf, names_of_blocks, scoped, shown_call
 from ..graph.shape_inference import Axis, Dim
 from ..language.expression import axes_of_index
 from ..sizes import evaluate, product, put_in, size_names, symbol, total

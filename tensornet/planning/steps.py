@@ -9,8 +9,7 @@ from typing import Any
 
 from ..codec import Scope, document
 from ..contraction.pairs import Strategy
-from ..graph.call import Along
-from ..graph.leaves import Leaf
+from ..graph.leaves import Along, Leaf
 from ..graph.shape_inference import Axis, Dim, dim_size
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Ref, Size, rename_tensors

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ..ir.build import axes_in, index, node, number
-from ..ir.node import Axis, Node, Operand, Size, along
+from ..ir.node import Axis, Node, Operand, Size, along, axes_in, index, node, number
 from ..ir.positions import apart, applied, counted
 from ..ops.along_axes import CUMSUM, RECUR
 from ..ops.pointwise import EQUAL, WHERE

@@ -13,13 +13,24 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph.call import Along
 from ..graph.graph import Graph, inlined
+from ..graph.leaves import Along
 from ..graph.shape_inference import Axis as NamedAxis
-from ..ir.build import at_position, concatenated, node, number
 from ..ir.equations import MADE
 from ..ir.function import over_operands
-from ..ir.node import Affine, Axis, Node, Operand, Size, along, row_major
+from ..ir.node import (
+    Affine,
+    Axis,
+    Node,
+    Operand,
+    Size,
+    along,
+    at_position,
+    concatenated,
+    node,
+    number,
+    row_major,
+)
 from ..sizes import evaluate
 from .components import Block, Component, Components, is_sized
 from .cut import cut

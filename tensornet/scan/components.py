@@ -13,17 +13,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..graph.call import Along
 from ..graph.graph import Apply, Graph, reads
-from ..graph.leaves import Leaf
+from ..graph.leaves import Along, Leaf
 from ..graph.recurrences import strongly_connected
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim
-from ..ir.build import leaf, met_axes, node
 from ..ir.equations import LEAVES, reads_of
 from ..ir.function import Function, Names, Rule, order, over_others
 from ..ir.naming import graph_of
-from ..ir.node import Affine, Axis, Entries, Gather, Node, Operand, Size, along, axes_of, gathered
+from ..ir.node import (
+    Affine,
+    Axis,
+    Entries,
+    Gather,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_of,
+    gathered,
+    leaf,
+    met_axes,
+    node,
+)
 from ..ir.positions import held
 from ..language.equation import Equation
 from ..language.expression import Taken

@@ -21,9 +21,8 @@ from ..graph.leaves import Leaf
 from ..graph.recurrences import calls_late, in_order, is_step
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
-from ..ir.build import cast, leaf, node, number
 from ..ir.function import Function, Names
-from ..ir.node import Affine, Axis, Node, Operand, Size, along
+from ..ir.node import Affine, Axis, Node, Operand, Size, along, cast, leaf, node, number
 from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import (

@@ -12,8 +12,20 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ..ir.build import axes_in, node
-from ..ir.node import Affine, Axis, Entries, Node, Operand, Size, along, axes_of, row_major, substitute
+from ..ir.node import (
+    Affine,
+    Axis,
+    Entries,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_in,
+    axes_of,
+    node,
+    row_major,
+    substitute,
+)
 from ..ir.positions import applied, read_at
 from ..ops.table import CONVERSIONS, Element
 from ..sizes import evaluate

@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ..graph.call import Along
 from ..graph.graph import Graph
+from ..graph.leaves import Along
 from ..graph.recurrences import is_step
 from ..graph.shape_inference import Axis as NamedAxis
-from ..ir.build import node
 from ..ir.equations import reads_of
-from ..ir.node import Node, Operand, along, axes_of
+from ..ir.node import Node, Operand, along, axes_of, node
 from ..ops.table import FUNCTIONS
 from .components import Block, Component, Components
 from .cut import cut

@@ -15,9 +15,23 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..graph.graph import Graph
-from ..ir.build import axes_in, concatenated, node, number
 from ..ir.function import order
-from ..ir.node import Affine, Axis, Node, Operand, Size, along, axes_of, fills, row_major, substitute
+from ..ir.node import (
+    Affine,
+    Axis,
+    Node,
+    Operand,
+    Size,
+    along,
+    axes_in,
+    axes_of,
+    concatenated,
+    fills,
+    node,
+    number,
+    row_major,
+    substitute,
+)
 from ..language.expression import Ref
 from ..language.patterns import pattern_of
 from ..ops.record import KernelEquation

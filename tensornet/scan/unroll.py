@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from ..graph.call import scoped
+from ..graph.leaves import scoped
 from ..language.equation import Calling, Equation, renamed_axes
 from ..language.expression import (
     Call,

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..graph.call import scoped
 from ..graph.graph import Apply, Graph
-from ..graph.leaves import Leaf
+from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis, Dim
-from ..ir.build import cast, index, leaf, node, number
 from ..ir.equations import again
 from ..ir.function import Function, Names, order, rebuilt
 from ..ir.naming import graph_of
-from ..ir.node import Affine, Gather, Node, Operand, along, row_major
+from ..ir.node import Affine, Gather, Node, Operand, along, cast, index, leaf, node, number, row_major
 from ..ir.positions import applied
 from ..language.expression import Taken
 from ..ops.collectives import COLLECTIVES, MESH

@@ -13,9 +13,8 @@ from ..dtypes import element_type, itemsize
 from ..errors import ShapeError, near
 from ..frontend.instantiate import instance, names_of_sizes
 from ..graph.argument_shapes import sizes_from_shapes
-from ..graph.call import scoped
 from ..graph.graph import Graph
-from ..graph.leaves import Leaf
+from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis
 from ..language.expression import ELLIPSIS
 from ..planning.planner import NOMINAL, whole_sizes

@@ -17,9 +17,8 @@ from typing import Any
 from ..errors import EquationError, ShapeError, TensornetError, near
 from ..frontend.instantiate import hygienic
 from ..frontend.layers import layer
-from ..graph.call import scoped
 from ..graph.graph import Graph, of_tensors_named
-from ..graph.leaves import Leaf
+from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import index_of
 from ..initialization.initial_values import starts_of_weight
 from ..initialization.moments import moments_of_start

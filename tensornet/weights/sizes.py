@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ShapeError
-from ..frontend.call_sizes import Private
-from ..frontend.instantiate import instance, names_of_sizes
+from ..frontend.instantiate import Private, instance, names_of_sizes
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, dim_size
