@@ -70,7 +70,6 @@ bench-model: $(VENV)/ready  # expected against measured time
 
 bench: $(VENV)/ready  # `make bench ARGS="--threads 1 --save"`; each suite alone: python -m benchmarks.attention --help
 	$(BIN)/python -m benchmarks $(ARGS)
-	$(BIN)/python -m benchmarks.tensor_swin
 
 gpu: $(VENV)/ready  # what needs a CUDA device: the tests marked so, and the suites in every way of running
 	$(BIN)/pytest -m gpu tests

@@ -1,6 +1,6 @@
 """All suites, one table each: what `make bench` runs."""
 
-from . import attention, calls, contractions, convolution, linear, mixture, models, recurrent
+from . import attention, calls, contractions, convolution, linear, mixture, models, recurrent, tensor_swin
 from .report import run
 
 run(
@@ -13,4 +13,5 @@ run(
     recurrent.SUITE,
     convolution.SUITE,
     models.SUITE,
+    tensor_swin.SUITE,
 )

@@ -28,7 +28,7 @@ from rich.table import Table
 
 import tensornet as tn
 from tensornet.codegen.function import TABLES_NAME, generate
-from tensornet.contraction.layout_search import Search
+from tensornet.contraction.layout_search import Search, Tree
 from tensornet.contraction.order_search import fastest
 from tensornet.contraction.pairs import Choose, Layout, Order, Problem
 from tensornet.device.calibration import measure
@@ -42,8 +42,6 @@ from tensornet.planning.steps import Step
 from tensornet.planning.target import Target
 from tensornet.protocol import load_backend
 from tensornet.sizes import evaluate
-
-from .trees import trees
 
 SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 200, 256)
 ELEMENTS = (1e4, 4e6)
@@ -111,6 +109,16 @@ def drawn(seed: int) -> Iterator[Drawn]:
         _, path = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize="optimal")
         if path.opt_cost <= FLOPS:
             yield each
+
+
+def trees(present: tuple[int, ...], made: int) -> Iterator[Tree]:
+    """Every way to contract tensors in pairs, the next result under the number `made`."""
+    if len(present) == 1:
+        yield ()
+    for one, other in itertools.combinations(present, 2):
+        rest = (*(each for each in present if each not in (one, other)), made)
+        for tree in trees(rest, made + 1):
+            yield ((one, other), *tree)
 
 
 def compiled(

@@ -9,6 +9,7 @@ passes of `normalize`, to which its record gives how many it has.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 
 import numpy as np
@@ -17,9 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 import tensornet as tn
+from tensornet.device.timing import timings
 from tensornet.ops.table import FUNCTIONS
-
-from .timing import geometric_mean, interleaved
 
 ROWS, COLUMNS = 512, 768
 ADDED = "x + 1"
@@ -48,7 +48,7 @@ def contestants(backend: str) -> dict[str, Callable[[], object]]:
 
 def passes(backend: str) -> dict[str, float]:
     """The passes of each function along each axis."""
-    seconds = interleaved(contestants(backend), rounds=9)
+    seconds = {name: each.median for name, each in timings(contestants(backend), 9).items()}
     added = seconds.pop(ADDED)
     computed = (seconds["normalize i"] - added) / (FUNCTIONS["normalize"].passes[0] - 1.0)
     found = {}
@@ -67,7 +67,7 @@ def main() -> None:
         function, axis = name.split()
         each = [found[backend][name] for backend in found]
         recorded = FUNCTIONS[function].passes[0 if axis == "i" else 1]
-        cells = [*(f"{one:.1f}" for one in each), f"{geometric_mean(each):.1f}", f"{recorded:g}"]
+        cells = [*(f"{one:.1f}" for one in each), f"{statistics.geometric_mean(each):.1f}", f"{recorded:g}"]
         table.add_row(function, "innermost" if axis == "i" else "other", *cells)
     Console().print(table)
 

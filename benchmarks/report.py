@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import statistics
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,7 +22,6 @@ from rich.table import Table
 from tensornet.display import printable
 
 from .suite import CLOSE, MEASURES, MODES, OURS, SIZES, Place, Row, Suite, measured
-from .timing import geometric_mean
 from .work import Ceilings, ceilings
 
 __all__ = ["app", "run"]
@@ -234,7 +234,7 @@ def _summary(rows: list[Row]) -> Iterator[str]:
         if len(found) > 1:
             found["the best of these"] = [min(each.values()) for each in ratios]
         for peer, each in found.items():
-            mean, least = geometric_mean(each), min(each)
+            mean, least = statistics.geometric_mean(each), min(each)
             yield f"{how}, against {peer}: {mean:.2f} in geometric mean, {least:.2f} at least"
 
 

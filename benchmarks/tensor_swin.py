@@ -1,44 +1,31 @@
-"""A training step of the tensorized Swin Transformer: tensornet, and by hand with tensorly-torch's layers.
+"""The tensorized Swin Transformer: tensornet, and by hand with tensorly-torch's layers.
 
     python -m benchmarks.tensor_swin
 
-Both have the same parameters and give the same logits, which is checked before anything is timed.
-Times: one process, interleaved runs, medians. Memory: each in a process of its own, the largest
-resident size over that before the model was made.
+Both have the same parameters. Forward, and both ways with the bytes that are kept for backward.
 """
 
 from __future__ import annotations
 
-import json
-import multiprocessing
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
 import torch
-import typer
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 import tensornet as tn
 
-from .timing import geometric_mean, interleaved
+from .report import run
+from .suite import MEASURES, OURS, Case, Contestant, Place, Suite, ours
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import tltorch
 
-Modes = tuple[int, int, int]
+__all__ = ["SUITE"]
 
-CASES: dict[str, tuple[int, dict[str, Any]]] = {
-    "28×28, patch 4": (64, {**tn.models.settings("tensor_swin_28"), "patch": 4}),
-    "28×28, patch 2": (64, {**tn.models.settings("tensor_swin_28")}),
-    "32×32": (32, {**tn.models.settings("tensor_swin_32")}),
-    "224×224, widths of Swin-T": (2, {**tn.models.settings("tensor_swin_t"), "depths": (2, 2, 2, 2)}),
-}
-"""Name → batch, settings of `models.tensor_swin`."""
+Modes = tuple[int, int, int]
 
 
 # ---------------------------------------------------------------------------- the model by hand
@@ -217,126 +204,46 @@ def ordered(module: ByHand) -> list[nn.Parameter]:
     return [each for part in parts for each in of(part)] + head
 
 
-# ---------------------------------------------------------------------------- measuring
+# ---------------------------------------------------------------------------- cases
 
 
-def models(batch: int, settings: dict[str, Any]) -> dict[str, Callable[[], nn.Module]]:
-    """How each is made."""
-    graph = tn.models.tensor_swin(**settings)
+def tensor_swin(batch: int, settings: dict[str, Any], place: Place) -> dict[str, Contestant]:
+    """Both, on the same parameters."""
+    known = {**tn.models.settings("tensor_swin"), **settings}
+    x = place.drawn(batch, known["channels"], known["image"], known["image"])
+    mine = ours(tn.models.tensor_swin(**settings), None, (x,), place)
     names = ("image", "patch", "channels", "classes", "modes", "depths", "heads", "window")
-    defaults = tn.models.settings("tensor_swin")
-    return {
-        "tensornet": lambda: tn.module(graph, seed=0, plan_at={"b": batch}),
-        "tltorch": lambda: ByHand(**{name: settings.get(name, defaults[name]) for name in names}),
-    }
-
-
-def examples(batch: int, settings: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random images and labels."""
-    draw = torch.Generator().manual_seed(0)
-    shape = (batch, settings["channels"], settings["image"], settings["image"])
-    return torch.randn(shape, generator=draw), torch.randint(settings["classes"], (batch,), generator=draw)
-
-
-def step(module: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> Callable[[], object]:
-    """Forward, backward, update."""
-    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
-
-    def run() -> object:
-        loss = nn.functional.cross_entropy(module(x), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return run
-
-
-def seconds(batch: int, settings: dict[str, Any], rounds: int) -> dict[str, float]:
-    """Median seconds of a training step of each."""
-    x, labels = examples(batch, settings)
-    made = {name: make() for name, make in models(batch, settings).items()}
-    ours, theirs = made["tensornet"], made["tltorch"]
-    assert isinstance(theirs, ByHand)
+    theirs = ByHand(**{name: known[name] for name in names}).to(place.device, place.dtype)
     with torch.no_grad():
-        for target, (name, source) in zip(ordered(theirs), ours.named_parameters(), strict=True):
-            assert target.shape == source.shape, name
+        for target, source in zip(ordered(theirs), mine.parameters, strict=True):
             target.copy_(source)
-        # in float64, for where a score is nearly 0 its sign is a matter of rounding
-        assert torch.allclose(ours.double()(x.double()), theirs.double()(x.double()), atol=1e-8)
-    ours.float()
-    theirs.float()
-    return interleaved({name: step(module, x, labels) for name, module in made.items()}, rounds=rounds)
+    return {OURS: mine, "tltorch": Contestant(theirs, (x,), tuple(theirs.parameters()))}
 
 
-def peak(name: str, batch: int, settings: dict[str, Any], threads: int) -> int:
-    """Bytes that this process has grown by after three training steps."""
-    torch.set_num_threads(threads)
-    x, labels = examples(batch, settings)
-    nn.functional.cross_entropy(
-        nn.Linear(8, 8)(torch.randn(4, 8)), torch.zeros(4, dtype=torch.long)
-    ).backward()
-    run = step(models(batch, settings)[name](), x, labels)
-    before = _largest()
-    for _ in range(3):
-        run()
-    return _largest() - before
+def _case(name: str, batch: int, preset: str, **settings: Any) -> Case:
+    chosen = {**tn.models.settings(preset), **settings}
+    return Case(f"{name}, batch {batch}", partial(tensor_swin, batch, chosen), MEASURES)
 
 
-def _largest() -> int:
-    """The largest resident size so far, in bytes; Linux says it of the process itself, not of its parent's."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-
-
-def alone(name: str, batch: int, settings: dict[str, Any], threads: int) -> int:
-    """`peak` in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(peak, (name, batch, settings, threads))
-
-
-def main(
-    rounds: Annotated[int, typer.Option(help="How often each takes its turn.", min=1)] = 11,
-    threads: Annotated[int, typer.Option(help="Threads of the processor.", min=1)] = torch.get_num_threads(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in the place of a table.")] = False,
-) -> None:
-    """A training step of the tensorized Swin Transformer, beside one by hand with tensorly-torch's layers."""
-    torch.set_num_threads(threads)
-    rows = []
-    for case, (batch, settings) in CASES.items():
-        row: dict[str, Any] = {"case": case, "batch": batch, "seconds": seconds(batch, settings, rounds)}
-        row["bytes"] = {name: alone(name, batch, settings, threads) for name in ("tensornet", "tltorch")}
-        rows.append(row)
-    if as_json:
-        print(json.dumps(rows, indent=1))
-    else:
-        _show(rows)
-
-
-def _show(rows: list[dict[str, Any]]) -> None:
-    """Prints the table."""
-    table = Table(
-        title=f"tensor_swin, one training step, {torch.get_num_threads()} threads, torch {torch.__version__}",
-        title_justify="left",
+def _cases(scale: int) -> tuple[Case, ...]:
+    return (
+        _case("28×28, patch 4", 64 * scale, "tensor_swin_28", patch=4),
+        _case("28×28, patch 2", 64 * scale, "tensor_swin_28"),
+        _case("32×32", 32 * scale, "tensor_swin_32"),
+        _case("224×224, widths of Swin-T", 2 * scale, "tensor_swin_t", depths=(2, 2, 2, 2)),
     )
-    table.add_column("case, batch")
-    for heading in ("tensornet ms", "tltorch ms", "× faster", "tensornet MB", "tltorch MB", "× less"):
-        table.add_column(heading, justify="right")
-    faster, less = [], []
-    for row in rows:
-        times, sizes = row["seconds"], row["bytes"]
-        faster.append(times["tltorch"] / times["tensornet"])
-        less.append(sizes["tltorch"] / sizes["tensornet"])
-        table.add_row(
-            f"{row['case']}, {row['batch']}",
-            *(f"{1e3 * each:.1f}" for each in times.values()),
-            f"{faster[-1]:.2f}",
-            *(f"{each / 1e6:.0f}" for each in sizes.values()),
-            f"{less[-1]:.2f}",
-        )
-    Console(width=110).print(table)
-    print(f"geometric means: {geometric_mean(faster):.2f}× faster, {geometric_mean(less):.2f}× less memory")
 
+
+TINY: dict[str, Any] = {"image": 8, "modes": ((2, 2, 1), (2, 2, 2)), "depths": (2, 1), "window": 2}
+SUITE = Suite(
+    "tensor_swin",
+    "the tensorized Swin Transformer, against one by hand with tensorly-torch's layers",
+    {
+        "usual": _cases(1),
+        "tiny": (_case("8×8", 2, "tensor_swin_28", patch=2, heads=((1, 2, 1), (1, 2, 2)), **TINY),),
+        "large": _cases(16),
+    },
+)
 
 if __name__ == "__main__":
-    typer.run(main)
+    run(SUITE)

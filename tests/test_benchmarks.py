@@ -32,6 +32,7 @@ from benchmarks import (
     models,
     recurrent,
     report,
+    tensor_swin,
 )
 from benchmarks.fitting import measured as measured_fit
 from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
@@ -40,7 +41,7 @@ from tensornet.contraction.order_search import fastest
 from tensornet.device.cost_model import default_profile
 from tensornet.device.timing import Clock, timings
 
-PARTS = (calls, linear, attention, mixture, recurrent, convolution, models)
+PARTS = (calls, linear, attention, mixture, recurrent, convolution, models, tensor_swin)
 SUITES = [contractions.TCL, contractions.CONTRACTIONS, *(each.SUITE for each in PARTS)]
 TINY = [pytest.param(case, id=f"{each.name}: {case.name}") for each in SUITES for case in each.cases["tiny"]]
 pytestmark = pytest.mark.filterwarnings(

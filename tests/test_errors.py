@@ -86,7 +86,7 @@ def test_error(
 
 def test_a_device_that_is_not_there_is_refused_in_torch_s_words() -> None:
     """Which are others in each build of torch."""
-    from tensornet.study.hardware import Hardware
+    from tensornet.study.training import Hardware
 
     with pytest.raises(tn.BackendError, match=r"there is no device 'cuda:77': .*\nfix: give"):
         Hardware.chosen("cuda:77")

@@ -26,7 +26,6 @@ from tensornet.study.text import load_texts
 from tensornet.study.thesis import (
     Source,
     load_images,
-    read_cifar10,
     read_mnist,
     source_of,
 )
@@ -55,63 +54,32 @@ def write_mnist(folder: Path, count: int = 20, packed: bool = True, dot: str = "
     return written
 
 
-def write_cifar10(folder: Path, count: int = 4) -> dict[str, np.ndarray]:
-    """As its page describes the binary version: a label, then 1024 values each of red, green and blue."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {}
-    for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
-        written[name] = draw.integers(0, 256, (count, 3072), dtype=np.uint8)
-        records = [bytes([n % 10]) + pixels.tobytes() for n, pixels in enumerate(written[name])]
-        (folder / f"{name}.bin").write_bytes(b"".join(records))
-    return written
-
-
 # ---- reading
 
 
 @pytest.mark.parametrize(("packed", "dot"), [(True, "-"), (False, "-"), (False, "."), (True, ".")])
 def test_mnist(tmp_path: Path, packed: bool, dot: str) -> None:
     written = write_mnist(tmp_path, packed=packed, dot=dot)
-    images, labels, tested, test_labels = read_mnist(tmp_path)
+    images, labels, tested, test_labels = read_mnist(tmp_path).values()
     assert np.array_equal(images, written["train"])
     assert np.array_equal(tested, written["t10k"])
     assert labels.tolist() == [n % 10 for n in range(20)]
     assert test_labels.tolist() == list(range(10))
 
 
-def test_cifar10(tmp_path: Path) -> None:
-    written = write_cifar10(tmp_path)
-    images, labels, tested, _ = read_cifar10(tmp_path)
-    assert images.shape == (20, 3, 32, 32)
-    assert np.array_equal(images[4:8].reshape(4, -1), written["data_batch_2"])
-    assert np.array_equal(tested.reshape(4, -1), written["test_batch"])
-    assert labels.tolist() == [0, 1, 2, 3] * 5
-
-
-@pytest.mark.parametrize(
-    ("name", "write", "inner"),
-    [
-        ("mnist", write_mnist, "."),
-        ("mnist", write_mnist, "MNIST/raw"),
-        ("cifar10", write_cifar10, "cifar-10-batches-bin"),
-    ],
-)
-def test_a_folder_is_recognised(tmp_path: Path, name: str, write: Any, inner: str) -> None:
-    write(tmp_path / inner)
-    assert source_of(str(tmp_path)) == Source(name, tmp_path / inner)
-
-
-def test_pixels_are_standardised_by_channel(tmp_path: Path) -> None:
-    write_cifar10(tmp_path)
-    examples = load_images(Source("cifar10", tmp_path), 0)
+@pytest.mark.parametrize("inner", [".", "MNIST/raw"])
+def test_a_folder_is_recognised_and_its_pixels_standardised(tmp_path: Path, inner: str) -> None:
+    write_mnist(tmp_path / inner)
+    assert source_of(str(tmp_path)) == Source("mnist", tmp_path)
+    examples = load_images(Source("mnist", tmp_path), 0)
     (pixels,) = examples.batch(examples.train_inputs)
     assert torch.equal(pixels, examples.train_inputs[0].float())
     images = tn.module(examples.standard)(pixels)
     assert images.dtype == torch.float32
-    assert torch.allclose(images.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
-    assert torch.allclose(images.std((0, 2, 3), unbiased=False), torch.ones(3), atol=1e-4)
-    assert examples.sizes == {"classes": 4, "channels": 3, "image": 32}
-    assert "20 images of 32×32 pixels" in examples.about
+    assert float(images.mean()) == pytest.approx(0.0, abs=1e-4)
+    assert float(images.std(unbiased=False)) == pytest.approx(1.0, abs=1e-4)
+    assert examples.sizes == {"classes": 10, "channels": 1, "image": 28}
+    assert "20 images of 28×28 pixels" in examples.about
 
 
 def test_other_pixels_are_other_examples(tmp_path: Path) -> None:
@@ -147,41 +115,32 @@ def _sized(path: Path, *sizes: int) -> None:
 
 
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
-DAMAGED: list[tuple[str, str, Callable[[Path], object], str]] = [
-    ("mnist", IMAGES, Path.unlink, r"there is no train-images-idx3-ubyte in .*\nfix: expected is it, plain or compressed"),
-    ("mnist", IMAGES, _cut, r"train-images-idx3-ubyte.gz cannot be read: .*\nfix: expected is an idx file"),
-    ("mnist", IMAGES, lambda p: _packed(p, idx(np.zeros((20, 28, 28), np.uint8))[:-9]), r"images.*cannot be read: 20×28×28 bytes are announced, and others are there"),
-    ("mnist", IMAGES, lambda p: _packed(p, idx(np.zeros((20, 28, 28), np.uint8)) + b"x"), r"images.*cannot be read: 20×28×28 bytes are announced, and others are there"),
-    ("mnist", IMAGES, lambda p: _packed(p, idx(np.zeros((19, 28, 28), np.uint8))), r"train holds images \(19, 28, 28\) and labels \(20,\)"),
-    ("mnist", IMAGES, lambda p: _packed(p, b""), r"train-images-idx3-ubyte.gz cannot be read"),
-    ("mnist", IMAGES, lambda p: _packed(p, b"\0\0\x08"), r"train-images-idx3-ubyte.gz cannot be read"),
-    ("mnist", IMAGES, lambda p: _packed(p, b"\0\0\x0d\x01\0\0\0\x01" + bytes(4)), r"cannot be read: 1 bytes are announced"),
-    ("mnist", IMAGES, lambda p: _packed(p, idx(np.zeros(20, np.uint8))), r"train holds images \(20,\)"),
-    ("mnist", IMAGES, lambda p: p.write_bytes(b"<html>not found</html>"), r"train-images-idx3-ubyte.gz cannot be read: Not a gzipped"),
-    ("mnist", LABELS, lambda p: _packed(p, idx(np.zeros((0,), np.uint8))), r"t10k holds images \(10, 28, 28\) and labels \(0,\)"),
-    ("mnist", IMAGES, lambda p: _packed(p, idx(np.zeros((20, 14, 28), np.uint8))), r"train holds images \(20, 14, 28\) .*\nfix: expected are images of 28×28 pixels"),
-    ("mnist", IMAGES, lambda p: p.write_bytes(_flipped(p.read_bytes())), r"train-images-idx3-ubyte.gz cannot be read: "),
-    ("mnist", IMAGES, lambda p: _sized(p, 2**32 - 1, 28, 28), r"train-images-idx3-ubyte.gz cannot be read: "),
-    ("mnist", IMAGES, lambda p: _sized(p, 0, 2**32 - 1, 2**32 - 1), r"train-images-idx3-ubyte.gz cannot be read: "),
-    ("mnist", IMAGES, lambda p: _sized(p, 20, 0, 28), r"train holds images \(20, 0, 28\)"),
-    ("cifar10", "data_batch_3.bin", Path.unlink, r"data_batch_3.bin cannot be read: .*No such file"),
-    ("cifar10", "data_batch_3.bin", lambda p: _cut(p, 0.3), r"data_batch_3.bin holds [\d,]+ bytes\nfix: .*3073"),
-    ("cifar10", "data_batch_3.bin", lambda p: p.write_bytes(p.read_bytes()[:-1]), r"data_batch_3.bin holds 12,291 bytes"),
-    ("cifar10", "data_batch_3.bin", lambda p: p.write_bytes(b""), r"data_batch_3.bin holds 0 bytes"),
-    ("cifar10", "data_batch_3.bin", lambda p: p.write_bytes(b"\x0a" + bytes(3072)), r"data_batch_3.bin holds .*\nfix: .*0 to 9"),
+DAMAGED: list[tuple[str, Callable[[Path], object], str]] = [
+    (IMAGES, Path.unlink, r"there is no train-images-idx3-ubyte in .*\nfix: expected is it, plain or compressed"),
+    (IMAGES, _cut, r"train-images-idx3-ubyte.gz cannot be read: .*\nfix: expected is an idx file"),
+    (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 28, 28), np.uint8))[:-9]), r"images.*cannot be read: 20×28×28 bytes are announced, and others are there"),
+    (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 28, 28), np.uint8)) + b"x"), r"images.*cannot be read: 20×28×28 bytes are announced, and others are there"),
+    (IMAGES, lambda p: _packed(p, idx(np.zeros((19, 28, 28), np.uint8))), r"train holds images \(19, 28, 28\) and labels \(20,\)"),
+    (IMAGES, lambda p: _packed(p, b""), r"train-images-idx3-ubyte.gz cannot be read"),
+    (IMAGES, lambda p: _packed(p, b"\0\0\x08"), r"train-images-idx3-ubyte.gz cannot be read"),
+    (IMAGES, lambda p: _packed(p, b"\0\0\x0d\x01\0\0\0\x01" + bytes(4)), r"cannot be read: 1 bytes are announced"),
+    (IMAGES, lambda p: _packed(p, idx(np.zeros(20, np.uint8))), r"train holds images \(20,\)"),
+    (IMAGES, lambda p: p.write_bytes(b"<html>not found</html>"), r"train-images-idx3-ubyte.gz cannot be read: Not a gzipped"),
+    (LABELS, lambda p: _packed(p, idx(np.zeros((0,), np.uint8))), r"t10k holds images \(10, 28, 28\) and labels \(0,\)"),
+    (IMAGES, lambda p: _packed(p, idx(np.zeros((20, 14, 28), np.uint8))), r"train holds images \(20, 14, 28\) .*\nfix: expected are images of 28×28 pixels"),
+    (IMAGES, lambda p: p.write_bytes(_flipped(p.read_bytes())), r"train-images-idx3-ubyte.gz cannot be read: "),
+    (IMAGES, lambda p: _sized(p, 2**32 - 1, 28, 28), r"train-images-idx3-ubyte.gz cannot be read: "),
+    (IMAGES, lambda p: _sized(p, 0, 2**32 - 1, 2**32 - 1), r"train-images-idx3-ubyte.gz cannot be read: "),
+    (IMAGES, lambda p: _sized(p, 20, 0, 28), r"train holds images \(20, 0, 28\)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "name", "damage", "message"), DAMAGED)
-def test_damaged_files_are_told(tmp_path: Path, kind: str, name: str, damage: Any, message: str) -> None:
-    write, read = {
-        "mnist": (write_mnist, read_mnist),
-        "cifar10": (write_cifar10, read_cifar10),
-    }[kind]
-    write(tmp_path)
+@pytest.mark.parametrize(("name", "damage", "message"), DAMAGED)
+def test_damaged_files_are_told(tmp_path: Path, name: str, damage: Any, message: str) -> None:
+    write_mnist(tmp_path)
     damage(tmp_path / name)
     with pytest.raises(TensornetError, match=message):
-        read(tmp_path)
+        read_mnist(tmp_path)
 
 
 # ---- the hub

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensornet as tn
-from benchmarks.trees import trees
+from benchmarks.model import trees
 from tensornet.codegen import program
 from tensornet.contraction.layout_search import Search, Tree, left_to_right
 from tensornet.contraction.order_search import _programmed

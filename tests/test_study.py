@@ -7,7 +7,6 @@ import io
 import json
 import sys
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ pytest.importorskip("matplotlib")
 
 import torch
 
-from tensornet.study import STUDY, Processes, RunResult, libraries, load_trained, results_folder, run_study
+from tensornet.study import STUDY, Processes, RunResult, load_trained, results_folder, run_study
 from tensornet.study import jobs as study_jobs
 from tensornet.study import run as study_run
 from tensornet.study.arrays import NAMES
@@ -38,7 +37,7 @@ from . import studies
 from .studies import Finished, kept
 
 ROWS = ("dense-6", "tcl4-cp")
-DRAWN = [name for name in PICTURES if name != "compression"]
+DRAWN = list(PICTURES)
 
 
 def study(folder: Path, **changes: Any) -> tuple[list[RunResult], str]:
@@ -279,18 +278,6 @@ def test_the_pareto_front_holds_what_no_other_beats(finished: Finished) -> None:
     assert list(pareto_front(runs_of(rows, {})).name) == ["b", "c"]
 
 
-def test_a_library_without_metadata_has_no_known_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that was built from its source may be: nothing else of a study needs the number."""
-
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(libraries, "version", missing)
-    libraries._version.cache_clear()
-    assert libraries.versions()["torch"] == "unknown"
-    libraries._version.cache_clear()
-
-
 # ---- resuming
 
 
@@ -315,53 +302,21 @@ def test_runs_with_other_settings_stand_beside(copy: Path, changes: dict[str, ob
     assert "kept, finished before: dense-6, tcl4-cp" in text
 
 
-def test_fresh_runs_are_done_again(copy: Path, finished: Finished) -> None:
-    before = stamps(copy)
-    results, text = study(copy, rows=["dense-6"], fresh=True)
-    assert "kept" not in text
-    assert results == finished[1][:1]
-    changed = {name for name, stamp in stamps(copy).items() if stamp != before[name]}
-    assert changed == {kept(copy, "dense-6.*.safetensors").name}
-
-
-@pytest.mark.parametrize(
-    ("fresh", "row", "said"),
-    [
-        (False, ROWS[1], ["1 of 2 runs are finished and kept", "give the same command again to resume"]),
-        (True, ROWS[0], ["0 of 2 runs", "give the same command again, without --fresh, to resume"]),
-    ],
-)
-def test_an_interrupt_keeps_what_is_finished(
-    fresh: bool, row: str, said: list[str], copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside runs of other settings; of one that is done again nothing is left."""
+def test_an_interrupt_keeps_what_is_finished(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside runs of other settings."""
 
     def interrupted(name: str, *arguments: Any, **options: Any) -> Trained:
-        if name == row:
+        if name == ROWS[1]:
             raise KeyboardInterrupt
         return whole(name, *arguments, **options)
 
     whole, console, before = study_jobs.train, Console(file=io.StringIO(), width=100), stamps(copy)
     monkeypatch.setattr(study_jobs, "train", interrupted)
     with console.capture() as printed, pytest.raises(KeyboardInterrupt):
-        run_study(copy, epochs=1 + fresh, rows=ROWS, fresh=fresh, console=console)
-    assert all(each in printed.get() for each in ("stopped: " + said[0], said[1]))
-    left = [name.partition(".")[0] for name in stamps(copy) if fresh or name not in before]
-    assert left == list(ROWS[: ROWS.index(row)])
-
-
-def test_two_processes_do_not_train_the_same_run(copy: Path) -> None:
-    path = kept(copy, "tcl4-cp.*.safetensors")
-    path.unlink()
-    locks = pytest.importorskip("filelock")
-    with (
-        locks.FileLock(path.with_suffix(".lock")),
-        pytest.raises(TensornetError, match=r"another process trains tcl4-cp in .*\nfix: wait for it"),
-    ):
-        study(copy)
-    _, text = study(copy)
-    assert "kept, finished before: dense-6\n" in text
-    assert not path.with_suffix(".lock").exists()
+        run_study(copy, epochs=1, rows=ROWS, console=console)
+    assert "stopped: 1 of 2 runs are finished and kept" in printed.get()
+    assert "give the same command again to resume" in printed.get()
+    assert [name.partition(".")[0] for name in stamps(copy) if name not in before] == [ROWS[0]]
 
 
 def test_the_files_show_runs_of_an_earlier_call(copy: Path) -> None:

@@ -120,7 +120,7 @@ def half(stopped: Path, tmp_path: Path) -> Path:
     return copied(stopped, tmp_path)
 
 
-WAYS = [*BYTES, *DOCUMENTS, "a folder", "gone"]
+WAYS = [*BYTES, *DOCUMENTS, "gone"]
 
 
 # ---- any damage
@@ -136,7 +136,7 @@ WAYS = [*BYTES, *DOCUMENTS, "a folder", "gone"]
 def test_no_damage_changes_a_number(
     finished: Path, stopped: Path, expected: list[RunResult], tmp_path: Path, files: str, way: str
 ) -> None:
-    """Of finished runs and of unfinished ones; what is damaged is set aside, and the report says so."""
+    """Of finished runs and of unfinished ones."""
     folder = copied(stopped if "checkpoint" in files else finished, tmp_path)
     paths = sorted((folder / "runs").glob(files))
     assert len(paths) == 1
@@ -146,10 +146,7 @@ def test_no_damage_changes_a_number(
     assert results == expected
     assert "kept, finished before: one\n" in printed
     load_trained(kept(folder, "two.*.safetensors"))
-    aside = {path.name for path in (folder / "runs").glob("*.damaged*")}
-    kept_aside = paths
-    assert aside >= ({f"{path.name}.damaged" for path in kept_aside if way != "gone"})
-    assert all(f"- `runs/{name}`" in (folder / "report.md").read_text(encoding="utf-8") for name in aside)
+    assert ("is damaged and not used" in printed) == (way != "gone")
     again, printed = study(folder)
     assert again == expected
     assert "kept, finished before: one, two\n" in printed
@@ -163,8 +160,6 @@ def _damage(path: Path, way: str, rng: random.Random) -> None:
             path.write_bytes(changed)
             return
     path.unlink()
-    if way == "a folder":
-        (path / "mine").mkdir(parents=True)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -215,29 +210,7 @@ def test_what_the_run_did_not_write_is_not_taken(
     results, printed = study(folder)
     assert results == expected
     assert printed.count(told) == times
-    left = sorted(path.suffix for path in (folder / "runs").iterdir())
-    assert [each for each in left if each != ".damaged"] == 2 * [".safetensors"]
-    assert (".damaged" in left) == ("goes on" not in told)
-
-
-@pytest.mark.parametrize("name", [*report.OUTPUTS, "runs/two.*.lock"])
-def test_a_folder_in_the_place_of_what_is_written(done: Path, expected: list[RunResult], name: str) -> None:
-    path = kept(done, "two.*.safetensors")
-    place = path.with_suffix(".lock") if name.startswith("runs") else done / name
-    path.unlink()
-    (place / "mine").mkdir(parents=True)
-    assert study(done)[0] == expected
-    assert place.with_name(f"{place.name}.damaged").is_dir()
-    assert f"{place.name}.damaged`" in (done / "report.md").read_text(encoding="utf-8")
-    assert all((done / each).is_file() for each in report.OUTPUTS)
-
-
-def test_nothing_set_aside_is_lost(done: Path) -> None:
-    for number in range(3):
-        kept(done, "two.*.safetensors").write_text(str(number))
-        study(done, rows="two")
-    aside = (done / "runs").glob("two.*.safetensors.damaged*")
-    assert sorted(path.read_text() for path in aside) == ["0", "1", "2"]
+    assert [path.suffix for path in (folder / "runs").iterdir()] == 2 * [".safetensors"]
 
 
 # ---- damage that was sealed again
@@ -253,8 +226,6 @@ def test_random_documents_that_were_sealed_again(done: Path) -> None:
         result = damaged_value(json.loads(texts["result"]), rng)
         path.write_bytes(sealed_tensors(tensors, {**texts, "result": json.dumps(result)}))
         found += RunStore(done).load("two", settings) is not None
-        for aside in (done / "runs").glob("two.*.damaged*"):
-            aside.rename(aside.with_name(aside.name.partition(".damaged")[0]))
     assert 0 < found < 250
 
 
@@ -270,7 +241,7 @@ def test_a_file_of_another_run_or_kind_is_not_taken(
     path.write_bytes(sealed_tensors(tensors, texts if value is None else {**texts, name: value}))
     results, printed = study(done)
     assert results == expected
-    assert "two" in printed.partition("is damaged, set aside and not used: ")[0].splitlines()[-1]
+    assert "two" in printed.partition("is damaged and not used: ")[0].splitlines()[-1]
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**32), st.integers(1, 255))

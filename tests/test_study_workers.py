@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import multiprocessing
 import os
@@ -19,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 
-from tensornet.cli.study import seeds_of, workers_of
+from tensornet.cli.study import workers_of
 from tensornet.errors import TensornetError
 
 pytest.importorskip("torch")
@@ -32,9 +29,8 @@ pytest.importorskip("matplotlib")
 import torch
 
 from tensornet.study import Dask, Processes
-from tensornet.study.run import Shown
+from tensornet.study.jobs import TRIES, on_workers
 from tensornet.study.store import read_tensors
-from tensornet.study.workers import TRIES, on_workers
 
 from .studies import Unsteady, study
 
@@ -76,23 +72,6 @@ def test_an_error_of_a_worker_is_that_of_the_study() -> None:
         on_workers(Unsteady(lambda asked: False), wrong, [1, 2], lambda item, result: None)
 
 
-def test_progress_without_a_terminal_is_a_line_now_and_then() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    shown = Shown(console, Progress(console=console, disable=True), 2)
-    shown.show("one", 1, 100)
-    for step, accuracy in ((5, None), (60, 62.5)):
-        shown._spoke -= 60.0
-        shown.show("one", step, 100, accuracy)
-    shown.end()
-    shown._spoke -= 60.0
-    shown.show("two", 1, 100)
-    assert console.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
-        "0 of 2 runs; one: step 5 of 100",
-        "0 of 2 runs; one: step 60 of 100, test top-1 62.5 %",
-        "1 of 2 runs; two: step 1 of 100",
-    ]
-
-
 # ---- here
 
 
@@ -118,10 +97,10 @@ def test_killed_processes_are_replaced(tmp_path: Path) -> None:
     runs, killed, over = tmp_path / "two" / "runs", [], threading.Event()
 
     def kill() -> None:
-        """A process whenever another run is begun: its lock is there."""
+        """A process whenever another run is finished."""
         seen = set[Path]()
         while not over.wait(0.05) and len(killed) < 3:
-            found = set(runs.glob("*.lock")) - seen
+            found = set(runs.glob("*.safetensors")) - seen
             seen |= found
             for each in multiprocessing.active_children()[: len(found)]:
                 each.kill()
@@ -188,7 +167,7 @@ def test_dask_workers_killed_at_random_give_the_numbers_of_one_process(tmp_path:
             process(f"{command} --out {tmp_path / 'two'}", tmp_path / "log") as run,
         ):
             began = time.monotonic()
-            waited(lambda: list((tmp_path / "two").glob("runs/*.lock")))
+            waited(lambda: list((tmp_path / "two" / "runs").is_dir()))
             while run.poll() is None:
                 assert time.monotonic() - began < 900, (tmp_path / "log").read_text()
                 time.sleep(rng.uniform(3.0, 8.0))
@@ -222,7 +201,6 @@ def test_workers_as_they_are_asked_for() -> None:
     assert workers_of(None, "tcp://h:1") == Dask("tcp://h:1")
     assert workers_of(None, None) is None
     assert (Processes(4).threads(8), Processes(4).threads(2)) == (2, 1)
-    assert (seeds_of("3"), seeds_of("0, 2"), seeds_of("-1,2")) == (3, [0, 2], [-1, 2])
 
 
 def test_a_library_of_workers_that_is_missing_is_told(

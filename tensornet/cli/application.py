@@ -12,9 +12,8 @@ import typer
 from .. import __version__
 from ..display import printable
 from ..errors import TensornetError, TensornetWarning
-from .calibrate import calibrate
 from .compress import compress
-from .functions import functions
+from .functions import calibrate, functions
 from .graphs import count, draw, plan, sweep
 from .options import console
 from .study import study

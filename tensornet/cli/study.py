@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +10,9 @@ from rich.console import Console
 from typer import Option
 
 from ..errors import TensornetError
-from .options import Device, Json, Texts, Threads, settings_of
+from .options import Device, Json, Texts, Threads, choices, settings_of
 
-__all__ = ["seeds_of", "study", "workers_of"]
+__all__ = ["study", "workers_of"]
 
 Count = int | None
 
@@ -31,7 +30,6 @@ def study(
     device: Device = None,
     threads: Threads = None,
     precision: Annotated[str, Option(help="`float32`, `bfloat16` or `auto`.")] = "auto",
-    fresh: Annotated[bool, Option("--fresh", help="Do finished runs again.")] = False,
     measure: Annotated[bool, Option(help="Measure the time of a step and of a prediction.")] = True,
     jobs: Annotated[Count, Option(min=1, help="Train so many runs at once; the cores are divided.")] = None,
     dask: Annotated[str | None, Option(metavar="ADDRESS", help="Train on this Dask cluster.")] = None,
@@ -47,13 +45,12 @@ def study(
     `numpy.savez` writes it, a data set of the Hugging Face hub as `owner/name`, or a folder with
     `train/<class>/` and `test/<class>/`, of images or, for `text`, of `*.txt`. `digits` takes arrays of any shape,
     `thesis` images (n, H, W), (n, C, H, W) or (n, H, W, C), and also `digits`, `mnist`, `cifar10`,
-    `tiny-imagenet`, or a folder with the well-known files of MNIST or CIFAR-10.
+    `tiny-imagenet`, or a folder with the files of MNIST.
 
     A TOML file has rows of your own: `study = "digits"`, `seeds = 3`, and for each row a table as `[rows.tucker]`, with
     `model = "trl"` and `settings = { sizes = [8, 8], outputs = 10, factorization = "tucker", rank = 0.1 }`.
 
-    If stopped at any moment, the same command continues from there, with the same results. Several processes
-    share each mini-batch under `torchrun --nproc-per-node 2 -m tensornet study …`. `--jobs` and
+    If stopped at any moment, the same command continues from there, with the same results. `--jobs` and
     `--dask` train several runs at the same time.
 
     Example: tensornet study --data wine.npz --epochs 20
@@ -62,26 +59,25 @@ def study(
     """
     from ..study import results_folder, run_study
 
-    folder = folder or results_folder(task, data)
+    folder, found = folder or results_folder(task, data), [] if seeds is None else choices(seeds)
     run_study(
         folder,
         task=task,
         data=data,
         epochs=epochs,
         seed=seed,
-        seeds=None if seeds is None else seeds_of(seeds),
+        seeds=found[0] if len(found) == 1 else found or None,
         rows=row,
         optimizers=optimizer,
         recipe=settings_of(setting),
         device=device,
         threads=threads,
         precision=precision,
-        fresh=fresh,
         measure=measure,
         workers=workers_of(jobs, dask),
         console=Console(stderr=as_json),
     )
-    if as_json and os.environ.get("RANK", "0") == "0":  # under torchrun only one process prints
+    if as_json:
         typer.echo((folder / "results.json").read_text())
 
 
@@ -96,11 +92,3 @@ def workers_of(jobs: int | None, dask: str | None) -> Any:
     if jobs is not None and dask is not None:
         raise TensornetError("--jobs and --dask are both given", fix="give one of them")
     return Dask(dask) if dask is not None else None if jobs is None else Processes(jobs)
-
-
-def seeds_of(text: str) -> int | list[int]:
-    """The seeds in a text: a list for `0,1,2`, the number of seeds for `3`."""
-    try:
-        return [int(each) for each in text.split(",")] if "," in text else int(text)
-    except ValueError:
-        raise TensornetError(f"the seeds are '{text}'", fix="give 0,1,2, or how many: 3") from None

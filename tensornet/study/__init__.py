@@ -12,11 +12,11 @@ examples → every row of a task × every optimizer → accuracy against paramet
 from __future__ import annotations
 
 from .digits import STUDY, Row
+from .jobs import Dask, Processes
 from .results import Epoch, RunResult
 from .run import results_folder, run_study
 from .store import load_trained
 from .task import Recipe
-from .workers import Dask, Processes
 
 __all__ = ["Dask", "Epoch", "Processes", "Recipe", "Row", "RunResult", "STUDY"]
 __all__ += ["load_trained", "results_folder", "run_study"]

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import struct
 import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +20,8 @@ from tensornet.errors import TensornetError, near
 from .libraries import library
 from .task import Examples
 
-__all__ = [
-    "NAMES",
-    "Data",
-    "are_arrays",
-    "columns_of",
-    "examples_of",
-    "hub",
-    "labels_of",
-    "load_arrays",
-    "name_of",
-]
+__all__ = ["NAMES", "Data", "are_arrays", "columns_of", "examples_of", "hub", "labels_of", "load_arrays"]
+__all__ += ["name_of"]
 
 Data = str | Callable[[], Any] | None
 """Where examples come from: a name, a folder, a file, or a function that returns arrays or a data set."""
@@ -43,10 +32,6 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 EXPECTED = (
     "expected are x_train and x_test, examples along the first axis, y_train and y_test, a class for each"
 )
-
-DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, MemoryError, NotImplementedError)
-DAMAGE += (OverflowError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error)
-"""What the readers of files raise of damaged ones."""
 
 END = ".npz"
 """The end of the name of a file of arrays."""
@@ -212,10 +197,11 @@ def _read_file(path: str) -> Mapping[str, Any]:
         raise TensornetError(f"{path} is no file of arrays", fix=fix)
     try:
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as held:
-            _check_names(path, held)
-            return {name: held[name] for name in NAMES}
-    except DAMAGE as error:
+            found = {name: held[name] for name in held.files if name in NAMES}
+    except Exception as error:  # whatever zipfile, zlib and NumPy raise of a damaged file
         raise TensornetError(f"{path} cannot be read: {_reason(error)}", fix=fix) from None
+    _check_names(path, held.files)
+    return found
 
 
 def _returned(found: Any, name: str) -> Mapping[str, Any]:
@@ -242,7 +228,7 @@ def _returned(found: Any, name: str) -> Mapping[str, Any]:
 # ---------------------------------------------------------------------------- checks
 
 
-def _check_names(name: str, there: Mapping[str, Any]) -> None:
+def _check_names(name: str, there: Collection[str]) -> None:
     missing = [each for each in NAMES if each not in there]
     if missing:
         slip = next((found for other in there if other not in NAMES and (found := near(other, missing))), "")

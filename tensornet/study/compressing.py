@@ -17,11 +17,10 @@ from tensornet.compression.levels import any_rank
 from tensornet.fitting.weights import Misfit
 from tensornet.weights.factorizations import form_named
 
-from .hardware import Hardware
 from .libraries import library
 from .results import CompressedWeight, Compression, RunResult
 from .task import Examples, Recipe, Task
-from .training import predictions, right_ones, sizes_of_batch
+from .training import Hardware, predictions, right_ones, sizes_of_batch
 
 __all__ = ["BUDGETS", "CompressedRow", "Start", "check_row", "classifier", "compressed_start"]
 

@@ -1,32 +1,36 @@
-"""One run as a value: this process or another, on any machine, trains it to the same numbers."""
+"""Runs as values, which this process or another trains to the same numbers, and the workers that train several at once.
+
+Workers are processes of this machine, or a Dask cluster: each opens an executor of `concurrent.futures`. A run that is
+lost with its worker is submitted again, and resumes from what the worker kept in the folder.
+"""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
+import signal
+import threading
 from collections import ChainMap
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import tensornet as tn
-from tensornet.codec import Part, read, write
 from tensornet.errors import TensornetError
 
 from .compressing import Start, classifier, compressed_start
 from .configuration import Subject
-from .hardware import Hardware
-from .libraries import versions
+from .libraries import library, versions
 from .results import Appraisal, Compression, RunResult
 from .store import RunStore, load_trained
 from .task import Examples, Recipe
-from .training import Progress, sizes_of_batch, train
+from .training import Hardware, Progress, sizes_of_batch, train
 
-__all__ = ["Job", "Run", "appraisals", "counts", "settings_of", "train_job", "train_on_worker"]
-
-SECONDS_OF_WAITING = 30.0
-"""The seconds to wait until a stopped process releases a run that another process resumes."""
+__all__ = ["Dask", "Job", "Processes", "Run", "Workers", "appraisals", "counts", "on_workers"]
+__all__ += ["settings_of", "train_job", "train_on_worker"]
 
 ROUNDS = 9
 """Measured turns of each classifier."""
@@ -90,73 +94,52 @@ def counts(examples: Examples) -> dict[str, int]:
     return {"train": len(examples.train_labels), "test": len(examples.test_labels)}
 
 
-def train_job(
-    job: Job, say: Callable[[str], None], progress: Progress | None, wait: float = 0.0
-) -> RunResult:
+def train_job(job: Job, say: Callable[[str], None], progress: Progress | None = None) -> RunResult:
     """Trains a run, or resumes it from its checkpoint, and keeps the result in the folder.
 
     Args:
         job: the run.
-        say: receives a message if a file is set aside, or the run resumes.
+        say: receives a message if a file is damaged, or the run resumes.
         progress: receives the progress before every step.
-        wait: the most seconds to wait for another process that trains it.
 
     Raises:
-        TensornetError: the run fails, or another process trains it.
+        TensornetError: the run fails, or the run that it compresses is not finished.
     """
-    run, settings, first, store = job.run, job.settings, not job.hardware.rank, RunStore(job.folder, say)
+    run, settings, store = job.run, job.settings, RunStore(job.folder, say)
     task, examples = job.subject.task, job.subject.examples(job.seed)
-    with store.training(run.name, settings, wait) if first else nullcontext():
-        found = store.load(run.name, settings) if wait else None
-        if found is not None:  # trained by the other process
-            return found
-        start = None
-        if run.origin is not None:  # the first process compresses for all processes
-            start = job.hardware.agreed(_start(job, run.origin, store) if first else None)
-        row = task.rows[run.of]
-        trained = train(
-            run.name,
-            run.of,
-            row.about,
-            start.classifier if start else task.build(row, examples),
-            examples,
-            recipe=run.recipe,
-            seed=job.seed,
-            hardware=job.hardware,
-            parameters=start and start.parameters,
-            checkpoint=store.file(run.name, settings, "checkpoint"),
-            progress=progress,
-        )
-        if start is not None:
-            trained = replace(trained, result=replace(trained.result, compression=start.compression))
-        if first:
-            store.save(trained, settings)
+    row, start = task.rows[run.of], None if run.origin is None else _start(job, run.origin, store)
+    trained = train(
+        run.name,
+        run.of,
+        row.about,
+        start.classifier if start else task.build(row, examples),
+        examples,
+        recipe=run.recipe,
+        seed=job.seed,
+        hardware=job.hardware,
+        parameters=start.parameters if start else None,
+        checkpoint=store.file(run.name, settings, "checkpoint"),
+        progress=progress,
+    )
+    if start is not None:
+        trained = replace(trained, result=replace(trained.result, compression=start.compression))
+    store.save(trained, settings)
     return trained.result
 
 
 def _start(job: Job, origin: Run, store: RunStore) -> Start:
-    """The compressed classifier of another run: loaded if it was kept before, else computed and kept.
+    """The compressed classifier of another run.
 
     Raises:
         TensornetError: that run is not finished, or the budget cannot be met.
     """
     task, examples = job.subject.task, job.subject.examples(job.seed)
-    kept, row = store.file(job.run.name, job.settings, "start"), task.rows[job.run.of]
-
-    def started(parameters: Mapping[str, Any], texts: Mapping[str, str]) -> Start:
-        compression = read(Compression, Part.of(texts["compression"], "compression"))
-        return Start(classifier(task, row, examples, compression), dict(parameters), compression)
-
-    if (before := kept.load(started)) is not None:
-        return before
-    found = store.load(origin.name, job.settings["from"])
+    found, file = store.load(origin.name, job.settings["from"]), store.file(origin.name, job.settings["from"])
     if found is None:
         fix = "give the command again"
         raise TensornetError(f"{job.run.name} is made of {origin.name}, which is not finished", fix=fix)
-    trained = load_trained(store.file(origin.name, job.settings["from"]).path)
-    start = compressed_start(task, row, examples, found, trained, job.run.recipe, job.seed, job.hardware)
-    kept.save(start.parameters, {"compression": json.dumps(write(start.compression))})
-    return start
+    row, trained = task.rows[job.run.of], load_trained(file.path)
+    return compressed_start(task, row, examples, found, trained, job.run.recipe, job.seed, job.hardware)
 
 
 def train_on_worker(job: Job) -> RunResult:
@@ -171,7 +154,7 @@ def train_on_worker(job: Job) -> RunResult:
             told = f"a worker would train {job.run.name} with other {name}: {found[name]}, not {value}"
             fix = "install the same versions on every machine, and let them see the same data"
             raise TensornetError(told, fix=fix)
-    return train_job(job, lambda text: None, None, SECONDS_OF_WAITING)
+    return train_job(job, lambda text: None)
 
 
 # ---------------------------------------------------------------------------- costs
@@ -203,3 +186,161 @@ def appraisals(made: tuple[tuple[Job, Compression | None], ...]) -> tuple[Apprai
             seconds = (1e3 * (step.training_seconds or 0.0), 1e3 * (one.seconds or 0.0))
             found.append(Appraisal(name, str(graph), str(plan), sum(n for _, n in plan.kept), *seconds))
     return tuple(found)
+
+
+# ---------------------------------------------------------------------------- workers
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+TRIES = 8
+"""A run is not submitted again after this many lost workers."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes of this machine, each started as a new interpreter (`spawn`).
+
+    All workers have `threads(cores)`, the threads of each if this machine has so many cores, or None if they are
+    elsewhere; `lost()`, the errors by which a worker is gone; and `open()`, an executor.
+
+    Attributes:
+        number: the number of processes.
+    """
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.number, int) or isinstance(self.number, bool) or self.number < 1:
+            raise TensornetError(f"jobs is {self.number}", fix="give a whole number, 1 or more")
+
+    def threads(self, cores: int) -> int:
+        """An equal share of the cores for each process."""
+        return max(1, cores // self.number)
+
+    def lost(self) -> tuple[type[BaseException], ...]:
+        """The error of a broken pool: if one process dies, all futures of the pool are lost."""
+        return (BrokenProcessPool,)
+
+    @contextmanager
+    def open(self) -> Iterator[Executor]:
+        """A pool; its processes are terminated if the block raises an error."""
+        others = set(multiprocessing.active_children())
+        spawn = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(self.number, mp_context=spawn, initializer=_leave_interrupts_to_the_parent)
+        try:
+            yield pool
+        except BaseException:
+            for each in set(multiprocessing.active_children()) - others:
+                each.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """Ignores Ctrl-C, which a terminal sends to all processes; the parent ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@dataclass(frozen=True)
+class Dask:
+    """The workers of a Dask cluster; the extra `dask` installs what it needs.
+
+    Attributes:
+        address: the address of its scheduler, such as "tcp://127.0.0.1:8786".
+    """
+
+    address: str
+
+    def threads(self, cores: int) -> None:
+        """None: each worker uses the threads that torch has there; a nanny leaves it one."""
+
+    def lost(self) -> tuple[type[BaseException], ...]:
+        """The errors that `distributed` raises if workers died with a task."""
+        scheduler, client = library("distributed.scheduler"), library("distributed.client")
+        return (scheduler.KilledWorker, client.FutureCancelledError)
+
+    @contextmanager
+    def open(self) -> Iterator[Executor]:
+        """An executor of a client of the cluster.
+
+        Raises:
+            TensornetError: there is no scheduler at the address.
+        """
+        try:
+            client = library("distributed").Client(self.address, set_as_default=False)
+        except (OSError, ValueError, TypeError) as error:
+            fix = "start `dask scheduler` and `dask worker`, and give the address that it prints"
+            raise TensornetError(f"no Dask scheduler answers at {self.address}: {error}", fix=fix) from None
+        with client, client.get_executor(pure=False) as executor:
+            yield executor
+
+
+Workers: TypeAlias = Processes | Dask
+"""The workers that train runs instead of this process."""
+
+
+def on_workers(
+    workers: Workers,
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    done: Callable[[Item, Result], None],
+    ready: Callable[[Item], bool] = lambda item: True,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Calls a function on each item on workers, and repeats the calls whose workers were lost.
+
+    Args:
+        workers: the workers that call it.
+        function: importable by name.
+        items: the arguments of the calls.
+        done: receives each item and its result, in this process, as soon as it is available.
+        ready: whether an item can be submitted yet; items may depend on others that are done.
+        say: receives a message if a worker was lost.
+
+    Raises:
+        TensornetError: a call raised one, or the workers of an item were lost `TRIES` times.
+    """
+    left, lost = dict.fromkeys(range(len(items)), TRIES), list[BaseException]()
+    while left:
+        waiting, pending = list(left), dict[Future[Any], int]()
+        lost.clear()
+        with workers.open() as executor:
+            try:
+                while pending or (waiting and not lost):
+                    try:
+                        for number in [each for each in waiting if not lost and ready(items[each])]:
+                            pending[executor.submit(_answer, function, items[number])] = number
+                            waiting.remove(number)
+                        for call in wait(pending, return_when=FIRST_COMPLETED).done:
+                            number, result = pending.pop(call), call.result()
+                            if isinstance(result, TensornetError):
+                                raise result
+                            del left[number]
+                            done(items[number], result)
+                    except workers.lost() as error:
+                        lost.append(error)
+            finally:
+                for call in pending:
+                    call.cancel()
+        again = left.keys() - waiting
+        if left:
+            say(f"a worker was lost; of what it did, {len(again)} are asked for again")
+        left = {number: tries - (number in again) for number, tries in left.items()}
+        if 0 in left.values():
+            fix = "look at what ends them: a lack of memory (then fewer at once), or a limit of time"
+            raise TensornetError(f"workers end again and again before they are done: {lost[-1]}", fix=fix)
+
+
+_ALONE = threading.Lock()
+"""Thread counts and seeds are global to a process: a worker with several threads computes one thing at a time."""
+
+
+def _answer(function: Callable[[Item], Result], item: Item) -> Result | TensornetError:
+    """The result of a call on a worker; an error of the user is returned as a value."""
+    with _ALONE:
+        try:
+            return function(item)
+        except TensornetError as error:
+            return error

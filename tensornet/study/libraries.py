@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from tensornet.errors import BackendError
 
 __all__ = ["check_libraries", "frozen", "library", "toml", "versions"]
 
-NEEDED = ("torch", "sklearn", "matplotlib", "safetensors", "filelock", "pandas", "jinja2", "markdown_it")
+NEEDED = ("torch", "sklearn", "matplotlib", "safetensors", "pandas", "jinja2", "markdown_it")
 """The names to import; all are needed for every study."""
 
 PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "markdown_it": "markdown-it-py"}
@@ -61,13 +59,5 @@ def check_libraries() -> None:
 
 def versions() -> dict[str, str]:
     """Library → version, for the libraries that numbers depend on."""
-    names = ("numpy", "torch", "scikit-learn")
-    return {"tensornet-einsum": tn.__version__} | {name: _version(name) for name in names}
-
-
-@functools.cache
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:  # built from source, without metadata
-        return "unknown"
+    found = {name: str(library(name).__version__) for name in ("numpy", "torch", "sklearn")}
+    return {"tensornet-einsum": tn.__version__, **found}

@@ -75,7 +75,7 @@ class _Shown:
         The spread is the standard deviation over the seeds; of one seed the standard error of the accuracy.
         """
         groups = self.runs.assign(latency_s=1e-3 * self.runs.latency_ms).groupby("name", sort=False)
-        points, firsts = groups[[*COSTS, "test_top1", "compressed_top1"]].mean(), groups.first()
+        points, firsts = groups[[*COSTS, "test_top1"]].mean(), groups.first()
         share = points.test_top1 / 100.0
         points["spread"] = groups.test_top1.std().fillna(100.0 * (share * (1.0 - share) / self.tested) ** 0.5)
         labels = firsts.row.replace(dict(self.task.labels))
@@ -101,15 +101,12 @@ def draw(task: Task, runs: Any, tested: int) -> dict[str, bytes]:
         runs: a line for each run, of `runs_of`.
         tested: the number of test examples.
     """
-    # rows that were not trained at all may be far below; they have a picture of their own
-    trained = runs[[bool(each.history) for each in runs.result]]
-    usual, whole = _Shown(task, trained if len(trained) else runs, tested), _Shown(task, runs, tested)
-    names = [name for name in PICTURES if name != "compression" or runs.origin.notna().any()]
+    shown = _Shown(task, runs, tested)
     with library("matplotlib").rc_context(RC):
         return {
             f"{name}.{kind}": content
-            for name in names
-            for kind, content in _saved(PICTURES[name](whole if name == "compression" else usual)).items()
+            for name, picture in PICTURES.items()
+            for kind, content in _saved(picture(shown)).items()
         }
 
 
@@ -134,21 +131,6 @@ def _pareto(shown: _Shown, costs: tuple[str, ...] = ("parameters",)) -> Any:
 def _costs(shown: _Shown) -> Any:
     """Test top-1 against each cost that is known: two of them, or all four."""
     return _pareto(shown, tuple(each for each in COSTS if shown.points[each].notna().all()))
-
-
-def _compression(shown: _Shown) -> Any:
-    """Test top-1 of all rows, for compressed ones before and after fine-tuning: a column wide."""
-    figure, ((axes,),) = _figure(COLUMN, 2.6)
-    _against(axes, shown, "parameters")
-    made = shown.points[shown.points.kind == 2]
-    axes.vlines(made.parameters, made.compressed_top1, made.test_top1, GREEN, ":", linewidth=0.8, zorder=1)
-    look = {"color": GREEN, "markerfacecolor": "white", "clip_on": False, "label": "not fine-tuned"}
-    axes.plot(made.parameters, made.compressed_top1, "^", **look, zorder=3)
-    low = min(made.compressed_top1.min(), axes.get_ylim()[0] + 1.0)
-    axes.set_ylim(max(0.0, low - 1.0))
-    axes.legend(loc="best")
-    _label(axes, shown, "parameters")
-    return figure
 
 
 def _curves(shown: _Shown) -> Any:
@@ -183,8 +165,8 @@ def _training(shown: _Shown) -> Any:
 
 
 PICTURES: dict[str, Callable[[_Shown], Any]] = {"pareto": _pareto, "costs": _costs, "curves": _curves}
-PICTURES |= {"training": _training, "compression": _compression}
-"""Name of the file → the function that draws it; the last is drawn only if a row is compressed."""
+PICTURES |= {"training": _training}
+"""Name of the file → the function that draws it."""
 
 
 # ---------------------------------------------------------------------------- their parts

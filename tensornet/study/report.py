@@ -19,14 +19,14 @@ from tensornet.display import printable
 from .jobs import ROUNDS
 from .libraries import library
 from .pictures import FORMATS, PICTURES, draw
-from .results import COLUMNS, SHARES, Appraisal, CompressedWeight, RunResult, pareto_front, runs_of, told
-from .store import set_aside, set_aside_in, write_whole
+from .results import COLUMNS, SHARES, Appraisal, RunResult, pareto_front, runs_of, told
+from .store import write_whole
 from .task import Recipe, Task
 
 __all__ = ["OUTPUTS", "report", "table", "write_outputs"]
 
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "–": "–"}
-TEXTS = ("name", "classifier", "trained by", "model", "optimizer", "made of", "weight", "shape")
+TEXTS = ("name", "classifier", "trained by", "model", "optimizer", "made of")
 """The columns that hold texts, not numbers."""
 
 _DRAWN = tuple(f"{name}.{kind}" for name in PICTURES for kind in FORMATS)
@@ -57,12 +57,7 @@ def write_outputs(
         TensornetError: the folder cannot be written.
     """
     costs, runs = costs or {}, runs_of(results, costs or {})
-    for name in OUTPUTS:
-        if (folder / name).is_dir():
-            set_aside(folder / name)
-    damaged = set_aside_in(folder) + set_aside_in(folder / "runs")
-    aside = [str(path.relative_to(folder)) for path in damaged]
-    environment = {"python": platform.python_version(), **environment, "set_aside": aside}
+    environment = {"python": platform.python_version(), **environment}
     pictures = draw(task, runs, environment["data"]["test"])
     markdown = report(task, runs, environment, costs)
     renderer = library("markdown_it").MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
@@ -143,7 +138,6 @@ def report(task: Task, runs: Any, environment: Mapping[str, Any], costs: Costs |
         optimizers=list(dict.fromkeys(OPTIMIZERS[each.recipe.optimizer] for each in firsts.values())),
         results=_results(task, runs, environment["recipe"], costs or {}),
         compressed=[_compressed(name, groups[name], firsts[name]) for name in made],
-        weights=_weights({name: firsts[name] for name in made}),
         published=[] if environment["changes"] else _published(task, groups, firsts),
         error=100.0 * (best * (1.0 - best) / tested) ** 0.5,
         tried=[name.replace("_", " ") for name in task.tried if getattr(task.recipe, name)],
@@ -201,39 +195,11 @@ def _compressed(name: str, group: Any, first: RunResult) -> Line:
     }
 
 
-def _weights(made: Mapping[str, RunResult]) -> list[Line]:
-    """The form and the errors of each weight in each compressed row, with the first seed."""
-    lines: dict[str, Line] = {}
-    for name, each in made.items():
-        for weight in each.compression.weights if each.compression else ():
-            start = {"weight": f"`{weight.path}`", "shape": _times(weight.shape), **dict.fromkeys(made, "–")}
-            lines.setdefault(weight.path, start)[name] = _cell(weight)
-    return list(lines.values())
-
-
-def _cell(weight: CompressedWeight) -> str:
-    """The form and ranks of a weight, with its errors in percent."""
-    if weight.form == "dense":
-        return "–"
-    form = f"{weight.form} {_times(weight.ranks)}".strip()
-    output = "" if weight.output_error is None else f" / {100.0 * weight.output_error:.1f}"
-    return f"{form}: {100.0 * weight.error:.1f}{output}"
-
-
-def _times(sizes: tuple[int, ...]) -> str:
-    return "×".join(map(str, sizes))
-
-
 def _published(task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunResult]) -> list[Line]:
     """The published table, and these rows below it; empty if nothing is published on these data."""
     rows = [
-        (
-            f"{row.name} (published)",
-            row.optimizer,
-            row.parameters,
-            [f"{getattr(row, share):.2f}" for share in SHARES],
-        )
-        for row in task.published
+        (f"{name} (published)", by, count, [f"{share:.2f}" for share in shares])
+        for name, by, count, *shares in task.published
     ]
     for name, each in firsts.items() if rows else ():
         shares = [told(groups[name][share]) for share in SHARES]
@@ -252,8 +218,7 @@ def _published(task: Task, groups: Mapping[str, Any], firsts: Mapping[str, RunRe
 def _command(task: Task, firsts: Sequence[RunResult], environment: Mapping[str, Any]) -> str:
     """The command that reproduces these numbers."""
     hardware, seeds, place = environment["hardware"], environment["seeds"], environment["data"]["place"]
-    command = [f"torchrun --nproc-per-node {hardware['processes']} -m"] if hardware["processes"] > 1 else []
-    command += ["tensornet study", shlex.quote(environment["task"])]
+    command = ["tensornet study", shlex.quote(environment["task"])]
     command += [f"--data {shlex.quote(place)}"] if isinstance(place, str) else []
     command += [f"--seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}"]
     command += [f"--{name} {hardware[name]}" for name in ("threads", "device", "precision")]

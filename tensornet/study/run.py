@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import pickle
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,24 +14,22 @@ from typing import TYPE_CHECKING, Any
 from tensornet.codec import Part, read, write
 from tensornet.display import printable
 from tensornet.errors import TensornetError
-from tensornet.files import Store
+from tensornet.files import Store, check_writable
 
 from ..planning.progress import unwatched
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
 from .configuration import Subject, forget_examples, located
-from .hardware import Hardware, processes
-from .jobs import Job, Run, appraisals, counts, settings_of, train_job, train_on_worker
+from .jobs import Job, Run, Workers, appraisals, counts, on_workers, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
 from .report import table, write_outputs
 from .results import Appraisal, RunResult
 from .store import RunStore
 from .task import OPTIMIZERS, check_classifier, checked_seeds
-from .workers import Workers, on_workers
+from .training import Hardware
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 __all__ = ["results_folder", "run_study"]
 
@@ -52,7 +48,6 @@ def run_study(
     device: str | None = None,
     threads: int | None = None,
     precision: str = "auto",
-    fresh: bool = False,
     measure: bool = True,
     workers: Workers | None = None,
     console: Console | None = None,
@@ -63,8 +58,8 @@ def run_study(
     from its checkpoint and ends in the same numbers. Writes `results.json`, `results.csv`,
     `report.md`, `report.html`, pictures as PNG, SVG and PDF, and for each run
     `runs/<name>.seed<n>.<fingerprint>.safetensors`, its result and its weights. They show every finished run
-    with these settings and seeds, including those of earlier calls. If `torchrun` starts the processes, they
-    share each mini-batch; with `workers`, several whole runs are trained at once.
+    with these settings and seeds, including those of earlier calls. With `workers`, several runs are trained at
+    once.
 
     Args:
         folder: created if it does not exist.
@@ -85,7 +80,6 @@ def run_study(
         device: a torch device name; if not given, the first CUDA device if there is one, else the CPU.
         threads: threads of each process on the CPU; if not given, the task's number or a share of the cores.
         precision: "float32", "bfloat16", or "auto": bfloat16 on a GPU that supports it.
-        fresh: whether runs that the folder holds are trained again.
         measure: whether to measure times, apart from training, and to report the bytes kept for gradients.
         workers: train several runs at once: `Processes(2)`, `Dask(address)`. If not given, this process trains
             one run after the other.
@@ -111,17 +105,13 @@ def run_study(
     check_libraries()
     forget_examples()
     threads = subject.task.threads if threads is None else threads
-    with processes():
-        hardware = _hardware(subject, workers, device, threads, precision)
-        console = Console(file=io.StringIO()) if hardware.rank else console or Console()
-        here = Path(folder).absolute() if workers else Path(folder)
-        study = _Study(here, subject, changes, chosen, hardware, console, workers)
-        study.check(runs)
-        if not hardware.rank:
-            study.store.prepare()
-        results = study.run(runs, fresh)
-        if not hardware.rank:
-            study.write(results, measure and hardware.processes == 1)
+    hardware = _hardware(subject, workers, device, threads, precision)
+    here = Path(folder).absolute() if workers else Path(folder)
+    study = _Study(here, subject, changes, chosen, hardware, console or Console(), workers)
+    study.check(runs)
+    check_writable(here / "runs" / "run")
+    results = study.run(runs)
+    study.write(results, measure)
     return results
 
 
@@ -146,10 +136,7 @@ def _hardware(
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         fix = "define it in a module of its own, or leave the workers out"
         raise TensornetError(f"workers cannot call {name_of(subject.data)}: {error}", fix=fix) from None
-    here = Hardware.chosen("cpu")
-    if here.processes > 1:
-        raise TensornetError("torchrun and workers do not go together", fix="leave one of them out")
-    share = workers.threads(here.threads)
+    share = workers.threads(Hardware.chosen("cpu").threads)
     chosen = functools.partial(Hardware.chosen, threads=threads or share, precision=precision)
     if share is not None:
         return chosen(device)
@@ -248,23 +235,19 @@ class _Study:
                 settings = settings_of(self.subject, run, seed, self.hardware)
                 yield Job(self.folder, self.subject, run, seed, self.hardware, settings)
 
-    def run(self, runs: Sequence[Run], fresh: bool) -> list[RunResult]:
+    def run(self, runs: Sequence[Run]) -> list[RunResult]:
         """The results of these runs, loaded from the folder or trained now."""
         jobs, done = list(self.jobs(runs)), dict[str, RunResult]()
-        if not self.hardware.rank:
-            for job in jobs:
-                if fresh:
-                    self.store.remove(job.run.name, job.settings, ("safetensors", "checkpoint", "start"))
-                elif (found := self._finished(job)) is not None:
-                    done[self._name(job)] = found
-        done = self.hardware.agreed(done)
+        for job in jobs:
+            if (found := self._finished(job)) is not None:
+                done[self._name(job)] = found
         if done:
             self._say(f"kept, finished before: {', '.join(done)}")
         try:
             self._train([job for job in jobs if self._name(job) not in done], done)
         except KeyboardInterrupt:
-            again = f"give the same command again{', without --fresh,' if fresh else ''} to resume"
-            told = f"stopped: {len(done)} of {len(jobs)} runs are finished and kept in {self.folder}; {again}"
+            told = f"stopped: {len(done)} of {len(jobs)} runs are finished and kept in {self.folder}"
+            told += "; give the same command again to resume"
             self._say(told)
             raise
         return self._in_order(runs, done.values())
@@ -319,7 +302,7 @@ class _Study:
         """Trains these runs here or on workers; each is kept, on disk and in `done`, as soon as it is finished."""
         if not jobs:
             return
-        with _shown(self.console, len(jobs)) as bars:
+        with _shown(self.console, len(jobs)) as (show, ended):
 
             def finished(job: Job, result: RunResult) -> None:
                 name = self._name(job)
@@ -327,7 +310,7 @@ class _Study:
                     told = f"a worker finished {name}, and {self.folder} does not hold it"
                     raise TensornetError(told, fix="give an --out that every worker sees")
                 done[name] = result
-                bars.end()
+                ended()
                 if not self.console.is_terminal:
                     accuracy = f"test top-1 {result.test_top1:.2f} %, top-5 {result.test_top5:.2f} %"
                     self._say(f"{name}: {result.parameters:,} parameters, {accuracy}")
@@ -339,50 +322,26 @@ class _Study:
                 on_workers(self.workers, train_on_worker, jobs, finished, ready, self._say)
                 return
             for job in jobs:
-                show = functools.partial(bars.show, self._name(job))
-                finished(job, train_job(job, self._say, show))
+                finished(job, train_job(job, self._say, functools.partial(show, self._name(job))))
 
     def _say(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
-# ---------------------------------------------------------------------------- progress
-
-SECONDS_BETWEEN_LINES = 30.0
-"""The time between two lines, if there is no terminal."""
-
-
-class Shown:
-    """A bar over runs, and one over the steps of the run that this process trains; lines if there is no terminal."""
-
-    def __init__(self, console: Console, drawn: Progress, runs: int) -> None:
-        self._console, self._drawn, self._spoke = console, drawn, time.monotonic()
-        self._runs = drawn.add_task("runs", total=runs)
-        self._steps = drawn.add_task("", visible=False)
-
-    def show(self, name: str, step: int, steps: int, top1: float | None = None) -> None:
-        """Shows how many of its steps a run has made, and its newest test accuracy in percent."""
-        accuracy = "" if top1 is None else f" {top1:.1f} %"
-        self._drawn.update(
-            self._steps, completed=step, total=steps, description=f"{name}{accuracy}", visible=True
-        )
-        if not self._console.is_terminal and time.monotonic() - self._spoke >= SECONDS_BETWEEN_LINES:
-            self._spoke, runs = time.monotonic(), self._drawn.tasks[0]
-            line = f"{runs.completed} of {runs.total} runs; {name}: step {step:,} of {steps:,}"
-            line += accuracy and f", test top-1{accuracy}"
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def end(self) -> None:
-        """Advances the bar of runs."""
-        self._drawn.advance(self._runs)
-
-
 @contextmanager
-def _shown(console: Console, runs: int) -> Iterator[Shown]:
-    """The progress of this many runs, which disappears at the end of the block."""
+def _shown(console: Console, runs: int) -> Iterator[tuple[Callable[..., None], Callable[[], None]]]:
+    """A bar over runs, and one over the steps of the run that this process trains: how each is advanced."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    hidden = not console.is_terminal
-    with unwatched(), Progress(*columns, console=console, transient=True, disable=hidden) as drawn:
-        yield Shown(console, drawn, runs)
+    with (
+        unwatched(),
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars,
+    ):
+        of_runs, of_steps = bars.add_task("runs", total=runs), bars.add_task("", visible=False)
+
+        def show(name: str, step: int, steps: int, top1: float | None) -> None:
+            told = name if top1 is None else f"{name} {top1:.1f} %"
+            bars.update(of_steps, completed=step, total=steps, description=told, visible=True)
+
+        yield show, lambda: bars.advance(of_runs)

@@ -6,12 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,8 +21,7 @@ from tensornet.files import whole
 from .libraries import library
 from .results import RunResult, Trained
 
-__all__ = ["RunFile", "RunStore", "fingerprint", "load_trained", "read_tensors", "sealed_tensors"]
-__all__ += ["set_aside_in", "write_whole"]
+__all__ = ["RunFile", "RunStore", "load_trained", "read_tensors", "sealed_tensors", "write_whole"]
 
 Value = TypeVar("Value")
 Tensors = Mapping[str, Any]
@@ -91,7 +87,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 def write_whole(path: Path, content: bytes) -> None:
     """Writes a file atomically: a reader finds the old content or the new, never a part.
 
-    A folder of the same name is set aside.
+    A folder of the same name is renamed.
 
     Raises:
         TensornetError: the folder cannot be created or written.
@@ -99,20 +95,7 @@ def write_whole(path: Path, content: bytes) -> None:
     with whole(path) as half:
         half.write_bytes(content)
         if path.is_dir():
-            set_aside(path)
-
-
-def set_aside(path: Path) -> None:
-    """Renames a damaged file to `<name>.damaged`, so that it is not used and nothing is lost."""
-    names = (f"{path.name}.damaged{'' if number == 1 else number}" for number in itertools.count(1))
-    free = next(name for name in names if not os.path.lexists(path.with_name(name)))
-    with contextlib.suppress(FileNotFoundError):  # another process was faster
-        os.replace(path, path.with_name(free))
-
-
-def set_aside_in(folder: Path) -> list[Path]:
-    """The files that were set aside in a folder, sorted by name."""
-    return sorted(folder.glob("*.damaged*"))
+            path.rename(path.with_name(f"{path.name}.damaged"))
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -128,7 +111,7 @@ class RunFile:
     Attributes:
         path: the file.
         fingerprint: a file with another one is not read.
-        say: receives a message if the file is set aside.
+        say: receives a message if the file is damaged.
     """
 
     path: Path
@@ -143,10 +126,9 @@ class RunFile:
         """
         texts = {"format": FORMAT, "fingerprint": self.fingerprint, **texts}
         write_whole(self.path, sealed_tensors(tensors, texts))
-        self._remove_halves()
 
     def load(self, take: Callable[[Tensors, Texts], Value]) -> Value | None:
-        """What `take` makes of the content; None if there is no file, or it is damaged and therefore set aside."""
+        """What `take` makes of the content; None if there is no file, or it is damaged."""
         if not self.path.exists():
             return None
         try:
@@ -155,94 +137,55 @@ class RunFile:
                 raise ValueError("it is not one of this run")
             return take(tensors, texts)
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
-            self.say(f"{self.path} is damaged, set aside and not used: {error}")
-            set_aside(self.path)
+            self.say(f"{self.path} is damaged and not used: {error}")
             return None
-
-    def remove(self) -> None:
-        """Removes the file, if there is one; a folder of its name is set aside."""
-        if self.path.is_dir():
-            set_aside(self.path)
-        self.path.unlink(missing_ok=True)
-        self._remove_halves()
-
-    def _remove_halves(self) -> None:
-        """Removes what killed processes left half-written."""
-        for path in self.path.parent.glob(f".*.{self.path.name}"):
-            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class RunStore:
     """The runs in a folder, each identified by its name and a fingerprint of everything its numbers depend on.
 
-    Runs with other settings have other files, so no run overwrites another. A file that has changed since it
-    was written is set aside, and its run counts as unfinished.
+    Runs with other settings have other files, so no run overwrites another. If a file has changed since it was
+    written, its run counts as unfinished, and writes it again.
 
     Attributes:
         folder: the folder of the study.
-        say: receives a message if a file is set aside.
+        say: receives a message if a file is damaged.
     """
 
     folder: Path
     say: Callable[[str], None] = lambda text: None
 
     def file(self, name: str, settings: Mapping[str, Any], end: str = "safetensors") -> RunFile:
-        """A file of a run: the finished one; by its suffix a "checkpoint", or the "start" of a compressed run."""
+        """The file of a finished run, or by its suffix its "checkpoint"."""
         key = fingerprint(settings)
         path = self.folder / "runs" / f"{name}.seed{settings['seed']}.{key[:8]}.{end}"
         return RunFile(path, key, self.say)
 
-    def prepare(self) -> None:
-        """Creates the folder, and checks that it can be written before any run is trained.
-
-        Raises:
-            TensornetError: it cannot be created or written.
-        """
-        probe = self.folder / "runs" / ".writable"
-        write_whole(probe, b"")
-        probe.unlink(missing_ok=True)
-
-    @contextmanager
-    def training(self, name: str, settings: Mapping[str, Any], wait: float = 0.0) -> Iterator[None]:
-        """Locks a run, so that no other process trains it; waits up to `wait` seconds for one that does.
-
-        Raises:
-            TensornetError: another process still trains it.
-        """
-        locks, path = library("filelock"), self.file(name, settings, "lock").path
-        if path.is_dir():
-            set_aside(path)
-        try:
-            with locks.FileLock(path, timeout=wait):
-                yield
-                path.unlink(missing_ok=True)
-        except locks.Timeout:
-            fix = "wait for it, or give another --out"
-            raise TensornetError(f"another process trains {name} in {self.folder}", fix=fix) from None
-
     def save(self, trained: Trained, settings: Mapping[str, Any]) -> None:
-        """Keeps a finished run: its result, its classifier and its parameters; its unfinished files are removed.
+        """Keeps a finished run: its result, its classifier and its parameters; its checkpoint is removed.
 
         Raises:
             TensornetError: the folder cannot be written.
         """
-        texts = {"result": json.dumps(write(trained.result)), "settings": json.dumps(settings)}
-        self.file(trained.result.name, settings).save(
-            trained.parameters, {**texts, "graph": trained.graph.to_json()}
-        )
-        self.remove(trained.result.name, settings, ("checkpoint", "start"))
+        name, graph = trained.result.name, trained.graph.to_json()
+        texts = {
+            "result": json.dumps(write(trained.result)),
+            "settings": json.dumps(settings),
+            "graph": graph,
+        }
+        self.file(name, settings).save(trained.parameters, texts)
+        path = self.file(name, settings).path
+        halves = path.parent.glob(f".*.{path.stem}.*")  # left by processes that were killed
+        for each in (path.with_suffix(".checkpoint"), *halves):
+            with contextlib.suppress(OSError):  # there is none, or a folder
+                each.unlink()
 
     def load(self, name: str, settings: Mapping[str, Any]) -> RunResult | None:
-        """The finished run with these settings; None if it is absent, or damaged and therefore set aside."""
+        """The finished run with these settings; None if it is absent or damaged."""
         return self.file(name, settings).load(
             lambda _, texts: read(RunResult, Part.of(texts["result"], "result"))
         )
-
-    def remove(self, name: str, settings: Mapping[str, Any], ends: tuple[str, ...]) -> None:
-        """Removes the files of a run with these suffixes."""
-        for end in ends:
-            self.file(name, settings, end).remove()
 
 
 def load_trained(path: str | Path) -> tuple[tn.Graph, dict[str, Any]]:

@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensornet as tn
 from tensornet.codec import Text, document
@@ -18,17 +18,8 @@ from tensornet.sizes import evaluate
 
 from .libraries import library
 
-__all__ = [
-    "BuiltRow",
-    "built",
-    "check_classifier",
-    "checked_seeds",
-    "Examples",
-    "OPTIMIZERS",
-    "Published",
-    "Recipe",
-    "Task",
-]
+__all__ = ["BuiltRow", "built", "check_classifier", "checked_seeds", "Examples", "OPTIMIZERS", "Recipe"]
+__all__ += ["Task"]
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw": {},
@@ -52,7 +43,7 @@ class Recipe:
 
     Attributes:
         epochs: passes over the training examples.
-        batch: examples in a step, over all processes together.
+        batch: examples in a step.
         optimizer: "adamw", "adam" or "sgd".
         learning_rate: the largest, reached after the warm-up.
         weight_decay: on all parameters; decoupled for AdamW, L2 for the others.
@@ -140,7 +131,8 @@ def _checked(name: str, value: Any, kind: type, least: int) -> Any:
     elif name in _BELOW_ONE and value >= 1:
         fix = "give a share below 1"
     if fix:
-        raise TensornetError(f"{name} is {value}", fix=fix)
+        told = f"there is no optimizer '{value}'" if kind is str else f"{name} is {value}"
+        raise TensornetError(told, fix=fix)
     return kind(value)
 
 
@@ -241,18 +233,6 @@ def built(row: BuiltRow, examples: Examples) -> tn.Graph:
     return tn.models.create(row.model, **{**known, **row.settings})
 
 
-class Published(NamedTuple):
-    """A row of a published table: accuracies in percent, top-1 and top-5 on train and test."""
-
-    name: str
-    optimizer: str
-    parameters: int
-    train_top1: float
-    train_top5: float
-    test_top1: float
-    test_top5: float
-
-
 @dataclass(frozen=True)
 class Task:
     """A study: `tensornet study NAME`.
@@ -271,7 +251,8 @@ class Task:
         overrides: name of a row to its changes for every optimizer.
         optimizers: each row is trained by each of them; if there are several, names of runs contain them.
         threads: threads of one process on the CPU; all cores if None.
-        published: figures that others reported on the same data.
+        published: figures that others reported on the same data: model, optimizer, parameters, and top-1 and top-5
+            on train and on test, in percent.
         source: where these figures were published.
         splits: whether the examples depend on the seed.
         labels: name of a row to its name in pictures, if that is different.
@@ -293,7 +274,7 @@ class Task:
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     optimizers: tuple[str, ...] = ("adamw",)
     threads: int | None = 1
-    published: tuple[Published, ...] = ()
+    published: tuple[tuple[Any, ...], ...] = ()
     source: str = ""
     splits: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -319,16 +300,14 @@ def check_classifier(graph: tn.Graph, examples: Examples) -> None:
         takes = f"the model takes {len(graph.inputs)} inputs and gives {len(graph.outputs)} results"
         fix = "choose a model that takes and gives as many"
         raise TensornetError(f"{takes}, and an example has {len(shapes)}, of one class", fix=fix)
-    one = ", ".join("×".join(map(str, shape[1:])) or "one" for shape in shapes)
+    one = ", ".join("×".join(map(str, shape[1:])) or "one" for shape in shapes) + " numbers"
     try:
         sizes = {**graph.bound, **sizes_from_shapes(graph, graph.inputs, shapes)}
     except TensornetError as error:
-        message = f"{error.message}; an example is {one} numbers"
-        raise type(error)(message, error.place, f"let the model take {one} numbers") from None
-    dims = graph.dims[graph.outputs[0]]
-    shape = tuple(prod(evaluate(axis.size, sizes) for axis in dim) for dim in dims)
+        message, fix = f"{error.message}; an example is {one}", f"let the model take {one}"
+        raise type(error)(message, error.place, fix) from None
+    made = [prod(evaluate(axis.size, sizes) for axis in dim) for dim in graph.dims[graph.outputs[0]]]
     classes = int(max(examples.train_labels.max(), examples.test_labels.max())) + 1
-    if len(shape) != 2 or shape[1] != classes:
-        told = "×".join(map(str, shape))
-        fix = f"let it give a logit for each of the {classes} classes of an example"
-        raise TensornetError(f"of {shapes[0][0]:,} examples the model makes {told} numbers", fix=fix)
+    if len(made) != 2 or made[1] != classes:
+        told = f"of {shapes[0][0]:,} examples the model makes {'×'.join(map(str, made))} numbers"
+        raise TensornetError(told, fix=f"let it give a logit for each of the {classes} classes of an example")

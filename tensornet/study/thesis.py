@@ -1,7 +1,7 @@
 """The experiments of the thesis, chapter 4: Swin against its tensorized form, with Adam and with AdamW.
 
 `tensornet study thesis --data mnist` trains a dense Swin and tensorized ones of the same shape at several
-ranks (the sizes of their modes), on MNIST, CIFAR-10, Tiny ImageNet or the digits, by name or from a folder, or on
+ranks (the sizes of their modes), on MNIST, CIFAR-10, Tiny ImageNet or the digits, by name, or on
 the user's own images. The report shows the published figures next to them if the images and the recipe are those of
 the experiment.
 """
@@ -13,8 +13,7 @@ import gzip
 import hashlib
 import math
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,12 @@ import numpy as np
 import tensornet as tn
 from tensornet.errors import TensornetError
 
-from .arrays import DAMAGE, NAMES, Data, are_arrays, columns_of, examples_of, hub, load_arrays, name_of
+from .arrays import NAMES, Data, are_arrays, columns_of, examples_of, hub, load_arrays, name_of
 from .digits import split_digits
 from .libraries import frozen, toml
-from .task import BuiltRow, Examples, Published, Recipe, Task, built
+from .task import BuiltRow, Examples, Recipe, Task, built
 
-__all__ = [
-    "Source",
-    "experiments",
-    "fitting",
-    "load_images",
-    "read_cifar10",
-    "read_mnist",
-    "source_of",
-    "thesis",
-]
+__all__ = ["Source", "experiments", "fitting", "load_images", "read_mnist", "source_of", "thesis"]
 
 
 @functools.cache
@@ -62,7 +52,7 @@ def thesis(data: Data) -> Task:
 
     Args:
         data: "digits", "mnist", "cifar10", "tiny-imagenet" (from the Hugging Face hub, except for the
-            digits), a folder with the files of MNIST or CIFAR-10, or the user's own arrays. For these
+            digits), a folder with the files of MNIST, or the user's own arrays. For these
             arrays the rows of the digits are used, with patches and windows that fit.
 
     Raises:
@@ -93,7 +83,7 @@ def thesis(data: Data) -> Task:
         threads=table.get("threads"),
         caution="in short trials that looked at test images",
         tried=("learning_rate", "shift", "rotate", "zoom", "flip"),
-        published=tuple(Published(*each) for each in table.get("published", ())),
+        published=table.get("published", ()),
         source=table.get("table", ""),
         splits=source is not None and name == "digits",
         controls=frozenset({"swin"}),
@@ -134,24 +124,26 @@ TITLES |= {"tiny-imagenet": "Tiny ImageNet"}
 MOST = 2**30
 """The most bytes that are read of an unpacked idx file; the largest well-known one, of EMNIST, has half as many."""
 
-Arrays = tuple[Any, Any, Any, Any]
-"""The arrays of `NAMES`."""
+PLACES = (".", "raw", "MNIST/raw")
+"""Where in a folder the files of MNIST may be."""
+
+MNIST = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
+"""The SHA-256 of the arrays of MNIST, one after the other."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of images: the name of their kind, the folder of their files, and the name of that folder.
+    """The source of images: their name, and the folder of the files, if there is one.
 
     Without a folder they come from the hub, or from scikit-learn in the case of the digits.
     """
 
     name: str
     folder: Path | None = None
-    called: str = field(default="", compare=False)
 
 
 def source_of(data: str | None) -> Source:
-    """The source that `--data` gives: a name, or a folder whose files are recognised.
+    """The source that `--data` gives: a name, or a folder with the files of MNIST.
 
     Raises:
         TensornetError: it is neither.
@@ -159,17 +151,13 @@ def source_of(data: str | None) -> Source:
     if data is None or data in TITLES:
         return Source(data or "digits")
     folder = Path(data)
-    if not folder.is_dir():
-        own = "your own arrays: a file .npz with x_train, y_train, x_test and y_test"
-        fix = f"give {', '.join(TITLES)}, a folder with the files of MNIST or CIFAR-10, or {own}"
-        raise TensornetError(f"there are no images '{data}'", fix=fix)
-    for name, (pattern, places, _) in FORMATS.items():
-        for place in places:
-            if any((folder / place).glob(pattern)):
-                return Source(name, folder / place, folder.resolve().name)
-    known = "MNIST's train-images-idx3-ubyte and so on, CIFAR-10's data_batch_1.bin and so on"
-    fix = f"expected are {known}, or train/<class>/ and test/<class>/ with images of your own"
-    raise TensornetError(f"no files of a known data set are in {data}", fix=fix)
+    if any(any((folder / place).glob("*-images[-.]idx3-ubyte*")) for place in PLACES):
+        return Source("mnist", folder)
+    own = (
+        "your own: a file .npz with x_train, y_train, x_test and y_test, or train/<class>/ and test/<class>/"
+    )
+    fix = f"give {', '.join(TITLES)}, a folder with MNIST's train-images-idx3-ubyte and so on, or {own}"
+    raise TensornetError(f"there are no images '{data}'", fix=fix)
 
 
 def load_images(source: Source, seed: int) -> Examples:
@@ -191,19 +179,15 @@ def load_images(source: Source, seed: int) -> Examples:
         place = HUB[source.name]
         arrays = columns_of(hub(place), place)
     else:
-        found = FORMATS[source.name][2](source.folder)
-        known = _is_published(source.name, found)
+        arrays = read_mnist(source.folder)
+        known = hashlib.sha256(b"".join(each.tobytes() for each in arrays.values())).hexdigest() == MNIST
         place = source.name if known else f"a folder, in the format of {called}"
-        called = called if known else source.called or source.folder.name
-        arrays = dict(zip(NAMES, found, strict=True))
+        called = called if known else source.folder.resolve().name
     return examples_of(place, arrays, images=True, called=called, known=known)
 
 
-# ---------------------------------------------------------------------------- files
-
-
-def read_mnist(folder: Path) -> Arrays:
-    """The arrays of `train-images-idx3-ubyte` and the three other files, plain or compressed by gzip."""
+def read_mnist(folder: Path) -> dict[str, Any]:
+    """The arrays of `train-images-idx3-ubyte` and the three other files, plain or compressed by gzip, by `NAMES`."""
     found: list[Any] = []
     for part in ("train", "t10k"):
         images, labels = _idx(folder, f"{part}-images-idx3"), _idx(folder, f"{part}-labels-idx1")
@@ -211,12 +195,13 @@ def read_mnist(folder: Path) -> Arrays:
             told = f"{folder}: {part} holds images {images.shape} and labels {labels.shape}"
             raise TensornetError(told, fix="expected are images of 28×28 pixels, and as many labels")
         found += [images, labels]
-    return tuple(found)
+    return dict(zip(NAMES, found, strict=True))
 
 
 def _idx(folder: Path, stem: str) -> Any:
     """An idx file as an array: 0, 0, 8 for bytes, the number of sizes, the sizes, then one byte for each element."""
-    path = next(folder.glob(f"{stem.replace('-idx', '[-.]idx')}-ubyte*"), None)
+    pattern = f"{stem.replace('-idx', '[-.]idx')}-ubyte*"
+    path = next((path for place in PLACES for path in (folder / place).glob(pattern)), None)
     if path is None:
         fix = "expected is it, plain or compressed: .gz"
         raise TensornetError(f"there is no {stem}-ubyte in {folder}", fix=fix)
@@ -231,48 +216,6 @@ def _idx(folder: Path, stem: str) -> Any:
         if len(content) != count:
             raise ValueError(f"{told}, and others are there")
         return np.frombuffer(content, np.uint8).reshape(sizes)
-    except DAMAGE as error:
+    except Exception as error:  # whatever gzip, struct and NumPy raise of a damaged file
         fix = "expected is an idx file of bytes; fetch it again"
         raise TensornetError(f"{path} cannot be read: {error}", fix=fix) from None
-
-
-def read_cifar10(folder: Path) -> Arrays:
-    """The arrays of `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`: a label and 3072 pixels each."""
-    names = [f"data_batch_{number}.bin" for number in range(1, 6)]
-    train, test = (
-        np.concatenate([_batch(folder / name) for name in each]) for each in (names, ["test_batch.bin"])
-    )
-    return train[:, 1:].reshape(-1, 3, 32, 32), train[:, 0], test[:, 1:].reshape(-1, 3, 32, 32), test[:, 0]
-
-
-def _batch(path: Path) -> Any:
-    fix = "expected are 3073 for each image, a label from 0 to 9 and its pixels: fetch the binary version"
-    try:
-        content = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise TensornetError(f"{path} cannot be read: {error}", fix=fix) from None
-    if not len(content) or len(content) % 3073 or content[::3073].max() > 9:
-        raise TensornetError(f"{path} holds {len(content):,} bytes", fix=fix)
-    return content.reshape(-1, 3073)
-
-
-FORMATS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], Arrays]]] = {
-    "mnist": ("*-images[-.]idx3-ubyte*", (".", "raw", "MNIST/raw"), read_mnist),
-    "cifar10": ("*_batch*", (".", "cifar-10-batches-bin"), read_cifar10),
-}
-"""Name → the pattern of a file that identifies it, the subfolders that are searched, its reader."""
-
-FIRST_LABELS, FIRST_PIXEL = [6, 9, 9, 4, 1, 1, 2, 7, 8, 3], [59, 62, 63]
-"""The labels of the first ten training images of CIFAR-10, and the first pixel of the first of them."""
-
-MNIST = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
-"""The SHA-256 of the arrays of MNIST, one after the other."""
-
-
-def _is_published(name: str, arrays: Arrays) -> bool:
-    """Whether these are the images of the publication, and not the user's own in its format."""
-    train, labels, test, _ = arrays
-    if name == "mnist":
-        return hashlib.sha256(b"".join(each.tobytes() for each in arrays)).hexdigest() == MNIST
-    first = (labels[:10].tolist(), train[0, :, 0, 0].tolist())
-    return (len(train), len(test)) == (50_000, 10_000) and first == (FIRST_LABELS, FIRST_PIXEL)

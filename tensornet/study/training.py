@@ -1,4 +1,4 @@
-"""Training one run: the same numbers every time, whatever ran before and wherever it was interrupted.
+"""Training one run on a device: the same numbers every time, whatever ran before and wherever it was interrupted.
 
 Every random draw depends only on the seed, the name of the run and the number of the step or epoch. So a
 checkpoint only has to keep the parameters, the state of the optimizer, and the progress of the run.
@@ -6,27 +6,127 @@ checkpoint only has to keep the parameters, the state of the optimizer, and the 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import tensornet as tn
-from tensornet.errors import TensornetError
+from tensornet.errors import BackendError, TensornetError
 from tensornet.graph.argument_shapes import sizes_from_shapes
 
-from .hardware import Hardware
 from .libraries import library
 from .results import Epoch, RunResult, Trained
 from .store import RunFile
 from .task import Examples, Recipe
 
-__all__ = ["augmented", "CHECKPOINT_SECONDS", "Progress", "predictions", "right_ones", "sizes_of_batch"]
-__all__ += ["train", "TrainingRun"]
+__all__ = ["PRECISIONS", "Hardware", "Progress", "TrainingRun", "augmented", "predictions", "right_ones"]
+__all__ += ["CHECKPOINT_SECONDS", "sizes_of_batch", "train"]
+
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+"""The precisions for the contractions of a step; parameters stay in float32."""
+
+MOST_THREADS = 1024
+"""The most threads of one process; a system that cannot start them kills the process during an import."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device, and how it is used.
+
+    Attributes:
+        device: the torch device name, such as "cpu" or "cuda:0".
+        threads: threads of one process on the CPU.
+        precision: "float32", or the type in which autocast computes contractions.
+        machine: a description of the machine for readers.
+    """
+
+    device: str = "cpu"
+    threads: int = 1
+    precision: str = "float32"
+    machine: str = field(default="", compare=False)
+
+    @classmethod
+    def chosen(
+        cls, device: str | None = None, threads: int | None = None, precision: str = "auto"
+    ) -> Hardware:
+        """The required hardware; by default the first CUDA device if there is one, else the CPU, and all cores.
+
+        Raises:
+            BackendError: the device does not exist.
+            TensornetError: the precision or the number of threads is invalid.
+        """
+        torch = library("torch")
+        device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        try:
+            torch.zeros(1, device=device).item()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise BackendError(f"there is no device '{device}': {reason}", fix="give --device cpu") from None
+        if threads is not None and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+            raise TensornetError(f"threads is {threads}", fix=f"give a whole number, 1 to {MOST_THREADS}")
+        if precision not in PRECISIONS:
+            raise TensornetError(
+                f"there is no precision '{precision}'", fix=f"choose of {', '.join(PRECISIONS)}"
+            )
+        on_cuda = device.startswith("cuda")
+        if precision == "auto":
+            precision = "bfloat16" if on_cuda and torch.cuda.is_bf16_supported() else "float32"
+        machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+        if on_cuda:
+            machine = f"{torch.cuda.get_device_name(device)}, {machine}"
+        return cls(device, threads or torch.get_num_threads(), precision, machine)
+
+    @property
+    def kind(self) -> str:
+        """The kind of device: "cpu" or "cuda"."""
+        return self.device.partition(":")[0]
+
+    def described(self) -> dict[str, Any]:
+        """The properties that numbers depend on."""
+        return {"device": self.kind, "threads": self.threads, "precision": self.precision}
+
+    def autocast(self) -> Any:
+        """The context in which the forward pass runs."""
+        torch = library("torch")
+        reduced = self.precision != "float32"
+        return torch.autocast(self.kind, getattr(torch, self.precision), enabled=reduced)
+
+    @contextmanager
+    def reproducible(self) -> Iterator[None]:
+        """Sets deterministic algorithms, this number of threads, plans by built-in constants; restores all at the end.
+
+        Sums split over another number of threads, or in an order chosen for a measured device, round differently.
+        """
+        torch = library("torch")
+        threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        fixed = {"TENSORNET_CALIBRATE": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        kept = {name: os.environ.get(name) for name in fixed}
+        torch.set_num_threads(self.threads)
+        torch.use_deterministic_algorithms(True, warn_only=self.kind != "cpu")
+        os.environ.update(fixed)
+        try:
+            with torch.random.fork_rng(devices=[] if self.kind == "cpu" else None):
+                yield
+        finally:
+            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+            torch.set_num_threads(threads)
+            for name, value in kept.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+# ---------------------------------------------------------------------------- training
 
 
 def augmented(images: Any, recipe: Recipe, seed: int) -> Any:
@@ -84,8 +184,7 @@ def train(
     """Trains the classifier that `graph` describes, inputs to logits y[b,o].
 
     The same seed gives the same numbers, whatever ran before, even if the run is stopped at any
-    moment and resumes from its checkpoint. Several processes give the same numbers as one, up to
-    rounding, unless there is dropout: each process draws its own masks.
+    moment and resumes from its checkpoint.
 
     Args:
         name: the name of the run; with the seed it determines every random draw.
@@ -113,7 +212,7 @@ def train(
             if progress is not None:
                 progress(run.step, run.steps, run.history[-1].test_top1 if run.history else None)
             run.advance()
-            if checkpoint is not None and hardware.rank == 0 and time.monotonic() - saved >= every:
+            if checkpoint is not None and time.monotonic() - saved >= every:
                 checkpoint.save(*run.state())
                 saved = time.monotonic()
         return Trained(run.result(row, about), run.graph, run.parameters())
@@ -142,51 +241,39 @@ class TrainingRun:
         parameters = self.start or tn.init(self.classifier, seed=self.seed, backend="torch")
         starts = {name: each.clone() for name, each in parameters.items()}
         self.module = tn.module(self.graph, params=starts, dtype="float32").to(hardware.device)
-        alone = hardware.processes == 1
-        parallel = self.torch.nn.parallel.DistributedDataParallel
-        self.wrapped = self.module if alone else parallel(self.module)
         self.optimizer = recipe.update_rule(self.module.parameters())
         self.order: tuple[int, Any] = (-1, None)
         self.sums = self.torch.zeros(3, dtype=self.torch.float64, device=hardware.device)
         self.step, self.history = 0, list[Epoch]()
 
     def advance(self) -> None:
-        """Makes one update, on this process's share of the mini-batch; after an epoch, takes the accuracies."""
-        self.torch.manual_seed(self._seed("step", self.step, self.hardware.rank))  # dropout draws from it
-        taken, labels, count = self.mini_batch(self.step)
+        """Makes one update on a mini-batch; after an epoch, takes the accuracies."""
+        recipe, functional = self.recipe, self.torch.nn.functional
+        self.torch.manual_seed(self._seed("step", self.step, 0))  # dropout draws from it
+        inputs, labels = self.mini_batch()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate(self.step, self.steps)
-        loss, logits = self.update(taken, labels, count)
-        right = right_ones(logits.detach(), labels)
-        self.sums += self.hardware.total(self.torch.stack([loss.detach().double(), *right]))
+            group["lr"] = recipe.rate(self.step, self.steps)
+        with self.hardware.autocast():
+            logits = self.module(*inputs).float()
+        smoothing = recipe.smoothing
+        loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        self.optimizer.zero_grad()
+        (loss * (1 / len(labels))).backward()
+        if recipe.clip:
+            self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), recipe.clip)
+        self.optimizer.step()
+        self.sums += self.torch.stack([loss.detach().double(), *right_ones(logits.detach(), labels)])
         self.step += 1
         if self.step % self.steps_of_epoch == 0:
             self._end_epoch()
 
-    def mini_batch(self, step: int) -> tuple[tuple[Any, ...], Any, int]:
-        """Augmented inputs and labels of this process's share of a step, and the number of examples of the step."""
-        epoch, place = divmod(step, self.steps_of_epoch)
+    def mini_batch(self) -> tuple[tuple[Any, ...], Any]:
+        """Augmented inputs and labels of the next step."""
+        epoch, place = divmod(self.step, self.steps_of_epoch)
         chosen = self._shuffled(epoch)[place * self.recipe.batch : (place + 1) * self.recipe.batch]
         *inputs, labels = (each[chosen] for each in self.train)
-        seed = self._seed("augment", step)
-        taken = self.examples.batch(tuple(inputs), lambda images: augmented(images, self.recipe, seed))
-        mine = slice(self.hardware.rank, None, self.hardware.processes)
-        return tuple(each[mine] for each in taken), labels[mine], len(chosen)
-
-    def update(self, taken: tuple[Any, ...], labels: Any, count: int) -> tuple[Any, Any]:
-        """Computes one update on a mini-batch of `count` examples over all processes; the loss and the logits."""
-        hardware, recipe = self.hardware, self.recipe
-        with hardware.autocast():
-            logits = self.wrapped(*taken).float()
-        entropy = functools.partial(self.torch.nn.functional.cross_entropy, reduction="sum")
-        loss = entropy(logits, labels, label_smoothing=recipe.smoothing)
-        self.optimizer.zero_grad()
-        # gradients are averaged over the processes, so each loss is multiplied by their number
-        (loss * (hardware.processes / count)).backward()
-        if recipe.clip:
-            self.torch.nn.utils.clip_grad_norm_(self.module.parameters(), recipe.clip)
-        self.optimizer.step()
-        return loss, logits
+        seed = self._seed("augment", self.step)
+        return self.examples.batch(tuple(inputs), lambda each: augmented(each, self.recipe, seed)), labels
 
     def _end_epoch(self) -> None:
         loss, *right = (self.sums / len(self.examples.train_labels)).tolist()
@@ -199,12 +286,11 @@ class TrainingRun:
 
     def accuracies(self, part: tuple[Any, ...]) -> tuple[float, float]:
         """Top-1 and top-5 accuracy in percent: the likeliest class, or one of the likeliest five, is right."""
-        mine = tuple(each[self.hardware.rank :: self.hardware.processes] for each in part)
         right = self.torch.zeros(2, dtype=self.torch.float64, device=self.hardware.device)
-        for logits, labels in predictions(self.module, self.examples, mine, self.recipe.batch, self.hardware):
+        for logits, labels in predictions(self.module, self.examples, part, self.recipe.batch, self.hardware):
             right += self.torch.stack(right_ones(logits, labels))
         self.module.train()
-        top1, top5 = (100.0 * self.hardware.total(right) / len(part[-1])).tolist()
+        top1, top5 = (100.0 * right / len(part[-1])).tolist()
         return top1, top5
 
     def result(self, row: str, about: str) -> RunResult:
@@ -235,12 +321,11 @@ class TrainingRun:
         return {**tensors, "sums": self.sums.cpu()}, {"place": json.dumps(place)}
 
     def resume(self, checkpoint: RunFile | None) -> None:
-        """Restores the newest checkpoint, if there is one, in all processes."""
-        first = checkpoint if self.hardware.rank == 0 else None
-        read = first and first.load(lambda tensors, texts: (tensors, json.loads(texts["place"])))
-        if (found := self.hardware.agreed(read)) is None:
+        """Restores the newest checkpoint, if there is one."""
+        read = None if checkpoint is None else checkpoint.load(lambda *found: found)
+        if checkpoint is None or read is None:
             return
-        tensors, place = found
+        tensors, place = read[0], json.loads(read[1]["place"])
         names = self.module.state_dict()
         self.module.load_state_dict({name: tensors[f"module.{name}"] for name in names})
         states: dict[int, dict[str, Any]] = {}
@@ -252,8 +337,7 @@ class TrainingRun:
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
         self.sums.copy_(tensors["sums"])
         self.step, self.history = place["step"], [Epoch(**each) for each in place["history"]]
-        if first is not None:
-            first.say(f"{self.name}: goes on after step {self.step:,} of {self.steps:,}")
+        checkpoint.say(f"{self.name}: goes on after step {self.step:,} of {self.steps:,}")
 
     def _shuffled(self, epoch: int) -> Any:
         """The order of the examples in an epoch, the same on every device and in every process."""
