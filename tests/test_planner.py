@@ -42,7 +42,7 @@ CPU = default_profile("cpu")
 
 MEASURED = replace(
     CPU, bandwidth=2e10, near_bandwidth=4e10, held_bandwidth=8e10, turned=1e-11, blocked=4e-9, packing=3.0,
-    aliased=5e-10, packed_flops=2e11, packed_launch=1e-5, product=2e-6, vector_bandwidth=3e10, cores=1.9, grain=131072.0,
+    aliased=5e-10, product=2e-6, vector_bandwidth=3e10, cores=1.9, grain=131072.0,
     widths=(
         (3, 45, 49, 40, 50, 47, 60, 26, 37, 17, 28, 28, 38, 32, 42, 48, 56, 64),
         (3, 5, 7, 10, 17, 19, 27, 27, 37, 17, 28, 28, 39, 32, 40, 48, 56, 64),
@@ -260,7 +260,7 @@ def test_constants_are_kept_and_of_a_damaged_file_nothing_is_believed(
 
 
 @pytest.mark.parametrize(
-    "name", ["packing", "stored", "aliased", "packed_flops", "widths", "starts", "jump_bandwidth", "cores"]
+    "name", ["packing", "stored", "aliased", "widths", "starts", "jump_bandwidth", "cores"]
 )
 def test_constants_of_another_version_are_measured_again(name: str, cache: Path) -> None:
     known = {key: value for key, value in asdict(DEVICE).items() if key != name}
@@ -270,7 +270,7 @@ def test_constants_of_another_version_are_measured_again(name: str, cache: Path)
 
 
 MAY_BE_ZERO = (
-    "small blocked turned aliased packed_flops packed_launch packing stored unrest product grain scored"
+    "small blocked turned aliased packing stored unrest product grain scored"
 )
 NEVER = dict.fromkeys(MAY_BE_ZERO.split(), (-1.0, 1e300)) | {"spread": (5e-324, 1e300, 0.0, -1.0, 0.5)}
 """What these constants cannot be; 0 and what is next to it are good values of all but the last."""

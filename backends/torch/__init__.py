@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensornet.device.cost_model import packed_with
 from tensornet.errors import BackendError
 from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import Argument, CallCache, Kept, backend_of
@@ -26,8 +25,8 @@ templates: Mapping[str, str] = {
         name: f"F.{name}({{0}})"
         for name in ("linear", "gelu", "silu", "selu", "mish", "softsign", "hardswish")
     },
-    **{name: f"{name}({{0}})" for name in ("sign", "large_linear", "packed_linear", "recomputed")},
-    **{name: f"{name}({{0}}, {{1}})" for name in ("large_matmul", "packed_matmul", "whole_matmul")},
+    **{name: f"{name}({{0}})" for name in ("sign", "large_linear", "recomputed")},
+    **{name: f"{name}({{0}}, {{1}})" for name in ("large_matmul", "whole_matmul")},
     **{name: f"{name}({{0}}, {{1}})" for name in ("added", "subtracted")},
     **{
         name: f"{name}({{0}}, back={{back}})"
@@ -36,10 +35,6 @@ templates: Mapping[str, str] = {
     **{name: f"torch.{name}({{0}}, {{axes}})" for name in ("sum", "mean", "logsumexp")},
     **{name: f"torch.{name}({{0}}, {{axis}})" for name in ("softmax", "log_softmax", "prod")},
     **{name: f"torch.{name}({{0}}, dim={{axis}})" for name in ("argmax", "argmin")},
-    **{
-        packed_with(name): f'packed_linear({{0}}, then="{name}")'
-        for name in ("relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
-    },
     **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},
     "reshape": "{0}.reshape({shape})",
     "permute": "{0}.permute({axes})",

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ..contraction.pairs import Strategy
-from ..device.cost_model import packed_with
 from ..device.heap import MAPPED
 from ..dtypes import Element, itemsize
 from ..language.affine import reached
@@ -330,27 +329,24 @@ def _product(context: Writing, product: Multiplied, way: Strategy, left: Left) -
     one = _matrix(context, a, way.batch, rows, way.summed)
     two = _matrix(context, b, way.batch, way.summed, columns)
     whole = context.element is Element.WHOLE and "whole_matmul" in context.backend.templates
-    text = context.op("whole_matmul" if whole else _sized(context, "matmul", left, way.packed), one, two)
+    text = context.op("whole_matmul" if whole else _sized(context, "matmul", left), one, two)
     if way.added:
         return context.op("sum", text, axes="(0,)")
     return context.reshaped(text, left) if way.batch and not (rows and columns) else text
 
 
 def _linear(context: Writing, product: Multiplied, way: Strategy) -> str:
-    """The product of a tensor with a matrix, with a bias of each row and a function of each element, if any."""
+    """The product of a tensor with a matrix, with a bias of each row, if any."""
     *rows, columns = way.result
     first, second = (product.b, product.a) if way.swapped else (product.a, product.b)
     given = [context.view(first, [*rows, way.summed]), context.view(second, [columns, way.summed])]
     given += [context.view(product.bias, [columns])] if product.bias is not None else []
-    sized = _sized(context, "linear", way.result, way.packed)
-    return context.op(packed_with(product.then) if product.then else sized, ", ".join(given))
+    return context.op(_sized(context, "linear", way.result), ", ".join(given))
 
 
-def _sized(context: Writing, template: str, left: Left, packed: bool) -> str:
-    """The name of the template of a product. Products of packed matrices have their own, and so have results
-    that are so large that their memory is newly mapped each time."""
-    if packed:
-        return f"packed_{template}"
+def _sized(context: Writing, template: str, left: Left) -> str:
+    """The name of the template of a product. Results so large that their memory is newly mapped each time have their
+    own."""
     large, plan = f"large_{template}", context.plan
     if large not in context.backend.templates or not plan.device.startswith("cpu"):
         return template

@@ -68,7 +68,6 @@ class Strategy:
             the batch, the products of the batch are added up.
         result: the groups of the result, in its layout.
         seconds: expected time, copies of operands included.
-        packed: whether it is computed by a kernel that packs both matrices into a new layout.
     """
 
     kind: Annotated[str, ("matmul", "linear", "dot", "multiply")]
@@ -79,7 +78,6 @@ class Strategy:
     summed: Layout
     result: Groups
     seconds: float
-    packed: bool = False
 
     @property
     def groups(self) -> Groups:

@@ -24,7 +24,7 @@ from ..ops.along_axes import NORMALIZE
 from ..planning.progress import say
 from ..protocol import Backend, is_offered
 from ..threads import apart, is_busy, others_at_work, tells_of_others
-from .cost_model import COLUMNS, GRAIN, IN_CACHE, NEAR, PACKED, DeviceProfile, default_profile
+from .cost_model import COLUMNS, GRAIN, IN_CACHE, NEAR, DeviceProfile, default_profile
 from .heap import MAPPED, keep_freed
 from .memory_access import MemoryAccess, memory_access
 from .profiles import bounded, is_due, load_profile, save_profile
@@ -58,7 +58,7 @@ SHALLOW, DEEP = 4, 64
 
 UNKNOWN: Mapping[str, Any] = {
     **dict.fromkeys(("widths", "starts"), ()),
-    **dict.fromkeys(("product", "packing", "aliased", "packed_flops", "packed_launch"), 0.0),
+    **dict.fromkeys(("product", "packing", "aliased"), 0.0),
     **dict.fromkeys(("batch", "small", "run", "scattered", "blocked", "near_line", "line", "grain"), 0.0),
     **dict.fromkeys(("vector_bandwidth", "fresh_bytes", "fresh_bandwidth", "fresh_product"), 1e18),
     "cores": 1.0,
@@ -179,7 +179,7 @@ def _constants(probe: _Probe) -> None:
     moved = min(probe.found.stream(3.0 * size * large**2), 0.8 * seconds)  # mostly arithmetic at this size
     probe.learn(flops=2.0 * large**3 / math.sqrt(seconds**2 - moved**2))
     if probe.on_cpu:
-        _products(probe, large)
+        _products(probe)
     many = probe.matmul((4096, 8, 8), (4096, 8, 8)) - probe.found.matmul(4096, 8, 8, 8, size)
     probe.learn(batch=max(1e-12, many / 4096))
     probe.learn(**_loop(probe))
@@ -213,12 +213,11 @@ def _pass(probe: _Probe) -> float:
     return (NORMALIZE.passes[0] - 1.0) * moved / max(beyond, 0.1 * probe.found.stream(moved))
 
 
-def _products(probe: _Probe, large: int) -> None:
+def _products(probe: _Probe) -> None:
     """Finds the constants of matrix products on a processor, other than their arithmetic."""
     probe.learn(stored=_stored(probe))
     probe.learn(**_few(probe))
     probe.learn(packing=_packing(probe), turned=_turned(probe), aliased=_aliased(probe))
-    probe.learn(**_packed(probe, large))
     n = 32
     small = probe.matmul((n, n), (n, n)) - probe.found.matmul(1, n, n, n, probe.itemsize)
     n, k = 2000, 512
@@ -286,21 +285,6 @@ def _aliased(probe: _Probe) -> float:
     """Additional seconds for an element of the first matrix if it is transposed, with lines whole pages apart."""
     lost, usual = (probe.arithmetic(m, 64, DEEP, crossed=True) / m for m in (2048, 2064))
     return max(0.0, (lost - usual) / DEEP)
-
-
-def _packed(probe: _Probe, large: int) -> dict[str, float]:
-    """The speed of the kernels that repack both matrices, if the library has them."""
-    template = probe.backend.templates.get(PACKED)
-    if template is None or probe.dtype != "float32":
-        return {}
-    found, template = probe.found, template.format("{0}, {1}")
-    launch = probe.seconds(template, (8, 8), (8, 8), repeats=100)
-    seconds = probe.seconds(template, (large, large), (large, large)) - launch
-    seconds -= min(found.laid_out(large, large, large, probe.itemsize), 0.5 * seconds)
-    moved = min(found.stream(3.0 * probe.itemsize * large**2), 0.8 * seconds)
-    work = 2.0 * large**2 * (large + found.stored)
-    flops = work / math.sqrt(seconds**2 - moved**2)
-    return {"packed_flops": flops, "packed_launch": max(0.0, launch - found.launch)}
 
 
 def _loop(probe: _Probe) -> dict[str, float]:

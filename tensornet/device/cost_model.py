@@ -22,16 +22,7 @@ from ..display import rounded
 from .heap import MAPPED
 from .memory_access import MOST, MemoryAccess, memory_access
 
-__all__ = ["CONSTANTS", "HELD", "PACKED", "Certainty", "DeviceProfile", "default_profile"]
-
-PACKED = "packed_linear"
-"""The template of a backend whose library has a kernel that repacks both matrices of a product."""
-
-
-def packed_with(function: str) -> str:
-    """The template of a backend where that kernel also applies a function to each element of the product."""
-    return f"{PACKED}_{function}"
-
+__all__ = ["CONSTANTS", "HELD", "Certainty", "DeviceProfile", "default_profile"]
 
 IN_CACHE = 2**20
 """Bytes that a step may move while all of them are assumed to be in the caches of a processor's core."""
@@ -61,12 +52,6 @@ NARROW = 4
 """Fewer rows than this are multiplied one by one. They read a transposed second matrix line by line, or element by
 element if the first matrix is transposed too."""
 
-WIDE = 64
-"""Matrices with fewer columns than this, or with fewer summed positions, are not repacked."""
-
-GAIN = 0.98
-"""Matrices are repacked if that takes less than this share of the usual time: the gain must be noticeable."""
-
 HELD = 1e15
 """More elements than any memory holds: the layout of such a tensor is ignored."""
 
@@ -75,7 +60,7 @@ PAGE = 4096
 their greatest common divisor with this, divided by this."""
 
 UNPACKED, AGAIN = 10, 4.0
-"""A transposed first matrix is not repacked for fewer columns than `UNPACKED`. It is then read `AGAIN` times."""
+"""A library does not repack a transposed first matrix for fewer columns than `UNPACKED`, and reads it `AGAIN` times."""
 
 BLOCK, FEW = 8, 3
 """The channels that convolutions process together, and the fewest that need no plain loop, except for one of each."""
@@ -172,8 +157,6 @@ class DeviceProfile:
         spread: four of five operations measured with the constants took between 1/spread and spread times the
             expected time; this shows how reliable a plan is.
         turned: additional seconds for an element of the second of two matrices if it is transposed.
-        packed_flops: FLOP/s of a large product of two matrices by kernels that repack both; 0 if there are none.
-        packed_launch: additional seconds that such a product costs whatever its size.
         product: additional seconds that a product of matrices costs whatever its size: cores agree on their parts.
         vector_bandwidth: bytes/s of a product of a vector and a matrix.
         cores: how many times as fast elementwise steps are if all cores share them.
@@ -223,8 +206,6 @@ class DeviceProfile:
     packing: float = _constant(0.0, 0.0, 1e3, "rows")
     aliased: float = _constant(0.0, 0.0, 0.001, "s")
     stored: float = _constant(3.0, 0.0, 1e3, "multiply-adds")
-    packed_flops: float = _constant(0.0, 0.0, 1e19, "FLOP/s")
-    packed_launch: float = _constant(0.0, 0.0, 0.1, "s")
     product: float = _constant(0.0, 0.0, 0.1, "s")
     vector_bandwidth: float = _constant(1e18, 1e6, 1e18, "bytes/s")
     cores: float = _constant(1.0, 1.0, 1e4, "times one")
@@ -252,41 +233,12 @@ class DeviceProfile:
         turned: bool = False,
         crossed: bool = False,
     ) -> float:
-        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes, by the quicker kernel.
+        """Seconds of `batch` products (m×k)·(k×n) with elements of `size` bytes.
 
         Args:
             turned: whether the second matrix is transposed.
             crossed: whether the first one is.
         """
-        usual = self._matmul(batch, m, n, k, size, turned, crossed)
-        return usual if batch > 1 or crossed else min(usual, self.packed(m, n, k, size))
-
-    def is_packed(self, m: float, n: float, k: float, size: int) -> bool:
-        """Whether a product of two matrices is quicker by a kernel that repacks both."""
-        return self.packed(m, n, k, size) < self._matmul(1.0, m, n, k, size)
-
-    def packed(self, m: float, n: float, k: float, size: int) -> float:
-        """Seconds of a product by such a kernel, which does not write into large pages; infinite if it cannot run."""
-        if not self.packed_flops or m < NARROW or min(n, k) < WIDE or size * m * n >= self.fresh_bytes:
-            return math.inf
-        arithmetic = 2.0 * m * LANES * math.ceil(n / LANES) * (k + self.stored) / self.packed_flops
-        fixed = self.launch + self.packed_launch + self.laid_out(m, n, k, size)
-        return (fixed + math.hypot(arithmetic, self.stream(size * (m * k + k * n + m * n)))) / GAIN
-
-    def laid_out(self, m: float, n: float, k: float, size: int) -> float:
-        """Seconds to repack two matrices."""
-        return self.stream(2.0 * size * (m * k + k * n))
-
-    def _matmul(
-        self,
-        batch: float,
-        m: float,
-        n: float,
-        k: float,
-        size: int,
-        turned: bool = False,
-        crossed: bool = False,
-    ) -> float:
         written = size * batch * m * n
         fixed = self.launch + (2.0 * self.view if batch > 1 else 0.0)
         fixed += self.product if min(m, n) > 1 else 0.0
@@ -315,7 +267,7 @@ class DeviceProfile:
 
     def at_least(self, work: float, moved: float) -> float:
         """A lower bound on the seconds of a product, from its multiply-adds and bytes."""
-        return self.launch + math.hypot(2.0 * work / max(self.flops, self.packed_flops), self.stream(moved))
+        return self.launch + math.hypot(2.0 * work / self.flops, self.stream(moved))
 
     def row(self, columns: float, k: float, lies: int = 0) -> float:
         """Cost of a row of a product in multiply-adds: of whole vectors, or as measured for few columns.

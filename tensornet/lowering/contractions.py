@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..contraction.joint_order import joint_order, joint_product, names_of
 from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
-from ..device.cost_model import PACKED
 from ..graph.element_types import of_number
 from ..language.expression import (
     Call,
@@ -21,7 +20,7 @@ from ..language.expression import (
     product_of,
     scalar_value,
 )
-from ..ops.protocols import Value, extent, left_of, names_in, sizes_of
+from ..ops.protocols import Value, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep
 from .context import LoweringContext
@@ -198,7 +197,6 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
             way = replace(way, seconds=max(0.0, way.seconds - later))
         if "linear" in context.target.supported:
             way = _linear(way, a, b)
-        way = _packed(context, way, problem.sizes)
         right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
         made.append(context.emit(left_of(way.result), right, [a, b], a.element, arrangement=way))
     return made[-1]
@@ -245,15 +243,6 @@ def _linear(way: Strategy, a: Value, b: Value) -> Strategy:
     if a.layout != (*axes_of_index(tuple(rows)), *way.summed) or b.layout != (*way.columns, *way.summed):
         return way
     return replace(way, kind="linear", result=(*map(names_in, rows), way.columns))
-
-
-def _packed(context: LoweringContext, way: Strategy, sizes: Mapping[str, int]) -> Strategy:
-    """The same product by a kernel that packs both matrices, where the library has one and it is faster."""
-    if way.batch or way.kind not in ("matmul", "linear") or PACKED not in context.target.supported:
-        return way
-    one, two = (way.columns, way.rows) if way.swapped else (way.rows, way.columns)
-    m, n, k = (extent(sizes, axes) for axes in (one, two, way.summed))
-    return replace(way, packed=context.profile.is_packed(m, n, k, context.itemsize))
 
 
 # ---------------------------------------------------------------------------- divisions

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..contraction.pairs import Layout, ordered
-from ..device.cost_model import packed_with
 from ..graph.element_types import of_number
 from ..language.expression import (
     Call,
@@ -218,8 +217,6 @@ def _fused(context: LoweringContext, function: str, operands: Sequence[Operand])
         return value if zero and value is not None and value.element is Element.TRUTH else None
     if function == "add" and len(operands) == 2:
         return _with_bias(context, operands)
-    if len(operands) == 1 and value is not None and not operands[0].numbers:
-        return _with_function(context, function, value)
     return None
 
 
@@ -334,24 +331,3 @@ def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | No
         replace(last, equation=equation, bytes=moved, arrangement=replace(way, kind="linear"))
     )
     return made
-
-
-def _with_function(context: LoweringContext, function: str, value: Value) -> Value | None:
-    """The last linear product with a function of each element, as one step, if the library's kernel offers it."""
-    last = _product_of(context, value)
-    if last is None or (way := last.arrangement) is None or not way.packed or way.kind != "linear":
-        return None
-    if (
-        packed_with(function) not in context.target.supported
-        or (product := last.multiplied) is None
-        or product.then
-    ):
-        return None
-    moved = 2.0 * context.itemsize * context.positions(value.sizes, value.layout)
-    alone = context.profile.computed(moved, 0.0, FUNCTIONS[function].passes[0])
-    context.steps[-1] = replace(
-        last,
-        equation=replace(last.equation, right=Call(function, (last.equation.right,))),
-        seconds=last.seconds + alone - context.profile.pointwise(moved, 0.0),
-    )
-    return value

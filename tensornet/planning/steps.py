@@ -22,18 +22,16 @@ __all__ = ["Repetition", "Result", "Slicing", "Step", "Table"]
 
 @dataclass(frozen=True)
 class Multiplied:
-    """A product of two tensors, and what its kernel applies to the result before it is written.
+    """A product of two tensors.
 
     Attributes:
         a, b: the tensors.
         bias: the tensor that is added to each row, if any.
-        then: the function that is applied to each element. "" if there is none.
     """
 
     a: Ref
     b: Ref
     bias: Ref | None = None
-    then: str = ""
 
 
 @document()
@@ -132,8 +130,6 @@ def _multiplied(right: Expression) -> Multiplied | None:
             return Multiplied(a, b)
         case Call("add", (Contraction((Ref() as a, Ref() as b)), Ref() as bias)):
             return Multiplied(a, b, bias)
-        case Call(then, (inner,)) if (found := _multiplied(inner)) is not None:
-            return replace(found, then=then)
     return None
 
 
