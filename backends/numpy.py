@@ -25,8 +25,6 @@ templates: Mapping[str, str] = {
     "permute": "{0}.transpose({axes})",
     "contiguous": "np.ascontiguousarray({0})",
     "vecdot": 'np.einsum("...k,...k->...", {0}, {1})',
-    "added": "added({0}, {1})",
-    "subtracted": "subtracted({0}, {1})",
     "pad": "np.pad({0}, {pairs}, constant_values={value})",
     "arange": "np.arange({0})",
     "hardmax": "(np.argmax({0}, axis={axis}, keepdims=True) == {positions}).astype({dtype}, copy=False)",
@@ -70,20 +68,6 @@ def _counted(rows: Any, count: int) -> Any:
     return numpy.bincount(rows, minlength=count)
 
 
-def added(made: Any, other: Any) -> Any:
-    """made + other, written into `made` if both have the same type."""
-    import numpy
-
-    return numpy.add(made, other, out=made if made.dtype == other.dtype else None)
-
-
-def subtracted(made: Any, other: Any) -> Any:
-    """made − other, written into `made` if both have the same type."""
-    import numpy
-
-    return numpy.subtract(made, other, out=made if made.dtype == other.dtype else None)
-
-
 class NumpyBackend(Plain):
     """Arrays of NumPy, on the CPU."""
 
@@ -95,8 +79,6 @@ class NumpyBackend(Plain):
 
         own = {
             "np": numpy,
-            "added": added,
-            "subtracted": subtracted,
             **scatters(numpy, numpy.int64, _summed, _counted),
             **Unfolding(numpy, numpy.lib.stride_tricks.as_strided).functions(),
         }

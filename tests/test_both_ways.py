@@ -334,15 +334,6 @@ def test_what_products_added_up_take_besides_is_counted() -> None:
 # ---------------------------------------------------------------------------- copies
 
 
-def test_what_two_products_read_in_another_order_is_copied_once() -> None:
-    text = "p[b,i] = g[a,b,c,r] * v[a,c,r,i]\nq[b,j] = g[a,b,c,r] * w[a,c,r,j]"
-    graph = tn.layer(text, inputs="g v w", outputs="p q")
-    plan = tn.plan(graph, backend="torch", compare=False, a=300, b=16, c=5, r=7, i=40, j=50)
-    copies = [step for step in plan.steps if re.fullmatch(r"t\d+\[.*\] = g\[a,b,c,r\]", str(step.equation))]
-    assert len(copies) == 1
-    assert plan.code.count("g.permute") == 1
-
-
 def test_a_rotation_is_copied_as_a_matrix_turned() -> None:
     text = "u[a,c,b] = x[b,a,c] + v[a,c,b]\ny[a,c,k] = u[a,c,b] * W[a,b,k] * w[c]"
     context = context_of(tn.layer(text, inputs="x v", b=50, k=3, a=4, c=5))

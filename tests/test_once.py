@@ -257,14 +257,3 @@ def test_blocks_that_run_by_themselves_share_tables() -> None:
         if tables.arrays
     }
     assert 0 < len(made) <= 4
-
-
-def test_what_hides_a_parameter_is_added() -> None:
-    """Where it is the same at every call; else it is chosen by, and computed once."""
-    text = "y[b,i,j] = x[b,i] * softmax[j](where(index(i) >= index(j), P[i,j], -1e30))"
-    still = tn.layer(text, inputs="x", i=5, j=5)
-    assert "torch.where" not in forward(tn.plan(still, b=3, backend="torch"))
-    moving = tn.layer("y[b,i] = where(x[b,i] > 0, P[i], -1e30)", inputs="x", i=5)
-    assert tn.plan(moving, b=3, backend="torch").code.count("x > 0") == 1
-    x, P = np.random.default_rng(0).standard_normal((3, 5)), np.arange(5.0)
-    np.testing.assert_array_equal(tn.compile(moving)({"P": P}, x), np.where(x > 0, P, -1e30))

@@ -269,9 +269,7 @@ def test_constants_of_another_version_are_measured_again(name: str, cache: Path)
         assert load_profile("a device") == believed
 
 
-MAY_BE_ZERO = (
-    "small blocked turned aliased packing stored unrest product grain scored"
-)
+MAY_BE_ZERO = "small blocked turned aliased packing stored unrest product grain scored"
 NEVER = dict.fromkeys(MAY_BE_ZERO.split(), (-1.0, 1e300)) | {"spread": (5e-324, 1e300, 0.0, -1.0, 0.5)}
 """What these constants cannot be; 0 and what is next to it are good values of all but the last."""
 

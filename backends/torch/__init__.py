@@ -27,7 +27,6 @@ templates: Mapping[str, str] = {
     },
     **{name: f"{name}({{0}})" for name in ("sign", "large_linear", "recomputed")},
     **{name: f"{name}({{0}}, {{1}})" for name in ("large_matmul", "whole_matmul")},
-    **{name: f"{name}({{0}}, {{1}})" for name in ("added", "subtracted")},
     **{
         name: f"{name}({{0}}, back={{back}})"
         for name in ("lstm_along", "gru_along", "tanh_along", "relu_along")

@@ -1,4 +1,4 @@
-"""Normalisation and variance by fused sums, fast along any axis, and sums in place of an operand."""
+"""Normalisation and variance by fused sums, fast along any axis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from .products import is_differentiated, is_eager
 
-__all__ = ["added", "deviation", "normalize", "subtracted", "variance"]
+__all__ = ["deviation", "normalize", "variance"]
 
 
 def normalize(
@@ -59,11 +59,6 @@ def deviation(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
 def added(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """made + other, written into `made` if possible."""
     return made.add_(other) if _is_room(made, other) else made + other
-
-
-def subtracted(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """made − other, written into `made` if possible."""
-    return made.sub_(other) if _is_room(made, other) else made - other
 
 
 def multiplied(made: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

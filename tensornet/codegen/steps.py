@@ -12,7 +12,6 @@ from ..language.affine import reached
 from ..language.expression import (
     Call,
     Contraction,
-    Expression,
     Index,
     Ref,
     axes_of_index,
@@ -26,7 +25,6 @@ from ..ops.protocols import Left, layout_of, names_in
 from ..ops.protocols import extent as size_along
 from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS
-from ..planning.in_place import is_whole
 from ..planning.steps import Multiplied, Step
 from ..sizes import are_equal, evaluate, product
 from .expressions import Writing
@@ -47,11 +45,9 @@ def _right_side(context: Writing, step: Step, left: Left) -> str:
     if step.arrangement is not None and (product := step.multiplied) is not None:
         return _product(context, product, step.arrangement, left)
     match step.equation.right:
-        case Call(_, terms) if step.into:
-            return _in_place(context, terms, step.into, left)
         case Contraction((Ref() as ref,), summed) if summed:
             return context.op("sum", context.atomic(ref), axes=tuple_source(_places(ref, summed)))
-        case Ref() as ref if is_whole(ref):
+        case Ref() as ref if _is_whole(ref):
             return context.copied(ref, list(map(names_in, left)))
         case Ref() as ref:
             text, given_back = (
@@ -68,14 +64,10 @@ def _right_side(context: Writing, step: Step, left: Left) -> str:
             return context.render(expression, left)
 
 
-def _in_place(context: Writing, terms: Sequence[Expression], into: str, left: Left) -> str:
-    """A sum that is written into one of its terms."""
-    at = next(n for n, term in enumerate(terms) if isinstance(term, Ref) and term.name == into)
-    text = context.render(terms[at], left)
-    for term in (*terms[:at], *terms[at + 1 :]):
-        other = context.render(term, left)
-        text = context.op("subtracted" if other[0] == "-" else "added", text, other.removeprefix("-"))
-    return text
+def _is_whole(ref: Ref) -> bool:
+    """Whether every element of a tensor is read, exactly once."""
+    axes = [axis for entry in ref.index if isinstance(entry, str | tuple) for axis in names_in(entry)]
+    return len(set(axes)) == len(axes) and all(isinstance(entry, str | tuple) for entry in ref.index)
 
 
 def _overlaps(entry: Index) -> bool:

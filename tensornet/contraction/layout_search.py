@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from .pairs import Layout, Order, Pair, Problem, Strategy
 
-__all__ = ["Search", "Tree", "left_to_right", "path_of", "searched_once", "tree_of"]
+__all__ = ["Search", "Tree", "left_to_right", "searched_once", "tree_of"]
 
 FORMS, LARGE = (8, 5), 7
 """The number of layouts kept for each intermediate: `FORMS[0]` in products of fewer than `LARGE` tensors, else
@@ -342,7 +342,7 @@ def _choices(count: int) -> tuple[int, ...]:
     return tuple(half for half in range((1 << count) - 2, 0, -1) if half & 1)
 
 
-# ---------------------------------------------------------------------------- trees and paths
+# ---------------------------------------------------------------------------- trees
 
 
 def left_to_right(count: int) -> Tree:
@@ -363,18 +363,6 @@ def tree_of(path: Iterable[Sequence[int]], count: int) -> Tree:
         present.append(functools.reduce(join, taken))
     functools.reduce(join, present)
     return tuple(tree)
-
-
-def path_of(order: Order, count: int) -> list[tuple[int, ...]]:
-    """An order of pairs as opt_einsum's path."""
-    present, path = list(range(count)), list[tuple[int, ...]]()
-    for number, pair in enumerate(order):
-        positions = sorted((present.index(pair.first), present.index(pair.second)))
-        path.append(tuple(positions))
-        for position in reversed(positions):
-            present.pop(position)
-        present.append(count + number)
-    return path
 
 
 # ---------------------------------------------------------------------------- equal problems

@@ -2,32 +2,28 @@
 
 `fastest` is the entry. `layout_search.py` assigns layouts along a tree.
 
-With few operands every tree is considered. With more, several searches, most of them opt_einsum's, each propose a tree
-of pairs. The time model, which includes layouts, chooses the fastest of them.
+With few operands every tree is considered. With more, opt_einsum's greedy search, its dynamic programming and a sweep
+along the operands each propose a tree of pairs. The time model, which includes layouts, chooses the fastest of them.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import math
 import operator
-import random
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import opt_einsum
-from opt_einsum.paths import PathOptimizer, greedy
+from opt_einsum.paths import greedy
 
-from ..device.cost_model import DeviceProfile
 from ..planning.constant_folding import is_worth_keeping
-from .layout_search import Search, Tree, left_to_right, path_of, searched_once, tree_of
+from .layout_search import Search, Tree, left_to_right, searched_once, tree_of
 from .pairs import Choose, Layout, Order, Pair, Problem, ordered
 
 __all__ = [
-    "FastestOrder",
     "as_written",
     "beforehand",
     "fastest",
@@ -51,33 +47,6 @@ BREADTH = 4
 
 PATIENCE = 20_000
 """The most pairs of intermediates that dynamic programming may consider: about a second."""
-
-TRIALS, JITTER = 16, 0.25
-"""The number of randomised greedy searches, and the standard deviation of their costs, as a share of the cost."""
-
-
-class FastestOrder(PathOptimizer):  # type: ignore[misc]
-    """The library's order as a path optimizer of opt_einsum: `opt_einsum.contract(…, optimize=FastestOrder(p))`.
-
-    Args:
-        profile: the device.
-        itemsize: bytes of one element.
-    """
-
-    def __init__(self, profile: DeviceProfile, itemsize: int = 4) -> None:
-        self.profile, self.itemsize = profile, itemsize
-
-    def __call__(
-        self,
-        inputs: Sequence[Any],
-        output: Any,
-        size_dict: Mapping[str, int],
-        memory_limit: int | None = None,
-    ) -> list[tuple[int, ...]]:
-        """A path in opt_einsum's form. Operands are assumed to have their axes in memory in sorted order."""
-        layouts = tuple(tuple(sorted(each)) for each in inputs)
-        problem = Problem(layouts, frozenset(output), None, dict(size_dict), self.profile, self.itemsize)
-        return path_of(fastest(problem), len(inputs))
 
 
 def fastest(problem: Problem) -> Order:
@@ -233,11 +202,10 @@ def _product_layout(problem: Problem, group: Group, is_inside: bool = False) -> 
 def proposals(search: Search) -> Iterable[Tree]:
     """Trees worth pricing, without duplicates."""
     problem, count = search.problem, len(search.problem.layouts)
-    found: list[Tree | None] = [left_to_right(count), _swept(search)]
+    found: list[Tree | None] = [_swept(search)]
     if max((bits.bit_count() for bits in search.holders.values()), default=0) <= MANY:
-        found += [_tree(problem, greedy), _tree(problem, opt_einsum.paths.get_path_fn("auto"))]
+        found.append(_tree(problem, greedy))
     if count <= MANY:
-        found += [_straying(search), _from_cotengra(problem)]
         least = min(search.total(tree, search.estimate) for tree in found if tree is not None)
         found.append(_programmed(search, least))
     return dict.fromkeys(tree for tree in found if tree is not None)
@@ -288,29 +256,6 @@ def _invariant_first(problem: Problem) -> Tree:
     count = len(problem.layouts)
     order = sorted(range(count), key=lambda number: number not in problem.invariant)
     return tuple((order[0] if not at else count + at - 1, number) for at, number in enumerate(order[1:]))
-
-
-def _straying(search: Search) -> Tree:
-    """The tree of fewest FLOPs among those of several greedy searches with slightly random costs.
-
-    opt_einsum's own random search seeds the global random generator. This one has its own.
-    """
-    drawn = random.Random(0)
-
-    def cost(joined: int, one: int, other: int, *_: Any) -> float:
-        return drawn.gauss(1.0, JITTER) * (joined - one - other)
-
-    found = [_tree(search.problem, functools.partial(greedy, cost_fn=cost)) for _ in range(TRIALS)]
-    return min(found, key=lambda tree: search.total(tree, search.flops))
-
-
-def _from_cotengra(problem: Problem) -> Tree | None:
-    """The tree that cotengra proposes, where it is installed."""
-    if importlib.util.find_spec("cotengra") is None:
-        return None
-    import cotengra
-
-    return _tree(problem, cotengra.RandomGreedyOptimizer(max_repeats=TRIALS, seed=0, accel=False))
 
 
 def _programmed(search: Search, least: float = math.inf) -> Tree | None:

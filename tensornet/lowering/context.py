@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -37,7 +36,6 @@ from ..planning.steps import Step
 from ..planning.target import Target
 from ..sizes import evaluate, product, size_names, symbol
 from .lines import Lines
-from .shared_layouts import SharedLayout, shared_layouts
 
 __all__ = ["LoweringContext", "Stored", "as_declared", "entry_of"]
 
@@ -95,8 +93,6 @@ class LoweringContext(ABC):
         changing: the tensors that get gradients.
         read_by_name: the tensors that blocks read by their own names.
         readers: how many references read each tensor.
-        copies: the copies of a variable in other layouts, by the permutation of its axes.
-        laid: the variables of tensors that were copied into the shared layout of several readers.
         sizes: the sizes of the axes in the current line.
         written: the order in which the current line declares its axes.
         asked: the share of the readers of its result that copy it into that order.
@@ -108,8 +104,6 @@ class LoweringContext(ABC):
     choose: Choose
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None
     steps: list[AnyStep] = field(default_factory=list)
-    copies: dict[str, dict[tuple[int, ...], str]] = field(default_factory=lambda: defaultdict(dict))
-    laid: dict[str, str] = field(default_factory=dict)
     sizes: Mapping[str, Any] = field(default_factory=dict)
     written: Layout = ()
     asked: float = 1.0
@@ -129,9 +123,6 @@ class LoweringContext(ABC):
         self.stored = {
             leaf.name: as_declared(leaf.name, leaf.dims, lines.elements[leaf.name]) for leaf in lines.leaves
         }
-        self.common: Mapping[str, SharedLayout] = shared_layouts(
-            lines, lambda line, axes: self.positions(line.sizes, axes)
-        )
 
     @abstractmethod
     def lower(self, expression: Expression, wanted: Layout | None) -> Value:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -117,34 +116,12 @@ def _contract(
         frozenset(n for n, each in enumerate(values) if each.ref.name in context.invariant),
         asked=context.asked,
     )
-    if len(values) == 2 and any(context.copies[each.ref.name] for each in values):
-        return _of_copies(context, problem, values)
     changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
     several = len(values) > 2 and len(changing) > 1 and real and not problem.invariant
     if several and (order := joint_order(problem, changing, NODE)):
         return _with_vjp(context, problem, order, values, changing)
     return _pairs(context, problem, context.choose(problem), values)
-
-
-def _of_copies(context: LoweringContext, problem: Problem, values: list[Value]) -> Value:
-    """The product of two tensors. It reads existing copies of them in other layouts where that is faster."""
-    found: list[tuple[float, Order, list[Value]]] = []
-    for pair in itertools.product(*(_copies(context, each) for each in values)):
-        order = context.choose(replace(problem, layouts=tuple(each.layout for each in pair)))
-        found.append((order[-1].way.seconds, order, list(pair)))
-    _, order, values = min(found, key=lambda each: each[0])
-    return _pairs(context, problem, order, values)
-
-
-def _copies(context: LoweringContext, value: Value) -> list[Value]:
-    """A tensor in its own layout, and its existing copies in other layouts."""
-    layout, copies = value.layout, context.copies[value.ref.name]
-    return [value] + [
-        replace(value, ref=Ref(name, tuple(layout[place] for place in places)))
-        for places, name in copies.items()
-        if len(places) == len(layout)
-    ]
 
 
 def _with_vjp(
@@ -191,7 +168,7 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
     made = list(values)
     for pair in order:
         a, b = made[pair.first], _settled(context, made[pair.second], made[pair.first], pair.way)
-        a, b, way = _copied_once(context, a, b, pair.way)
+        way = pair.way
         if pair is order[-1]:
             later = problem.pricing.brought(flatten(way.result), problem.wanted)
             way = replace(way, seconds=max(0.0, way.seconds - later))
@@ -211,21 +188,6 @@ def _settled(context: LoweringContext, value: Value, other: Value, way: Strategy
     inner = (way.summed, way.columns) if batch and not way.swapped else (way.columns, way.summed)
     offered = batch and view_order(value.layout, (batch, *inner)) is not None
     return value if offered else context.reorder(value, flatten((batch, *inner)))
-
-
-def _copied_once(
-    context: LoweringContext, a: Value, b: Value, way: Strategy
-) -> tuple[Value, Value, Strategy]:
-    """The operands of a product. One that it reads in another layout is copied before if it has other readers."""
-    pair = [a, b]
-    for n, each in enumerate(pair):
-        order, known = way.read(each.layout, n == 0), each.ref.name
-        if order == each.layout or context.readers[known] < 2 or known in context.invariant:
-            continue
-        pair[n] = context.reorder(each, order)
-        way = replace(way, seconds=max(0.0, way.seconds - context.steps[-1].seconds))
-        context.copies[known][tuple(each.layout.index(axis) for axis in order)] = pair[n].ref.name
-    return pair[0], pair[1], way
 
 
 def _linear(way: Strategy, a: Value, b: Value) -> Strategy:

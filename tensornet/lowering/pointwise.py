@@ -15,26 +15,17 @@ from ..language.expression import (
     Contraction,
     Expression,
     Literal,
-    Ref,
     axes_of_index,
-    free_axes,
     is_scalar,
     product_of,
     scalar_value,
 )
-from ..ops.attention import HIDDEN, HIDDEN_IN_HALF
-from ..ops.pointwise import WHERE
 from ..ops.protocols import Left, Value
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.steps import Step
 from .context import LoweringContext
 
 __all__ = ["Operand", "applied", "combine", "is_reciprocal", "lower_pointwise", "operand", "order_of"]
-
-
-WORTH = 0.3
-"""The layout that allows a fused bias is requested if a step for the bias takes at least this part of the time of
-its product."""
 
 
 @dataclass(frozen=True)
@@ -182,18 +173,14 @@ def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None)
         Operand(context.convert(context.lower(each, wanted), Element.TRUTH))
         for each in call.arguments[:split]
     ]
-    hidden = _hidden(context, call, conditions, wanted)
-    if hidden is not None:
-        return hidden
-    asked = _order_with_bias(context, call) or wanted if adds else wanted
     arguments = call.arguments[split:]
     lowered = {
-        n: operand(context, arguments[n], asked, adds)
+        n: operand(context, arguments[n], wanted, adds)
         for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
     }  # products last: a bias is fused only into the last step
     operands = [lowered[n] for n in range(len(arguments))]
     if adds:
-        operands = _bias_taken(context, _exact_together(context, operands))
+        operands = _exact_together(context, operands)
     fused = _fused(context, call.function, operands)
     if fused is not None:
         return fused
@@ -228,36 +215,6 @@ def _rule(call: Call) -> Function:
     return function.beside([scalar_value(each) if is_scalar(each) else None for each in call.arguments])
 
 
-def _hidden(
-    context: LoweringContext, call: Call, conditions: list[Operand], wanted: Layout | None
-) -> Value | None:
-    """`where(see, P, -1e30)` as the sum of P and a table of 0 and -1e30, which takes a tenth of the time.
-
-    This requires that `see` is the same at every call, so that the table is computed once. P must be a parameter,
-    since other tensors may not be finite.
-    """
-    match call:
-        case Call(WHERE.name, (_, Ref() as hides, Literal() as number)):
-            value = scalar_value(number)
-        case _:
-            return None
-    least = HIDDEN if context.itemsize > 2 else HIDDEN_IN_HALF
-    if not isinstance(value, int | float) or value > least:
-        return None
-    if hides.name not in context.lines.of_kind("parameter"):
-        return None
-    if not all(each.value is not None and each.value.ref.name in context.invariant for each in conditions):
-        return None
-    choices = [Operand(None, (Literal(0),)), Operand(None, (number,))]
-    table = combine(context, WHERE, lambda *each: Call(WHERE.name, each), choices, conditions, wanted)
-    bias = context.lower(hides, wanted)
-    axes = {*table.layout, *bias.layout}
-    order = tuple(axis for axis in wanted or order_of(context, axes, [table, bias]) if axis in axes)
-    near = context.reorder(bias, tuple(axis for axis in order if axis in bias.layout))
-    terms = [Operand(near), Operand(table)]
-    return combine(context, FUNCTIONS["add"], lambda *each: Call("add", each), terms, (), order)
-
-
 # ---------------------------------------------------------------------------- epilogue fusion
 
 
@@ -267,45 +224,6 @@ def _product_of(context: LoweringContext, value: Value) -> Step | None:
     if not isinstance(last, Step) or last.equation.name != value.ref.name or value.ref.name in context.named:
         return None
     return last
-
-
-def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
-    """The layout in which a product of two tensors takes a bias in the same step, if it is worth requesting:
-    the axes of the bias are innermost."""
-    match call.arguments:
-        case (Contraction((one, two), (_, *_)) as made, Ref() as bias):
-            pass
-        case (Ref() as bias, Contraction((one, two), (_, *_)) as made):
-            pass
-        case _:
-            return None
-    last = axes_of_index(bias.index)
-    own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
-    if "linear" not in context.target.supported or {*last} not in own:
-        return None
-    rows, other = (one, two) if own[1] == {*last} else (two, one)
-    first = axes_of_index(rows.index) if isinstance(rows, Ref) else free_axes(rows)
-    kept = tuple(axis for axis in first if axis not in made.summed)
-    if not kept or not set(kept).isdisjoint(free_axes(other)):
-        return None  # a batch of products, to which no library adds a bias
-    if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
-        return None
-    m, n, k = (float(context.count(axes)) for axes in (kept, last, made.summed))
-    size, profile = context.itemsize, context.profile
-    alone = profile.pointwise(2 * size * m * n, size * m * n)
-    return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None
-
-
-def _bias_taken(context: LoweringContext, terms: list[Operand]) -> list[Operand]:
-    """The terms of a longer sum. The last product and a bias that its step takes are one of them."""
-    places = [n for n, each in enumerate(terms) if each.value is not None and not each.numbers]
-    at = next((n for n in places if _product_of(context, terms[n].value)), None)  # type: ignore[arg-type]
-    if at is None or len(terms) < 3:
-        return terms
-    for n in places:
-        if n != at and (made := _with_bias(context, (terms[at], terms[n]))) is not None:
-            return [Operand(made) if m == at else each for m, each in enumerate(terms) if m != n]
-    return terms
 
 
 def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | None:

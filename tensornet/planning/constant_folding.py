@@ -18,7 +18,6 @@ from ..graph.shape_inference import dim_size
 from ..language.expression import Call, Ref, fresh
 from ..ops.table import FUNCTIONS
 from ..sizes import evaluate, product, size_names
-from .in_place import overwriting
 from .liveness import with_frees
 from .plans import AnyStep, CallStep
 from .steps import Result, Table
@@ -138,7 +137,7 @@ class Folded:
             self._table(name, None)
         self.tables = tuple(self._tables.values())
         self.once = with_frees(self._once, [table.made for table in self.tables])
-        self.steps = with_frees(overwriting(repeated, self._outputs, self._sizes, target), self._outputs)
+        self.steps = with_frees(repeated, self._outputs)
 
     def _repeated(self) -> Iterator[AnyStep]:
         """The steps of each call. All others are added to those done once."""

@@ -82,8 +82,6 @@ def _temporary_bytes(step: Step, values: Mapping[str, Any], itemsize: int) -> in
             return min(FUNCTIONS[function].tile, math.prod(sizes.values())) * size
         case Call() as call if (times := _results_worked_in(call)) is not None:
             return int(times * held(axes_of_index(step.equation.left)))
-        case Call(_, terms) if step.into:
-            return max(most for most, _ in (_parts(term, held) for term in terms))
         case Contraction(_, ()) | Call() as expression if _is_pointwise(expression):
             most, own = _parts(expression, held)
             return most - own
@@ -157,11 +155,6 @@ def is_view(step: Step) -> bool:
         return False
     whole = not any(isinstance(entry, int) or is_computed_index(entry) for entry in right.index)
     return (whole or is_cut(right)) and axes_of_index(right.index) == axes_of_index(step.equation.left)
-
-
-def _beneath(step: Step) -> str:
-    """The tensor whose memory the result of a step shares. "" if the result gets memory of its own."""
-    return step.reads[0] if is_view(step) else step.into
 
 
 # ---------------------------------------------------------------------------- together
@@ -238,8 +231,8 @@ class Liveness:
         held, base, looks = dict[str, int](), dict[str, str](), Counter[str]()
         for step in self.steps:
             held.update(self._made(step))
-            if isinstance(step, Step) and (beneath := _beneath(step)):
-                base[step.equation.name] = base.get(beneath, beneath)
+            if isinstance(step, Step) and is_view(step):
+                base[step.equation.name] = base.get(step.reads[0], step.reads[0])
             looks.update(base.get(name, name) for name in step.defines)
             alive += sum(held[name] for name in step.defines)
             freed = 0
@@ -268,7 +261,7 @@ class Liveness:
 
     def _made(self, step: AnyStep) -> Iterator[tuple[str, int]]:
         """The bytes of each result of a step. Zero where the result shares the memory of another tensor."""
-        if isinstance(step, Step) and _beneath(step):
+        if isinstance(step, Step) and is_view(step):
             yield step.equation.name, 0
         else:
             yield from zip(step.defines, map(self._bytes, step.shapes, step.elements), strict=True)

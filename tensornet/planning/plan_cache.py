@@ -36,7 +36,7 @@ _FOLDERS = (
 )
 """The folders with the source that decides what a plan is and what its steps mean."""
 
-_SEARCHES = ("opt_einsum", "cotengra")
+_SEARCHES = ("opt_einsum",)
 """The libraries whose searches propose contraction orders."""
 
 _LOADED = time.time()

@@ -262,14 +262,6 @@ class Plan:
                 raise part.fail(
                     f"cannot be: the result '{result.name}' is '{result.value.name}', which is not there"
                 )
-        reads = Counter(name for step in self.steps for name in step.reads)
-        reads.update(result.value.name for result in self.results)
-        made = {name for step in self.steps for name in step.defines}
-        for number, step in enumerate(self.steps):
-            if isinstance(step, CallStep) or not step.into:
-                continue
-            if step.into not in made or step.into not in step.terms or reads[step.into] > 1:
-                raise part.fail(f"cannot be: step {number + 1} writes into '{step.into}', which others need")
 
     __getstate__ = state_of
 
@@ -521,7 +513,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 12
+FORMAT, VERSION = "tensornet.plan", 13
 
 
 def _check_steps(steps: Sequence[AnyStep], known: set[str], part: Part) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..codec import Scope, document
+from ..codec import document
 from ..contraction.pairs import Strategy
 from ..graph.leaves import Along, Leaf
 from ..graph.shape_inference import Axis, Dim, dim_size
@@ -49,7 +49,6 @@ class Step:
         element: the element type of the result.
         frees: tensors that are not needed after it.
         arrangement: how a pair is contracted, as a matrix product or otherwise.
-        into: the term that a sum is written into, which nothing else reads. "" if the result gets memory of its own.
     """
 
     equation: Equation
@@ -61,7 +60,6 @@ class Step:
     element: Element = Element.NUMBER
     frees: tuple[str, ...] = ()
     arrangement: Strategy | None = None
-    into: Scope = ""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -104,14 +102,6 @@ class Step:
     def multiplied(self) -> Multiplied | None:
         """The product that it is, if it is one."""
         return None if self.arrangement is None else _multiplied(self.equation.right)
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        """The tensors that are its terms, if it is a sum."""
-        match self.equation.right:
-            case Call("add", terms):
-                return tuple(term.name for term in terms if isinstance(term, Ref))
-        return ()
 
     @functools.cached_property
     def open_sizes(self) -> frozenset[str]:
