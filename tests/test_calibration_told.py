@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +16,6 @@ from tensornet.device import calibration, profiles
 from tensornet.device.cost_model import DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
 from tensornet.files import Store
-from tensornet.planning import progress
 from tensornet.protocol import load_backend
 
 KEY = "a device"
@@ -71,7 +72,7 @@ def test_a_terminal_is_told_that_the_device_was_measured(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(progress, "_is_terminal", lambda: is_terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
     measured += [seconds, found]
     for expected in (words if is_terminal else "", ""):
         assert process() == found

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
 import os
 import random
-import re
 import stat
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -31,13 +28,13 @@ from tensornet.files import Store
 from tensornet.graph.element_types import holding
 from tensornet.language.expression import Call, Contraction, Literal, Ref, Size
 from tensornet.ops.table import Element
-from tensornet.planning import plan_cache, progress
+from tensornet.planning import plan_cache
 from tensornet.planning.plan_cache import Occasion
 from tensornet.planning.plans import Plan
 from tensornet.runtime import executable
 from tensornet.sizes import floored, larger, smaller, symbol
 
-from .conftest import ROOT, fresh, sampled, within
+from .conftest import fresh, sampled, within
 from .damage import BYTES, DOCUMENTS
 from .programs import SUMMED_ALONE
 from .test_equation import expression_texts
@@ -405,120 +402,3 @@ def test_many_processes_write_and_read_at_once(tmp_path: Path) -> None:
         assert [*together.map(functools.partial(fresh, code), "012")] == [""] * 3
     assert len(list(tmp_path.iterdir())) <= 5 + 3
     assert {path.suffix for path in tmp_path.iterdir()} == {".json"}
-
-
-# ---------------------------------------------------------------------------- plans in the making
-
-SLOWLY = """
-import sys, threading, time
-import tensornet as tn
-from tensornet.planning import planner, progress
-progress.PATIENCE, pause = {patience}, {pause}
-quick = planner.fastest
-def slow(problem):
-    time.sleep(pause)
-    return quick(problem)
-planner._WAYS["fastest"] = (planner._WAYS["fastest"][0], slow)
-text = "h0[b,i] = x[b,i]\\n" + "\\n".join(f"h{{n + 1}}[b,i] = gelu(h{{n}}[b,j] * W{{n}}[i,j])" for n in range(12))
-graph = tn.layer(text, inputs="x")
-{run}
-time.sleep(0.3)  # for a thread to end
-print("planned", "rich.live" in sys.modules, threading.active_count())
-"""
-PLAN = "assert len(tn.plan(graph, compare=False).steps) == 24"
-IN_THREADS = f"""
-def plan():
-    {PLAN}
-threads = [threading.Thread(target=plan) for _ in range(3)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-"""
-FAILING = """
-try:
-    tn.plan(graph, memory_limit=1)
-except tn.BackendError:
-    pass
-"""
-UNWATCHED = f"""
-with progress.unwatched():
-    {PLAN}
-"""
-WITHIN = f"""
-with progress.watched():
-    time.sleep(0.3)
-    {PLAN}
-    {PLAN}
-"""
-
-
-def seen(
-    run: str, patience: float, pause: float, terminal: bool = True, kind: str = "xterm"
-) -> tuple[str, str]:
-    """What a fresh process says on standard output, and on standard error, which is a terminal or a pipe."""
-    import pty
-
-    leader, follower = pty.openpty()
-    code = SLOWLY.format(run=run, patience=patience, pause=pause)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": kind, "COLUMNS": "80"}
-    error = follower if terminal else subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=error, text=True, env=environment
-    ) as process:
-        os.close(follower)
-        shown = b""
-        with contextlib.suppress(OSError):  # all that had the terminal open have closed it
-            while data := os.read(leader, 4096):
-                shown += data
-        os.close(leader)
-        output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, shown.decode() + str(errors)
-    return output, shown.decode() if terminal else errors
-
-
-def test_planning_and_measuring_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_is_terminal", lambda: True)
-    with progress.watched():
-        watch = progress._watch.get()
-        for _ in range(2):
-            progress.measuring(3, 9)
-            assert re.fullmatch(r"measuring: 3 of 9 turns, \d\.\d s", watch.__rich__())
-            with progress.watched():
-                assert re.fullmatch(r"planning, \d\.\d s", watch.__rich__())
-
-
-@POSIX
-@pytest.mark.parametrize("run", sampled([PLAN, FAILING, IN_THREADS, WITHIN], [PLAN]))
-def test_a_long_plan_is_seen_at_a_terminal(run: str) -> None:
-    output, shown = seen(run, 0.02, 0.05)
-    assert output == "planned True 1\n"
-    times = [float(seconds) for seconds in re.findall(r"planning, (\d\.\d) s", shown)]
-    assert times == sorted(times)
-    assert len(set(times)) > 2
-    assert shown.endswith(("\x1b[2K", "\x1b[?25h"))  # the line is empty again, and the cursor to be seen
-    assert shown.rindex("\x1b[2K") > shown.rindex("planning")
-    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
-
-
-@POSIX
-@pytest.mark.parametrize(
-    ("run", "patience", "pause", "terminal", "kind"),
-    sampled(
-        [
-            (PLAN, 0.02, 0.05, False, "xterm"),
-            (PLAN, 2.0, 0.0, True, "xterm"),  # soon made
-            (PLAN, 0.02, 0.05, True, "dumb"),
-            (UNWATCHED, 0.02, 0.05, True, "xterm"),
-            ("sys.stderr.close()\n" + PLAN, 0.02, 0.02, True, "xterm"),
-            ("sys.stderr = None\n" + PLAN, 0.02, 0.02, True, "xterm"),
-        ],
-        [(PLAN, 0.02, 0.05, False, "xterm")],
-    ),
-)
-def test_otherwise_nothing_is_seen(
-    run: str, patience: float, pause: float, terminal: bool, kind: str
-) -> None:
-    output, shown = seen(run, patience, pause, terminal, kind)
-    assert output.startswith("planned ")
-    assert shown == ""
-    if kind != "dumb" and run != UNWATCHED:
-        assert output == "planned False 1\n"

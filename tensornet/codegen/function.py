@@ -6,12 +6,8 @@ serves every batch size.
 
 from __future__ import annotations
 
-import ast
 import functools
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from ..errors import ShapeError
 from ..graph.graph import Graph
@@ -103,7 +99,7 @@ def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> 
 def _function(context: Writing, name: str) -> str:
     """The function of a plan."""
     plan, graph = context.plan, context.plan.graph
-    body = _body(context, plan.steps, [each.value.name for each in plan.results])
+    body = [*_body(context, plan.steps)]
     body.append(f"return {', '.join(_result(context, each) for each in plan.results)}")
     given = [*(context.names[leaf.name] for leaf in context.leaves), *context.blocks.values()]
     given += ["*", "training=False"] if has_dropout(graph) else []
@@ -120,7 +116,7 @@ def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iter
         return
     like = Leaf(fresh("like", set(plan.graph.named)), "input", ())
     context = Writing(plan, backend, [like, *plan.sources], functions)
-    body = _body(context, plan.once, [table.made for table in plan.tables])
+    body = [*_body(context, plan.once)]
     steps = (step.equation for step in plan.once if isinstance(step, Step))
     views = {equation.name for equation in steps if isinstance(equation.right, Ref)}
     tables = (_table(context, each, each.made in views) for each in plan.tables)
@@ -144,32 +140,15 @@ def _source(name: str, given: Sequence[str], lines: Sequence[str]) -> str:
     return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
 
 
-def _body(context: Writing, steps: Sequence[AnyStep], read_last: Sequence[str]) -> list[str]:
-    """A line for each step. A line that only the next step reads, and reads once, is inlined into it."""
-    reads = Counter(name for step in steps for name in step.reads)
-    reads.update(read_last)
-    lines, taken = list[Line](), set[str]()
-    former: AnyStep | None = None
+def _body(context: Writing, steps: Sequence[AnyStep]) -> Iterator[str]:
+    """A line for each step with its mathematics, and a `del` line where it frees names."""
     for step in steps:
-        line = _line(context, step, is_last=step is steps[-1])
-        repeats = isinstance(step, CallStep) and (step.slicing is not None or step.along is not None)
-        once = former is not None and [reads[name] for name in former.defines] == [1]
-        joined = line.taking(lines[-1]) if once and not repeats else None
-        if joined is not None:
-            taken.update(lines.pop().names)
-        lines.append(joined or line)
-        former = step
-    kept = (replace(line, frees=tuple(each for each in line.frees if each not in taken)) for line in lines)
-    return [text for line in kept for text in line.written()]
-
-
-def _line(context: Writing, step: AnyStep, is_last: bool) -> Line:
-    """The line of a step."""
-    text = _call(context, step) if isinstance(step, CallStep) else write_step(context, step)
-    context.shapes.update(zip(step.defines, step.shapes, strict=True))
-    names = tuple(context.names[name] for name in step.defines)
-    frees = () if is_last else tuple(context.names[name] for name in step.frees)
-    return Line(names, text, (remark(step.shown(context.functions)),), frees)
+        text = _call(context, step) if isinstance(step, CallStep) else write_step(context, step)
+        context.shapes.update(zip(step.defines, step.shapes, strict=True))
+        names = ", ".join(context.names[name] for name in step.defines)
+        yield f"{names} = {text}  # {remark(step.shown(context.functions))}"
+        if step.frees and step is not steps[-1]:
+            yield f"del {', '.join(context.names[name] for name in step.frees)}"
 
 
 def _result(context: Writing, result: Result) -> str:
@@ -183,52 +162,6 @@ def _result(context: Writing, result: Result) -> str:
         "*leading" if group == (ELLIPSIS,) else context.size(extent(context.sizes, group)) for group in groups
     )
     return context.op("reshape", text, shape=tuple_source(sizes))
-
-
-# ---------------------------------------------------------------------------- lines
-
-_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
-
-LONGEST = 100
-"""The most characters that an expression may have after another line is inlined into it."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of a function: the names that it defines, its expression, its mathematics, and the names it frees."""
-
-    names: tuple[str, ...]
-    text: str
-    remarks: tuple[str, ...]
-    frees: tuple[str, ...]
-
-    def written(self) -> Iterator[str]:
-        """The line, and a `del` line if it frees names."""
-        yield f"{', '.join(self.names)} = {self.text}  # {'; '.join(self.remarks)}"
-        if self.frees:
-            yield f"del {', '.join(self.frees)}"
-
-    def taking(self, former: Line) -> Line | None:
-        """The line with the former line inlined; nothing if it does not read that once, or gets too long.
-
-        A line that frees tensors is not inlined, so that no tensor lives longer.
-        """
-        (name,) = former.names
-        places = [each for each in _NAME.finditer(self.text) if each[0] == name]
-        if len(places) != 1 or former.frees:
-            return None
-        inner = former.text if _is_closed(former.text) else f"({former.text})"
-        text = f"{self.text[: places[0].start()]}{inner}{self.text[places[0].end() :]}"
-        if len(text) > LONGEST:
-            return None
-        frees = tuple(each for each in self.frees if each != name)
-        return Line(self.names, text, (*former.remarks, *self.remarks), frees)
-
-
-def _is_closed(text: str) -> bool:
-    """Whether an expression is a name, call, subscript or attribute, which needs no parentheses anywhere."""
-    tree = ast.parse(text, mode="eval").body
-    return isinstance(tree, ast.Call | ast.Name | ast.Subscript | ast.Attribute)
 
 
 # ---------------------------------------------------------------------------- calls of blocks

@@ -25,7 +25,6 @@ from ..passes.pipeline import traced
 from ..planning.gradients import leaves_of, rematerialized_to_fit
 from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
-from ..planning.progress import watched
 from ..planning.target import Target
 from ..protocol import Backend, load_backend
 from ..sharding.plan import ShardedPlan, sharded_plan
@@ -217,7 +216,6 @@ def uncollected() -> Iterator[None]:
 
 
 @uncollected()
-@watched()
 def planned(
     graph: Graph,
     sizes: Mapping[str, int],

@@ -6,7 +6,6 @@ constant had another value. All are timed on random data, at the planned sizes.
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import statistics
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ from ..device.cost_model import DeviceProfile
 from ..device.timing import Clock
 from ..errors import BackendError
 from ..planning.plans import CallStep, Plan
-from ..planning.progress import measuring
 from ..protocol import Backend
 from ..threads import apart
 from .loading import LoadedProgram, Place, arguments, constant_array, drawn
@@ -64,8 +62,7 @@ def tuned(
     if alone and any(isinstance(step, CallStep) and step.slicing is None for step in first.steps):
         return first
     candidates = [first, *_others(make, profile, first)]
-    here = contextvars.copy_context()  # the progress watcher is in it
-    return first if len(candidates) == 1 else apart(lambda: here.run(_fastest, candidates, backend))
+    return first if len(candidates) == 1 else apart(lambda: _fastest(candidates, backend))
 
 
 def _others(make: Callable[[DeviceProfile], Plan], profile: DeviceProfile, first: Plan) -> Iterator[Plan]:
@@ -89,9 +86,8 @@ def _fastest(candidates: list[Plan], backend: Backend) -> Plan:
     calls = [_call_of(plan, backend) for plan in candidates]
     times: list[list[float]] = [[] for _ in candidates]
     waiting = list(range(len(candidates)))
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
         for at in waiting:
-            measuring(number * len(candidates) + at, ROUNDS * len(candidates))
             times[at].append(_seconds(calls[at], candidates[at].device, backend))
         least = min(min(each) for each in times if each)
         waiting = [at for at in waiting if min(times[at]) <= HOPELESS * least]

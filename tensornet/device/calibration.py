@@ -9,10 +9,12 @@ disagree, since the device had other work, the built-in constants stand in until
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +23,6 @@ from typing import Any
 from ..dtypes import itemsize, real_type
 from ..errors import BackendError
 from ..ops.along_axes import NORMALIZE
-from ..planning.progress import say
 from ..protocol import Backend, is_offered
 from ..threads import apart, is_busy, others_at_work, tells_of_others
 from .cost_model import COLUMNS, GRAIN, IN_CACHE, NEAR, DeviceProfile, default_profile
@@ -100,9 +101,10 @@ def _measured(backend: Backend, device: str, dtype: str) -> DeviceProfile:
     found = apart(lambda: measure(backend, device, dtype))
     seconds = time.monotonic() - start
     busy = "the device had other work: built-in constants are used, see `tensornet calibrate`"
-    if seconds > TELLING:
-        took = f"measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no)"
-        say(f"tensornet: {took}; {'kept' if found.is_steady else busy}")
+    with contextlib.suppress(AttributeError, ValueError):  # standard error may be None, or closed
+        if seconds > TELLING and sys.stderr.isatty():
+            took = f"measured {device} for {dtype} in {seconds:.1f} s (TENSORNET_CALIBRATE=0: no)"
+            print(f"tensornet: {took}; {'kept' if found.is_steady else busy}", file=sys.stderr, flush=True)
     return found
 
 

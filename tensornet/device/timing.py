@@ -61,7 +61,6 @@ def timings(
     rounds: int = 15,
     warmup: int = 2,
     clock: Clock = Clock(),
-    told: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Timing]:
     """The time of each contestant; they take turns, so that drift of the machine affects all alike.
 
@@ -70,7 +69,6 @@ def timings(
         rounds: samples of each.
         warmup: runs of each before the samples; the last one decides how often a sample repeats it.
         clock: how time is read.
-        told: called before each sample with the number of samples taken and their total.
     """
     repeats = {}
     for name, run in contestants.items():
@@ -80,7 +78,6 @@ def timings(
     names = list(contestants)
     for turn in range(rounds):
         for offset in range(len(names)):
-            told(turn * len(names) + offset, rounds * len(names))
             name = names[(turn + offset) % len(names)]
             samples[name].append(clock.sample(contestants[name], repeats[name]))
     return {name: _timing(each) for name, each in samples.items()}

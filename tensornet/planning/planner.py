@@ -31,7 +31,6 @@ from .blocks import bare, in_numbers, with_functions
 from .constant_folding import Folded, seconds_at_a_call
 from .liveness import Liveness
 from .plans import Alternative, AnyStep, CallStep, OnDemand, Plan
-from .progress import watched
 from .slicing import Part, cuttable
 from .steps import Result, Step
 from .target import Target
@@ -50,7 +49,6 @@ ROUNDS, TRIED = 64, 6
 # ---------------------------------------------------------------------------- planning
 
 
-@watched()
 def schedule(
     graph: Graph,
     target: Target,

@@ -16,7 +16,6 @@ from tensornet.display import printable
 from tensornet.errors import TensornetError
 from tensornet.files import Store, check_writable
 
-from ..planning.progress import unwatched
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
 from .configuration import Subject, forget_examples, located

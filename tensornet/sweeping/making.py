@@ -22,7 +22,6 @@ from ..planning.flops import flop_count
 from ..planning.gradients import Quickest, joint_graph, leaves_of, results_of
 from ..planning.planner import NOMINAL, whole_sizes
 from ..planning.plans import Plan
-from ..planning.progress import measuring, watched
 from ..protocol import Backend, load_backend
 from ..runtime.compiling import to_backend
 from .candidates import BASELINE, Candidate, candidates
@@ -32,7 +31,6 @@ from .sweeps import Row, Sweep
 __all__ = ["sweep"]
 
 
-@watched()
 def sweep(
     graphs: Mapping[str, Graph] | Callable[..., Graph],
     /,
@@ -270,7 +268,7 @@ def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any], 
                 rows[name] = _noted(rows[name], f"not timed: {reason}")
             else:
                 runs[name] = run
-        for name, found in timings(runs, rounds, clock=place.read, told=measuring).items():
+        for name, found in timings(runs, rounds, clock=place.read).items():
             times: dict[str, Any] = {way: found.median, f"{way}_low": found.low, f"{way}_high": found.high}
             rows[name] = replace(rows[name], **times)
     return list(rows.values())
