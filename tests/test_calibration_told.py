@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
