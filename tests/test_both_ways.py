@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 from tensornet.codegen.context import CodegenContext
-from tensornet.contraction.joint_order import joint_order
-from tensornet.contraction.pairs import Problem, flatten, view_order
+from tensornet.contraction.pairs import flatten, view_order
 from tensornet.device.cost_model import default_profile
 from tensornet.language.expression import Ref, axes_of_index
 from tensornet.planning.plans import Plan
 from tensornet.protocol import load_backend
 
 from . import oracle
-from .conftest import examples, products_from, saved_for_backward, those_of
+from .conftest import products_from, saved_for_backward, those_of
 from .programs import SUMMED_ALONE, recorded, records
 
 CPU = default_profile("cpu")
@@ -232,30 +231,6 @@ def test_what_is_kept_is_what_autograd_holds() -> None:
 
 
 # ---------------------------------------------------------------------------- orders
-
-
-@st.composite
-def problems(draw: Any) -> Problem:
-    """Three or four factors; an axis of all of them is kept."""
-    axes = "abcdef"
-    sizes = {axis: draw(st.sampled_from([2, 3, 8, 64])) for axis in axes}
-    factor = st.lists(st.sampled_from(axes), min_size=1, max_size=4, unique=True).map(tuple)
-    layouts = tuple(draw(st.lists(factor, min_size=3, max_size=4)))
-    present = sorted(set(itertools.chain(*layouts)))
-    kept = frozenset(draw(st.lists(st.sampled_from(present), unique=True)))
-    alone = {axis for axis in present if sum(axis in layout for layout in layouts) == 1}
-    return Problem(layouts, kept | alone, None, sizes, CPU, 8)
-
-
-@given(problems(), st.integers(1, 15))
-@examples(40)
-def test_an_order_multiplies_every_factor_once(problem: Problem, which: int) -> None:
-    count = len(problem.layouts)
-    changing = frozenset(n for n in range(count) if which >> n & 1)
-    order = joint_order(problem, changing)
-    used = [number for pair in order for number in (pair.first, pair.second)]
-    assert sorted(used) == list(range(2 * count - 2))
-    assert set(flatten(order[-1].way.result)) == problem.kept
 
 
 @given(st.data())

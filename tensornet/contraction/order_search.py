@@ -59,11 +59,11 @@ def fastest(problem: Problem) -> Order:
 
 
 def fastest_with_vjp(problem: Problem) -> Order:
-    """The order that is expected to be fastest, without a limit on operands repeated along batch axes.
+    """The order that is expected to be fastest, for a product whose backward pass is planned as well.
 
-    For products with a backward pass that is planned as well, instead of left to the library's autograd.
+    Operands may be repeated along batch axes without a limit. The result is in the wanted layout.
     """
-    return fastest(replace(problem, expanded=math.inf))
+    return fastest(replace(problem, expanded=math.inf, asked=1.0))
 
 
 @searched_once

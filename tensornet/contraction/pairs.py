@@ -94,19 +94,6 @@ class Strategy:
         """All axes that the result does not have."""
         return (*self.added, *self.summed)
 
-    def seen(self, layout: Layout, is_first: bool) -> Groups:
-        """The groups of an operand, in the order in which a matrix product reads them."""
-        own = tuple(axis for axis in self.batch if axis in layout)
-        outer = self.rows if is_first else self.columns
-        return (own, outer, self.summed) if is_first != self.swapped else (own, self.summed, outer)
-
-    def read(self, layout: Layout, is_first: bool) -> Layout:
-        """The layout in which the product reads an operand: its own, or that of a copy."""
-        if self.kind != "matmul":
-            return layout
-        groups = self.seen(layout, is_first)
-        return layout if view_order(layout, groups) is not None else flatten(groups)
-
     def renamed(self, names: Mapping[str, str]) -> Strategy:
         """The strategy with other names for its axes."""
         batch, rows, columns, summed, *result = (
@@ -293,20 +280,6 @@ class Pricing:
         self.products, self.matrices = _Products(problem), _Matrices(problem, extents)
         self.extent = extents.__getitem__
         self.long = frozenset(axis for axis, size in problem.sizes.items() if size > 1)
-
-    def ways(
-        self,
-        a: Layout,
-        b: Layout,
-        kept: frozenset[str],
-        wanted: Layout | None,
-        readers: Sequence[frozenset[str]],
-        bound: float = math.inf,
-    ) -> list[Strategy]:
-        """The strategies of `priced`."""
-        limits = (self.bounds(frozenset(a), frozenset(b), kept)[1], bound, math.inf)
-        priced = self.priced(a, b, kept, wanted, readers, limits)
-        return [Strategy(*fields, seconds) for seconds, fields in priced.values()]
 
     def priced(
         self,

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..contraction.joint_order import joint_order, joint_product, names_of
+from ..autodiff.joint import JointGraph
+from ..autodiff.vjp import differentiated
+from ..contraction.order_search import fastest_with_vjp
 from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
 from ..graph.element_types import of_number
+from ..graph.graph import Graph
+from ..graph.leaves import Leaf
+from ..graph.shape_inference import Axis, index_of
+from ..language.equation import Equation
 from ..language.expression import (
+    ELLIPSIS,
     Call,
     Contraction,
     Expression,
     Ref,
     axes_of_index,
+    fresh,
     is_scalar,
     product_of,
     scalar_value,
@@ -22,14 +30,15 @@ from ..language.expression import (
 from ..ops.protocols import Value, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep
+from ..sizes import symbol
 from .context import LoweringContext
 from .pointwise import Operand, combine, is_reciprocal, operand
 
 __all__ = ["lower_contraction", "lower_quotient", "lower_rounded"]
 
-NODE = 15e-6
-"""The seconds that a product and its gradients cost as one node of autograd besides the operations: Python calls the
-backward pass. They are planned together where they save more than that (PyTorch 2.11, two-core server)."""
+NODE = 100e-6
+"""The seconds of a product from which it is planned together with its gradients, as one node of autograd. Smaller ones
+gain less than the node costs. Tensor contraction layers then take 0.54 to 1.1 of the time, CP layers 0.8 to 0.94."""
 
 
 def lower_contraction(context: LoweringContext, expression: Contraction, wanted: Layout | None) -> Value:
@@ -119,7 +128,8 @@ def _contract(
     changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
     several = len(values) > 2 and len(changing) > 1 and real and not problem.invariant
-    if several and (order := joint_order(problem, changing, NODE)):
+    order = fastest_with_vjp(problem) if several else ()
+    if several and sum(pair.way.seconds for pair in order) >= NODE:
         return _with_vjp(context, problem, order, values, changing)
     return _pairs(context, problem, context.choose(problem), values)
 
@@ -131,26 +141,61 @@ def _with_vjp(
     values: list[Value],
     changing: frozenset[int],
 ) -> Value:
-    """The call of a product that is planned with its backward pass. Factors are copied into the layouts it reads."""
-    sizes = sizes_of(values)
+    """The call of a product that is planned with its backward pass."""
     left = problem.wanted or flatten(order[-1].way.result)
     values = [_apart(context, each) for each in values]
-    for pair in order:
-        for number, is_first in ((pair.first, True), (pair.second, False)):
-            if number < len(values):
-                lying = pair.way.read(values[number].layout, is_first)
-                if lying != values[number].layout:
-                    values[number] = context.reorder(values[number], lying)
-    known = {axis: context.open(size) for axis, size in sizes.items()}
-    factors = [each.left for each in values]
-    brought = replace(problem, layouts=tuple(each.layout for each in values))
-    at = {name: context.positions(sizes, (axis,)) for axis, name in zip(sizes, names_of(sizes), strict=True)}
+    sizes = sizes_of(values)
+    names = {axis: fresh("lead", {*sizes}) if axis == ELLIPSIS else axis for axis in sizes}
+    at = {name: context.positions(sizes, (axis,)) for axis, name in names.items()}
     assert context.product is not None
-    plan = context.product(joint_product(factors, known, changing, brought, order, left), at)
-    name, shape = context.name(), tuple(known[axis] for axis in left)
+    plan = context.product(_joint_product(context, values, names, changing, order, left), at)
+    name, shape = context.name(), tuple(context.open(sizes[axis]) for axis in left)
     context.add(CallStep(plan, "", tuple(each.ref.name for each in values), (name,), (shape,)))
     context.changing.add(name)
     return Value(Ref(name, left), {axis: sizes[axis] for axis in left}, Element.NUMBER)
+
+
+def _joint_product(
+    context: LoweringContext,
+    values: Sequence[Value],
+    names: Mapping[str, str],
+    changing: frozenset[int],
+    order: Order,
+    left: Layout,
+) -> JointGraph:
+    """A product, pair by pair, as a graph with its backward pass.
+
+    Args:
+        context: the context.
+        values: the factors.
+        names: the axes, and their names in the graph.
+        changing: the factors that get gradients.
+        order: the pairs.
+        left: the axes of the result, in the expected layout of its gradient.
+    """
+    known = {axis: context.open(size) for axis, size in sizes_of(values).items()}
+    axes = {
+        axis: Axis(name, known[axis] if isinstance(known[axis], int) else symbol(name))
+        for axis, name in names.items()
+    }
+    leaves = [
+        Leaf(f"x{n}", "input", tuple(tuple(axes[axis] for axis in names_in(entry)) for entry in each.left))
+        for n, each in enumerate(values)
+    ]
+    made, body = [Ref(leaf.name, index_of(leaf.dims)) for leaf in leaves], list[Equation]()
+    for pair in order:
+        name, lying = ("y", left) if pair is order[-1] else (f"t{len(body) + 1}", flatten(pair.way.result))
+        summed = tuple(sorted(names[axis] for axis in pair.way.contracted))
+        body.append(
+            Equation(
+                name,
+                tuple(names[axis] for axis in lying),
+                Contraction((made[pair.first], made[pair.second]), summed),
+            )
+        )
+        made.append(Ref(name, tuple(names[axis] for axis in lying)))
+    wrt = tuple(leaf.name for n, leaf in enumerate(leaves) if n in changing)
+    return differentiated(Graph(tuple(leaves), tuple(body), ("y",)), ("y",), wrt, lambda *_: ())
 
 
 def _apart(context: LoweringContext, value: Value) -> Value:

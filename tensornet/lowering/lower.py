@@ -68,7 +68,6 @@ def lower(
     planned: Planned | None = None,
     inside: bool = False,
     product: Callable[[JointGraph, Mapping[str, int]], Plan] | None = None,
-    as_laid: bool = False,
 ) -> tuple[tuple[AnyStep, ...], tuple[Result, ...]]:
     """The steps that compute a program, and where its outputs are.
 
@@ -80,10 +79,9 @@ def lower(
         planned: plans a block that is called, given which of its leaves get gradients.
         inside: whether the program is such a block, whose results are read by steps of its caller.
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
-        as_laid: whether every tensor is best laid out as its line declares.
     """
     context = _Lowering(Lines(program), values, target, choose, product)
-    results = _lower_lines(context, planned, inside, as_laid)
+    results = _lower_lines(context, planned, inside)
     names = {*context.lines.known}.union(*(line.sizes for line in context.lines.own))
     return tuple([_plainly(step, names) for step in context.steps]), results
 
@@ -153,11 +151,11 @@ def _lower_expression(context: _Lowering, expression: Expression, wanted: Layout
 
 
 def _lower_lines(
-    context: _Lowering, planned: Planned | None = None, inside: bool = False, as_laid: bool = False
+    context: _Lowering, planned: Planned | None = None, inside: bool = False
 ) -> tuple[Result, ...]:
     """Emits the steps of all lines and calls, in order. The result says where the outputs are."""
     lines = context.lines
-    asked_for = frozenset(context.named if as_laid else _asked_for(lines))
+    asked_for = frozenset(_asked_for(lines))
     outputs = lines.names.outputs
     leaving = frozenset[str]() if inside else frozenset(outputs).difference(context.readers)
     for item in lines.body:

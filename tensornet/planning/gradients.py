@@ -14,8 +14,7 @@ from ..autodiff.a_normal_form import Pairs
 from ..autodiff.activity import check_real
 from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated, rematerializable
-from ..contraction.joint_order import joint_order
-from ..contraction.order_search import fewest_flops
+from ..contraction.order_search import fastest_with_vjp, fewest_flops
 from ..contraction.pairs import Problem
 from ..device.cost_model import DeviceProfile, default_profile
 from ..dtypes import itemsize
@@ -161,7 +160,7 @@ def joint_graph(
 
 @dataclass(frozen=True)
 class Quickest:
-    """The pairs that are expected to be fastest forward and backward on a device.
+    """The pairs that are expected to be fastest on a device.
 
     Attributes:
         profile, itemsize: the device, and bytes of one element.
@@ -179,8 +178,7 @@ class Quickest:
         known = {axis: max(1, size) if isinstance(size, int) else NOMINAL for axis, size in values.items()}
         kept = kept & {axis for each in axes for axis in each}
         problem = Problem(tuple(axes), kept, None, known, self.profile, self.itemsize)
-        order = joint_order(problem, frozenset(range(len(axes))))
-        return tuple((pair.first, pair.second) for pair in order)
+        return tuple((pair.first, pair.second) for pair in fastest_with_vjp(problem))
 
 
 # ---------------------------------------------------------------------------- rematerialisation

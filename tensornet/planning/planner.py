@@ -132,8 +132,8 @@ class _Schedule:
             at = tuple((name, sizes[name]) for name in joint.forward.open_sizes)
             return _product(joint, at, replace(target, changing=frozenset()))
 
-        program, as_laid = rewritten(self.graph, values, target), way == "products"
-        steps, results = lower(program, values, target, choose, planned, self.inside, product, as_laid)
+        program = rewritten(self.graph, values, target)
+        steps, results = lower(program, values, target, choose, planned, self.inside, product)
         slicings = {
             part.call.results: part.slicing.into(values[part.slicing.piece], self.size(part.slicing.size))
             for part in self.cuts
