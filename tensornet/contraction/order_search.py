@@ -204,7 +204,7 @@ def proposals(search: Search) -> Iterable[Tree]:
     problem, count = search.problem, len(search.problem.layouts)
     found: list[Tree | None] = [_swept(search)]
     if max((bits.bit_count() for bits in search.holders.values()), default=0) <= MANY:
-        found.append(_tree(problem, greedy))
+        found += [_tree(problem, greedy), _tree(problem, opt_einsum.paths.get_path_fn("auto"))]
     if count <= MANY:
         least = min(search.total(tree, search.estimate) for tree in found if tree is not None)
         found.append(_programmed(search, least))
