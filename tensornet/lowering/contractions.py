@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated
@@ -27,7 +28,7 @@ from ..language.expression import (
     product_of,
     scalar_value,
 )
-from ..ops.protocols import Value, left_of, names_in, sizes_of
+from ..ops.protocols import Left, Value, left_of, names_in, sizes_of
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import CallStep
 from ..sizes import symbol
@@ -36,9 +37,13 @@ from .pointwise import Operand, combine, is_reciprocal, operand
 
 __all__ = ["lower_contraction", "lower_quotient", "lower_rounded"]
 
-NODE = 100e-6
-"""The seconds of a product from which it is planned together with its gradients, as one node of autograd. Smaller ones
-gain less than the node costs. Tensor contraction layers then take 0.54 to 1.1 of the time, CP layers 0.8 to 0.94."""
+NODE = 15e-6
+"""The seconds that a product and its gradients cost as one node of autograd besides the operations: Python calls the
+backward pass. They are planned together where that is expected to take less time (PyTorch 2.11, two-core server)."""
+
+BEYOND = 1.25
+"""How many times as long as the products of its backward pass autograd is assumed to take. With it, planned tensor
+contraction layers take 0.55 to 1.0 of the time, and CP layers 0.8 to 0.95."""
 
 
 def lower_contraction(context: LoweringContext, expression: Contraction, wanted: Layout | None) -> Value:
@@ -128,36 +133,60 @@ def _contract(
     changing = frozenset(n for n, each in enumerate(values) if each.ref.name in context.changing)
     real = all(each.element is Element.NUMBER for each in values)
     several = len(values) > 2 and len(changing) > 1 and real and not problem.invariant
-    order = fastest_with_vjp(problem) if several else ()
-    if several and sum(pair.way.seconds for pair in order) >= NODE:
-        return _with_vjp(context, problem, order, values, changing)
-    return _pairs(context, problem, context.choose(problem), values)
+    order = context.choose(problem)
+    joint = _with_vjp(context, problem, order, values, changing) if several else None
+    return _pairs(context, problem, order, values) if joint is None else joint
 
 
 def _with_vjp(
     context: LoweringContext,
     problem: Problem,
-    order: Order,
+    alone: Order,
     values: list[Value],
     changing: frozenset[int],
-) -> Value:
-    """The call of a product that is planned with its backward pass."""
+) -> Value | None:
+    """The call of a product that is planned with its backward pass. None if autograd is expected to be as fast.
+
+    Args:
+        context: the context.
+        problem: the product.
+        alone: its order, if autograd differentiates the pairs.
+        values: the factors.
+        changing: the factors that get gradients.
+    """
+    order = fastest_with_vjp(problem)
     left = problem.wanted or flatten(order[-1].way.result)
-    values = [_apart(context, each) for each in values]
+    lying = [_dims(context, each) for each in values]
     sizes = sizes_of(values)
     names = {axis: fresh("lead", {*sizes}) if axis == ELLIPSIS else axis for axis in sizes}
     at = {name: context.positions(sizes, (axis,)) for axis, name in names.items()}
     assert context.product is not None
-    plan = context.product(_joint_product(context, values, names, changing, order, left), at)
+    joint = _joint_product(context, lying, sizes, names, changing, order, left)
+    plan = context.product(joint, at)
+    assert plan.backward is not None
+    if plan.seconds + plan.backward.seconds + NODE >= _autograd_seconds(alone, changing, len(values)):
+        return None
+    operands = tuple(context.reorder(*each).ref.name for each in zip(values, lying, strict=True))
     name, shape = context.name(), tuple(context.open(sizes[axis]) for axis in left)
-    context.add(CallStep(plan, "", tuple(each.ref.name for each in values), (name,), (shape,)))
+    context.add(CallStep(plan, "", operands, (name,), (shape,)))
     context.changing.add(name)
     return Value(Ref(name, left), {axis: sizes[axis] for axis in left}, Element.NUMBER)
 
 
+def _autograd_seconds(order: Order, changing: frozenset[int], count: int) -> float:
+    """The seconds of the pairs, and of their gradients by autograd: each takes about as long as its pair."""
+    seconds, changes = 0.0, [number in changing for number in range(count)]
+    for pair in order:
+        given = (changes[pair.first], changes[pair.second])
+        seconds += (1 + BEYOND * sum(given)) * pair.way.seconds
+        changes.append(any(given))
+    return seconds
+
+
 def _joint_product(
     context: LoweringContext,
-    values: Sequence[Value],
+    lying: Sequence[Left],
+    sizes: Mapping[str, Any],
     names: Mapping[str, str],
     changing: frozenset[int],
     order: Order,
@@ -167,42 +196,41 @@ def _joint_product(
 
     Args:
         context: the context.
-        values: the factors.
-        names: the axes, and their names in the graph.
+        lying: the dimensions of the factors.
+        sizes, names: the sizes of all axes, and their names in the graph.
         changing: the factors that get gradients.
         order: the pairs.
         left: the axes of the result, in the expected layout of its gradient.
     """
-    known = {axis: context.open(size) for axis, size in sizes_of(values).items()}
+    known = {axis: context.open(size) for axis, size in sizes.items()}
     axes = {
         axis: Axis(name, known[axis] if isinstance(known[axis], int) else symbol(name))
         for axis, name in names.items()
     }
     leaves = [
-        Leaf(f"x{n}", "input", tuple(tuple(axes[axis] for axis in names_in(entry)) for entry in each.left))
-        for n, each in enumerate(values)
+        Leaf(f"x{n}", "input", tuple(tuple(axes[axis] for axis in names_in(entry)) for entry in each))
+        for n, each in enumerate(lying)
     ]
     made, body = [Ref(leaf.name, index_of(leaf.dims)) for leaf in leaves], list[Equation]()
     for pair in order:
-        name, lying = ("y", left) if pair is order[-1] else (f"t{len(body) + 1}", flatten(pair.way.result))
-        summed = tuple(sorted(names[axis] for axis in pair.way.contracted))
-        body.append(
-            Equation(
-                name,
-                tuple(names[axis] for axis in lying),
-                Contraction((made[pair.first], made[pair.second]), summed),
-            )
+        is_last = pair is order[-1]
+        result = Ref(
+            "y" if is_last else f"t{len(body) + 1}",
+            tuple(names[axis] for axis in (left if is_last else flatten(pair.way.result))),
         )
-        made.append(Ref(name, tuple(names[axis] for axis in lying)))
+        summed = tuple(sorted(names[axis] for axis in pair.way.contracted))
+        product = Contraction((made[pair.first], made[pair.second]), summed)
+        body.append(Equation(result.name, axes_of_index(result.index), product))
+        made.append(result)
     wrt = tuple(leaf.name for n, leaf in enumerate(leaves) if n in changing)
     return differentiated(Graph(tuple(leaves), tuple(body), ("y",)), ("y",), wrt, lambda *_: ())
 
 
-def _apart(context: LoweringContext, value: Value) -> Value:
-    """The value as an operand of a function: composite dimensions are split unless all their sizes are known."""
+def _dims(context: LoweringContext, value: Value) -> Left:
+    """The dimensions of an operand of a function: composites are split unless all their sizes are known."""
     grouped = (axis for entry in value.left if isinstance(entry, tuple) for axis in entry)
     known = all(isinstance(context.open(value.sizes[axis]), int) for axis in grouped)
-    return value if known else context.reorder(value, value.layout)
+    return value.left if known else value.layout
 
 
 # ---------------------------------------------------------------------------- pairs
