@@ -333,10 +333,7 @@ def _shown(console: Console, runs: int) -> Iterator[tuple[Callable[..., None], C
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with (
-        unwatched(),
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars,
-    ):
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         of_runs, of_steps = bars.add_task("runs", total=runs), bars.add_task("", visible=False)
 
         def show(name: str, step: int, steps: int, top1: float | None) -> None:
