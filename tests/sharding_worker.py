@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import io
 import math
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,15 +23,18 @@ from torch import distributed
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import tensornet as tn
 from tensornet.backends.torch import collectives
+from tensornet.graph.argument_shapes import sizes_from_shapes
 from tensornet.sharding import sharded as made
 from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.part import part_of
 from tensornet.sharding.search import CostTable, eliminated
 from tests.programs import program
+from tests.test_kept import Seen
 
 FREE = {"data": (1e18, 0.0), "model": (1e18, 0.0)}
 """Links that cost nothing, so that the search divides even small graphs."""
@@ -91,11 +98,31 @@ MODELS: dict[str, tuple[Callable[[], tn.Graph], list[Any], list[dict[str, Any]]]
 }
 
 
+def ways(name: str) -> list[tuple[str, Any]]:
+    """What is divided in a model: batch, heads and hidden layers, both, and what the search chooses."""
+    own = MODELS[name][2]
+    batch: dict[str, Any] = {"..." if name == "mixture" else "b": "data"}
+    model = [each for each in own if "data" not in each.values()] or [HEADS]
+    mixed = [each for each in own if "data" in each.values()]
+    return [
+        *(("data", each) for each in (batch,)),
+        *(("model", each) for each in model),
+        *(("mixed", each) for each in mixed),
+        ("auto", "auto"),
+    ]
+
+
 @functools.cache  # each mesh has process groups, and threads of gloo, of its own
-def mesh() -> Any:
+def mesh(along: str = "data") -> Any:
+    """All processes along two axes; those of two along this one."""
     count = distributed.get_world_size()
-    shape = (2, count // 2) if count > 1 else (1, 1)
+    shape = {1: (1, 1), 2: (2, 1) if along == "data" else (1, 2)}.get(count, (2, count // 2))
     return init_device_mesh("cpu", shape, mesh_dim_names=("data", "model"))
+
+
+def mesh_for(how: str) -> Any:
+    """The mesh for a way to divide a model."""
+    return mesh("model") if how == "model" and distributed.get_world_size() == 2 else mesh()
 
 
 def whole(y: Any) -> list[torch.Tensor]:
@@ -125,22 +152,39 @@ def agree(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
+def largest(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The largest difference, after a look that none is too large."""
+    agree(found, expected)
+    return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True) if a.numel())
+
+
 def models(*names: str) -> None:
-    """Outputs, gradients and parameters after two steps, in several placements."""
+    """Outputs, gradients and parameters after two steps, in several placements; the largest differences."""
     for name in names or MODELS:
-        make, given, shards = MODELS[name]
+        make, given, _ = MODELS[name]
         graph = make()
         inputs = [one(torch.Generator().manual_seed(n)) for n, one in enumerate(given)]
-        batch: dict[str, Any] = {"..." if name == "mixture" else "b": "data"}
-        for shard, links in [*((each, None) for each in (batch, *shards)), ("auto", FREE)]:
+        for how, shard in ways(name):
             alone = tn.module(graph, seed=0, dtype="float64")
-            divided = tn.module(graph, seed=0, dtype="float64", mesh=mesh(), shard=shard, links=links)
+            links = FREE if how == "auto" else None
+            devices = mesh_for(how)
+            divided = tn.module(graph, seed=0, dtype="float64", mesh=devices, shard=shard, links=links)
             both = [(each, torch.optim.AdamW(each.parameters(), lr=1e-2)) for each in (alone, divided)]
+            differ = [0.0, 0.0]
             for seed in range(2):
                 (y, grads, _), (z, others, _) = (step(*each, inputs, seed) for each in both)
-                agree(z, y)
-                agree(others, {k: grads[k] if k in grads else torch.zeros_like(others[k]) for k in others})
-            agree([each.full_tensor() for each in divided.parameters()], list(alone.parameters()))
+                expected = [grads.get(k, torch.zeros_like(each)) for k, each in others.items()]
+                differ = [
+                    max(differ[0], largest(z, y)),
+                    max(differ[1], largest([*others.values()], expected)),
+                ]
+            differ.append(largest(whole(tuple(divided.parameters())), [*alone.parameters()]))
+            if distributed.get_rank() == 0:
+                size = "×".join(map(str, devices.shape))
+                print(
+                    f"{name} {how} {size}: outputs, gradients, parameters {' '.join(f'{d:.0e}' for d in differ)}",
+                    flush=True,
+                )
 
 
 def smoke() -> None:
@@ -148,11 +192,9 @@ def smoke() -> None:
     graph = tn.layer(
         "h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,o] = h[b,f] * V[o,f] + u[o]", inputs="x", c=4, f=8, o=4
     )
-    sizes, shard = (
-        {"b": 4},
-        {"b": "data"} if distributed.get_world_size() == 2 else {"b": "data", "f": "model"},
+    counted(
+        graph, {"b": "data", "f": "model"}, [torch.randn(4, 4, generator=torch.Generator().manual_seed(0))]
     )
-    counted(graph, shard, sizes, [torch.randn(4, 4, generator=torch.Generator().manual_seed(0))])
     for told in ({"b": "data"}, {"f": "data"}, {"b": "data", "f": "data"}, {"c": "data", "o": "data"}):
         gradients_of_gradients(graph, told)
     rows()
@@ -212,59 +254,125 @@ def copies() -> None:
         tn.module(make(), mesh=mesh(), shard={"b": "data"}, tune="measure")
 
 
-def counted(graph: tn.Graph, shard: Any, sizes: dict[str, int], inputs: list[torch.Tensor]) -> None:
-    plan = tn.plan(graph, mesh=mesh(), shard=shard, dtype="float64", **sizes)
-    module = tn.module(graph, mesh=mesh(), shard=shard, dtype="float64", seed=0, plan_at=sizes)
-    module(*inputs)  # plans
-    moved = [0.0]
+@contextlib.contextmanager
+def watched() -> Iterator[list[float]]:
+    """The bytes that collectives move meanwhile, each as its share of the operand in a ring."""
+    moved: list[float] = []
+    shares: dict[str, tuple[Callable[[int], float], int]] = {
+        "all_reduce": (lambda n: 2 * (n - 1) / n, 0),
+        "_gather": (lambda n: n - 1, 1),
+        "_scatter": (lambda n: (n - 1) / n, 1),
+        "all_to_all_single": (lambda n: (n - 1) / n, 1),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, (share, at) in shares.items():
+            of = collectives if name.startswith("_") else distributed
 
-    def watch(name: str, share: Callable[[int], float], at: int) -> None:
-        of = collectives if name.startswith("_") else distributed
-        run = getattr(of, name)
+            def run(own: Any, share: Any, at: int, *given: Any, group: Any) -> Any:
+                moved.append(share(distributed.get_world_size(group)) * given[at].nbytes)
+                return own(*given, group=group)
 
-        def watched(*arguments: Any, group: Any) -> Any:
-            moved[0] += share(distributed.get_world_size(group)) * arguments[at].nbytes
-            return run(*arguments, group=group)
-
-        setattr(of, name, watched)
-
-    watch("all_reduce", lambda n: 2 * (n - 1) / n, 0)
-    watch("_gather", lambda n: n - 1, 1)
-    watch("_scatter", lambda n: (n - 1) / n, 1)
-    watch("all_to_all_single", lambda n: (n - 1) / n, 1)
-    y = module(*inputs)
-    torch.autograd.backward([y], [torch.ones_like(y)])
-    assert math.isclose(moved[0], plan.moved), (moved[0], plan.moved, str(plan))
+            run = functools.partial(run, getattr(of, name), share, at)
+            stack.enter_context(mock.patch.object(of, name, run))
+        yield moved
 
 
-def bytes_of_models() -> None:
-    """The bytes of plans of models, counted."""
-    llama, *_ = MODELS["llama"]
-    for shard in ({"b": "data"}, BOTH, {**HEADS, "c": "data"}):
-        counted(llama(), shard, {"b": 4, "n": 4}, [torch.zeros(4, 4, dtype=torch.int64)])
+def counted(
+    graph: tn.Graph, shard: Any, inputs: list[torch.Tensor], links: Any = None
+) -> tuple[float, float]:
+    """Bytes that a step moves, which are those of the plan; and the memory of a device, in terms of the plan's."""
+    sizes = sizes_from_shapes(graph, graph.inputs, [tuple(x.shape) for x in inputs])
+    sizes = {name: size for name, size in sizes.items() if name in graph.open_sizes}
+    told: dict[str, Any] = {"mesh": mesh(), "shard": shard, "links": links, "dtype": "float64"}
+    plan = tn.plan(graph, **told, **sizes, training=True)
+    module = tn.module(graph, **told, seed=0, plan_at=sizes)
+    optimizer = torch.optim.AdamW(module.parameters())
+    step(module, optimizer, inputs, 0)
+    held = [*module.parameters(), *(each for state in optimizer.state.values() for each in state.values())]
+    own = sum(getattr(x, "_local_tensor", x).nbytes for x in held if x.ndim)
+    own += sum(p.grad._local_tensor.nbytes for p in module.parameters() if p.grad is not None)
+    given = {p._local_tensor.untyped_storage()._cdata for p in module.parameters()}
+    with watched() as moved:
+        with Seen(given | {x.untyped_storage()._cdata for x in inputs}) as seen:
+            found = module(*inputs)
+        alive = seen.alive
+        several = found if isinstance(found, tuple) else (found,)
+        torch.autograd.backward(several, [torch.ones_like(y) for y in several])
+    assert math.isclose(sum(moved), plan.moved), (sum(moved), plan.moved, str(plan))
+    return plan.moved, (own + alive) / plan.training_memory
 
 
-def saved(folder: str, steps: str) -> None:
-    """Goes on from a checkpoint, if there is one, for some steps; writes the loss of the last."""
+def bytes_of_models(*names: str) -> None:
+    """The bytes that are moved in models, counted, are those of their plans, and their memory within a tenth."""
+    for name in names or MODELS:
+        make, given, _ = MODELS[name]
+        given = [normal(64, 8)] if name == "mixture" else given  # what plans take for "..."
+        inputs = [one(torch.Generator().manual_seed(n)) for n, one in enumerate(given)]
+        for how, shard in ways(name):
+            moved, share = counted(make(), shard, inputs, FREE if how == "auto" else None)
+            if distributed.get_rank() == 0:
+                print(f"{name} {how}: {moved:.0f} bytes, {share:.3f} of the memory", flush=True)
+
+
+def trained(folder: str, steps: str, dies: str = "") -> None:
+    """Trains from the last checkpoint to so many steps, with a checkpoint after each; or until one process is killed."""
     make, given, _ = MODELS["vit"]
     inputs = [one(torch.Generator().manual_seed(n)) for n, one in enumerate(given)]
     module = tn.module(make(), seed=0, dtype="float64", mesh=mesh(), shard=BOTH)
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
-    held = {"step": torch.zeros(())}
-    if os.path.exists(folder):
-        step(module, optimizer, inputs, 0)  # so that the optimizer has states to read into
+    kept = sorted(each.parent for each in Path(folder).glob("*/.metadata"))  # it is written last
+    if kept:
         state = dict(zip(("model", "optimizer"), get_state_dict(module, optimizer), strict=True))
-        checkpoint.load({**state, **held}, checkpoint_id=folder)
-        set_state_dict(
-            module, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
-    for _ in range(int(steps)):
-        *_, loss = step(module, optimizer, inputs, int(held["step"]))
-        held["step"] += 1
-    state = dict(zip(("model", "optimizer"), get_state_dict(module, optimizer), strict=True))
-    checkpoint.save({**state, **held}, checkpoint_id=folder)
-    if distributed.get_rank() == 0:
-        print("loss", repr(loss.item()))
+        checkpoint.load(state, checkpoint_id=kept[-1])
+        told = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(module, optimizer, **told)
+    for n in range(len(kept), int(steps)):
+        if dies == str(n) and distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        *_, loss = step(module, optimizer, inputs, n)
+        state = dict(zip(("model", "optimizer"), get_state_dict(module, optimizer), strict=True))
+        checkpoint.save(state, checkpoint_id=Path(folder, f"{n:03}"))
+        if distributed.get_rank() == 0:
+            print("loss", n, repr(loss.item()), flush=True)
+
+
+def composed() -> None:
+    """Modules on a mesh under `fully_shard`, under `torch.compile`, and with the state of one device."""
+    text, x = "h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,o] = h[b,f] * V[o,f] + u[o]", normal(4, 4)
+    graph = tn.layer(text, inputs="x", c=4, f=8, o=4)
+    told: dict[str, Any] = {"dtype": "float64", "seed": 0}
+    inputs = [x(torch.Generator().manual_seed(0))]
+    alone = tn.module(graph, **told)
+    with torch.no_grad():
+        alone.u.copy_(torch.arange(4.0))
+    divided = tn.module(graph, **told, mesh=mesh(), shard={"b": "data", "f": "model"})
+    torch.nn.ModuleList([divided]).load_state_dict({f"0.{k}": v for k, v in alone.state_dict().items()})
+    agree(whole(divided(*inputs)), whole(alone(*inputs)))
+    compiled = torch.compile(divided)
+    both = [(each, torch.optim.AdamW(each.parameters(), lr=1e-2)) for each in (alone, compiled)]
+    for seed in range(2):
+        (y, _, _), (z, _, _) = (step(*each, inputs, seed) for each in both)
+        agree(z, y)
+    agree([each.full_tensor() for each in divided.parameters()], list(alone.parameters()))
+    parts = tn.module(graph, **told, mesh=mesh()["model"], shard={"f": "model"})
+    parts.load_state_dict(alone.state_dict())
+    fully_shard(parts, mesh=mesh()["data"])
+    count, rank = mesh().size(0), mesh().get_local_rank(0)
+    both = [(each, torch.optim.AdamW(each.parameters(), lr=1e-2)) for each in (alone, parts)]
+    for _ in range(2):
+        for module, optimizer in both:
+            own = inputs[0] if module is alone else inputs[0].chunk(count)[rank]
+            optimizer.zero_grad()
+            whole(module(own))[0].square().mean().backward()
+            optimizer.step()
+    agree([each.full_tensor() for each in parts.parameters()], list(alone.parameters()))
+
+
+def strayed() -> None:
+    """A wrong position on one process only: it raises there, and torchrun ends the others."""
+    graph = tn.layer("E[v,c]: parameter\ny[b,c] = E[t[b],c]", inputs="t", v=4, c=2)
+    module = tn.module(graph, seed=0, mesh=mesh(), shard={"b": "data"})
+    whole(module(torch.tensor([0, 1, 2, 9])))
 
 
 # ---------------------------------------------------------------------------- random programs
@@ -313,15 +421,20 @@ def programs(seed: str, count: str) -> None:
     done = 0
     for number in range(int(count)):
         case = program(int(seed), number)
+        if case.special or case.wrong or 0 in case.sizes.values() or "//" in case.text:
+            continue
+        arrays = {k: torch.as_tensor(v) for k, v in case.arrays().items()}
         try:
             graph = case.graph()
-        except tn.TensornetError:
+            shapes = {name: tuple(x.shape) for name, x in arrays.items()}
+            made.in_numbers(graph, {}, shapes)
+        except tn.TensornetError:  # it is wrong on one device too
             continue
-        plain = not case.special and not case.wrong and 0 not in case.sizes.values()
-        if plain and "//" not in case.text:
-            one_program(graph, {k: torch.as_tensor(v) for k, v in case.arrays().items()}, number)
-            done += 1
+        one_program(graph, arrays, number)
+        done += 1
     assert done > int(count) / 2
+    if distributed.get_rank() == 0:
+        print(done, "programs")
 
 
 def one_program(graph: tn.Graph, arrays: dict[str, torch.Tensor], number: int) -> None:

@@ -71,7 +71,7 @@ def test_two_processes_train_as_one(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", GUIDE, ids=["copied", "divided"])
+@pytest.mark.parametrize("script", GUIDE, ids=["copied", "divided", "sharded"])
 def test_what_the_scripts_of_the_guide_train_is_a_module_of_one_process(script: str, tmp_path: Path) -> None:
     run_on_two(script, tmp_path)
     module = tn.module(tn.models.vit(16, 4, 32, 2, 2, 64, 10))

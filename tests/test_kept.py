@@ -63,7 +63,7 @@ class Seen(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for each in torch.utils._pytree.tree_leaves(result):
             if isinstance(each, torch.Tensor):
-                storage = each.untyped_storage()
+                storage = getattr(each, "_local_tensor", each).untyped_storage()  # of a DTensor
                 if storage._cdata not in self.given:
                     self.made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
         return result

@@ -99,7 +99,7 @@ class JaxBackend(Plain):
 
     def sharded(self, graph: Any, **options: Any) -> Any:
         """A graph as a function on a mesh of devices."""
-        return _sharding().ShardedFunction(graph, **options)
+        return _sharding().ShardedFunction(graph, self, **options)
 
     def device(self, array: Any = None) -> str:
         jax = _library()

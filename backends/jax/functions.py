@@ -86,6 +86,8 @@ class _JaxFunctions(Functions):
 
         moved = tuple(jnp.moveaxis(each, axis, 0) for each, axis in zip(cut, axes, strict=True))
         with unlooked():
+            if any(map(_varying, (*moved, *states, *rest))):
+                states = _settled(step, states, [each[0] for each in moved])
             states, made = jax.lax.scan(step, tuple(states), moved, length=size, reverse=back)
         found = (*made, *(states if last else ()))
         return found[0] if len(found) == 1 else found
@@ -154,6 +156,21 @@ class _JaxFunctions(Functions):
             parts.append(jax.tree.leaves(function(whole * length)))
         made = tuple(map(jnp.concatenate, zip(*parts, strict=True), axes))
         return made[0] if len(axes) == 1 else made
+
+
+def _varying(x: Any) -> Any:
+    """The axes of a mesh along which the values of an array vary from device to device."""
+    return getattr(getattr(jax.typeof(x), "manual_axis_type", None), "varying", frozenset())
+
+
+def _settled(step: Any, states: Any, pieces: Any) -> Any:
+    """The first states of a loop, which vary along all axes of a mesh along which later ones do."""
+    while True:
+        later, _ = jax.eval_shape(step, states, pieces)
+        more = [each.manual_axis_type.varying - _varying(x) for x, each in zip(states, later, strict=True)]
+        if not any(more):
+            return states
+        states = [jax.lax.pcast(x, tuple(axes), to="varying") for x, axes in zip(states, more, strict=True)]
 
 
 def _merged(pieces: Any, axis: int) -> Any:

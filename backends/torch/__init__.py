@@ -219,6 +219,10 @@ class TorchBackend:
         """A graph as a `torch.nn.Module`, on one device or on a mesh of devices."""
         return _beside("sharding" if "mesh" in options else "module").make(graph, **options)
 
+    def on_mesh(self, mesh: Any) -> Any:
+        """A context in which collectives on arrays without values have the sizes of a mesh."""
+        return _beside("collectives").on_mesh(mesh)
+
     @property
     def networks(self) -> Any:
         """The functions that compress and adapt networks of torch."""

@@ -9,7 +9,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import distributed
@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from tensornet.errors import BackendError
 from tensornet.ops.collectives import VJP
+from tensornet.sharding.mesh import Mesh as Sizes
 
 __all__ = ["FUNCTIONS", "on_mesh"]
 
@@ -24,11 +25,14 @@ __all__ = ["FUNCTIONS", "on_mesh"]
 _gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
 _scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
 
-_MESH: ContextVar[DeviceMesh | None] = ContextVar("mesh", default=None)
+Mesh: TypeAlias = "DeviceMesh | Sizes"
+"""The devices, or the sizes of a mesh for tensors without values."""
+
+_MESH: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
 
 
 @contextlib.contextmanager
-def on_mesh(mesh: DeviceMesh) -> Iterator[None]:
+def on_mesh(mesh: Mesh) -> Iterator[None]:
     """Runs collectives on a mesh."""
     token = _MESH.set(mesh)
     try:
@@ -84,14 +88,25 @@ class _Collective(torch.autograd.Function):
     """A collective with its vjp, which is another one."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, name: str, mesh: DeviceMesh, axis: int) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, name: str, mesh: Mesh, axis: int) -> torch.Tensor:
         ctx.told = name, mesh, axis
-        return _RUN[name](x, mesh, axis)
+        if isinstance(mesh, DeviceMesh) and not x.is_meta:
+            return _RUN[name](x, mesh, axis)
+        return _without_values(x, name, mesh.shape[axis])
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
         name, mesh, axis = ctx.told
         return _Collective.apply(g, VJP[name], mesh, axis), None, None, None  # type: ignore[no-untyped-call]
+
+
+def _without_values(x: torch.Tensor, name: str, count: int) -> torch.Tensor:
+    """The result of a collective on a tensor of which only the shape matters."""
+    if name == "vary":
+        return x.view_as(x)
+    if name.startswith("all_gather"):
+        return x.new_empty((count, *x.shape))
+    return x.new_empty(x.shape[1:] if name in ("reduce_scatter", "shard") else x.shape)
 
 
 def _run(name: str, x: torch.Tensor, axis: int) -> torch.Tensor:

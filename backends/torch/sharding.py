@@ -73,6 +73,18 @@ class ShardedModule(TensorModule):
         """A parameter as a DTensor, given the same value on all devices."""
         return distribute_tensor(whole, self._mesh, _torch(self.places[name]), src_data_rank=None)
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """Takes whole tensors too, the same on all devices."""
+        for name, parameter in self.named_parameters():
+            held = state_dict.get(prefix + name)
+            if (
+                isinstance(held, torch.Tensor)
+                and not isinstance(held, DTensor)
+                and held.shape == parameter.shape
+            ):
+                state_dict[prefix + name] = self._distributed(name, held.to(parameter.device))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def reset_parameters(
         self, seed: int | None = None, *, device: Any = None, dtype: str | None = None
     ) -> None:

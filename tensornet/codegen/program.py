@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from ..autodiff.joint import JointGraph
 from ..device.calibration import profile_of
-from ..device.cost_model import DeviceProfile
+from ..device.cost_model import DeviceProfile, default_profile
 from ..display import Memory, in_bytes
 from ..dtypes import element_type
 from ..errors import BackendError
@@ -27,6 +27,7 @@ from ..planning.planner import schedule, whole_sizes
 from ..planning.plans import Plan
 from ..planning.target import Target
 from ..protocol import Backend, load_backend
+from ..sharding.mesh import Mesh
 from ..sharding.plan import ShardedPlan, sharded_plan
 from ..sharding.sharded import AUTO, Shard, check_undivided
 from .function import generate
@@ -136,16 +137,19 @@ def plan(
     graph = graph if outputs is None else graph.select(outputs)
     if isinstance(mesh, int):
         sizes, mesh = {**sizes, "mesh": mesh}, None
-    if mesh is not None:
-        alone = functools.partial(_alone, backend=chosen, device=device, dtype=dtype, profile=profile)
-        alone = functools.partial(alone, memory_limit=memory_limit)
-        return sharded_plan(graph, mesh, shard, links, element_type(dtype), sizes, wrt, alone)
-    check_undivided(shard, links)
-    device = chosen.device() if device is None else device
     if not isinstance(training, bool):
         sizes, training = {**sizes, "training": training}, False
     if not isinstance(trace, bool) and not callable(trace):
         sizes, trace = {**sizes, "trace": trace}, False
+    if mesh is not None:
+        _check_on_mesh(tune=tune, trace=trace)
+        chosen = chosen if COLLECTIVES.keys() <= chosen.templates.keys() else load_backend("torch")
+        told: dict[str, Any] = {"backend": chosen, "device": device, "dtype": dtype, "profile": profile}
+        told |= {"memory_limit": memory_limit, "compare": compare, "training": training}
+        alone = functools.partial(_of_each_device, **told)
+        return sharded_plan(graph, mesh, shard, links, element_type(dtype), sizes, wrt, alone)
+    check_undivided(shard, links)
+    device = chosen.device() if device is None else device
     write = trace if callable(trace) else print if trace else None
     make = functools.partial(planned, backend=chosen, device=device, dtype=dtype, profile=profile)
     with traced(write):
@@ -162,18 +166,23 @@ def plan(
         return found if found.recorded else with_saved_bytes(found, chosen, frozenset(leaves))
 
 
-def _alone(
-    graph: Graph,
-    backend: Backend,
-    device: str | None,
-    dtype: str,
-    profile: DeviceProfile | None,
-    memory_limit: int | None,
+def _check_on_mesh(**options: Any) -> None:
+    """Raises a BackendError for options that a plan for a mesh cannot follow."""
+    for name, value in options.items():
+        if value:
+            fix = f"leave it out, or plan what each device runs: tn.plan(plan.sharded.local, {name}=…)"
+            raise BackendError(f"{name}={value!r} is for one device, and mesh= has several", fix=fix)
+
+
+def _of_each_device(
+    local: Graph, mesh: Mesh, wrt: Sequence[str], backend: Backend, profile: DeviceProfile | None, **told: Any
 ) -> Plan:
-    """The plan of what each device of a mesh runs, on torch if the backend has no collectives."""
-    backend = backend if COLLECTIVES.keys() <= backend.templates.keys() else load_backend("torch")
-    device = backend.device() if device is None else device
-    return planned(graph, {}, backend, device, dtype, profile, memory_limit)
+    """The plan of what each device of a mesh runs, by the constants by which modules on a mesh plan."""
+    device = told.pop("device") or backend.device()
+    profile = profile or default_profile(device.partition(":")[0])
+    with getattr(backend, "on_mesh", contextlib.nullcontext)(mesh):
+        found: Plan = plan(local, backend=backend, device=device, profile=profile, wrt=wrt, **told)
+        return found
 
 
 def _both_ways(

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..autodiff.a_normal_form import take_apart
 from ..autodiff.activity import active as active_names
-from ..autodiff.activity import is_active
+from ..autodiff.activity import active_inside, is_active
 from ..graph.element_types import bytes_of
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
@@ -39,6 +39,9 @@ __all__ = ["Asked", "Part", "cost_of_route", "in_loops", "part_of"]
 
 BOUNDARY = 1 << 19
 """The most combinations of placements of the inputs and outputs of a block that is solved by itself."""
+
+SMALL = 1 << 16
+"""The most numbers of a tensor that each device computes whole once, because it depends on no argument."""
 
 UPDATE = 7
 """How often an optimizer reads or writes an array of the size of a parameter: Adam its gradient, state and value."""
@@ -73,6 +76,10 @@ def cost_of_route(given: Placement, asked: Placement, mesh: Mesh, backward: bool
         mesh: the mesh.
         backward: whether the collectives of the backward pass count too.
     """
+    dims = [*dict.fromkeys(place for place in (*given, *asked) if isinstance(place, int))]
+    if dims != [*range(len(dims))]:  # it does not matter which dimensions these are
+        one, other = (tuple(dims.index(p) if p in dims else p for p in each) for each in (given, asked))
+        return cost_of_route(one, other, mesh, backward)
     moves = route(given, asked)
     if moves is None:
         return math.inf, 0.0
@@ -144,6 +151,7 @@ class Part:
         graph: the graph, without recurrences and with known sizes.
         program: its equations, with products of two factors; it is cut at calls.
         nodes: the nodes of leaves, of results of calls, and of what calls and outputs need, by name.
+        known: the small nodes that depend on no argument, which are computed once, before the first step.
         choices: the placements of each leaf, and the strategies of each node.
         tables: the costs.
         outputs: the placements that each output may have.
@@ -173,6 +181,7 @@ class Part:
         self.nodes: dict[str, Node] = {**dict(_named(leaves, new, self.bound)), **outputs}
         self.leaf_of = {self.nodes[each.name]: each for each in self.graph.leaves}
         self.moving = {self.nodes[name] for name in self.active if name in self.nodes and self._floats(name)}
+        self.known: set[Node] = set()
         self.choices: dict[Variable, list[Any]] = {}
         self.tables: list[CostTable] = []
         self.readers: dict[Node, list[tuple[Variable, list[Placement]]]] = {}
@@ -279,6 +288,9 @@ class Part:
             found: dict[tuple[Any, ...], tuple[float, ShardingStrategy]] = {}
             if is_active(each, self.moving):
                 self.moving.add(each)
+            known = all(child in self.known or child.op == "constant" for child, _ in operands_of(each))
+            if known and math.prod(each.sizes) <= SMALL:
+                self.known.add(each)
             for strategy in self._strategies(each):
                 key = (strategy.out, *(strategy.need(k) for k in range(len(operands_of(each)))))
                 seconds = self._seconds(each, strategy)
@@ -293,6 +305,8 @@ class Part:
     def _strategies(self, each: Node) -> list[ShardingStrategy]:
         """The ways to divide a node that its operands and the user allow."""
         found = strategies(each, self.mesh.shape)
+        if each in self.known:
+            return found[:1]  # whole
         sums = [{n for out in self.outs(child) for n, place in enumerate(out) if place == PARTIAL}
                 for child, _ in operands_of(each)]  # fmt: skip
         found = [
@@ -342,7 +356,8 @@ class Part:
     def _call(self, k: int, call: Apply) -> Part:
         """The part of a block that is called; its inputs read tensors here, and its outputs are tensors here."""
         names = call.names()
-        wrt = frozenset(leaf.name for leaf in call.graph.leaves if names[leaf.name] in self.active)
+        inside = active_inside(call, self.active)
+        wrt = frozenset(leaf.name for leaf in call.graph.leaves if leaf.name in inside)
         own = (leaf.name for leaf in call.graph.leaves if leaf.kind != "input")
         held = frozenset(name for name in own if call.scoped(name) in self.shared)
         part = part_of(call.graph, self.mesh, self.asked.inside[k], wrt, self.itemsize, held)

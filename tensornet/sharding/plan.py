@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..autodiff.activity import active
+from ..autodiff.activity import active, active_inside
 from ..display import amount
 from ..dtypes import itemsize
 from ..errors import ShapeError
 from ..frontend.elaborate_ir import of_tensors
 from ..graph.element_types import bytes_of
-from ..graph.graph import Apply, Graph
+from ..graph.graph import Graph
 from ..graph.shape_inference import dim_size
 from ..language.equation import Equation
-from ..language.expression import Call, free_axes, references, show
+from ..language.expression import Call, Expression, free_axes, references, rename, show
 from ..ops.collectives import COLLECTIVES, MESH, VJP
+from ..planning.blocks import with_functions
 from ..planning.gradients import leaves_of
 from ..planning.plans import CallStep, Plan
 from ..sizes import evaluate
@@ -63,19 +64,24 @@ def collectives_of(local: Graph, mesh: Mesh, size: int, wrt: frozenset[str]) -> 
         size: the bytes of a number.
         wrt: the leaves that get gradients.
     """
-    found: Counter[Collective] = Counter()
+    local, found = with_functions(local), Counter[Collective]()
     elements, known = of_tensors(local), frozenset(active(local, tuple(wrt)))
-    for item in local.body:
-        if isinstance(item, Apply):
-            times = 1 if item.along is None else int(item.along.axis.size)
-            names = item.names()
-            inner = frozenset(leaf for leaf, name in names.items() if name in known)
-            for each, count in collectives_of(item.graph, mesh, size, inner).items():
-                found[each] += count * times
-        else:
-            for part in item.parts:
-                if isinstance(part, Call) and part.function in COLLECTIVES:
-                    found.update(_of_call(local, item, part, mesh, elements, size, known))
+    runs: dict[Expression, tuple[Equation, Call]] = {}  # equal ones run once
+    for item in local.own:
+        for part in item.parts:
+            if isinstance(part, Call) and part.function in COLLECTIVES:
+                axes = dict.fromkeys((*free_axes(part.arguments[0]), *part.axes))
+                key = rename(part, {axis: f"a{n}" for n, axis in enumerate(axes)})
+                runs.setdefault(key, (item, part))
+    for item, part in runs.values():
+        found.update(_of_call(local, item, part, mesh, elements, size, known))
+    for call in local.calls:
+        times = 1 if call.along is None else int(call.along.axis.size)
+        first = frozenset(leaf for leaf, name in call.names().items() if name in known)
+        later = frozenset(active_inside(call, known))  # states change from the second iteration on
+        for inner, count in ((first, 1), (later, times - 1)):
+            each = collectives_of(call.graph, mesh, size, inner) if count else Counter()
+            found.update({collective: n * count for collective, n in each.items()})
     return found
 
 
@@ -114,7 +120,7 @@ class ShardedPlan:
     """
 
     sharded: Sharded
-    make: Callable[[Graph], Plan]
+    make: Callable[[Graph, Mesh, Sequence[str]], Plan]
     dtype: str
     wrt: frozenset[str]
     others: Callable[[], tuple[tuple[str, Sharded], ...]] = tuple
@@ -127,7 +133,8 @@ class ShardedPlan:
     @functools.cached_property
     def local(self) -> Plan:
         """The plan of each device, where collectives are steps with the bytes that leave it and their seconds."""
-        return _priced(self.make(self.sharded.local), self.sharded.mesh)
+        made = self.make(self.sharded.local, self.sharded.mesh, sorted(self.wrt))
+        return _priced(made, self.sharded.mesh)
 
     @property
     def moved(self) -> float:
@@ -138,6 +145,14 @@ class ShardedPlan:
     def memory(self) -> int:
         """The bytes of the parameters on each device."""
         return _held(self.sharded, self.dtype)
+
+    @property
+    def training_memory(self) -> int:
+        """The bytes on each device before the backward pass: parameters, gradients, states of Adam, and what is kept.
+
+        What is kept is known with `training=True`.
+        """
+        return STATES * self.memory + sum(size for _, size in self.local.kept)
 
     def placement(self, name: str) -> str:
         """A leaf with the mesh axes that divide each of its dimensions: `W[f:model,c]`."""
@@ -195,7 +210,7 @@ def sharded_plan(
     dtype: str,
     sizes: Mapping[str, int],
     wrt: str | Sequence[str] | None,
-    make: Callable[[Graph], Plan],
+    make: Callable[[Graph, Mesh, Sequence[str]], Plan],
 ) -> ShardedPlan:
     """The plan of a graph on a mesh, with other placements as alternatives."""
     leaves = leaves_of(graph, wrt)
