@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..runtime.eager import graph_of
-from ..runtime.executable import Executable
+from ..runtime.eager import einsum
 
 __all__ = ["Named", "contract"]
 
@@ -39,29 +38,18 @@ def contract(operands: Sequence[Named], axes: tuple[str, ...]) -> Any:
     names = dict.fromkeys(axis for operand in operands for axis in operand.axes)
     letters = {name: _letter(number) for number, name in enumerate(names)}
     terms = ",".join("".join(letters[axis] for axis in operand.axes) for operand in operands)
-    result = "".join(letters[axis] for axis in axes)
+    equation = f"{terms}->{''.join(letters[axis] for axis in axes)}"
     arrays = [operand.array for operand in operands]
-    if len(names) <= len(_LATIN) and sum(array.size for array in arrays) <= SMALL:
-        return _in_pairs(f"{terms}->{result}", arrays)
-    return _planned(f"{terms}->{result}", tuple(array.shape for array in arrays)).run(arrays)
-
-
-def _in_pairs(equation: str, arrays: Sequence[Any]) -> Any:
-    """A contraction with few elements, two operands at a time."""
-    path = _path(equation, tuple(array.shape for array in arrays)) if len(arrays) > 2 else False
-    return np.einsum(equation, *arrays, optimize=path)
+    if len(names) > len(_LATIN) or sum(array.size for array in arrays) > SMALL:
+        return einsum(equation, *arrays)
+    shapes = tuple(array.shape for array in arrays)
+    return np.einsum(equation, *arrays, optimize=len(arrays) > 2 and _path(equation, shapes))
 
 
 @functools.lru_cache(maxsize=2048)
 def _path(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
     """The pairs of operands, chosen greedily by their sizes."""
     return np.einsum_path(equation, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize="greedy")[0]
-
-
-@functools.lru_cache(maxsize=2048)
-def _planned(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Executable:
-    """The planned function of an equation, cached for all rounds of all weights of one shape."""
-    return Executable(graph_of(equation, shapes), "numpy")
 
 
 def _letter(number: int) -> str:

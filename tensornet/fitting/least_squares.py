@@ -23,7 +23,7 @@ from ..runtime.executable import Executable
 
 __all__ = ["OfGraphs", "Problem"]
 
-STEPS = 10
+STEPS = 40
 """The steps of L-BFGS in one round."""
 
 
