@@ -504,14 +504,14 @@ def test_weights_of_other_equations_share_factors() -> None:
 
 def test_small_contractions_are_not_searched_for_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a search for each rank of each form takes longer than all rounds."""
-    from tensornet.fitting import contracting
+    from tensornet.fitting import forms
 
     rng, searched = np.random.default_rng(0), list[str]()
-    monkeypatch.setattr(contracting, "einsum", lambda *given: searched.append(given[0]) or tn.einsum(*given))
+    monkeypatch.setattr(forms, "einsum", lambda *given: searched.append(given[0]) or tn.einsum(*given))
     for scale, count in ((1, 0), (40, 1)):
         a, b, c = (rng.standard_normal([scale * n for n in shape]) for shape in ((3, 4, 2), (4, 2), (2, 2)))
-        named = [contracting.Named(*each) for each in ((a, tuple("abc")), (b, tuple("br")), (c, tuple("cr")))]
-        found = contracting.contract(named, ("r", "a"))
+        named = [forms.Named(*each) for each in ((a, tuple("abc")), (b, tuple("br")), (c, tuple("cr")))]
+        found = forms.contract(named, ("r", "a"))
         assert len(searched) == count
         np.testing.assert_allclose(
             found, np.einsum("abc,br,cr->ra", a, b, c, optimize=True), rtol=1e-9, atol=1e-9

@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .contracting import Named, contract
-from .forms import Factor, Form, Product
+from .forms import Factor, Form, Named, Product, contract
 from .least_squares import Problem
 from .trees import leading, unfolded
 

@@ -10,18 +10,28 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+import string
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..graph.graph import Graph
 from ..graph.shape_inference import Scope, componentwise, dim_size
 from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Index, Ref, fresh, is_scalar, scalar_value
+from ..runtime.eager import einsum
 from ..sizes import evaluate
 from ..weights.factorizations import Factor
 
-__all__ = ["Factor", "Form", "Product", "form_of"]
+__all__ = ["Factor", "Form", "Named", "Product", "contract", "form_of"]
+
+_LATIN = string.ascii_letters
+_FURTHER = 0x100  # letters of other alphabets begin here
+
+SMALL = 2**14
+"""Up to this many elements, a search for the best order takes longer than all rounds together."""
 
 
 @dataclass(frozen=True)
@@ -191,3 +201,42 @@ def _parts(entry: Index) -> tuple[str, ...]:
         case tuple():
             return entry
     raise _NoFormError
+
+
+# ---------------------------------------------------------------------------- arrays with named axes
+
+
+class Named(NamedTuple):
+    """An array, and the names of its axes."""
+
+    array: Any
+    axes: tuple[str, ...]
+
+
+def contract(operands: Sequence[Named], axes: tuple[str, ...]) -> Any:
+    """The product of arrays, summed over all axes but `axes`, which are the axes of the result, in order.
+
+    Example:
+        >>> import numpy as np
+        >>> contract([Named(np.eye(2), ("i", "j")), Named(np.array([1.0, 2.0]), ("j",))], ("i",))
+        array([1., 2.])
+    """
+    names = dict.fromkeys(axis for operand in operands for axis in operand.axes)
+    letters = {name: _letter(number) for number, name in enumerate(names)}
+    terms = ",".join("".join(letters[axis] for axis in operand.axes) for operand in operands)
+    equation = f"{terms}->{''.join(letters[axis] for axis in axes)}"
+    arrays = [operand.array for operand in operands]
+    if len(names) > len(_LATIN) or sum(array.size for array in arrays) > SMALL:
+        return einsum(equation, *arrays)
+    shapes = tuple(array.shape for array in arrays)
+    return np.einsum(equation, *arrays, optimize=len(arrays) > 2 and _path(equation, shapes))
+
+
+@functools.lru_cache(maxsize=2048)
+def _path(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
+    """The pairs of operands, chosen greedily by their sizes."""
+    return np.einsum_path(equation, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize="greedy")[0]
+
+
+def _letter(number: int) -> str:
+    return _LATIN[number] if number < len(_LATIN) else chr(_FURTHER + number - len(_LATIN))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import EquationError, ShapeError
@@ -49,47 +49,37 @@ def nearest(graph: Graph, weights: Any) -> float:
         >>> nearest(low, np.diag([4.0, 3.0]))
         0.6
     """
-    named = weights if isinstance(weights, Mapping) else {WEIGHT: weights}
-    arrays = {name: numbers(array, name, "float64") for name, array in named.items()}
-    lost = whole = 0.0
-    for name, array in arrays.items():
-        square = float((array**2).sum())
-        error = _error(graph, name if isinstance(weights, Mapping) else None, array)
-        lost, whole = lost + error**2 * square, whole + square
-    return math.sqrt(lost / whole) if whole else 0.0
+    named = weights if isinstance(weights, Mapping) else {None: weights}
+    arrays = {name: numbers(array, name or WEIGHT, "float64") for name, array in named.items()}
+    squares = {name: float((array**2).sum()) for name, array in arrays.items()}
+    lost = sum(_error(graph, name, array) ** 2 * squares[name] for name, array in arrays.items())
+    return math.sqrt(lost / (sum(squares.values()) or 1.0))
 
 
 def _error(graph: Graph, name: str | None, array: Any) -> float:
     """The error of one weight; without a name, of the tensor that multiplies the input of a layer."""
+    flat = graph.flat
     leaf = next((leaf for leaf in graph.parameters if leaf.name == name), None)
     if leaf is not None:
-        _reshaped(array, [evaluate(size, graph.bound) for size in leaf.shape], leaf.name)
+        _reshaped(array, leaf.shape, graph, leaf.name)
         return 0.0
-    flat = graph.flat
-    if name is None:
-        program = _multiplying(flat)
-    elif any(equation.name == name for equation in flat.own):
-        program = computing(flat, name)
-    else:
+    if name is not None and all(line.name != name for line in flat.own):
         names = ", ".join(leaf.name for leaf in graph.parameters[:6])
         raise EquationError(f"the graph has no weight '{name}'", fix=f"its parameters are {names}")
-    (output,) = program.outputs
-    shape = [evaluate(dim_size(dim), program.bound) for dim in program.named[output]]
-    return approximate(program, _reshaped(array, shape, name or WEIGHT)).error
+    program = _multiplying(flat) if name is None else computing(flat, name)
+    shape = map(dim_size, program.named[program.outputs[0]])
+    return approximate(program, _reshaped(array, shape, program, name or WEIGHT)).error
 
 
-def _reshaped(array: Any, shape: Sequence[Any], name: str) -> Any:
-    """The array in the shape that a graph has, where composite dimensions may be split.
-
-    The array stays as it is if the shape has open sizes.
-    """
-    known = [size for size in shape if isinstance(size, int)]
-    if len(known) < len(shape):
+def _reshaped(array: Any, sizes: Iterable[Any], graph: Graph, name: str) -> Any:
+    """The array in the shape that a graph has, where composite dimensions may be split; as it is if that is open."""
+    shape = [evaluate(size, graph.bound) for size in sizes]
+    if not all(isinstance(size, int) for size in shape):
         return array
-    if math.prod(known) != array.size:
-        told = "×".join(map(str, known))
+    if math.prod(shape) != array.size:
+        told = "×".join(map(str, shape))
         raise ShapeError(f"'{name}' has shape {array.shape}, and here {told}", fix="give it in that shape")
-    return array.reshape(known)
+    return array.reshape(shape)
 
 
 def _multiplying(flat: Graph) -> Graph:

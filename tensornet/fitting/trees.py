@@ -33,8 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from .contracting import Named
-from .forms import Factor, Form, Product
+from .forms import Factor, Form, Named, Product
 
 __all__ = ["Cut", "Decomposed", "Tree", "leading", "tree_of", "unfolded"]
 
