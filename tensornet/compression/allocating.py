@@ -14,8 +14,8 @@ from typing import Annotated, TypeAlias
 from ..codec import Part, Text, document, read, write
 from ..display import Filled, printable, rounded, table
 from ..errors import ShapeError
-from ..weights.equations import Modes
-from ..weights.factorizations import FACTORIZATIONS, SHARING
+from ..weights.equations import Modes, rounding_of
+from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
 from ..weights.ranks import Rank
 from .levels import AUTO, BYTES, Candidate, Cost, Level, check_modes, levels
 
@@ -104,7 +104,7 @@ class Options:
             modes = tuple(each if isinstance(each, int) else tuple(each) for each in modes)
         found = Budget.of(**budget)
         method = (AUTO if found.kind == BYTES else "low_rank") if method is None else method
-        return Options(found, flat(method), modes, uniform, max_error, progress)
+        return Options(found, _named(flat(method)), modes, uniform, max_error, progress)
 
 
 @document()
@@ -405,3 +405,21 @@ def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
             fix = f"""choose its rank: tensornet.substitute(graph, {{"*.Wq": "{name}"}}, rank=16), tensornet.fit"""
             raise ShapeError(what, fix=fix)
     return found
+
+
+def _named(methods: Sequence[str]) -> tuple[str, ...]:
+    """The names of forms in lower case.
+
+    Raises:
+        ShapeError: there is no such form, or its factors cannot be rounded.
+    """
+    for name in methods if methods != (AUTO,) else ():
+        kind, rounding = rounding_of(name)
+        form_named(kind)
+        if rounding is not None and kind not in ("dense", "low_rank"):
+            fix = f"choose int{rounding.bits} or low_rank:int{rounding.bits}"
+            raise ShapeError(f"factors of '{kind}' are not rounded", fix=fix)
+        if rounding is not None and rounding.group is not None and kind != "dense":
+            fix = f"choose {kind}:int{rounding.bits} or int{rounding.bits}/{rounding.group}"
+            raise ShapeError(f"'{name}': scales of factors are one for each rank", fix=fix)
+    return tuple(name.lower() for name in methods)

@@ -23,8 +23,8 @@ from ..fitting.trees import tree_of
 from ..frontend.layers import layer
 from ..graph.graph import Graph
 from ..protocol import Backend, backend_of
-from ..weights.equations import CODES, Formed, Modes, Rounding, formed, rounding_of
-from ..weights.factorizations import FACTORIZATIONS, form_named
+from ..weights.equations import CODES, Formed, Modes, formed, rounding_of
+from ..weights.factorizations import FACTORIZATIONS
 from ..weights.ranks import Rank
 from ..weights.substitution import substitute
 
@@ -121,19 +121,19 @@ class Candidate:
         """The factors of a form. Of weighed ones, decompositions are a good start, and few rounds follow."""
         form = formed(self.dims, method, rank, modes)
         if form.bits is not None:
-            return self._rounded(form, *_rounding(method))
+            return self._rounded(form, rounding_of(method)[0], form.bits)
         is_start = self.metric is not None and tree_of(_form(form)) is not None
         settings = Settings(iterations=AFTER if is_start else None)
         return approximate(form.program, self.array, settings=settings, shared=self.target)
 
-    def _rounded(self, form: Formed, kind: str, rounding: Rounding) -> Approximation:
+    def _rounded(self, form: Formed, kind: str, bits: int) -> Approximation:
         """The codes and scales of a rounded form."""
         halves, backend = self.halves, backend_of(self.array)
         if kind == "dense":
-            arrays: Any = halves.dense(rounding.bits, _group(form))
+            arrays: Any = halves.dense(bits, _group(form))
             made = scaled(*arrays)
         else:
-            scales, left, others, right = arrays = halves.low_rank(form.sizes["r"], rounding.bits)
+            scales, left, others, right = arrays = halves.low_rank(form.sizes["r"], bits)
             made = (left * scales) @ (right * others)
         factors = {
             factor.name: backend.asarray(
@@ -231,35 +231,19 @@ def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: 
     Raises:
         ShapeError: the message names the modes, and why they do not fit the first weight.
     """
-    refused: ShapeError | None = None
-    for candidate, method in itertools.product(candidates if modes is not None else (), methods):
+    refused = list[ShapeError]()
+    pairs = itertools.product(candidates, methods) if modes is not None and methods != (AUTO,) else ()
+    for candidate, method in pairs:
         try:
             with any_rank():
-                formed(candidate.dims, _named(method), 1, modes)
+                formed(candidate.dims, method, 1, modes)
         except ShapeError as error:
             told = f"modes={modes!r} fit no weight: of '{candidate.path}', {error.message}"
-            refused = refused or ShapeError(told, fix=error.fix)
+            refused.append(ShapeError(told, fix=error.fix))
         else:
             return
-    if refused is not None:
-        raise refused
-
-
-def _rounding(method: str) -> tuple[str, Rounding]:
-    """The form and the rounding in the name of a rounded form.
-
-    Raises:
-        ShapeError: the factors of the form cannot be rounded.
-    """
-    kind, rounding = rounding_of(method)
-    assert rounding is not None
-    if kind not in ("dense", "low_rank"):
-        fix = f"choose int{rounding.bits} or low_rank:int{rounding.bits}"
-        raise ShapeError(f"factors of '{kind}' are not rounded", fix=fix)
-    if kind != "dense" and rounding.group is not None:
-        fix = f"choose {kind}:int{rounding.bits} or int{rounding.bits}/{rounding.group}"
-        raise ShapeError(f"'{method}': scales of factors are one for each rank", fix=fix)
-    return kind, rounding
+    if refused:
+        raise refused[0]
 
 
 def _group(form: Formed) -> int | None:
@@ -287,8 +271,7 @@ def levels(
     size, dense = math.prod(candidate.shape), cost(candidate)
     found = [Level(None, "same", (candidate.shape,), size, dense, 0.0, 0.0)]
     auto = ROUNDED if cost is bytes_of else KERNELS if len(candidate.dims) > 2 else MATRICES
-    kinds: Sequence[str] = auto if methods == (AUTO,) else [*map(_named, methods)]
-    for kind in kinds:
+    for kind in auto if methods == (AUTO,) else methods:
         for parameters, form in _forms(candidate, kind, modes).items():
             rank = tuple(form.product.ranks.values()) or "same"
             cheap = parameters < size or form.bits is not None
@@ -335,15 +318,6 @@ def _forms(candidate: Candidate, kind: str, modes: Modes | None) -> dict[int, Fo
     """A form of a weight at each rank that is tried, by the number of parameters."""
     tried = (_formed(candidate.dims, kind, rank, modes) for rank in _ranks(candidate, kind, modes))
     return {sum(map(math.prod, each.shapes)): each for each in tried if each is not None}
-
-
-def _named(method: str) -> str:
-    """The name of a form, rounded or not, in lower case."""
-    kind, rounding = rounding_of(method)
-    form_named(kind)
-    if rounding is not None:
-        _rounding(method)
-    return method.lower()
 
 
 def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Rank]:
@@ -405,10 +379,9 @@ def _form(form: Formed) -> Form:
 def _error(candidate: Candidate, form: Formed, name: str) -> float:
     """The error of a form: by roundings or decompositions alone, if its factors form no tree by least squares."""
     if form.bits is not None:
-        (kind, rounding), halves = _rounding(name), candidate.halves
-        if kind == "dense":
-            return math.sqrt(halves.dense_loss(rounding.bits, _group(form)))
-        return math.sqrt(halves.losses(rounding.bits)[form.sizes["r"] - 1])
+        if rounding_of(name)[0] == "dense":
+            return math.sqrt(candidate.halves.dense_loss(form.bits, _group(form)))
+        return math.sqrt(candidate.halves.losses(form.bits)[form.sizes["r"] - 1])
     error = candidate.target.error(_form(form))
     if error is not None:
         return error

@@ -117,29 +117,36 @@ class Target:
             self._whitened[key] = Decomposed(weighed(self.weight, [each.side for each in sides]))
         return self._whitened[key]
 
-    def error(self, form: Form) -> float | None:
-        """The error, weighed by the metric, of the factors that decompositions give; None if they form no tree."""
+    def _tree(self, form: Form) -> tuple[Tree, tuple[Placed, ...], Decomposed] | None:
+        """The tree that a form is, the sides that its factors hold, and the weight weighed on these."""
         tree = tree_of(form)
         if tree is None:
             return None
         sides = self.sides_of(form, [factor.name for factor in tree.factors])
-        decomposed = self.whitened(sides)
-        if self.metric is None or [each.side for each in sides] == [*self.metric.sides]:
+        return tree, sides, self.whitened(sides)
+
+    def error(self, form: Form) -> float | None:
+        """The error, weighed by the metric, of the factors that decompositions give; None if they form no tree."""
+        if (found := self._tree(form)) is None:
+            return None
+        tree, placed, decomposed = found
+        sides = [each.side for each in placed]
+        if self.metric is None or sides == [*self.metric.sides]:
             return decomposed.error(tree)
         made = decomposed.nearest(tree).reshape(self.weight.shape)
-        return self.metric.relative(self.weight, weighed(made, [each.side for each in sides], inverse=True))
+        return self.metric.relative(self.weight, weighed(made, sides, inverse=True))
+
+    def spectrum(self, form: Form) -> tuple[Any, list[tuple[str, ...]]] | None:
+        """The squares of the core of full rank, if several factors of a form stand around a centre, and their bonds."""
+        found = self._tree(form)
+        if found is None or found[0].centre is None or len(found[0].cuts) < 2:
+            return None
+        tree, _, decomposed = found
+        return decomposed.squares(tree), [cut.bond for cut in tree.cuts]
 
     def sides_of(self, form: Form, wanted: Sequence[str]) -> tuple[Placed, ...]:
         """The sides of the metric that factors of a form hold."""
         return held(self.metric, form, wanted, self.weight)
-
-    def spectrum(self, form: Form) -> tuple[Any, list[tuple[str, ...]]] | None:
-        """The squares of the core of full rank, if several factors of a form stand around a centre, and their bonds."""
-        tree = tree_of(form)
-        if tree is None or tree.centre is None or len(tree.cuts) < 2:
-            return None
-        sides = self.sides_of(form, [factor.name for factor in tree.factors])
-        return self.whitened(sides).squares(tree), [cut.bond for cut in tree.cuts]
 
 
 @dataclass(frozen=True)
