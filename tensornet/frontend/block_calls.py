@@ -13,7 +13,7 @@ from ..language.expression import Index, Ref, show_index
 from ..scan.unroll import Repeated
 from ..sizes import are_equal, evaluate, symbol
 from .context import Known, Text, leaves_of
-from .instantiate import Matched, Operand, matched
+from .instantiate import Matched, Operand
 
 
 @told_in("blocks")
@@ -33,8 +33,7 @@ def add_call(text: Text, block: Graph, line: Calling) -> None:
     if text.define is not None and _is_sized(text, block, operands):
         call = Apply(block, line.operands, line.results, line.scope)
     else:
-        call = matched(block, operands, line.scope, text.unifier, text.open_names(), line.place)
-        call.results = line.results
+        call = Matched(block, operands, line, text.unifier, text.open_names())
         for name, dims in call.taken():
             text.known[name].dims = text.known[name].dims or dims
     text.told.update(_leaves_known(text, call, line))
@@ -79,7 +78,7 @@ def call_along(text: Text, line: Calling) -> None:
     _check_ranks(text, block, line)
     results = [_at_one(text, each.name, each.left, axis, line)[0] for each in line.lefts]
     given = [(name, dims) for name, dims, _ in operands]
-    call = matched(block, given, line.scope, text.unifier, text.open_names(), line.place, results)
+    call = Matched(block, given, line, text.unifier, text.open_names(), results)
     if call.lead is not None:
         fix = "name the axes of what it takes"
         raise EquationError(f"'{line.block}' reads '...', and is called along an axis", line.place, fix)
@@ -197,7 +196,7 @@ def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
 def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
     """New names for axes of a block that no tensor sizes, and for sizes that its equations mention."""
     names = sorted(block.by_name.union(*map(spoken_sizes, block.own)))
-    sizes = {name: call.private.moved(symbol(name)) for name in names}
+    sizes = {name: call.moved(symbol(name)) for name in names}
     own = [name for name, size in sizes.items() if size != symbol(name)]
     renamed = {name: text.axes.fresh(name) for name in own}
     for name, new in renamed.items():

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import Place, ShapeError
+from ..errors import ShapeError
 from ..graph.graph import Apply, Graph, of_tensors_named
 from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis, Dim, dim_size, resized, size_names_of
 from ..graph.unify import Unifier
 from ..language.desugaring import expand_ellipsis, expand_index
-from ..language.equation import Equation, renamed_axes, spoken_sizes
+from ..language.equation import Calling, Equation, renamed_axes, spoken_sizes
 from ..language.expression import ELLIPSIS, Call, Taken, sized_by_name
 from ..language.parser import read_sizes
 from ..sizes import evaluate, invert_size, name_of, product, put_in, size_names, symbol
@@ -190,193 +190,6 @@ def hygienic(make: Callable[..., Graph], sizes: Mapping[str, Any]) -> Graph:
 
 # ---------------------------------------------------------------------------- calls
 
-Operand = tuple[str, tuple[Dim, ...] | None]
-"""An operand of a call: its name and its dimensions, or None where they are those of the input."""
-
-
-@dataclass
-class Matched:
-    """A call whose open sizes may still be solved by later calls and equations.
-
-    Attributes:
-        graph: the called graph, in its own sizes.
-        private: these sizes, and their values in the caller's sizes.
-        lead: the axes that `...` stands for in the call.
-        operands: the names of the operands.
-        scope: the prefix of the names of its parameters.
-        results: the caller's names of its outputs.
-    """
-
-    graph: Graph
-    private: Private
-    lead: tuple[Axis, ...] | None
-    operands: tuple[str, ...]
-    scope: str
-    results: tuple[str, ...] = ()
-
-    def leaves(self) -> Iterator[Leaf]:
-        """Its parameters and constants, in the caller's names and sizes."""
-        for leaf in self.graph.leaves:
-            if leaf.kind != "input":
-                yield replace(leaf, name=scoped(self.scope, leaf.name), dims=self.private.dims(leaf.dims))
-
-    def taken(self) -> Iterator[tuple[str, tuple[Dim, ...]]]:
-        """Each operand, with the dimensions of the input in the caller's sizes."""
-        for name, leaf in zip(self.operands, self.graph.inputs, strict=True):
-            yield name, written_out(self.private.dims(leaf.dims), self.lead)
-
-    def returned(self, bound: Mapping[str, Any] = {}) -> Iterator[tuple[str, tuple[Dim, ...]]]:
-        """Each output, with its dimensions in the caller's sizes; see `Apply.returned`."""
-        for output in self.graph.outputs:
-            yield output, written_out(self.private.dims(self.graph.named[output]), self.lead)
-
-    def applied(self, unifier: Unifier) -> Apply:
-        """The finished call, with its block in the sizes of the caller."""
-        sizes = {name: unifier.resolve(self.private.moved(symbol(name))) for name in self.private.private}
-        lead = None if self.lead is None else unifier.dims((self.lead,))[0]
-        block = instance(self.graph, sizes, unifier.bound, lead)
-        return Apply(block, self.operands, self.results, self.scope)
-
-
-def matched(
-    graph: Graph,
-    operands: Sequence[Operand],
-    scope: str,
-    unifier: Unifier,
-    opened: set[str],
-    place: Place | None = None,
-    results: Sequence[tuple[Dim, ...]] = (),
-) -> Matched:
-    """Matches a graph with its operands; the results of the call have no names yet.
-
-    Args:
-        graph: the called graph.
-        operands: one tensor for each input.
-        scope: the prefix of the names of its parameters.
-        unifier: the sizes of the caller; the call may solve some of them.
-        opened: the caller's size names that are in use and have no value.
-        place: where the call is written, if it is.
-        results: the dimensions of the results, where they are known before.
-
-    Raises:
-        ShapeError: a tensor does not fit.
-    """
-    match = _Matching(unifier, Private(graph), place)
-    lead = match.inputs(graph, operands)
-    match.outputs(graph, results)
-    match.private.adopt(unifier, opened)
-    for each in match.waiting:
-        each()
-    return Matched(graph, match.private, lead, tuple(name for name, _ in operands), scope)
-
-
-@dataclass
-class _Matching:
-    """Unifies the sizes of inputs and operands; `waiting` holds those left until all sizes have names."""
-
-    unifier: Unifier
-    private: Private
-    place: Place | None
-    waiting: list[Callable[[], bool]] = field(default_factory=list)
-
-    def inputs(self, graph: Graph, operands: Sequence[Operand]) -> tuple[Axis, ...] | None:
-        """Unifies all inputs with their operands, and returns the axes that `...` stands for."""
-        lead: tuple[Axis, ...] | None = None
-        for leaf, (name, offered) in zip(graph.inputs, operands, strict=True):
-            if offered is None:
-                continue
-            wanted, given = self.private.dims(leaf.dims), offered
-            at = next((n for n, dim in enumerate(wanted) if dim and dim[0].name == ELLIPSIS), None)
-            if at is not None:
-                end = at + len(given) - (len(wanted) - 1)
-                if end < at:
-                    raise self._wrong_rank(leaf, name, offered)
-                found = tuple(Axis("_".join(a.name for a in dim), dim_size(dim)) for dim in given[at:end])
-                lead = found if lead is None else self._same_lead(leaf, lead, found)
-                self.private.solution[self.private.private.get("lead", "lead@")] = product(
-                    axis.size for axis in lead
-                )
-                wanted, given = wanted[:at] + wanted[at + 1 :], given[:at] + given[end:]
-            if len(wanted) != len(given):
-                raise self._wrong_rank(leaf, name, offered)
-            for ours, theirs in zip(wanted, given, strict=True):
-                if not self._dim(leaf, name, ours, theirs):
-                    self.waiting.append(functools.partial(self._dim, leaf, name, ours, theirs))
-        return lead
-
-    def outputs(self, graph: Graph, results: Sequence[tuple[Dim, ...]]) -> None:
-        """Solves the sizes that are still open from the dimensions of the outputs."""
-        for name, dims in zip(graph.outputs, results, strict=False):
-            for ours, theirs in zip(self.private.dims(graph.named[name]), dims, strict=False):
-                own = self.private.value(dim_size(ours))
-                if self.private.waits(own):
-                    self.private.solve(own, dim_size(theirs))
-
-    def _same_lead(self, leaf: Leaf, lead: tuple[Axis, ...], found: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        """Unifies `lead` with the axes that `...` stands for in another input, and returns it."""
-        try:
-            for ours, theirs in zip(lead, found, strict=True):
-                self.unifier.unify(ours.size, theirs.size, ours.name, None)
-        except ValueError:  # a ShapeError is one, and so is a difference in number
-            raise ShapeError(
-                f"'...' stands for {_named(lead)} and for {_named(found)} in '{leaf.name}'", self.place
-            ) from None
-        return lead
-
-    def _dim(self, leaf: Leaf, name: str, ours: Dim, theirs: Dim) -> bool:
-        """Unifies one dimension of a layer's input and of a tensor; solves for an open size.
-
-        Returns False if the layer's size is open and cannot be solved yet, as with several unknowns.
-        """
-        private, size = self.private, dim_size(theirs)
-        own, axes = private.value(dim_size(ours)), "_".join(axis.name for axis in ours)
-        try:
-            if private.waits(own):
-                return private.solve(own, size)
-            self.unifier.unify(size, own, axes, None)
-        except ShapeError:
-            raise self._disagreement(leaf, name, axes, own, size) from None
-        bare = name_of(dim_size(ours))
-        if bare in private.bound:  # formulas chain by the model's name
-            private.solution.setdefault(bare, size)
-        return True
-
-    def _disagreement(self, leaf: Leaf, name: str, axes: str, own: Any, size: Any) -> ShapeError:
-        """The error for a dimension of a layer's input that has another size in a tensor."""
-        bound = self.unifier.bound
-        other, shown = evaluate(self.unifier.resolve(size), bound), _public(own)
-        message = (
-            f"sizes disagree: axis '{axes}' of the layer's input '{leaf.name}' is {shown},"
-            f" and '{name}' has {other} there"
-        )
-        fix = f"build the layer with {axes}={other}, or pass a tensor of size {shown}"
-        left = [] if isinstance(own, int) else [_public(each) for each in size_names(evaluate(own, bound))]
-        if left:
-            message += f", which leaves {', '.join(left)} unknown"
-            fix = (
-                f"give the layer {', '.join(f'{each}=…' for each in left)}, or give that"
-                " dimension an axis and a size of its own, as in W[n]: parameter and n: 6"
-            )
-        return ShapeError(message, self.place, fix)
-
-    def _wrong_rank(self, leaf: Leaf, name: str, dims: tuple[Dim, ...]) -> ShapeError:
-        return ShapeError(
-            f"the layer's input is '{leaf}' and '{name}' has {len(dims)} dimension(s)",
-            self.place,
-            "pass a tensor with as many dimensions",
-        )
-
-
-def _public(size: Any) -> str:
-    return str(size).replace("@", "")
-
-
-def _named(axes: tuple[Axis, ...]) -> str:
-    return "(" + ", ".join(f"{axis.name}={axis.size}" for axis in axes) + ")"
-
-
-# ---------------------------------------------------------------------------- hygiene
-
 
 class Private(Unifier):
     """A graph's own sizes under private names, kept apart from its caller's until they are solved or adopted."""
@@ -449,3 +262,157 @@ def _axis_names(graph: Graph) -> set[str]:
     for equation in graph.own:
         names.update(equation.axes, *(part.axes for part in equation.parts if isinstance(part, Call)))
     return names
+
+
+Operand = tuple[str, tuple[Dim, ...] | None]
+"""An operand of a call: its name and its dimensions, or None where they are those of the input."""
+
+
+class Matched(Private):
+    """A call whose open sizes may still be solved by later calls and equations.
+
+    Attributes:
+        graph: the called graph, in its own sizes.
+        outer: the sizes of the caller; the call may solve some of them.
+        lead: the axes that `...` stands for in the call.
+        operands: the names of the operands.
+        scope: the prefix of the names of its parameters.
+        results: the caller's names of its outputs.
+        place: where the call is written, if it is.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        operands: Sequence[Operand],
+        line: Calling,
+        outer: Unifier,
+        opened: set[str],
+        returned: Sequence[tuple[Dim, ...]] = (),
+    ) -> None:
+        """Matches a graph with its operands.
+
+        Args:
+            graph: the called graph.
+            operands: one tensor for each input.
+            line: the call.
+            outer: the sizes of the caller.
+            opened: the caller's size names that are in use and have no value.
+            returned: the dimensions of the results, where they are known before.
+
+        Raises:
+            ShapeError: a tensor does not fit.
+        """
+        super().__init__(graph)
+        self.graph, self.outer, self.place, self.scope = graph, outer, line.place, line.scope
+        self.operands, self.results = line.operands, line.results
+        self.lead: tuple[Axis, ...] | None = None
+        waiting = [each for each in self._pairs(operands) if not self._is_unified(*each)]
+        for name, dims in zip(graph.outputs, returned, strict=False):
+            for ours, theirs in zip(self.dims(graph.named[name]), dims, strict=False):
+                if self.waits(own := self.value(dim_size(ours))):
+                    self.solve(own, dim_size(theirs))
+        self.adopt(outer, opened)
+        for each in waiting:
+            self._is_unified(*each)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Its parameters and constants, in the caller's names and sizes."""
+        for leaf in self.graph.leaves:
+            if leaf.kind != "input":
+                yield replace(leaf, name=scoped(self.scope, leaf.name), dims=self.dims(leaf.dims))
+
+    def taken(self) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+        """Each operand, with the dimensions of the input in the caller's sizes."""
+        for name, leaf in zip(self.operands, self.graph.inputs, strict=True):
+            yield name, written_out(self.dims(leaf.dims), self.lead)
+
+    def returned(self, bound: Mapping[str, Any] = {}) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+        """Each output, with its dimensions in the caller's sizes; see `Apply.returned`."""
+        for output in self.graph.outputs:
+            yield output, written_out(self.dims(self.graph.named[output]), self.lead)
+
+    def applied(self) -> Apply:
+        """The finished call, with its block in the sizes of the caller."""
+        sizes = {name: self.outer.resolve(self.moved(symbol(name))) for name in self.private}
+        lead = None if self.lead is None else self.outer.dims((self.lead,))[0]
+        block = instance(self.graph, sizes, self.outer.bound, lead)
+        return Apply(block, self.operands, self.results, self.scope)
+
+    def _pairs(self, operands: Sequence[Operand]) -> Iterator[tuple[Leaf, str, Dim, Dim]]:
+        """The dimensions of each input and of its operand, without those that `...` stands for."""
+        for leaf, (name, given) in zip(self.graph.inputs, operands, strict=True):
+            if given is None:
+                continue
+            wanted = self.dims(leaf.dims)
+            at = next((n for n, dim in enumerate(wanted) if dim and dim[0].name == ELLIPSIS), None)
+            count = len(given) - len(wanted)
+            if at is not None and count >= -1:
+                self._leading(leaf, given[at : at + count + 1])
+                wanted, given = wanted[:at] + wanted[at + 1 :], given[:at] + given[at + count + 1 :]
+            if len(wanted) != len(given):
+                raise self._wrong_rank(leaf, name, given)
+            yield from ((leaf, name, ours, theirs) for ours, theirs in zip(wanted, given, strict=True))
+
+    def _leading(self, leaf: Leaf, dims: tuple[Dim, ...]) -> None:
+        """Unifies the axes that `...` stands for in an input with those in the inputs before."""
+        found = tuple(Axis("_".join(axis.name for axis in dim), dim_size(dim)) for dim in dims)
+        self.lead = found if self.lead is None else self.lead
+        try:
+            for ours, theirs in zip(self.lead, found, strict=True):
+                self.outer.unify(ours.size, theirs.size, ours.name, None)
+        except ValueError:  # a ShapeError is one, and so is a difference in number
+            raise ShapeError(
+                f"'...' stands for {_named(self.lead)} and for {_named(found)} in '{leaf.name}'", self.place
+            ) from None
+        self.solution[self.private.get("lead", "lead@")] = product(axis.size for axis in self.lead)
+
+    def _is_unified(self, leaf: Leaf, name: str, ours: Dim, theirs: Dim) -> bool:
+        """Unifies one dimension of a layer's input and of a tensor; solves for an open size.
+
+        Returns False if the layer's size is open and cannot be solved yet, as with several unknowns.
+        """
+        own, size, axes = self.value(dim_size(ours)), dim_size(theirs), "_".join(axis.name for axis in ours)
+        try:
+            if self.waits(own):
+                return self.solve(own, size)
+            self.outer.unify(size, own, axes, None)
+        except ShapeError:
+            raise self._disagreement(leaf, name, axes, own, size) from None
+        bare = name_of(dim_size(ours))
+        if bare in self.bound:  # formulas chain by the model's name
+            self.solution.setdefault(bare, size)
+        return True
+
+    def _disagreement(self, leaf: Leaf, name: str, axes: str, own: Any, size: Any) -> ShapeError:
+        """The error for a dimension of a layer's input that has another size in a tensor."""
+        bound = self.outer.bound
+        other, shown = evaluate(self.outer.resolve(size), bound), _public(own)
+        message = (
+            f"sizes disagree: axis '{axes}' of the layer's input '{leaf.name}' is {shown},"
+            f" and '{name}' has {other} there"
+        )
+        fix = f"build the layer with {axes}={other}, or pass a tensor of size {shown}"
+        left = [] if isinstance(own, int) else [_public(each) for each in size_names(evaluate(own, bound))]
+        if left:
+            message += f", which leaves {', '.join(left)} unknown"
+            fix = (
+                f"give the layer {', '.join(f'{each}=…' for each in left)}, or give that"
+                " dimension an axis and a size of its own, as in W[n]: parameter and n: 6"
+            )
+        return ShapeError(message, self.place, fix)
+
+    def _wrong_rank(self, leaf: Leaf, name: str, dims: tuple[Dim, ...]) -> ShapeError:
+        return ShapeError(
+            f"the layer's input is '{leaf}' and '{name}' has {len(dims)} dimension(s)",
+            self.place,
+            "pass a tensor with as many dimensions",
+        )
+
+
+def _public(size: Any) -> str:
+    return str(size).replace("@", "")
+
+
+def _named(axes: tuple[Axis, ...]) -> str:
+    return "(" + ", ".join(f"{axis.name}={axis.size}" for axis in axes) + ")"

@@ -265,7 +265,7 @@ def _finished(text: Text, item: tuple[Equation, Scope] | Apply | Matched) -> Equ
     if isinstance(item, tuple):
         equation, scope = item
         return text.unifier.equation(equation, scope.sizes)
-    return item if isinstance(item, Apply) else item.applied(text.unifier)
+    return item if isinstance(item, Apply) else item.applied()
 
 
 def _is_read(axis: str, equation: Equation) -> bool:
