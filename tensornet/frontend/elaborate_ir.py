@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..graph.element_types import holding, of_leaves, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import is_step, read_later
-from ..graph.shape_inference import Scope, beside, dim_size, scalar_size, scope_inside
+from ..graph.shape_inference import Scope, dim_size, scalar_size
 from ..ir.function import Function, Names
 from ..ir.node import (
     Affine,
@@ -213,8 +212,7 @@ class Expressions:
                 )
                 if function.random or function.trains:
                     options += (("draw", next(self.draws)),)
-                inner = self._within(arguments, function.leaves_out(part.axes), scope)
-                return self._made(part.function, arguments, left, inner, over, options)
+                return self._made(part.function, arguments, left, scope.inside(part), over, options)
         return self._made("copy", (part,), left, scope)
 
     def part(self, part: Expression, scope: Scope) -> Operand:
@@ -279,20 +277,6 @@ class Expressions:
             self.axes.setdefault(made, tuple(str(axis) for axis in met))
         return made
 
-    def _within(
-        self, parts: Sequence[Expression], axes: Iterable[str], scope: Scope, remade: bool = False
-    ) -> Scope:
-        """The scope inside an operation that binds some axes, whose sizes come from the parts.
-
-        An axis that no part sizes keeps its outer size, or takes the size of its name if `remade` is set.
-        """
-        bound = tuple(axes)
-        if not bound or self.graph is None:
-            return scope
-        inside = scope_inside(Contraction(tuple(parts)), self.graph.named, self.graph.bound)
-        inside = inside if remade else beside(scope, inside)
-        return replace(scope, sizes={**scope.sizes, **{axis: inside[axis] for axis in bound}})
-
     # ---- positions
 
     def _entry(self, entry: Index, length: Size, scope: Scope) -> Affine | Gather:
@@ -326,7 +310,7 @@ class Expressions:
 
     def _product(self, part: Contraction, left: Left, scope: Scope) -> Node:
         """A product that is written at the positions of its one-hot factors: a scatter."""
-        scope = self._within(part.factors, part.summed, scope)
+        scope = scope.inside(part)
         hot = [each for each in part.factors if isinstance(each, Call) and _is_write(each, part, left)]
         operands = [self.part(each, scope) for each in part.factors if each not in hot]
         places = {each.axes[0]: self._position(each.arguments[0], scope) for each in hot}
@@ -352,17 +336,16 @@ class Expressions:
     def _padded(self, part: Call, left: Left, scope: Scope) -> Node:
         """A crop or a padding: a copy of the kept elements, and a fill value elsewhere."""
         amounts = {name: values for name, values in part.options if name in option_axes(part)}
-        inside = self._within(part.arguments, amounts, scope, remade=True)
+        inside = scope.inside(part)
         operand = self._whole(part.arguments[0], inside)
         sizes: dict[Axis, Size] = {}
         read: dict[Axis, Affine] = {}
         written: list[Affine] = []
         shape: list[Size] = []
         axes = [*axes_of(operand.reads)]
-        for axis in axes:
+        for axis, length in zip(axes, operand.node.shape, strict=True):
             given = amounts.get(str(axis), (Literal(0), Literal(0)))
             before, after = (self._amount(each, inside) for each in given)
-            length = self.size(inside[str(axis)])
             sizes[axis] = length + smaller(before, 0) + smaller(after, 0)
             read[axis] = Affine(((axis, 1),), larger(-before, 0))
             written.append(Affine(((axis, 1),), larger(before, 0)))
@@ -380,10 +363,10 @@ class Expressions:
         pieces: dict[Axis, Size] = {}
         for n, argument in enumerate(part.arguments):
             has = joined in free_axes(argument)
-            inside = self._within((argument,), (joined,) if has else (), scope, remade=True)
-            read = self._whole(argument, inside) if has else self.part(argument, inside)
-            pieces[joined, n] = self.size(inside[joined]) if has else 1
-            table = {axis: along((joined, n) if axis == joined else axis) for axis in axes_of(read.reads)}
+            read = self._whole(argument, scope.inside(argument)) if has else self.part(argument, scope)
+            axes = axes_of(read.reads)
+            pieces[joined, n] = read.node.shape[axes.index(joined)] if has else 1
+            table = {axis: along((joined, n) if axis == joined else axis) for axis in axes}
             operands.append(Operand(read.node, substitute(read.reads, table)))
         axes = [*axes_of_index(left), *(axis for axis in _axes_in(operands) if axis not in pieces)]
         sizes = {axis: self.size(scope[str(axis)]) for axis in axes} | pieces

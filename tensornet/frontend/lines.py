@@ -34,7 +34,6 @@ from ..language.expression import (
     fresh,
     is_computed_index,
     occurring,
-    option_axes,
     parts_of,
     product_of,
     references,
@@ -458,25 +457,17 @@ def _sizes_met(text: Text, expression: Expression) -> Scope:
 
 
 def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[Ref, Scope]]:
-    """Every tensor that is read, with the sizes around it. Inside a function that resizes an axis
-    (concat, pad) or reduces it (mean), the argument gives the size of that axis."""
-    own, joined = set[str](), False
-    match expression:
-        case Ref():
-            yield expression, scope
-        case Call(function, _, axes):
-            row = FUNCTIONS[function]
-            joined = row.axes == "joined"
-            own = set(axes) if joined else {*option_axes(expression), *row.leaves_out(axes)}
-        case Contraction(_, summed):
-            own = set(summed)
+    """Every tensor that is read, with the sizes around it. Inside a function that resizes an axis (concat, pad) or
+    reduces it (mean), the argument gives the size of that axis; in a concatenation, each operand has its own."""
+    if isinstance(expression, Ref):
+        yield expression, scope
+    joined = isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined"
+    inner = scope.inside(expression, keeps=False)
     for number, part in enumerate(parts_of(expression), 1):
-        inner = scope
-        if own:
-            found = _sizes_met(text, part).sizes
-            if joined and number > 1:  # each operand has its own size
-                for axis in own:
-                    found.setdefault(axis, symbol(fresh(f"{axis}_{number}", text.axes)))
-            sizes = {n: s for n, s in scope.sizes.items() if n not in own}
-            inner = Scope(sizes | {n: found[n] for n in own if n in found}, scope.assumed)
+        if joined and isinstance(expression, Call):
+            (axis,) = expression.axes
+            inner = scope.inside(part, keeps=False)
+            if number > 1 and inner[axis] == symbol(axis):
+                own = symbol(fresh(f"{axis}_{number}", text.axes))
+                inner = replace(inner, sizes={**inner.sizes, axis: own})
         yield from _placed(text, part, inner)

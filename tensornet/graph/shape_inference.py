@@ -144,7 +144,7 @@ class Shorter:
 @dataclass
 class Scope:
     """The sizes of axes by name: fixed by tensors (`sizes`), limited by windows (`fitting`), or only assumed by
-    functions (`assumed`)."""
+    functions (`assumed`). `binders` holds the sizes that axes have inside of parts that bind or resize them, by id."""
 
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
@@ -152,6 +152,7 @@ class Scope:
     fitting: dict[str, list[_Fit]] = field(default_factory=dict)
     composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
     windows: list[_Window] = field(default_factory=list)
+    binders: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, axis: str) -> Any:
         found = self.sizes.get(axis)
@@ -160,6 +161,15 @@ class Scope:
         if found is None:
             found = self.assumed.get(axis, self.inner.get(axis))
         return symbol(axis) if found is None else found
+
+    def inside(self, part: Expression, keeps: bool = True) -> Scope:
+        """The scope inside of a part that binds or resizes axes; with `keeps`, unsized ones keep their size."""
+        bound = self.binders.get(id(part))
+        if not bound:
+            return self
+        outer = {name: size for name, size in self.sizes.items() if keeps or name not in bound}
+        found = {name: size for name, size in bound.items() if size is not None}
+        return replace(self, sizes={**outer, **found})
 
 
 def scope_of(
@@ -184,7 +194,7 @@ def scope_of(
         solves: whether to compute the only unknown part of a composite, for a `unify` that does not solve it.
     """
     walk = _Walk(dims, unify, bound, told, shorter, solves)
-    return walk.settled(walk.scope(expression))
+    return replace(walk.settled(walk.scope(expression)), binders=walk.binders)
 
 
 def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]) -> Scope:
@@ -201,15 +211,6 @@ def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: M
     return scope_of(part, dims, lambda a, b, axis, ref: a, bound, solves=False)
 
 
-def beside(scope: Scope, nearer: Scope) -> Scope:
-    """The sizes of two scopes; where both have one, the size in `nearer` is used."""
-    return Scope(
-        {**scope.sizes, **nearer.sizes},
-        {**scope.assumed, **nearer.assumed},
-        {**scope.inner, **nearer.inner},
-    )
-
-
 @dataclass(frozen=True)
 class _Walk:
     """A walk over an expression, which makes the scope of each part from those of its parts; see `scope_of`."""
@@ -220,6 +221,7 @@ class _Walk:
     told: frozenset[str]
     shorter: list[Shorter] | None
     solves: bool
+    binders: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def scope(self, expression: Expression) -> Scope:
         """The scope of an expression, in which windows and composites may be unsettled."""
@@ -227,7 +229,7 @@ class _Walk:
             case Ref():
                 return self._of_ref(expression)
             case Contraction(factors, summed):
-                return self._without(self._of_all(factors), summed)
+                return self._without(self._of_all(factors), summed, expression)
             case Call(function, arguments, axes):
                 row = FUNCTIONS[function]
                 if row.axes == "joined":
@@ -236,11 +238,12 @@ class _Walk:
                 if row.resized is not None:
                     moved = option_axes(expression)
                     self.settled(scope, moved)
+                    self.binders[id(expression)] = {name: scope[name] for name in moved}
                     for name, values in expression.options:
                         if name in scope.sizes and name in moved:
                             amounts = (scalar_size(value, scope) for value in values)
                             scope.sizes[name] = row.resized(scope.sizes[name], *amounts)
-                scope = self._without(scope, row.leaves_out(axes))
+                scope = self._without(scope, row.leaves_out(axes), expression)
                 for axis in row.makes(axes):
                     scope.assumed.setdefault(axis, symbol(axis))
                 return scope
@@ -301,6 +304,7 @@ class _Walk:
         for argument in arguments:
             inner = self.settled(self.scope(argument), (axis,))
             length = length + (inner[axis] if axis in free_axes(argument) else 1)
+            self.binders[id(argument)] = {axis: inner[axis]}
             self._add(scope, self._without(inner, (axis,)), argument)
         scope.sizes[axis] = length
         return scope
@@ -340,12 +344,14 @@ class _Walk:
         sized = ((ref, pair) for ref, dims in read for pair in zip(ref.index, dims, strict=False))
         return next((ref for ref, (at, dim) in sized if at == axis and dim_size(dim) == size), None)
 
-    def _without(self, scope: Scope, axes: tuple[str, ...]) -> Scope:
+    def _without(self, scope: Scope, axes: tuple[str, ...], binder: Expression | None = None) -> Scope:
         """The scope outside a binder of `axes`."""
         if not axes:
             return scope
         self.settled(scope, axes)
         gone = {name: size for name, size in scope.sizes.items() if name in axes}
+        if binder is not None:
+            self.binders[id(binder)] = {name: gone.get(name) for name in axes}
         return replace(
             scope,
             sizes={name: size for name, size in scope.sizes.items() if name not in axes},
