@@ -311,6 +311,14 @@ def test_a_block_reads_tensors_whose_axes_are_called_otherwise() -> None:
         tn.layer(text.replace("x[b,t]: input", "x[t]: input"))
 
 
+def test_a_size_that_only_a_block_gives_is_that_of_its_parameters() -> None:
+    text = "x[b,i]: input\ndef f(x):\n    o: 8\n    x[b,i]: input\n    y[b,o] = x*W[o,i]\nz[b,o] = f(x, scope='a')"
+    graph = tn.layer(text)
+    assert graph.open_sizes == ("b", "i")
+    assert tn.layer(str(graph)) == graph
+    assert str(tn.parameter_count(graph)) == "8*i"
+
+
 def test_sizes_given_later_reach_into_blocks() -> None:
     graph = tn.model(lambda x: tower(("dense",))(x, scope="t"), inputs="x[b,i,c]", c=6)
     bound = graph.bind(b=2, i=3)
