@@ -18,9 +18,9 @@ from .dimensions import sized_model, when
 __all__ = ["language_model", "masks"]
 
 
-def masks(padding: bool) -> list[str]:
+def masks(padding: object, causal: bool = True) -> list[str]:
     """The names of the masks of the attention."""
-    return ["causal", *(["padding"] if padding else [])]
+    return [*(["causal"] if causal else []), *(["padding"] if padding else [])]
 
 
 def language_model(

@@ -14,6 +14,7 @@ import tensornet.api as tn
 
 from .attention import attention
 from .blocks import embedding, encoder_layer, feed_forward, norm, projection
+from .causal import masks
 from .checked import checked
 from .dimensions import Size, chosen, count, divided, sized_model, when
 from .patches import CLASS_TOKEN, grid_of, patch_embedding
@@ -181,6 +182,7 @@ def clip_text(
 
 def _layer(activation: str, eps: float, dropout: float, *, causal: bool, padding: bool = False) -> tn.Graph:
     """One layer of either encoder."""
-    mask = [*(["causal"] if causal else []), *(["padding"] if padding else [])]
     mlp = feed_forward("D", "F", activation=activation, dropout=dropout)
-    return encoder_layer(attention("D", "h", mask=mask), mlp, norm("D", eps), dropout=dropout)
+    return encoder_layer(
+        attention("D", "h", mask=masks(padding, causal)), mlp, norm("D", eps), dropout=dropout
+    )

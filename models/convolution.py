@@ -14,7 +14,7 @@ from tensornet.weights.ranks import Rank, choose_ranks
 from .checked import checked
 from .dimensions import Size, divided, positive, sized_layer, sized_model
 
-__all__ = ["convolution", "convolutional_stem", "residual_block"]
+__all__ = ["convolution", "convolutional_stem", "residual_block", "windows_of"]
 
 FORMS = ("dense", "separable", "tucker2", "tucker", "cp", "tt", "low_rank", "tr")
 """The factorizations of a kernel, which do not split its modes into parts."""
@@ -115,7 +115,8 @@ def convolution(
         )
         lines.append(f"padded[b,{ins},{','.join(space)}] = pad(x[b,{ins},{','.join(space)}], {amounts})")
         read = "padded"
-    lines.append(f"y[b,{outs},{','.join(made)}] = {read}[b,{ins},{_windows(found)}] * {weight}")
+    places = windows_of([each.stride for each in found], [each.dilation for each in found], MADE, INNER)
+    lines.append(f"y[b,{outs},{','.join(made)}] = {read}[b,{ins},{places}] * {weight}")
     if bias:
         lines[-1] = lines[-1].replace("y[", "convolved[", 1)
         lines.append(f"y[b,{outs},{','.join(made)}] = convolved + bias[{outs}]")
@@ -152,16 +153,14 @@ def _dimensions(
     return tuple(_Dimension(*each) for each in zip(*whole.values(), strict=True))
 
 
-def _windows(dimensions: Sequence[_Dimension]) -> str:
-    """The indices at which the operand is read, such as `2*p+u,q+2*v`."""
+def windows_of(strides: Sequence[int], dilations: Sequence[int], outer: str, inner: str) -> str:
+    """The indices at which an operand is read, such as `2*p+u,q+2*v`."""
 
     def term(step: int, axis: str) -> str:
         return axis if step == 1 else f"{step}*{axis}"
 
-    return ",".join(
-        f"{term(each.stride, p)}+{term(each.dilation, u)}"
-        for each, p, u in zip(dimensions, MADE, INNER, strict=False)
-    )
+    each = zip(strides, outer, dilations, inner, strict=False)
+    return ",".join(f"{term(stride, p)}+{term(apart, u)}" for stride, p, apart, u in each)
 
 
 def _kernel(

@@ -18,6 +18,7 @@ from tensornet.errors import ShapeError
 
 from .attention import attention
 from .blocks import LOGITS, SHIFTED, embedding, encoder_layer, feed_forward, looking, norm, sublayer, taken
+from .causal import masks
 from .checked import checked
 from .dimensions import Size, chosen, count, divided, real, sized_model, when
 from .positions import learned_positions, sinusoidal_positions
@@ -96,7 +97,7 @@ class Stack:
         return tn.layer(f"y[...] = dropout(x[...], {self.dropout!r})", inputs="x")(x) if self.dropout else x
 
     def encode(self, x: tn.Tensor, keep: list[tn.Tensor], depth: int, causal: bool = False) -> Any:
-        layer = self.encoder_layer(self.attention(mask=_masks(causal, keep)))
+        layer = self.encoder_layer(self.attention(mask=masks(keep, causal)))
         for number in range(depth):
             x = layer(x, *keep, scope=f"encoder.{number}")
         return self.last(x, "encoder.norm")
@@ -112,8 +113,8 @@ class Stack:
         causal: bool = True,
     ) -> Any:
         """The output of the decoder; with stored keys and values also all of them so far."""
-        back = self.attention(mask=_masks(causal, own_keep), past=bool(stored))
-        across = self.attention(keys="D", mask=_masks(False, keep))
+        back = self.attention(mask=masks(own_keep, causal), past=bool(stored))
+        across = self.attention(keys="D", mask=masks(keep, causal=False))
         layer, grown = self.decoder_layer(back, across), list[tn.Tensor]()
         for number in range(depth):
             past = stored[number] if stored else ()
@@ -121,10 +122,6 @@ class Stack:
             y, *more = found if stored else (found,)
             grown += more
         return self.last(y, "decoder.norm"), *grown
-
-
-def _masks(causal: bool, keep: list[tn.Tensor]) -> list[str]:
-    return [*(["causal"] if causal else []), *(["padding"] if keep else [])]
 
 
 @checked

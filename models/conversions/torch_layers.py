@@ -8,6 +8,7 @@ from typing import Any
 import tensornet.api as tn
 
 from ..blocks import norm, projection
+from ..convolution import windows_of
 from .names import Made, Names, refuse
 
 __all__ = ["LAYERS", "RANKED", "Layer", "batch_norm"]
@@ -109,17 +110,6 @@ def _each(value: Any, dimensions: int) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, Sequence) else (value,) * dimensions
 
 
-def _windows(strides: Sequence[int], dilations: Sequence[int]) -> str:
-    """The positions that a result reads, such as `2*p + u,2*q + v`."""
-    _, outer, inner = PLACES
-    terms = zip(strides, outer, dilations, inner, strict=False)
-    return ",".join(f"{_times(stride, p)} + {_times(apart, u)}" for stride, p, apart, u in terms)
-
-
-def _times(number: int, axis: str) -> str:
-    return axis if number == 1 else f"{number}*{axis}"
-
-
 def _padded(
     lead: str, dimensions: int, pads: Sequence[tuple[int, int]], value: str = "0"
 ) -> tuple[str, list[str]]:
@@ -141,7 +131,7 @@ def _convolution(module: Any) -> tuple[tn.Graph, Names]:
     channels, out = ("(g,c)", "(g,o)") if groups > 1 else ("c", "o")
     name, lines = _padded(f"b,{channels}", dimensions, pads)
     places, results, kernel = (",".join(each[:dimensions]) for each in PLACES)
-    read = _windows(module.stride, module.dilation)
+    read = windows_of(module.stride, module.dilation, *PLACES[1:])
     product = f"{name}[b,{channels},{read}] * W[{out},c,{kernel}]"
     bias = f" + bias[{out}]" if module.bias is not None else ""
     lines.append(f"y[b,{out},{results}] = {product}{bias}")
@@ -164,7 +154,7 @@ def _pooling(function: str, dimensions: int, around: str) -> Layer:
         window, strides = _each(module.kernel_size, dimensions), _each(module.stride, dimensions)
         name, lines = _padded("b,c", dimensions, [(each, each) for each in padding], around)
         places, results, kernel = (",".join(each[:dimensions]) for each in PLACES)
-        read = _windows(strides, _each(getattr(module, "dilation", 1), dimensions))
+        read = windows_of(strides, _each(getattr(module, "dilation", 1), dimensions), *PLACES[1:])
         lines.append(f"y[b,c,{results}] = {function}[{kernel}]({name}[b,c,{read}])")
         sizes: dict[str, Any] = dict(zip(kernel.split(","), window, strict=True))
         return tn.layer("\n".join(lines), inputs=f"x[b,c,{places}]", **sizes), {}
