@@ -186,6 +186,21 @@ def test_a_plan_says_what_is_sent() -> None:
     assert [(step.bytes, step.seconds) for step in steps] == [(sharp, pytest.approx(3e-6 + sharp / 450e9))]
 
 
+def test_options_of_a_plan_are_followed_on_a_mesh_or_refused() -> None:
+    layer = tn.layer("h[b,f] = gelu(x[b,c] * W[f,c])\ny[b,o] = h[b,f] * V[o,f]", inputs="x", c=8, f=16, o=8)
+    told: dict[str, Any] = {"mesh": {"data": 2, "model": 2}, "shard": {"b": "data", "f": "model"}, "b": 8}
+    plan = tn.plan(layer, **told, training=True, compare=False)
+    kept = 4 * 8 * 4  # gelu keeps its operand, and the second product its result, each 4 by 8 here
+    assert sum(size for _, size in plan.local.kept) in (kept, 2 * kept)
+    assert plan.training_memory == 4 * plan.memory + sum(size for _, size in plan.local.kept)
+    assert plan.local.alternatives == ()
+    for name, value in {"tune": "measure", "trace": True}.items():
+        with pytest.raises(
+            tn.BackendError, match=f"{name}={value!r} is for one device, and mesh= has several"
+        ):
+            tn.plan(layer, **told, **{name: value})
+
+
 def test_a_limit_of_memory_is_that_of_each_device() -> None:
     layer = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=64)
     told: dict[str, Any] = {"mesh": {"data": 4}, "shard": {"b": "data"}, "b": 64}
