@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 import tensornet as tn
 from tensornet.display import in_bytes
+from tensornet.language.parser import read_size
 from tensornet.ops.table import FUNCTIONS
-from tensornet.sizes import evaluate, of_sympy, solve_size
+from tensornet.sizes import evaluate, solve_size
 
 from .programs import SUMMED_ALONE, Program, programs
 
@@ -147,7 +148,7 @@ def test_a_graph_with_a_formula_for_a_size_reads_back(text: str, size: Any) -> N
     ids=str,
 )
 def test_a_size_is_solved_where_just_one_value_fits(size: Any, observed: int, value: int | None) -> None:
-    assert solve_size(of_sympy(size), observed) == (None if value is None else ("D", value))
+    assert solve_size(read_size(size, "n"), observed) == (None if value is None else ("D", value))
 
 
 def test_a_composite_of_a_high_power() -> None:

@@ -24,14 +24,15 @@ import ast
 import functools
 import operator
 import re
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import EquationError, Place, near, told_in
-from ..sizes import DOT, FUNCTIONS_OF_SIZES, LARGEST, as_size, floored, power_of, quotient, symbol
+from ..errors import EquationError, Place, ShapeError, near, told_in
+from ..sizes import DOT, FUNCTIONS_OF_SIZES, LARGEST, as_size, floored, is_name, power_of, quotient, symbol
 from .desugaring import Addition, together, written_out
 from .einstein import locate
 from .equation import Calling, Declaration, Definition, Equation, Statement
@@ -49,7 +50,16 @@ from .expression import (
 from .expression_parser import Terms, entries_of
 from .recurrences import Start, called_along, recurring
 
-__all__ = ["STARTS", "parse_block", "parse_names", "parse_rule", "parse_size", "read_sizes", "rule_of"]
+__all__ = [
+    "STARTS",
+    "parse_block",
+    "parse_names",
+    "parse_rule",
+    "parse_size",
+    "read_size",
+    "read_sizes",
+    "rule_of",
+]
 
 _OF_RULES = "j"
 """The name that rules in records use for the axes of a call."""
@@ -152,10 +162,19 @@ def read_sizes(sizes: Mapping[str, Any]) -> dict[str, Any]:
         EquationError: a text is not a size.
         ShapeError: a size is none of these.
     """
-    return {
-        name: as_size(parse_size(value) if isinstance(value, str) else value, name)
-        for name, value in sizes.items()
-    }
+    return {name: read_size(value, name) for name, value in sizes.items()}
+
+
+def read_size(value: Any, name: str) -> Any:
+    """Converts the size of one axis. Symbols of sympy are identified by name; their assumptions are ignored."""
+    sympy = sys.modules.get("sympy")  # a caller that gives one of its expressions has loaded it
+    if sympy is not None and isinstance(value, sympy.Expr) and not value.is_number:
+        for each in value.free_symbols:
+            if not is_name(each.name):
+                message = f"the size of '{name}' holds the symbol {each.name!r}"
+                raise ShapeError(message, fix="call symbols by plain names, such as D")
+        value = str(value)
+    return as_size(parse_size(value) if isinstance(value, str) else value, name)
 
 
 class _Reader(Terms):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError
 from .polynomial import (
-    FUNCTIONS_OF_SIZES,
     LARGEST,
     Atom,
     Positive,
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = [
     "as_formula",
     "as_size",
-    "of_sympy",
     "read_parts",
     "size_source",
     "write_size",
@@ -160,16 +157,13 @@ def _read_factor(value: Any) -> Any:
 
 
 def as_size(value: Any, name: str) -> Any:
-    """`value` as a size: a positive integer, or a formula, which may be a sympy expression.
+    """`value` as a size: a positive integer, or a formula.
 
     Raises:
         ShapeError: it is neither.
     """
     if isinstance(value, Size):
         return value
-    sympy = sys.modules.get("sympy")  # a caller that gives one of its expressions has loaded it
-    if sympy is not None and isinstance(value, sympy.Expr) and not value.is_number:
-        return of_sympy(value, name)
     is_truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
     try:
         size = 0 if is_truth else operator.index(value)
@@ -179,44 +173,6 @@ def as_size(value: Any, name: str) -> Any:
         fix = f"give {name}= a positive integer or a sympy expression"
         raise ShapeError(f"the size of '{name}' is {value!r}", fix=fix)
     return size
-
-
-def of_sympy(formula: Expr, name: str = "an axis") -> Any:
-    """A sympy expression as a size. Symbols are identified by name; their assumptions are ignored.
-
-    Args:
-        formula: the expression.
-        name: the axis that has the size, for the error.
-
-    Raises:
-        ShapeError: it contains something that sizes do not support.
-    """
-    import sympy
-
-    def of(part: Any) -> Any:
-        match part:
-            case sympy.Symbol() if is_name(part.name):
-                return symbol(part.name)
-            case sympy.Symbol():
-                message = f"the size of '{name}' holds the symbol {part.name!r}"
-                raise ShapeError(message, fix="call symbols by plain names, such as D")
-            case sympy.Rational():
-                return quotient(int(part.p), int(part.q))
-            case sympy.Pow() if isinstance(part.exp, sympy.Integer):
-                found = power_of(of(part.base), int(part.exp))
-                if found is not None:
-                    return found
-            case sympy.Add() | sympy.Mul() | sympy.floor() | sympy.ceiling() | sympy.Max() | sympy.Min():
-                return _MADE_OF[type(part).__name__](*map(of, part.args))
-        raise ShapeError(
-            f"the size of '{name}' is {formula}, and sizes have no {part}",
-            fix="use integers, symbols, + - * /, whole powers, floor, ceiling, Max and Min",
-        )
-
-    return of(formula)
-
-
-_MADE_OF = {**FUNCTIONS_OF_SIZES, "Add": lambda *sizes: total(sizes), "Mul": lambda *sizes: product(sizes)}
 
 
 def as_formula(size: Any) -> int | Expr:

@@ -6,7 +6,7 @@
 A name stands for a whole number that is not negative. Whole terms are kept outside of a floor, so that
 `floor(h/2 + 1/2) - 1` and `floor(h/2 - 3/2) + 1` are equal; `max`, `min` and `ceiling` are written with these atoms.
 Equal sizes are equal values as far as this form shows it. A size without names is a number: an `int`, or a `Fraction`
-if it is not whole. sympy is used only at the border: `of_sympy` reads its expressions, and `to_sympy` builds the
+if it is not whole. sympy is used only at the border: its expressions are read as text, and `to_sympy` builds the
 formulas that users see. A size combined with a sympy expression becomes one too.
 """
 
