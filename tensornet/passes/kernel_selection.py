@@ -79,15 +79,11 @@ def select_kernels(program: Program, cost: Cost, context: PassContext) -> Progra
     def changes(present: Program, head: Node) -> Iterator[Change]:
         if head.is_scalar or head.element < Element.WIDE or not _is_open(head):
             return
-        near = [each for each in patterns if _may_be(each[-1], head)]
-        called = {repeats: _called(present, head, repeats) for repeats in {each.repeats for *_, each in near}}
+        called = _called(head)
         possible = [
-            (kernel, meaning, pattern)
-            for kernel, meaning, pattern in near
-            if pattern.functions
-            <= functions(
-                called[pattern.repeats] - {kernel.name}
-            )  # the kernel's own call does not count as its functions
+            each
+            for each in patterns  # the kernel's own call does not count as its functions
+            if _may_be(each[-1], head) and each[-1].functions <= functions(called - {each[0].name})
         ]
         if possible:
             search = _Search(present, head, context.values)
@@ -124,19 +120,12 @@ def _may_be(pattern: Pattern, head: Node) -> bool:
     return made or (isinstance(pattern.expression, Call) and pattern.expression.function == head.op)
 
 
-def _called(program: Program, head: Node, repeats: bool) -> frozenset[str]:
-    """The functions of a node and of the nodes that it depends on, as far as patterns reach.
-
-    Patterns reach through nodes that are read once. A pattern that repeats a part also reaches through the others.
-    """
-
-    def is_seen(each: Node) -> bool:
-        is_read_here = repeats or program.readers[each] == 1
-        return each.op == INDEX.name or (is_read_here and _is_open(each) and not each.is_scalar)
-
+def _called(head: Node) -> frozenset[str]:
+    """The functions of a node and of the nodes that it depends on, as far as patterns reach."""
     found, last = {head}, {head}
     for _ in range(NEAR):
-        last = {each for node in last for each in filter(is_seen, node.children)} - found
+        below = (each for node in last for each in node.children if not each.is_scalar)
+        last = {each for each in below if each.op == INDEX.name or _is_open(each)} - found
         found |= last
     return frozenset(each.op for each in found).intersection(FUNCTIONS)
 
