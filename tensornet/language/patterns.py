@@ -48,7 +48,6 @@ class Pattern:
         axes: the axes that the kernel is called with.
         placed: the axes that the kernel is called with or whose positions it uses. These may occur in the same
             tensors as another axis.
-        repeats: whether a subexpression occurs more than once; a program computes it once.
         complex: whether all its functions take complex numbers.
     """
 
@@ -60,7 +59,6 @@ class Pattern:
     axes: tuple[str, ...]
     partial: Mapping[str, tuple[str, ...]]
     placed: frozenset[str]
-    repeats: bool
     complex: bool
 
     @functools.cached_property
@@ -123,9 +121,7 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     form = CanonicalForms(lambda call: product_of([Size(sized(axis)) for axis in call.axes])).of(right)
     called = {part.function for part in subexpressions(right) if isinstance(part, Call)}
     is_complex = all(FUNCTIONS[each].complex == "taken" for each in called)
-    return Pattern(
-        form, _functions(form), read, holders, left, axes, partial, placed, _repeats(form), is_complex
-    )
+    return Pattern(form, _functions(form), read, holders, left, axes, partial, placed, is_complex)
 
 
 def _functions(form: Expression) -> frozenset[str]:
@@ -143,14 +139,6 @@ def _functions(form: Expression) -> frozenset[str]:
 def sized(axis: str) -> str:
     """The name that a pattern uses for the size of an axis; no program has such a name."""
     return f"#{axis}"
-
-
-def _repeats(expression: Expression) -> bool:
-    """Whether a subexpression occurs more than once, apart from reads of tensors and from numbers."""
-    inside = [
-        part for part in subexpressions(expression) if not isinstance(part, Ref) and not is_scalar(part)
-    ]
-    return len(set(inside)) < len(inside)
 
 
 def _equation(text: str) -> Equation:

@@ -106,7 +106,7 @@ def operands_matched(
     """
     if not _is_open(head):
         return
-    pattern, search = replace(pattern_of(meaning), repeats=True), _Search(program, head, {})
+    pattern, search = pattern_of(meaning), _Search(program, head, {})
     search.serving.update((each, each in inside) for each in program.nodes)
     for found in search.whole(pattern, search.form):
         if not any(found.beside):
@@ -155,7 +155,6 @@ class _Found:
         outside: the names that some of these axes have outside of their sums.
         counts: numbers of the pattern that contain sizes of axes, with those of the program.
         groups: the axes of the program for each axis of the pattern, once these are known.
-        same: parts of the pattern that have matched, with the parts of the program.
     """
 
     bound: Mapping[str, Expression] = field(default_factory=dict)
@@ -166,7 +165,6 @@ class _Found:
     outside: Mapping[str, str] = field(default_factory=dict)
     counts: tuple[tuple[Expression, Expression], ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    same: Mapping[Expression, Expression] = field(default_factory=dict)
 
     def binding(self, name: str, expression: Expression) -> _Found | None:
         """The match with a name of the pattern bound; None if the name is bound to something else.
@@ -226,7 +224,7 @@ class _Search:
         self.names = dict[Operand, str]()
         self.sizes, self.called = dict[str, Any](), dict[str, str]()
         self.forms = CanonicalForms(functools.partial(_count, self.sizes, self.bound))
-        self.seen: dict[tuple[Ref, bool], Expression | None] = {}
+        self.seen: dict[Ref, Expression | None] = {}
         self.serving: dict[Node, bool] = {}
         self.labels = self._named(head, {})
         self.form = self.forms.of(self._written(head, self.labels))
@@ -361,13 +359,7 @@ class _Search:
                 if value_of(part) == value_of(pattern):
                     yield found
                 return
-            case _ if found.same.get(pattern) == part:
-                yield found
-                return
-        ways = self._inside(pattern, part, found)
-        if self.pattern.repeats:
-            ways = (replace(each, same={**each.same, pattern: part}) for each in ways)
-        yield from ways
+        yield from self._inside(pattern, part, found)
 
     def _inside(self, pattern: Expression, part: Expression, found: _Found) -> Iterator[_Found]:
         """Every match of a product, a sum or a call with an expression of the same kind."""
@@ -517,14 +509,10 @@ class _Search:
         """The expression that a name stands for, under the reference's axes, if only this node needs it."""
         if not isinstance(part, Ref):
             return part, found
-        key = part, self.pattern.repeats
-        if key not in self.seen:
-            self.seen[key] = self._seen(part)
-        behind = self.seen[key]
+        if part not in self.seen:
+            self.seen[part] = self._seen(part)
+        behind = self.seen[part]
         return (part, found) if behind is None else self._look(behind, found)
-
-    def _is_looked_through(self, each: Node) -> bool:
-        return self._serves(each) if self.pattern.repeats else self.program.readers[each] == 1
 
     def _serves(self, each: Node) -> bool:
         """Whether a node is computed only for the head, however often it is read."""
@@ -536,7 +524,7 @@ class _Search:
 
     def _seen(self, ref: Ref) -> Expression | None:
         operand = self._read(ref)
-        if not _is_open(operand.node) or not self._is_looked_through(operand.node):
+        if not _is_open(operand.node) or not self._serves(operand.node):
             return None
         labels = self._opened(operand)
         if labels is None:
