@@ -71,15 +71,6 @@ def test_what_does_not_recur_leaves_the_loop() -> None:
     assert "x" not in {name for step in call.plan.steps for name in step.reads}
 
 
-def test_products_of_a_state_are_one() -> None:
-    gates = (f"{g}[b,t,o] = sigmoid(x[b,t,o] + h[b,t-1,p] * U{g}[o,p])" for g in "fgirsuvw")
-    text = "\n".join([*gates, "h[b,t,o] = f * g + i[b,t,o] * r + s * u + v * w"])
-    plan = tn.plan(tn.layer(text, inputs="x", o=64), b=16, t=64, backend="torch", compare=False)
-    (call,) = (step for step in plan.steps if isinstance(step, CallStep))
-    assert sum(step.flops > 10**5 for step in call.plan.steps) == 1
-    assert any("concat" in str(step.equation) for step in plan.steps if not isinstance(step, CallStep))
-
-
 def test_a_thousand_steps_are_planned_as_one() -> None:
     graph, _ = cell()
     tn.plan(graph, b=32, t=10)
