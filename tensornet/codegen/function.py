@@ -20,8 +20,7 @@ from ..planning.plans import AnyStep, CallStep, Plan
 from ..planning.steps import Repetition, Result, Step, Table
 from ..protocol import Backend
 from ..sizes import invert_size, size_names, symbol
-from .context import OBSERVED
-from .expressions import Writing
+from .context import OBSERVED, CodegenContext
 from .names import FUNCTION_NAME, TABLES_NAME, identifier, remark, reserved, tuple_source
 from .steps import write_step
 
@@ -52,7 +51,7 @@ def generate(plan: Plan, backend: Backend, around: frozenset[str] | None = None)
         called = {block: "product" if block.backward else "block" for block in own}
     names = {block: identifier(name, taken) for block, name in called.items()}
     parts = [*_functions(backend, names, taken), *_tables(plan, backend, names)]
-    context = Writing(plan, backend, leaves, {**plan.functions, **names}, scopes)
+    context = CodegenContext(plan, backend, leaves, {**plan.functions, **names}, scopes)
     return "\n\n".join([*parts, _function(context, FUNCTION_NAME)])
 
 
@@ -84,10 +83,10 @@ def _is_own(step: CallStep) -> bool:
 def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> Iterator[str]:
     """The functions of blocks, each under its name. A backward pass is joined with the forward function."""
     for block, name in names.items():
-        yield _function(Writing(block, backend, block.leaves, names), name)
+        yield _function(CodegenContext(block, backend, block.leaves, names), name)
         if (back := block.backward) is not None:
             other = identifier(f"{name}_backward", taken)
-            yield _function(Writing(back, backend, back.leaves, names), other)
+            yield _function(CodegenContext(back, backend, back.leaves, names), other)
             known = [leaf.name for leaf in block.graph.inputs]
             places = [*known, *block.graph.outputs[1:]]
             read = (places.index(leaf.name) for leaf in back.graph.inputs if leaf.name in places)
@@ -96,7 +95,7 @@ def _functions(backend: Backend, names: Mapping[Plan, str], taken: set[str]) -> 
             yield f"{name} = {backend.templates['with_vjp'].format(name, other, **details)}\n"
 
 
-def _function(context: Writing, name: str) -> str:
+def _function(context: CodegenContext, name: str) -> str:
     """The function of a plan."""
     plan, graph = context.plan, context.plan.graph
     body = [*_body(context, plan.steps)]
@@ -115,7 +114,7 @@ def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iter
     if not plan.tables:
         return
     like = Leaf(fresh("like", set(plan.graph.named)), "input", ())
-    context = Writing(plan, backend, [like, *plan.sources], functions)
+    context = CodegenContext(plan, backend, [like, *plan.sources], functions)
     body = [*_body(context, plan.once)]
     steps = (step.equation for step in plan.once if isinstance(step, Step))
     views = {equation.name for equation in steps if isinstance(equation.right, Ref)}
@@ -127,7 +126,7 @@ def _tables(plan: Plan, backend: Backend, functions: Mapping[Plan, str]) -> Iter
     yield _source(TABLES_NAME, given, [docstring, *_dtype_line(context), *body])
 
 
-def _table(context: Writing, table: Table, is_view: bool) -> str:
+def _table(context: CodegenContext, table: Table, is_view: bool) -> str:
     """A table, copied if it is a view of another array. Positions are checked here, and never again."""
     text = context.names[table.made]
     if table.leaf.dims and is_view:
@@ -140,7 +139,7 @@ def _source(name: str, given: Sequence[str], lines: Sequence[str]) -> str:
     return "\n".join([head, *(f"    {line}" if line else "" for line in lines)]) + "\n"
 
 
-def _body(context: Writing, steps: Sequence[AnyStep]) -> Iterator[str]:
+def _body(context: CodegenContext, steps: Sequence[AnyStep]) -> Iterator[str]:
     """A line for each step with its mathematics, and a `del` line where it frees names."""
     for step in steps:
         text = _call(context, step) if isinstance(step, CallStep) else write_step(context, step)
@@ -151,7 +150,7 @@ def _body(context: Writing, steps: Sequence[AnyStep]) -> Iterator[str]:
             yield f"del {', '.join(context.names[name] for name in step.frees)}"
 
 
-def _result(context: Writing, result: Result) -> str:
+def _result(context: CodegenContext, result: Result) -> str:
     """An output in the order and grouping that its equation declares."""
     context.sizes = {axis.name: axis.size for axis in result.axes}
     groups = list(map(names_in, result.left))
@@ -167,7 +166,7 @@ def _result(context: Writing, result: Result) -> str:
 # ---------------------------------------------------------------------------- calls of blocks
 
 
-def _call(context: Writing, step: CallStep) -> str:
+def _call(context: CodegenContext, step: CallStep) -> str:
     """The call of a block, with its arguments."""
     if step.scope in context.blocks and not _is_own(step):
         return _call_of_module(context, step)
@@ -191,7 +190,7 @@ def _call(context: Writing, step: CallStep) -> str:
     return context.op("in_pieces", piece, size=size, length=length, axes=axes)
 
 
-def _call_of_module(context: Writing, step: CallStep) -> str:
+def _call_of_module(context: CodegenContext, step: CallStep) -> str:
     """The call of a block that the function is given. Wide operands are converted to the working type."""
     given = []
     for leaf, name in zip(step.plan.graph.inputs, step.operands, strict=True):
@@ -200,7 +199,7 @@ def _call_of_module(context: Writing, step: CallStep) -> str:
     return f"{context.blocks[step.scope]}({', '.join(given)})"
 
 
-def _piece(context: Writing, text: str, axis: int, length: int) -> str:
+def _piece(context: CodegenContext, text: str, axis: int, length: int) -> str:
     """The piece of an operand that begins at position `at`: a slice, unless the backend has an operation for it."""
     if "piece" in context.backend.templates:
         return context.op("piece", text, axis=str(axis), length=str(length))
@@ -208,7 +207,7 @@ def _piece(context: Writing, text: str, axis: int, length: int) -> str:
 
 
 def _call_along(
-    context: Writing, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]
+    context: CodegenContext, step: CallStep, along: Repetition, given: Sequence[str], training: Sequence[str]
 ) -> str:
     """The call of a block along an axis, with the operands that are cut, the first states and the invariant ones."""
     name, recomputed = context.functions[step.plan], along.segment is not None
@@ -240,7 +239,7 @@ def _call_along(
 # ---------------------------------------------------------------------------- sizes and element types
 
 
-def _leading(context: Writing) -> Iterator[str]:
+def _leading(context: CodegenContext) -> Iterator[str]:
     """The lines that merge leading axes into one."""
     first = True
     for leaf in context.plan.graph.inputs:
@@ -257,7 +256,7 @@ def _leading(context: Writing) -> Iterator[str]:
         first = False
 
 
-def _size_lines(context: Writing) -> Iterator[str]:
+def _size_lines(context: CodegenContext) -> Iterator[str]:
     """The lines that read open sizes from shapes. Those that others are solved with come first."""
     wanted, known = set(context.used_sizes), set[str]()
     read = [
@@ -288,7 +287,7 @@ def _size_lines(context: Writing) -> Iterator[str]:
             wanted |= more
 
 
-def _dtype_line(context: Writing) -> Iterator[str]:
+def _dtype_line(context: CodegenContext) -> Iterator[str]:
     """The line that finds the working element type: that of a parameter, or else of an input."""
     if context.needs_dtype:
         real = [leaf for leaf in context.leaves if leaf.holds is not Element.WIDE]

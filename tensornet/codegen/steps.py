@@ -27,20 +27,20 @@ from ..ops.structure import is_inside
 from ..ops.table import FUNCTIONS
 from ..planning.steps import Multiplied, Step
 from ..sizes import are_equal, evaluate, product
-from .expressions import Writing
+from .context import CodegenContext
 from .names import tuple_source
 
 __all__ = ["write_step"]
 
 
-def write_step(context: Writing, step: Step) -> str:
+def write_step(context: CodegenContext, step: Step) -> str:
     """The right side of the line for one step."""
     context.sizes = {axis.name: axis.size for axis in step.axes}
     context.element = step.element
     return _right_side(context, step, step.equation.left)
 
 
-def _right_side(context: Writing, step: Step, left: Left) -> str:
+def _right_side(context: CodegenContext, step: Step, left: Left) -> str:
     """A product, a sum, a view of a tensor, a function along axes, or a pointwise expression."""
     if step.arrangement is not None and (product := step.multiplied) is not None:
         return _product(context, product, step.arrangement, left)
@@ -83,7 +83,7 @@ def _places(ref: Ref, axes: Sequence[str]) -> list[int]:
 # ---------------------------------------------------------------------------- functions along axes
 
 
-def _along_axes(context: Writing, call: Call, left: Left) -> str:
+def _along_axes(context: CodegenContext, call: Call, left: Left) -> str:
     """A step of a function that operates on axes."""
     function = FUNCTIONS[call.function]
     if function.spelled is not None:
@@ -100,7 +100,7 @@ def _along_axes(context: Writing, call: Call, left: Left) -> str:
     return _over_axes(context, call, left)
 
 
-def _kernel(context: Writing, call: Call, left: Left) -> str:
+def _kernel(context: CodegenContext, call: Call, left: Left) -> str:
     """A kernel, the user's own or a template, of operands with one dimension per axis of its equation."""
     function, refs = FUNCTIONS[call.function], cast("tuple[Ref, ...]", call.arguments)
     pattern = pattern_of(function.computes[0])
@@ -117,7 +117,7 @@ def _kernel(context: Writing, call: Call, left: Left) -> str:
     return text if all(groups[axis] for axis in pattern.left) else context.reshaped(text, left)
 
 
-def _over_axes(context: Writing, call: Call, left: Left) -> str:
+def _over_axes(context: CodegenContext, call: Call, left: Left) -> str:
     """A function along dimensions of its operand."""
     ref, *affine = cast("tuple[Ref, ...]", call.arguments)
     function = FUNCTIONS[call.function]
@@ -143,7 +143,7 @@ def _over_axes(context: Writing, call: Call, left: Left) -> str:
     return context.op(function.name, text, axes=tuple_source(at), **details)
 
 
-def _made(context: Writing, call: Call) -> str:
+def _made(context: CodegenContext, call: Call) -> str:
     """Positions along the new axis of a call, or operands compared with them."""
     (axis,), refs = call.axes, cast("tuple[Ref, ...]", call.arguments)
     operands = [context.atomic(each) for each in refs]
@@ -152,7 +152,7 @@ def _made(context: Writing, call: Call) -> str:
     return context.op(call.function, *operands, positions=context.positions(context.sizes[axis]))
 
 
-def _moved(context: Writing, call: Call) -> str:
+def _moved(context: CodegenContext, call: Call) -> str:
     """A function that moves elements along the axes that its keywords name."""
     (ref,) = cast("tuple[Ref]", call.arguments)
     named = {name: values for name, values in call.options if name in option_axes(call)}
@@ -163,7 +163,7 @@ def _moved(context: Writing, call: Call) -> str:
     return context.op(call.function, context.atomic(ref), axes=axes, **details)
 
 
-def _joined(context: Writing, call: Call, left: Left) -> str:
+def _joined(context: CodegenContext, call: Call, left: Left) -> str:
     """A concatenation of operands that are broadcast to the size of the result along all other axes."""
     (axis, *_), parts = call.axes, []
     for ref in cast("tuple[Ref, ...]", call.arguments):
@@ -184,7 +184,7 @@ Read = tuple[Index, Any]
 """A dimension: its index entry, and its size."""
 
 
-def _indexed(context: Writing, ref: Ref, left: Left) -> str:
+def _indexed(context: CodegenContext, ref: Ref, left: Left) -> str:
     """A tensor read by integer indices, slices, windows, gathers or diagonals, with its axes in the order `left`."""
     text, dimensions = _sliced(context, ref)
     apart: list[Read] = []
@@ -198,7 +198,7 @@ def _indexed(context: Writing, ref: Ref, left: Left) -> str:
     return _gathered(context, text, apart, axes_of_index(left))
 
 
-def _sliced(context: Writing, ref: Ref) -> tuple[str, list[Read]]:
+def _sliced(context: CodegenContext, ref: Ref) -> tuple[str, list[Read]]:
     """Applies integer indices, slices and windows. The result has the entries and sizes of the dimensions left."""
     dimensions = list(zip(ref.index, context.shapes[ref.name], strict=True))
     text, cuts = context.names[ref.name], [_slice(context, entry, size) for entry, size in dimensions]
@@ -220,7 +220,7 @@ def _sliced(context: Writing, ref: Ref) -> tuple[str, list[Read]]:
     return text, found
 
 
-def _slice(context: Writing, entry: Index, size: Any) -> str:
+def _slice(context: CodegenContext, entry: Index, size: Any) -> str:
     """The slice of a dimension, as it is written between brackets."""
     if isinstance(entry, int):
         return str(entry)
@@ -233,7 +233,7 @@ def _slice(context: Writing, entry: Index, size: Any) -> str:
     return f"{first or ''}:{stop}" + (f":{by}" if by > 1 else "")
 
 
-def _gathered(context: Writing, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
+def _gathered(context: CodegenContext, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str:
     """Gathers along the dimensions that an index tensor or a repeated axis picks from."""
     entries = [entry for entry, _ in dimensions]
     inside = {axis for each in entries if isinstance(each, Ref) for axis in layout_of(each)}
@@ -260,7 +260,9 @@ def _gathered(context: Writing, text: str, dimensions: list[Read], left: tuple[s
     return context.in_order(text, lying, left)
 
 
-def _gathered_along(context: Writing, text: str, dimensions: list[Read], left: tuple[str, ...]) -> str | None:
+def _gathered_along(
+    context: CodegenContext, text: str, dimensions: list[Read], left: tuple[str, ...]
+) -> str | None:
     """A gather along one dimension, at positions that are given for each position along some of the others."""
     entries = [entry for entry, _ in dimensions]
     looked = [(n, entry) for n, entry in enumerate(entries) if isinstance(entry, Ref)]
@@ -277,7 +279,7 @@ def _gathered_along(context: Writing, text: str, dimensions: list[Read], left: t
     return context.in_order(context.op("gather", text, index, axis=str(at)), lying, left)
 
 
-def _flat_index(context: Writing, dimensions: list[Read], axes: tuple[str, ...]) -> str:
+def _flat_index(context: CodegenContext, dimensions: list[Read], axes: tuple[str, ...]) -> str:
     """Row-major positions in the picked dimensions, over `axes`."""
     terms: list[str] = []
     sizes = [size for _, size in dimensions]
@@ -295,7 +297,7 @@ def _flat_index(context: Writing, dimensions: list[Read], axes: tuple[str, ...])
     return context.op("broadcast", f"({text})", shape=context.shape(context.sizes[axis] for axis in axes))
 
 
-def _positions_along(context: Writing, size: Any, rank: int) -> str:
+def _positions_along(context: CodegenContext, size: Any, rank: int) -> str:
     """0, 1, 2, … along the first of `rank` dimensions."""
     places = context.positions(size)
     return context.reshape(places, [size, *[1] * (rank - 1)]) if rank > 1 else places
@@ -304,7 +306,7 @@ def _positions_along(context: Writing, size: Any, rank: int) -> str:
 # ---------------------------------------------------------------------------- products of two tensors
 
 
-def _product(context: Writing, product: Multiplied, way: Strategy, left: Left) -> str:
+def _product(context: CodegenContext, product: Multiplied, way: Strategy, left: Left) -> str:
     """A product of two tensors, arranged as it was priced."""
     a, b = product.a, product.b
     match way.kind:
@@ -327,7 +329,7 @@ def _product(context: Writing, product: Multiplied, way: Strategy, left: Left) -
     return context.reshaped(text, left) if way.batch and not (rows and columns) else text
 
 
-def _linear(context: Writing, product: Multiplied, way: Strategy) -> str:
+def _linear(context: CodegenContext, product: Multiplied, way: Strategy) -> str:
     """The product of a tensor with a matrix, with a bias of each row, if any."""
     *rows, columns = way.result
     first, second = (product.b, product.a) if way.swapped else (product.a, product.b)
@@ -336,7 +338,7 @@ def _linear(context: Writing, product: Multiplied, way: Strategy) -> str:
     return context.op(_sized(context, "linear", way.result), ", ".join(given))
 
 
-def _sized(context: Writing, template: str, left: Left) -> str:
+def _sized(context: CodegenContext, template: str, left: Left) -> str:
     """The name of the template of a product. Results so large that their memory is newly mapped each time have their
     own."""
     large, plan = f"large_{template}", context.plan
@@ -347,7 +349,7 @@ def _sized(context: Writing, template: str, left: Left) -> str:
 
 
 def _matrix(
-    context: Writing, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
+    context: CodegenContext, ref: Ref, batch: tuple[str, ...], outer: tuple[str, ...], inner: tuple[str, ...]
 ) -> str:
     """An operand as one matrix per position of the batch. One without batch axes is broadcast."""
     layout = layout_of(ref)

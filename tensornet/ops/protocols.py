@@ -168,7 +168,7 @@ def numeric(lowering: Lowering, values: Sequence[Value]) -> list[Value]:
 
 
 class Writer(Protocol):
-    """The part of code generation that records with their own `spelled` rule call; see `codegen.expressions`."""
+    """The part of code generation that records with their own `spelled` rule call; see `codegen.context`."""
 
     def op(self, template: str, *operands: str, **details: str) -> str:
         """The source of one operation, from the backend's template of that name."""
