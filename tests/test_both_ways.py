@@ -93,12 +93,13 @@ def test_derivatives_of_derivatives(name: str) -> None:
 def test_a_product_is_left_to_autograd_where_its_own_backward_pass_saves_less_than_a_node_costs(
     users_node: float,
 ) -> None:
-    layers = {modes: models.tcl((modes,) * 3, (modes // 2,) * 3) for modes in (4, 64)}
+    layer, leads = models.tcl((4, 4, 6), (4, 4, 6)), (4, 100_352)
     chain, _, _ = PRODUCTS["chain"]
     for node in (users_node, 50e-6):
         with products_from(node):
-            plans = [tn.plan(each, backend="torch", training=True, lead=4) for each in layers.values()]
-            plans.append(tn.plan(chain, backend="torch", training=True, b=9))
+            given: Any = {"backend": "torch", "training": True, "profile": CPU}
+            plans = [tn.plan(layer, lead=lead, **given) for lead in leads]
+            plans.append(tn.plan(chain, b=9, **given))
         assert [plan.goes_back for plan in plans] == [False, True, False]
 
 

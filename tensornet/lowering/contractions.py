@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,8 @@ __all__ = ["lower_contraction", "lower_quotient", "lower_rounded"]
 
 NODE = 15e-6
 """The seconds that a product and its gradients cost as one node of autograd besides the operations: Python calls the
-backward pass. They are planned together where that is expected to take less time (PyTorch 2.11, two-core server)."""
+backward pass. They are planned together always if it is 0, else where that is expected to take less time (PyTorch 2.11,
+two-core server)."""
 
 BEYOND = 1.25
 """How many times as long as the products of its backward pass autograd is assumed to take. With it, planned tensor
@@ -164,7 +166,8 @@ def _with_vjp(
     joint = _joint_product(context, lying, sizes, names, changing, order, left)
     plan = context.product(joint, at)
     assert plan.backward is not None
-    if plan.seconds + plan.backward.seconds + NODE >= _autograd_seconds(alone, changing, len(values)):
+    usual = _autograd_seconds(alone, changing, len(values)) if NODE else math.inf
+    if plan.seconds + plan.backward.seconds + NODE >= usual:
         return None
     operands = tuple(context.reorder(*each).ref.name for each in zip(values, lying, strict=True))
     name, shape = context.name(), tuple(context.open(sizes[axis]) for axis in left)
