@@ -131,7 +131,7 @@ def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]
             text.known[leaf.name] = Known(leaf.kind, leaf.dims, leaf.start, line.place, leaf.value)
             text.init.pop(leaf.name, None)
             found.append(leaf.name)
-        else:
+        elif leaf.name in text.told or text.define is None:  # what the lines of a text declare holds as it is
             _share(text, known, leaf)
     return found
 

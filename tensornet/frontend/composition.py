@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import EquationError
 from ..graph.graph import Graph
 from ..graph.leaves import called_last, scoped
-from ..graph.shape_inference import Axis, Dim, dim_size
+from ..graph.shape_inference import Axis, Dim, dim_size, size_names_of
 from ..language.equation import Calling
 from ..language.expression import ELLIPSIS, Taken
 from ..language.parser import read_sizes
@@ -149,7 +149,8 @@ class Trace:
 
     def call(self, graph: Graph, tensors: Sequence[Tensor], scope: str) -> tuple[Tensor, ...]:
         """Adds a call of a graph."""
-        taken = Taken(self.text.known)
+        own = (scoped(scope, leaf.name) for leaf in graph.leaves if leaf.kind != "input")
+        taken = Taken((*self.text.known, *own))
         results = tuple(taken.fresh(scoped(scope, output)) for output in graph.outputs)
         add_call(self.text, graph, Calling(results, "", tuple(each.name for each in tensors), scope))
         return tuple(Tensor(name, self) for name in results)
@@ -201,8 +202,11 @@ def _ending_in(graph: Graph, loss: Graph) -> Graph:
             fix=f"give it an input for each result, or select some of {', '.join(graph.outputs)}: graph.select(…)",
         )
 
-    lead, trace = _leading(graph, loss), Trace()
-    tensors = [trace.input(leaf.name, written_out(leaf.dims, lead)) for leaf in graph.inputs]
+    lead = _leading(graph, loss)
+    inputs = {leaf.name: written_out(leaf.dims, lead) for leaf in graph.inputs}
+    spoken = size_names_of(dim for dims in inputs.values() for dim in dims)
+    trace = Trace({name: size for name, size in graph.sizes if name in spoken})
+    tensors = [trace.input(name, dims) for name, dims in inputs.items()]
     taken = Taken(trace.text.known)
     further = [trace.input(taken.fresh(leaf.name)) for leaf in loss.inputs[results:]]
     given = trace.call(graph, tensors, "")
