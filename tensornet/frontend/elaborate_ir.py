@@ -363,7 +363,7 @@ class Expressions:
         pieces: dict[Axis, Size] = {}
         for n, argument in enumerate(part.arguments):
             has = joined in free_axes(argument)
-            read = self._whole(argument, scope.inside(argument)) if has else self.part(argument, scope)
+            read = self._whole(argument, scope.inside(part, n)) if has else self.part(argument, scope)
             axes = axes_of(read.reads)
             pieces[joined, n] = read.node.shape[axes.index(joined)] if has else 1
             table = {axis: along((joined, n) if axis == joined else axis) for axis in axes}

@@ -463,11 +463,11 @@ def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[
         yield expression, scope
     joined = isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined"
     inner = scope.inside(expression, keeps=False)
-    for number, part in enumerate(parts_of(expression), 1):
+    for number, part in enumerate(parts_of(expression)):
         if joined and isinstance(expression, Call):
             (axis,) = expression.axes
-            inner = scope.inside(part, keeps=False)
-            if number > 1 and inner[axis] == symbol(axis):
-                own = symbol(fresh(f"{axis}_{number}", text.axes))
+            inner = scope.inside(expression, number, keeps=False)
+            if number and inner[axis] == symbol(axis):
+                own = symbol(fresh(f"{axis}_{number + 1}", text.axes))
                 inner = replace(inner, sizes={**inner.sizes, axis: own})
         yield from _placed(text, part, inner)

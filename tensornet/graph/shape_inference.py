@@ -141,10 +141,15 @@ class Shorter:
     back: bool
 
 
+Binder: TypeAlias = "int | tuple[int, int]"
+"""The id of a part that binds or resizes axes, or that of a join and the number of an operand."""
+
+
 @dataclass
 class Scope:
     """The sizes of axes by name: fixed by tensors (`sizes`), limited by windows (`fitting`), or only assumed by
-    functions (`assumed`). `binders` holds the sizes that axes have inside of parts that bind or resize them, by id."""
+    functions (`assumed`). `binders` holds the sizes that axes have inside of parts that bind or resize them, by id,
+    and inside of each operand of a join, by id and number."""
 
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
@@ -152,7 +157,7 @@ class Scope:
     fitting: dict[str, list[_Fit]] = field(default_factory=dict)
     composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
     windows: list[_Window] = field(default_factory=list)
-    binders: dict[int, dict[str, Any]] = field(default_factory=dict)
+    binders: dict[Binder, dict[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, axis: str) -> Any:
         found = self.sizes.get(axis)
@@ -162,9 +167,12 @@ class Scope:
             found = self.assumed.get(axis, self.inner.get(axis))
         return symbol(axis) if found is None else found
 
-    def inside(self, part: Expression, keeps: bool = True) -> Scope:
-        """The scope inside of a part that binds or resizes axes; with `keeps`, unsized ones keep their size."""
-        bound = self.binders.get(id(part))
+    def inside(self, part: Expression, number: int | None = None, keeps: bool = True) -> Scope:
+        """The scope inside of a part that binds or resizes axes; with `keeps`, unsized ones keep their size.
+
+        With a number, the scope inside of this operand of a join.
+        """
+        bound = self.binders.get(id(part) if number is None else (id(part), number))
         if not bound:
             return self
         outer = {name: size for name, size in self.sizes.items() if keeps or name not in bound}
@@ -221,7 +229,7 @@ class _Walk:
     told: frozenset[str]
     shorter: list[Shorter] | None
     solves: bool
-    binders: dict[int, dict[str, Any]] = field(default_factory=dict)
+    binders: dict[Binder, dict[str, Any]] = field(default_factory=dict)
 
     def scope(self, expression: Expression) -> Scope:
         """The scope of an expression, in which windows and composites may be unsettled."""
@@ -233,7 +241,7 @@ class _Walk:
             case Call(function, arguments, axes):
                 row = FUNCTIONS[function]
                 if row.axes == "joined":
-                    return self._of_joined(arguments, axes[0])
+                    return self._of_joined(expression)
                 scope = self._of_all(arguments)
                 if row.resized is not None:
                     moved = option_axes(expression)
@@ -298,13 +306,13 @@ class _Walk:
                         )
         return scope
 
-    def _of_joined(self, arguments: tuple[Expression, ...], axis: str) -> Scope:
+    def _of_joined(self, join: Call) -> Scope:
         """The scope of a join. The joined axis is new: its size is the sum over the operands, 1 for one without it."""
-        scope, length = Scope(), 0
-        for argument in arguments:
+        scope, length, (axis,) = Scope(), 0, join.axes
+        for number, argument in enumerate(join.arguments):
             inner = self.settled(self.scope(argument), (axis,))
             length = length + (inner[axis] if axis in free_axes(argument) else 1)
-            self.binders[id(argument)] = {axis: inner[axis]}
+            self.binders[id(join), number] = {axis: inner[axis]}
             self._add(scope, self._without(inner, (axis,)), argument)
         scope.sizes[axis] = length
         return scope
