@@ -29,6 +29,9 @@ class _TorchFunctions(Functions):
     def unbind(self, x: Any, axis: int) -> Any:
         return torch.unbind(x, axis)
 
+    def empty(self, like: Any, shape: tuple[int, ...]) -> Any:
+        return like.new_empty(shape)  # under vmap, one for each example
+
     def joins(self, x: Any) -> bool:
         """Whether autograd records a part: each write into a whole tensor would cost the backward pass a copy of it."""
         return torch.compiler.is_compiling() or bool(x.requires_grad)
