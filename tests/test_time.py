@@ -7,7 +7,7 @@ import json
 import math
 import operator
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet.contraction.layout_search import Search, left_to_right
 from tensornet.contraction.order_search import fastest
-from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, flatten
+from tensornet.contraction.pairs import EXPANDED, Layout, Pricing, Problem, Strategy, flatten
 from tensornet.device.calibration import _Probe, _profile_of, measure, profile_of
 from tensornet.device.cost_model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.memory_access import MemoryAccess, memory_access
@@ -475,10 +475,24 @@ def test_what_leaves_a_plan_lies_as_it_is_written_unless_that_costs_a_copy() -> 
     assert small.results[0].value.index == ("b", "o")
 
 
+def strategies(
+    pricing: Pricing,
+    a: Layout,
+    b: Layout,
+    kept: frozenset[str],
+    wanted: Layout | None = None,
+    readers: Sequence[frozenset[str]] = (),
+) -> list[Strategy]:
+    """The ways to contract two tensors, one for each layout of the result; none is left out as too slow."""
+    limits = (pricing.bounds(frozenset(a), frozenset(b), kept)[1], math.inf, math.inf)
+    priced = pricing.priced(a, b, kept, wanted, readers, limits)
+    return [Strategy(*fields, seconds) for seconds, fields in priced.values()]
+
+
 def test_no_weight_is_repeated_along_a_large_batch() -> None:
     for batch in (4, 10**5):
         each = pricing(b=batch, i=16, j=16, p=16)
-        ways = each.ways(tuple("bij"), tuple("pi"), frozenset("bjp"), None, ())
+        ways = strategies(each, tuple("bij"), tuple("pi"), frozenset("bjp"))
         expanded = [way for way in ways if way.batch == ("b",)]
         assert bool(expanded) == (4 * batch * 16 * 16 <= EXPANDED)
 
@@ -487,7 +501,7 @@ def test_where_no_library_differentiates_any_weight_may_be_repeated() -> None:
     sizes = {"b": 10**5, "i": 16, "j": 16, "p": 16}
     problem = Problem((tuple("bij"), tuple("pi")), frozenset("bjp"), tuple("bpj"), sizes, CPU, 4)
     free = replace(problem, expanded=math.inf)
-    ways = free.pricing.ways(tuple("bij"), tuple("pi"), frozenset("bjp"), None, ())
+    ways = strategies(free.pricing, tuple("bij"), tuple("pi"), frozenset("bjp"))
     assert any(way.batch == ("b",) for way in ways)
     assert fastest(problem)[0].way.batch == ()
     assert fastest(free)[0].way.batch == ("b",)
@@ -505,7 +519,7 @@ def test_a_product_of_tensors_that_lie_well_is_faster(
 ) -> None:
     wanted = tuple(kept) if most < math.inf else None
     well, badly = (
-        min(way.seconds for way in pricing(**sizes).ways(*map(tuple, each), frozenset(kept), wanted, ()))
+        min(way.seconds for way in strategies(pricing(**sizes), *map(tuple, each), frozenset(kept), wanted))
         for each in (good, bad)
     )
     assert well < badly < most * well
@@ -530,9 +544,8 @@ def everyway(problem: Problem) -> float:
                 ):
                     kept = {x for x in (*a, *b) if x in problem.kept or search.holders[x] & ~subset}
                     for order in ((a, b), (b, a)):
-                        for way in pricing.ways(
-                            *order, frozenset(kept), None, _readers(problem, subset, kept)
-                        ):
+                        readers = _readers(problem, subset, kept)
+                        for way in strategies(pricing, *order, frozenset(kept), None, readers):
                             layout = flatten(way.result)
                             seconds = before + other + way.seconds
                             found[layout] = min(seconds, found.get(layout, math.inf))
