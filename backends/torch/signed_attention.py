@@ -102,10 +102,16 @@ class _Signed:
         (b, h, i, _), f = q.shape, v.shape[-1]
         result = v.new_empty((b, i, h, f)).transpose(1, 2)
         for tile in self._tiles(q, k):
-            signs, shown = self._scores_of(tile, q, k, more)
-            weights = signs.mul_(shown.softmax(-1)).to(v.dtype)
-            tile.of(result, "queries").copy_(weights @ tile.of(v, "keys"))
+            self._tile_forward(tile, q, k, v, more, result)
         return result
+
+    def _tile_forward(
+        self, tile: _Tile, q: Tensor, k: Tensor, v: Tensor, more: Sequence[Tensor], result: Tensor
+    ) -> None:
+        """Writes a tile's part of the result. Its temporary tensors are freed before the next tile is begun."""
+        signs, shown = self._scores_of(tile, q, k, more)
+        weights = signs.mul_(shown.softmax(-1)).to(v.dtype)
+        tile.of(result, "queries").copy_(weights @ tile.of(v, "keys"))
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, wanted: Sequence[bool]) -> Any:
         """The wanted gradients of q, k, v and the bias. With g the gradient of y, and p the weights without their
