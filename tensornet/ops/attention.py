@@ -396,7 +396,7 @@ ROWS = (
         yields="real",
         complex="refused",
         computes=tuple(_signed_equations()),
-        tile=3 * SCORES,  # scores, their signs and |s|; then signs, |s| and weights
+        tile=5 * SCORES // 2,
         lowered=_lower_signed,
         spelled=_spell_signed,
     ),
