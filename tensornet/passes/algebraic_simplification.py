@@ -5,7 +5,9 @@ Distribution of a product over a sum: `(x·A + u)·B` is `x·A·B + u·B`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
 
 from ..ir.function import over_operands
 from ..ir.node import (
@@ -24,6 +26,7 @@ from ..ir.node import (
 from ..ir.positions import Opened, opened
 from ..ir.rewriting import Change, Facts, PassContext, Program
 from ..ops.table import FUNCTIONS, Element
+from ..sizes import evaluate
 from .fusion import fused
 
 __all__ = ["multiplied_out", "without_totals"]
@@ -31,32 +34,81 @@ __all__ = ["multiplied_out", "without_totals"]
 # ---------------------------------------------------------------------------- distribution
 
 
-def multiplied_out(context: PassContext, program: Program, product: Node) -> Iterator[Change]:
-    """Ways to multiply out a sum that only this product reads, if one of its terms is a product that sums over an axis.
+MANY = 6
+"""With more factors than this, no orders are compared: the cost decides."""
 
-    Sums of integers stay: they are exact as written.
-    """
+
+def multiplied_out(context: PassContext, program: Program, product: Node) -> Iterator[Change]:
+    """Ways to multiply out a sum that only this product reads. Sums of integers stay: they are exact as written."""
     if product.op != "contract" or product.element is not Element.NUMBER or None in product.dims:
         return
     for at, (total, _) in enumerate(product.operands):
         if total.op != "add" or program.readers[total] > 1 or total.element <= Element.WHOLE:
             continue
         found = opened(product, at, program.same)
-        if found is not None and any(each.op == "contract" and summed_axes(each) for each, _ in found.inside):
-            yield Change(product, _multiplied_out(product, found, program.facts))
+        if found is None:
+            continue
+        apart = [_beside(found, term) for term in found.inside]
+        whole = [Operand(fused(each, program.facts), reads) for each, reads in apart]
+        ways = zip(found.inside, apart, whole, strict=True)
+        if any(_may_pay(context, program, *(each.node for each in way)) for way in ways):
+            yield Change(product, node("add", found.sizes, whole, found.result, product.shape))
 
 
-def _multiplied_out(product: Node, found: Opened, facts: Facts) -> Node:
-    """The sum of the products of a product's other factors with each term of a sum in it."""
-    axes = tuple(axes_of(found.result))
-    terms: list[Operand] = []
-    for term in found.inside:
-        factors = found.among([term])
-        read = axes_in(factors)
-        kept = tuple(along(axis) for axis in axes if axis in read)
-        made = node("contract", found.sizes, factors, kept, None, found.unread(factors))
-        terms.append(Operand(fused(made, facts), kept))
-    return node("add", found.sizes, terms, found.result, product.shape)
+def _beside(found: Opened, term: Operand) -> Operand:
+    """The product of a term of a sum and the factors that the sum had."""
+    factors = found.among([term])
+    read = axes_in(factors)
+    kept = tuple(along(axis) for axis in axes_of(found.result) if axis in read)
+    return Operand(node("contract", found.sizes, factors, kept, None, found.unread(factors)), kept)
+
+
+def _may_pay(context: PassContext, program: Program, term: Node, apart: Node, whole: Node) -> bool:
+    """Whether a term that sums over an axis may take less time as one product with the factors that the sum had.
+
+    It may if another order then needs fewer multiplications, and if others read the term too, since it is no step with
+    the sum then. The cost of lowered steps, which decides, takes far longer to compute than this.
+
+    Args:
+        context, program: those of the pass.
+        term: the term.
+        apart, whole: the product with the term computed first, and with the factors of the term.
+    """
+    if term.op != "contract" or not summed_axes(term):
+        return False
+    sizes = {**context.values, **dict(program.names.sizes)}
+    lengths = [evaluate(size, sizes) for each in (term, whole) for size in each.sizes]
+    if (
+        program.readers[term] > 1
+        or len(whole.operands) > MANY
+        or not all(isinstance(n, int) for n in lengths)
+    ):
+        return True
+
+    def fewest(each: Node) -> float:
+        factors = [
+            (frozenset(axes_of(reads)), one in program.constants) for one, reads in each.operands if reads
+        ]
+        return _fewest(
+            factors, frozenset(axes_of(each.result)), [float(evaluate(size, sizes)) for size in each.sizes]
+        )
+
+    return fewest(whole) < fewest(term) + fewest(apart)
+
+
+def _fewest(
+    factors: Sequence[tuple[frozenset[Axis], bool]], kept: frozenset[Axis], sizes: Sequence[float]
+) -> float:
+    """The fewest multiplications of a product in any order, of factors by axes; those of constants cost none."""
+
+    def begun_by(*pair: int) -> float:
+        (one, still), (two, is_still) = (factors[n] for n in pair)
+        others = [each for n, each in enumerate(factors) if n not in pair]
+        left = (one | two) & kept.union(*(axes for axes, _ in others))
+        least = _fewest([*others, (left, still and is_still)], kept, sizes)
+        return least if still and is_still else least + math.prod(sizes[axis] for axis in one | two)
+
+    return min(itertools.starmap(begun_by, itertools.combinations(range(len(factors)), 2)), default=0.0)
 
 
 # ---------------------------------------------------------------------------- known totals
