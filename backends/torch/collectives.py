@@ -101,7 +101,7 @@ class _Collective(torch.autograd.Function):
 
 
 def _without_values(x: torch.Tensor, name: str, count: int) -> torch.Tensor:
-    """The result of a collective on a tensor of which only the shape matters."""
+    """The result of a collective on a tensor whose shape alone matters."""
     if name == "vary":
         return x.view_as(x)
     if name.startswith("all_gather"):

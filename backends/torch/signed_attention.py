@@ -51,7 +51,7 @@ def signed_attention(
         biased: whether there is a bias.
         causal: whether a query sees only the keys at its own position and before. Then `more` has no mask.
     """
-    assert not (causal and len(more) > biased), "what a query sees is told twice"
+    assert not (causal and len(more) > biased), "a causal call has no mask of its own"
     is_whole = q.device.type != "cpu" and q.shape[:-1].numel() * k.shape[-2] <= WHOLE
     in_tiles = not (is_whole or is_traced() or torch.is_autocast_enabled(q.device.type))
     if in_tiles and all(each.numel() for each in (q, k, v)):
