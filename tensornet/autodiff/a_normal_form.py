@@ -19,8 +19,6 @@ from ..sizes import evaluate
 from .activity import is_active
 from .window_pushdown import before_windows, moved, product_of
 
-__all__ = ["Pairs", "take_apart"]
-
 Pairs: TypeAlias = (
     "Callable[[Sequence[tuple[str, ...]], frozenset[str], Mapping[str, Any]], Iterable[tuple[int, int]]]"
 )

@@ -13,16 +13,6 @@ from ..language.equation import Equation
 from ..language.expression import Call, Contraction, Expression, Literal, Ref
 from ..ops.table import FUNCTIONS, Element
 
-__all__ = [
-    "active",
-    "active_inside",
-    "changes",
-    "check_derivatives",
-    "check_real",
-    "check_rules",
-    "is_active",
-]
-
 _DERIVATIVE = re.compile(r"\.(grad|tangent)(_\d+)?$")
 """The end of the name of a gradient or of a tangent."""
 

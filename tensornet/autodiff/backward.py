@@ -29,8 +29,6 @@ from .activity import active, changes, check_rules
 from .cotangents import GRADIENT, Cotangents, zeros
 from .equation_vjp import cotangents
 
-__all__ = ["Backward"]
-
 
 class Backward:
     """The forward and the backward pass of a graph, while its nodes, calls and states are visited.

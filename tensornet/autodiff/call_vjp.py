@@ -12,8 +12,6 @@ from .backward import Backward
 from .joint import JointGraph
 from .scan_vjp import Called, backward_scan, saving_carries
 
-__all__ = ["asked", "backward_call", "forward_call"]
-
 
 def asked(passes: Backward, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The results of the block that have gradients, and its leaves whose gradients are required."""

@@ -28,8 +28,6 @@ from ..ops.table import Element
 from ..sizes import product
 from .equation_vjp import Part
 
-__all__ = ["GRADIENT", "Cotangents", "zeros"]
-
 GRADIENT = "{}.grad"
 """The name of the gradient of a tensor."""
 

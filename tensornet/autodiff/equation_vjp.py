@@ -23,8 +23,6 @@ from ..language.parser import parse_rule
 from ..ops.record import OPERANDS
 from ..ops.table import FUNCTIONS
 
-__all__ = ["Part", "cotangents"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -24,8 +24,6 @@ from ..scan.cut import put_together
 from ..sizes import evaluate, size_names
 from .backward import Backward
 
-__all__ = ["JointGraph", "partitioned"]
-
 
 @dataclass(frozen=True)
 class JointGraph:

@@ -20,8 +20,6 @@ from ..language.expression import Ref, Taken, sum_of
 from .backward import Backward
 from .joint import JointGraph
 
-__all__ = ["Called", "backward_scan", "saving_carries"]
-
 FIRST = "{}.firsts"
 """The name of the state that each iteration starts from, stacked over all of them."""
 

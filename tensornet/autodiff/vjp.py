@@ -26,8 +26,6 @@ from .call_vjp import asked, backward_call, forward_call
 from .joint import JointGraph, partitioned
 from .scan_vjp import Called
 
-__all__ = ["differentiated", "rematerializable"]
-
 
 @functools.lru_cache(maxsize=512)
 def differentiated(

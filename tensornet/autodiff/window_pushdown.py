@@ -16,8 +16,6 @@ from ..ir.positions import Windowed, windowed
 from ..ir.rewriting import Facts
 from ..sizes import evaluate, product
 
-__all__ = ["before_windows", "moved", "product_of"]
-
 Windows: TypeAlias = dict[Affine, Size]
 """Windows that a tensor need not be read in yet, with its length there."""
 

@@ -22,8 +22,6 @@ from ..ops.moments import Moments
 from ..ops.table import FUNCTIONS
 from .moments import FAR, Starts
 
-__all__ = ["aim", "behind_its_mean", "rescale", "vanish"]
-
 EXACT, CLOSE = 1e-9, 0.02
 """The tolerance for the logarithm of a mean square, and the step of the difference quotient that gives its slope."""
 

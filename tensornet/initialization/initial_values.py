@@ -41,8 +41,6 @@ from .gain_propagation import aim, behind_its_mean, rescale, vanish
 from .measured import Measurement, Sampled, Seen, check
 from .moments import FAR, Estimator, Starts
 
-__all__ = ["Derived", "derived", "starts_of_weight"]
-
 ZERO = ("value", 0.0)
 
 LOOSE = 1.2

@@ -21,8 +21,6 @@ from ..ops.table import FUNCTIONS
 from .gain_propagation import rescale
 from .moments import FAR, Starts
 
-__all__ = ["Measurement", "Sampled", "Seen", "check"]
-
 EXTREME = 100.0
 """Losses, scores and averages have no scale to keep: a mean square that is off by this factor gives a warning."""
 

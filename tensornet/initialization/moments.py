@@ -41,8 +41,6 @@ from ..ops.table import FUNCTIONS
 from ..sizes import evaluate
 from .samplers import fan_of, square_of
 
-__all__ = ["FAR", "Estimator", "Starts", "moments_of_start"]
-
 TYPICAL = 64
 """The size assumed for an axis that is open."""
 

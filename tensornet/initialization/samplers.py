@@ -24,8 +24,6 @@ from ..language.expression import (
 )
 from ..sizes import evaluate, size_names
 
-__all__ = ["Fan", "check_start", "fan_of", "square_of", "start_array"]
-
 NOISE = 0.01
 """The distance of `near_identity` from the identity: the deviation of the noise added to one output."""
 

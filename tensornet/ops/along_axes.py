@@ -17,8 +17,6 @@ from .moments import STANDARD, Known, Moments
 from .protocols import Left, Lowering, Value, Writer, names_in, numeric
 from .record import Element, Example, Function
 
-__all__ = ["CUMSUM", "FOLLOWING", "NORMALIZE", "PREVIOUS", "RECUR", "ROWS", "STEPS"]
-
 
 def _of_one_chosen(known: Known) -> Moments:
     """The moments as if one element were chosen, so that an average of similar elements is similar to them."""

@@ -25,8 +25,6 @@ from .protocols import (
 from .record import Element, Function, KernelEquation
 from .structure import REPEAT
 
-__all__ = ["HIDDEN", "HIDDEN_IN_HALF", "ROWS"]
-
 Groups = tuple[tuple[str, ...], ...]
 
 HIDDEN = -1e20

@@ -29,8 +29,6 @@ from ..nodes import Call, Ref
 from .protocols import Left, Lowering, Value, Writer, axes_in, left_of
 from .record import Axes, Function
 
-__all__ = ["COLLECTIVES", "MESH", "ROWS", "VJP"]
-
 MESH = "mesh"
 """The option that holds the number of the mesh axis."""
 

@@ -14,8 +14,6 @@ from ..nodes import Call, Expression, Ref
 from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
 from .record import Element, Function, placed_kernel
 
-__all__ = ["CONVOLUTION", "DIMENSIONS", "ROWS"]
-
 DIMENSIONS = 3
 """The most dimensions of convolutions and pools in libraries."""
 

@@ -27,8 +27,6 @@ from .protocols import (
 from .record import Element, placed_kernel
 from .structure import INSIDE, is_inside
 
-__all__ = ["GROUPED_MATMUL", "GROUPED_OUTER", "ROWS"]
-
 COUNT = "scatter_count"
 """The template name of a scatter-add without rows, which counts positions."""
 

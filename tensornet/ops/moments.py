@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["STANDARD", "UNKNOWN", "Known", "Moments", "Rule", "average", "extreme"]
-
 
 @dataclass(frozen=True)
 class Moments:

@@ -13,21 +13,6 @@ from .moments import Known, Moments, average
 from .protocols import Left, Lowering, Value, Writer
 from .record import Element, Example, Function, Yield
 
-__all__ = [
-    "AND",
-    "EQUAL",
-    "GREATER",
-    "GREATER_EQUAL",
-    "NOT",
-    "RELU",
-    "ROWS",
-    "SELU_ALPHA",
-    "SELU_SCALE",
-    "SIGMOID",
-    "TANH",
-    "WHERE",
-]
-
 MANY = (2, 10**6)
 
 LARGEST_HALF = 65504.0

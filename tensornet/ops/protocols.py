@@ -14,23 +14,6 @@ from ..dtypes import Element
 from ..nodes import Call, Expression, Ref
 from ..sizes import product
 
-__all__ = [
-    "Entry",
-    "Left",
-    "Lowering",
-    "Reached",
-    "Value",
-    "Writer",
-    "axes_in",
-    "common",
-    "extent",
-    "layout_of",
-    "left_of",
-    "names_in",
-    "numeric",
-    "sizes_of",
-]
-
 Entry: TypeAlias = "str | tuple[str, ...]"
 """A dimension: an axis, or a composite of several."""
 

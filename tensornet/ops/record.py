@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from ..dtypes import Element
+from ..dtypes import Element as Element
 from ..nodes import Call
 from .moments import Rule
 from .protocols import Left, Lowering, Value, Writer
-
-__all__ = ["OPERANDS", "Axes", "Element", "Example", "Function", "KernelEquation", "Yield", "placed_kernel"]
 
 Axes: TypeAlias = Literal["none", "kept", "removed", "exchanged", "made", "joined", "moved"]
 Kind: TypeAlias = Literal["pointwise", "axis", "reduction", "structure"]

@@ -8,8 +8,6 @@ from dataclasses import replace
 from .moments import Known, Moments, extreme
 from .record import Axes, Example, Function
 
-__all__ = ["MAX", "ROWS", "SUM", "VAR"]
-
 
 def _of_product(known: Known) -> Moments:
     (one,) = known.operands

@@ -18,8 +18,6 @@ from ..nodes import Call, Ref
 from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
 from .record import Element, Function, KernelEquation, placed_kernel
 
-__all__ = ["CELLS", "ROWS", "Cell"]
-
 Axes = tuple[str, ...]
 
 

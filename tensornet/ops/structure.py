@@ -12,8 +12,6 @@ from .pointwise import EQUAL
 from .protocols import Left, Lowering, Value, Writer, layout_of, names_in
 from .record import Element, Example, Function
 
-__all__ = ["CONCAT", "INDEX", "INSIDE", "ONEHOT", "PAD", "REPEAT", "ROWS", "is_inside"]
-
 INSIDE = "inside"
 """The option that makes a position outside of the axis an error; without it, such a position has no 1."""
 

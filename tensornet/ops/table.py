@@ -26,20 +26,9 @@ from . import (
     rnn,
     structure,
 )
-from .record import Element, Function
-from .reduce import SUM
-
-__all__ = [
-    "CONVERSIONS",
-    "FUNCTIONS",
-    "RESERVED",
-    "SIGNS",
-    "SUM",
-    "Element",
-    "Function",
-    "pack",
-    "unpack",
-]
+from .record import Element as Element
+from .record import Function as Function
+from .reduce import SUM as SUM
 
 _ROWS = (
     *pointwise.ROWS,

@@ -29,8 +29,6 @@ from ..ops.table import FUNCTIONS, Element
 from ..sizes import evaluate
 from .fusion import fused
 
-__all__ = ["multiplied_out", "without_totals"]
-
 # ---------------------------------------------------------------------------- distribution
 
 

@@ -40,8 +40,6 @@ from ..ops.table import FUNCTIONS, Element
 from .fusion import fused
 from .pushdown import push_positions_down
 
-__all__ = ["pools", "select_convolutions"]
-
 Factors: TypeAlias = "Sequence[Operand]"
 
 Way: TypeAlias = "tuple[Kernel, Factors]"

@@ -9,8 +9,6 @@ from ..graph.graph import Apply, Graph, reads
 from ..language.equation import Equation
 from ..sizes import name_of, size_names
 
-__all__ = ["eliminate_dead_code"]
-
 
 def eliminate_dead_code(graph: Graph) -> Graph:
     """Drops what no output needs: equations, calls, and results and operands of calls.

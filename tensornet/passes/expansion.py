@@ -12,8 +12,6 @@ from ..language.expression import Call, Expression, flat, transform
 from ..ops.protocols import left_of
 from ..ops.table import FUNCTIONS
 
-__all__ = ["expand"]
-
 
 def expand(each: Node, supported: Collection[str]) -> Node:
     """The node of a function's expansion, if the backend lacks the function; else the node itself.

@@ -7,8 +7,6 @@ from ..ir.positions import opened
 from ..ir.rewriting import Facts
 from ..ops.table import Element
 
-__all__ = ["fused"]
-
 MOST = 32
 """The most factors of a product that is merged into another. A search over more factors takes long, and hardly finds a
 better order than that of the text."""

@@ -28,8 +28,6 @@ from ..ir.rewriting import Change, PassContext, Program
 from ..ops.gather_scatter import GROUPED_MATMUL
 from ..ops.record import Element
 
-__all__ = ["grouped_gemms"]
-
 
 def grouped_gemms(context: PassContext, _: Program, product: Node) -> Iterator[Change]:
     """Ways to multiply rows by matrices that positions select."""

@@ -49,8 +49,6 @@ from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS, Function
 from ..sizes import evaluate, product
 
-__all__ = ["operands_matched", "select_kernels"]
-
 TRIED = ((10007, 10009, 10037, 10039, 10061, 10067), (20011, 20021, 20023, 20029, 20047, 20051))
 """Values of open sizes at which numbers that contain these sizes are compared."""
 

@@ -46,8 +46,6 @@ from ..language.parser import parse_rule
 from ..ops.gather_scatter import GROUPED_OUTER
 from ..ops.pointwise import EQUAL, WHERE
 
-__all__ = ["without_ones"]
-
 MOST = 4
 """With at most this many factors, all ways to split them in two are tried."""
 

@@ -40,18 +40,6 @@ from .kernel_selection import select_kernels
 from .one_hot_elimination import without_ones
 from .pushdown import averages_first, gathers_first, push_positions_down
 
-__all__ = [
-    "PIPELINE",
-    "SIMPLIFICATION",
-    "Pass",
-    "is_traced",
-    "noted",
-    "optimize",
-    "program_of",
-    "simplify",
-    "traced",
-]
-
 
 class Pass(NamedTuple):
     """A pass over a program. Without work it returns the same program.

@@ -40,8 +40,6 @@ from ..ir.rewriting import Change, Facts, PassContext, Program
 from ..ops.structure import INSIDE
 from ..ops.table import FUNCTIONS, Element
 
-__all__ = ["averages_first", "gathers_first", "push_positions_down"]
-
 Entry = Affine | Gather
 """Where a tensor is read along an axis: at a position, or at positions that another tensor holds."""
 

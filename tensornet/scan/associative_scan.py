@@ -21,8 +21,6 @@ from ..sizes import evaluate
 from .components import Component
 from .linear_forms import LinearForms, NotLinear, Product
 
-__all__ = ["Pays", "select_associative_scan"]
-
 Pays: TypeAlias = "Callable[[Any, Sequence[Any]], bool]"
 """Whether it is quicker than a loop, given the number of positions along the axis and the sizes of other dimensions."""
 

@@ -35,8 +35,6 @@ from ..sizes import evaluate
 from .components import Block, Component, Components, is_sized
 from .cut import cut
 
-__all__ = ["checkpoint_recurrences"]
-
 
 def checkpoint_recurrences(graph: Graph, count: int) -> Graph:
     """The graph with each recurrence split into about `count` segments along its axis, each a call.

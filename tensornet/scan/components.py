@@ -44,8 +44,6 @@ from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, name_of
 from .cut import Cut, State, put_together
 
-__all__ = ["Block", "Component", "Components", "is_sized"]
-
 
 class Components:
     """A program whose components become calls, one after another.

@@ -42,8 +42,6 @@ from ..ops.structure import CONCAT, REPEAT
 from ..ops.table import FUNCTIONS, RESERVED, Element
 from ..sizes import put_in
 
-__all__ = ["Cut", "State", "cut", "put_together"]
-
 
 @dataclass(frozen=True, eq=False)
 class State:

@@ -31,8 +31,6 @@ from ..ops.table import CONVERSIONS, Element
 from ..sizes import evaluate
 from .components import Component
 
-__all__ = ["LinearForms", "NotLinear", "Product"]
-
 Opens: TypeAlias = "Callable[[Operand], bool]"
 """Whether an operand is opened."""
 

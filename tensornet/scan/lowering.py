@@ -26,8 +26,6 @@ from ..ops.table import FUNCTIONS
 from .components import Block, Component, Components
 from .cut import cut
 
-__all__ = ["lower_recurrences"]
-
 Large: TypeAlias = "Callable[[Sequence[Any]], bool]"
 """Whether a tensor of these sizes is too large to be held whole."""
 

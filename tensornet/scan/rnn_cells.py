@@ -40,8 +40,6 @@ from ..passes.kernel_selection import operands_matched
 from .components import Component, Components
 from .linear_forms import LinearForms, NotLinear, Product
 
-__all__ = ["select_rnn_kernel"]
-
 Seconds: TypeAlias = "Callable[[Graph], float]"
 """The expected seconds of a graph."""
 

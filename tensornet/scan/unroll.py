@@ -24,8 +24,6 @@ from ..language.expression import (
 )
 from ..ops.structure import REPEAT
 
-__all__ = ["Repeated"]
-
 Left = tuple[str | tuple[str, ...], ...]
 
 
