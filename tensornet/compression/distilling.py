@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from ..errors import ShapeError, path_of
+from ..errors import ShapeError
 from .compressed import Compressed, networks
 
 __all__ = ["distill"]
@@ -23,7 +22,6 @@ def distill(
     rate: float = 3e-4,
     hidden: str | Sequence[str] = (),
     progress: Callable[[int, int, float], None] | None = None,
-    resume: str | Path | None = None,
 ) -> float:
     """Trains a smaller network, in place, to answer what another answers: it minimises Σ ‖y − ŷ‖² / ‖y‖².
 
@@ -39,7 +37,6 @@ def distill(
         rate: the learning rate at the start, in units of the size of each parameter; it falls to 0 along a cosine.
         hidden: the names of modules, the same in both networks, whose results are compared too.
         progress: called ten times, with the step, `steps`, and the loss on the held batches.
-        resume: a file that is written each time, and read if it exists: training goes on where it ended.
 
     Returns:
         The loss on the held batches, the mean of Σ ‖y − ŷ‖² / ‖y‖².
@@ -64,6 +61,5 @@ def distill(
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise ShapeError(f"rate={rate!r} of training", fix="give a positive number, as 3e-4")
     names = (hidden,) if isinstance(hidden, str) else tuple(hidden)
-    place = None if resume is None else path_of(resume)
-    found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress, place)
+    found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress)
     return found

@@ -2,15 +2,13 @@
 
     r, z, n = σ(x·Wᵣ + h·Uᵣ), σ(x·W_z + h·U_z), tanh(x·Wₙ + r ∘ h·Uₙ),    h' = (1 − z) ∘ n + z ∘ h    (GRU)
 
-A call multiplies factors together and runs the kernel of torch, or loops over positions and multiplies each state by
-the factors. Without gradients, it measures both at each new number of rows, and then takes what was faster.
+A call multiplies factors together and runs the kernel of torch. Without gradients, it loops over positions and
+multiplies each state by the factors, if these are fewer numbers than the weights.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-import time
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -19,14 +17,10 @@ import torch
 from ..module import held_value
 from ..rnn import CELLS
 from .factorized import Factorized
-from .rounded import state_of
 
 __all__ = ["Cell", "Recurrence", "closed", "opened"]
 
 Module: TypeAlias = torch.nn.Module
-
-LOOPED = 3
-"""How often each way is measured."""
 
 
 class _Opened(torch.nn.Module):
@@ -34,32 +28,33 @@ class _Opened(torch.nn.Module):
 
     Attributes:
         suffixes: what follows `weight_ih` in the names of the weights of each layer and direction.
+        saves: whether the factors have fewer elements than the weights.
     """
 
     suffixes: tuple[str, ...]
+    saves = False
 
     def __init__(self, base: Any) -> None:
         super().__init__()
         self.suffixes = tuple(
             name.removeprefix("weight_ih") for name in base._parameters if name.startswith("weight_ih")
         )
-        for suffix in self.suffixes:
-            for way in ("ih", "hh"):
-                weight, bias = (base._parameters.get(f"{kind}_{way}{suffix}") for kind in ("weight", "bias"))
-                linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
-                linear.weight, linear.bias = weight, bias
-                self.add_module(f"{way}{suffix}", linear)
+        for suffix, way in itertools.product(self.suffixes, ("ih", "hh")):
+            weight, bias = (base._parameters.get(f"{kind}_{way}{suffix}") for kind in ("weight", "bias"))
+            linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+            linear.weight, linear.bias = weight, bias
+            self.add_module(f"{way}{suffix}", linear)
         base._parameters.clear()
         self.__dict__["base"] = base
         self.training = base.training
 
     def __getattr__(self, name: str) -> Any:
+        kind, _, way = name.partition("_")
+        if kind in ("weight", "bias") and way in self.__dict__["_modules"]:
+            return getattr(self._modules[way], kind)
         try:
             return super().__getattr__(name)
         except AttributeError:
-            kind, _, way = name.partition("_")
-            if kind in ("weight", "bias") and way in self._modules:
-                return getattr(self._modules[way], kind)
             if "base" not in self.__dict__:
                 raise
             return getattr(self.__dict__["base"], name)
@@ -69,23 +64,20 @@ class _Opened(torch.nn.Module):
         for suffix in self.suffixes:
             yield self._modules[f"ih{suffix}"], self._modules[f"hh{suffix}"]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether all weights are as they were."""
-        return not any(isinstance(each, Factorized) for pair in self.pairs() for each in pair)
-
     def closed(self) -> Any:
-        """The module as it was, with the weights of the linear layers."""
-        base = self.base
-        for suffix in self.suffixes:
-            for kind in ("weight", "bias"):
-                for way in ("ih", "hh"):
-                    if (held := getattr(self._modules[f"{way}{suffix}"], kind)) is not None:
-                        base._parameters[f"{kind}_{way}{suffix}"] = held
-        if isinstance(base, torch.nn.RNNBase):
-            base._init_flat_weights()
-        base.training = self.training
-        return base
+        """The module as it was, if all weights are as they were; else this one."""
+        layers = [each for pair in self.pairs() for each in pair]
+        if any(isinstance(each, Factorized) for each in layers):
+            held = sum(each.numel() for each in itertools.chain(self.parameters(), self.buffers()))
+            self.saves = held < sum(each.in_features * each.out_features for each in layers)
+            return self
+        for suffix, kind, way in itertools.product(self.suffixes, ("weight", "bias"), ("ih", "hh")):
+            if (held := getattr(self._modules[f"{way}{suffix}"], kind)) is not None:
+                self.base._parameters[f"{kind}_{way}{suffix}"] = held
+        if isinstance(self.base, torch.nn.RNNBase):
+            self.base._init_flat_weights()
+        self.base.training = self.training
+        return self.base
 
 
 class Cell(_Opened):
@@ -109,52 +101,23 @@ class Recurrence(_Opened):
 
     def __init__(self, base: Any) -> None:
         super().__init__(base)
-        self.__dict__.update(_fused_weights=None, _faster={})
         nothing = [None for _ in base._flat_weights_names]
         base.__dict__.update(_flat_weights=nothing, _flat_weight_refs=nothing)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_fused_weights": None}
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
         watched = any(each._forward_hooks for pair in self.pairs() for each in pair)
-        if isinstance(input, torch.Tensor) and input.ndim == 3:
-            if watched:
-                return self._looped(input, hx)
-            draws = self.training and self.base.dropout  # which measuring would do more than once
-            if not (draws or torch.is_grad_enabled() or self.is_plain or torch.compiler.is_compiling()):
-                return self._measured(input, hx)
+        faster = self.saves and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if (watched or faster) and isinstance(input, torch.Tensor) and input.ndim == 3:
+            return self._looped(input, hx)
         return self._fused(input, hx)
-
-    def _measured(self, input: Any, hx: Any) -> Any:
-        """The faster way at about so many rows, by the clock."""
-        rows = math.ceil(math.log2(max(1, input.shape[0 if self.base.batch_first else 1])))
-        key = rows, input.device, input.dtype
-        if key not in self._faster:
-            times = [
-                (_clocked(functools.partial(way, input, hx)), n)
-                for n, way in enumerate((self._looped, self._fused))
-            ]
-            self._faster[key] = min(times)[1]
-        return (self._looped, self._fused)[self._faster[key]](input, hx)
 
     def _fused(self, input: Any, hx: Any) -> Any:
         """By the kernel of torch, with whole weights, which a copy of the module holds: threads may call at once."""
         base = object.__new__(type(self.base))
-        base.__dict__.update(self.base.__dict__, _flat_weights=self._flat(), training=self.training)
+        weights = [getattr(self, name) for name in self.base._flat_weights_names]
+        base.__dict__.update(self.base.__dict__, _flat_weights=weights, training=self.training)
         return base(input, hx)
-
-    def _flat(self) -> Any:
-        """The weights in the order of torch. Without gradients they are made once, and again when a factor changed."""
-        is_new = torch.is_grad_enabled() or torch.compiler.is_compiling()
-        key = None if is_new else state_of([*self.parameters(), *self.buffers()])
-        last = self._fused_weights
-        if key is not None and last is not None and last[0] == key:
-            return last[1]
-        found = [getattr(self, name) for name in self.base._flat_weights_names]
-        self.__dict__["_fused_weights"] = None if key is None else (key, found)
-        return found
 
     def _looped(self, input: Any, hx: Any) -> Any:
         """Position by position, with factors as they are."""
@@ -170,7 +133,7 @@ class Recurrence(_Opened):
         for n, ((ih, hh), state) in enumerate(zip(self.pairs(), starts, strict=True)):
             is_reverse = base.bidirectional and n % 2 == 1
             product, states = _product(hh), list[Any]()
-            for each in _product(ih)(x.flip(along) if is_reverse else x).unbind(along):
+            for each in ih(x.flip(along) if is_reverse else x).unbind(along):
                 state = step(each, product(state[0]), state)
                 states.append(state[0])
             found = torch.stack(states, along)
@@ -184,53 +147,34 @@ class Recurrence(_Opened):
         return x, last if is_lstm else last[0]
 
 
-def _clocked(run: Callable[[], Any]) -> float:
-    """The least time of some runs, in seconds; the first does not count."""
-    found = []
-    for _ in range(1 + LOOPED):
-        start = time.perf_counter()
-        made = run()[0]
-        if made.is_cuda:
-            torch.cuda.synchronize(made.device)
-        found.append(time.perf_counter() - start)
-    return min(found[1:])
-
-
 def _product(layer: Any) -> Callable[[Any], Any]:
     """The layer as a function of a state: of low rank two products, without the module around them."""
     run: Callable[[Any], Any] = layer
-    if layer._forward_hooks or not isinstance(layer, Factorized):
+    held = layer._modules.get("weight_factors")
+    if held is None or layer._forward_hooks or {leaf.name for leaf in held.graph.parameters} != {"U", "V"}:
         return run
-    own: Any = layer
-    held, linear, bias = own._modules[own._place], torch.nn.functional.linear, own.bias
-    names = {leaf.name for leaf in held.graph.parameters}
-    if names == {"U", "V"}:
-        u, v = held_value(held.U), held_value(held.V)
-        return lambda state: linear(linear(state, v), u, bias)
-    if names == {"W"}:
-        w = held_value(held.W)
-        return lambda state: linear(state, w, bias)
-    return run
+    u, v, linear = held_value(held.U), held_value(held.V), torch.nn.functional.linear
+    return lambda state: linear(linear(state, v), u, layer.bias)
+
+
+WHOLE = torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN
+CELL = torch.nn.GRUCell, torch.nn.LSTMCell, torch.nn.RNNCell
 
 
 def opened(network: Module) -> Module:
     """The network with recurrent modules opened, in place. Those with projections stay as they are."""
-    whole = torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN
-    cells = torch.nn.GRUCell, torch.nn.LSTMCell, torch.nn.RNNCell
 
     def made(module: Any) -> Any:
-        if type(module) in whole and not module.proj_size:
+        if type(module) in WHOLE and not module.proj_size:
             return Recurrence(module)
-        return Cell(module) if type(module) in cells else module
+        return Cell(module) if type(module) in CELL else module
 
     return _exchanged(network, made)
 
 
 def closed(network: Module) -> Module:
     """The network with recurrent modules as they were where no weight became factors, in place."""
-    return _exchanged(
-        network, lambda each: each.closed() if isinstance(each, _Opened) and each.is_plain else each
-    )
+    return _exchanged(network, lambda each: each.closed() if isinstance(each, _Opened) else each)
 
 
 def _exchanged(network: Module, made: Callable[[Any], Any]) -> Module:

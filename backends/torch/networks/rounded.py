@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,20 +52,25 @@ class Rounded(torch.nn.Module):
         self.register_buffer("codes", codes)
         self.scale, self.bits, self.shape = scale, bits, shape
         self._view = [size if n in apart else 1 for n, size in enumerate(codes.shape)]
-        self._made: tuple[Any, torch.Tensor] | None = None
-        self._packed: tuple[Any, int, weakref.ref[torch.Tensor]] | None = None
+        self._made: dict[str, tuple[Any, torch.Tensor]] = {}
 
     def forward(self) -> torch.Tensor:
         """The factor."""
-        scale = self.scale
-        trained = torch.is_grad_enabled() and scale.requires_grad
+        trained = torch.is_grad_enabled() and self.scale.requires_grad
         if torch.compiler.is_compiling() or trained or "free" in self._parameters:
             return self._product()
-        if (key := state_of((self.codes, scale))) is None:
-            return self._product()
-        if self._made is None or self._made[0] != key:
-            self._made = key, self._product().detach()
-        return self._made[1]
+        return self._kept("product", (self.codes, self.scale), lambda: self._product().detach())
+
+    def _kept(
+        self, name: str, read: Sequence[torch.Tensor], make: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """What was made of some tensors the last time, or is made now if one of them has changed."""
+        key = state_of(read)
+        if key is None:
+            return make()
+        if name not in self._made or self._made[name][0] != key:
+            self._made[name] = key, make()
+        return self._made[name][1]
 
     def loosen(self) -> None:
         """Makes the codes a parameter of real numbers, and each call reads the nearest codes, until `tighten`.
@@ -88,10 +92,10 @@ class Rounded(torch.nn.Module):
 
     def _product(self) -> torch.Tensor:
         free = self._parameters.get("free")
-        if free is not None:
-            codes = free + (self._nearest(free) - free).detach()
-            return (codes * self.scale.reshape(self._view)).reshape(self.shape)
-        return (self.codes.to(self.scale.dtype) * self.scale.reshape(self._view)).reshape(self.shape)
+        codes = (
+            self.codes.to(self.scale.dtype) if free is None else free + (self._nearest(free) - free).detach()
+        )
+        return (codes * self.scale.reshape(self._view)).reshape(self.shape)
 
     def extra_repr(self) -> str:
         """The bits, the shape of the codes and the number of scales."""
@@ -99,28 +103,21 @@ class Rounded(torch.nn.Module):
         return f"{shape} codes of {self.bits} bits, {self.scale.numel()} scales"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None, "_packed": None}
+        return {**self.__dict__, "_made": {}}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._made = self._packed = None
+        self._made.clear()
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Saves packed codes: one tensor for all places of a factor in a network, which files hold once."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[f"{prefix}codes"] = self._in_bytes()
+        destination[f"{prefix}codes"] = self._kept("packed", (self.codes,), self._packed)
 
-    def _in_bytes(self) -> torch.Tensor:
-        """The packed codes. A factor at two places in a network gives the same tensor, which files hold once."""
-        codes, key = self.codes, state_of((self.codes,))
-        if codes.is_meta:
-            return torch.empty(packed_bytes(codes.numel(), self.bits), dtype=torch.uint8, device="meta")
-        if self._packed is not None and key is not None and self._packed[0] == key:
-            last = self._packed[2]()
-            if last is not None and last._version == self._packed[1]:
-                return last
-        made = torch.from_numpy(pack(codes.cpu().numpy(), self.bits)).to(codes.device)
-        self._packed = None if key is None else (key, made._version, weakref.ref(made))
-        return made
+    def _packed(self) -> torch.Tensor:
+        if self.codes.is_meta:
+            return torch.empty(packed_bytes(self.codes.numel(), self.bits), dtype=torch.uint8, device="meta")
+        return torch.from_numpy(pack(self.codes.cpu().numpy(), self.bits)).to(self.codes.device)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         name, shape = f"{prefix}codes", tuple(self.codes.shape)

@@ -17,10 +17,7 @@ import torch
 from tensornet.compression.compressed import PRETRAINED
 from tensornet.errors import EquationError
 
-__all__ = ["copied", "saves_as_before", "saves_itself"]
-
-WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
-"""The files that `from_pretrained` reads."""
+__all__ = ["check_dense", "copied", "saves_as_before", "saves_itself"]
 
 METHOD = "save_pretrained"
 
@@ -28,8 +25,8 @@ Writing: TypeAlias = "Callable[[torch.nn.Module, Path], Path]"
 """A function that writes a network to a file."""
 
 
-def copied(network: torch.nn.Module) -> torch.nn.Module:
-    """A copy of a network. Stored tensors that were computed from parameters, as by pruning, are copied detached.
+def check_dense(network: torch.nn.Module) -> None:
+    """Raises an error unless all parameters are dense arrays.
 
     Raises:
         EquationError: a lazy parameter is not initialized yet, or a parameter is sparse or nested.
@@ -43,6 +40,15 @@ def copied(network: torch.nn.Module) -> torch.nn.Module:
                 f"'{name}' is {kind}, and not a dense array",
                 fix=f"make it dense first: torch.nn.Parameter(parameter.{dense})",
             )
+
+
+def copied(network: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a network. Stored tensors that were computed from parameters, as by pruning, are copied detached.
+
+    Raises:
+        EquationError: a parameter is no dense array.
+    """
+    check_dense(network)
     held = (value for each in network.modules() for value in vars(each).values())
     computed = [value for value in held if isinstance(value, torch.Tensor) and not value.is_leaf]
     return copy.deepcopy(network, {id(value): value.detach().clone() for value in computed})
@@ -60,8 +66,8 @@ def saves_itself(network: torch.nn.Module, write: Writing, instead: str) -> None
     """
     for path, each in network.named_modules():
         if callable(getattr(type(each), METHOD, None)):
-            holder, before = each.__dict__, each.__dict__.get(METHOD)
-            holder[METHOD] = functools.partial(
+            before = each.__dict__.get(METHOD)
+            each.__dict__[METHOD] = functools.partial(
                 _save, each, before=before, write=None if path else write, instead=instead
             )
 
@@ -96,10 +102,9 @@ def _save(
             f"a changed {type(network).__name__} that {what} cannot be saved so",
             fix=f"write the whole: {instead}",
         )
-    others = [each.name for pattern in WEIGHTS for each in folder.glob(pattern)]
-    if others:
+    if others := [*folder.glob("model*.safetensors*"), *folder.glob("pytorch_model*.bin*")]:
         raise EquationError(
-            f"{folder} has the weights of another model, {others[0]}, which from_pretrained would read",
+            f"{folder} has the weights of another model, {others[0].name}, which from_pretrained would read",
             fix="give a new folder",
         )
     if is_main_process:
