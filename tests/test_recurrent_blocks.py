@@ -90,8 +90,9 @@ def test_an_lstm_as_a_block_is_that_of_torch(backend: str) -> None:
 
 def test_a_block_along_an_axis_prints_as_its_equations() -> None:
     graph = tn.layer(f"{RNN}h[b,t,p] = cell(x[b,t,i], h[b,t-1,p], scope='rnn')", inputs="x", i=3, p=4)
-    line = "h[b,t,p] = tanh(x[b,t,i] * rnn.W[p,i] + h[b,t-1,p_1] * rnn.U[p,p_1])"
-    assert str(graph).splitlines()[-2:] == ["rnn.U[o:p,p]: parameter", line]
+    lines = ["rnn.U[o:p,p]: parameter", "h.before[b,t,p] = h[b,t-1,p]"]
+    lines.append("h[b,t,p] = tanh(x[b,t,i] * rnn.W[p,i] + h.before[b,t,p_1] * rnn.U[p,p_1])")
+    assert str(graph).splitlines()[-3:] == lines
     assert tn.layer(str(graph)) == graph
 
 

@@ -98,7 +98,7 @@ def call_along(text: Text, line: Calling) -> None:
 
 def _called(text: Text, line: Calling) -> Graph:
     """The block that a line calls, after a check of the number of operands and results."""
-    block = text.blocks.get(line.block) or _defined(text, line)
+    block = _defined(text, line)
     if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
         counts = f"{len(block.inputs)} tensor(s) and returns {len(block.outputs)}"
         fix = f"match that: this call passes {len(line.operands)} and names {len(line.results)} result(s)"
@@ -114,12 +114,13 @@ def _defined(text: Text, line: Calling) -> Graph:
         {name: part[f"{prefix}{name}"] for name in inside if f"{prefix}{name}" in part}
         for part in text.values
     )
-    given = (definition.statements, definition.inputs, constants, init, text.define)
-    assert text.define is not None
-    made = text.define(Text(*given, scope=scoped(text.scope, line.scope), printed=text.printed))
-    if not constants and not init:
-        text.blocks[line.block] = made
-    return made
+    key = (line.block, *((name, id(value)) for part in (constants, init) for name, value in part.items()))
+    if key not in text.blocks:
+        given = (definition.statements, definition.inputs, constants, init, text.define)
+        assert text.define is not None
+        scope = scoped(text.scope, line.scope)
+        text.blocks[key] = text.define(Text(*given, scope=scope, printed=text.printed))
+    return text.blocks[key]
 
 
 def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:

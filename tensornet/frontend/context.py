@@ -71,7 +71,7 @@ class Text:
     Attributes:
         lines: the equations as they were written.
         body: the equations and the calls.
-        blocks: the graphs that the text may call.
+        blocks: the graphs of the blocks that the text defines, by their names and the values of their leaves.
         definitions: the blocks that the text defines.
         define: builds the graph of a text, for these blocks.
         scope: the scope under which the block itself is called.
@@ -102,7 +102,6 @@ class Text:
         init: Mapping[str, Any] = {},
         define: Define | None = None,
         given: Mapping[str, Any] = {},
-        blocks: Mapping[str, Graph] = {},
         scope: str = "",
         printed: bool = False,
     ) -> None:
@@ -110,7 +109,8 @@ class Text:
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
-        self.blocks, self.define = dict(blocks), define
+        self.blocks: dict[tuple[Any, ...], Graph] = {}
+        self.define = define
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
         self.items: list[tuple[Equation, Scope] | Apply | Matched] = []
         self.told: set[str] = set()

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
 from ..graph.graph import FORMAT, VERSION, Apply, Graph, inlined
 from ..graph.leaves import Constant, Leaf, called_last, scoped
-from ..graph.recurrences import late, read_directly, read_later
+from ..graph.recurrences import late, read_later
 from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
 from ..language.equation import Calling, Declaration, Equation, Opening, einstein
 from ..language.expression import (
@@ -115,31 +115,23 @@ def _check_every_line_is_read(graph: Graph) -> None:
 
 
 def read_graph(text: str) -> Graph:
-    """The graph of a JSON document; see `Graph.from_json`."""
+    """The graph of a JSON document; see `Graph.from_json`. It may hold lines that no output needs."""
     try:
         document = json.loads(text)
         if document["format"] != FORMAT or document["version"] != VERSION:
-            raise EquationError(
-                f"not a graph of version {VERSION}: {document['format']} {document['version']}"
-            )
-        return _of(document)
+            message = f"not a graph of version {VERSION}: {document['format']} {document['version']}"
+            fix = "read it with the version of the library that wrote it: tensornet.layer reads its text, str(graph)"
+            raise EquationError(message, fix=fix)
+        arrays = [Constant.of_plain(each).array() for each in document["arrays"]]
+        constants, init = (
+            {name: arrays[number] for name, number in document[part].items()}
+            for part in ("constants", "init")
+        )
+        return _elaborated("\n".join(document["text"]), (), (), constants, init, {}, printed=True)
     except TensornetError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise EquationError(f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote") from None
-
-
-def _of(document: Mapping[str, Any]) -> Graph:
-    """The graph of a document, or of a block in it; it may hold lines that no output needs."""
-    lines = [f"{name}: {value}" for name, value in document["sizes"].items()]
-    lines += document["leaves"] + document["equations"]
-    constants, starts = (
-        {name: Constant.of_plain(each).array() for name, each in document.get(part, {}).items()}
-        for part in ("constants", "init")
-    )
-    blocks = {name: _of(each) for name, each in document.get("blocks", {}).items()}
-    outputs = document["outputs"]
-    return _elaborated("\n".join(lines), (), outputs, constants, starts, {}, blocks, printed=True)
 
 
 # ---------------------------------------------------------------------------- elaboration
@@ -153,21 +145,19 @@ def _elaborated(
     constants: Mapping[str, Any],
     init: Mapping[str, Any],
     sizes: Mapping[str, Any],
-    blocks: Mapping[str, Graph] = {},
     printed: bool = False,
 ) -> Graph:
     """The graph that a block of text describes; see `layer`.
 
     Args:
         equations, inputs, outputs, constants, init, sizes: those of `layer`.
-        blocks: graphs that the text may call, by name.
         printed: whether the text was printed from a graph, so that doubtful sums are intended.
     """
     given = read_sizes(sizes)
     told = {name for each in parse_names(inputs, "input") for dim in each.dims or () for name, _ in dim}
     told.update(given, *map(size_names, given.values()))
-    statements = parse_block(equations, blocks, told)
-    text = Text(statements, inputs, constants, init, _read_in_order, given, blocks, printed=printed)
+    statements = parse_block(equations, told)
+    text = Text(statements, inputs, constants, init, _read_in_order, given, printed=printed)
     try:
         return _read_in_order(text, outputs)
     except RecursionError:
@@ -195,9 +185,7 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
             for name in {ref.name for ref in late(line)} & waiting:
                 text.foresee(ahead[name])
             _read(text, line, defined)
-    graph = gathered(text, _outputs(text, outputs))
-    body = read_directly(graph.body, graph.outputs)
-    return graph if body == graph.body else replace(graph, body=body)
+    return gathered(text, _outputs(text, outputs))
 
 
 def _read(text: Text, line: Equation, defined: set[str]) -> None:

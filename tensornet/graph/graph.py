@@ -70,7 +70,7 @@ from .shape_inference import (
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FORMAT, VERSION = "tensornet.graph", 1
+FORMAT, VERSION = "tensornet.graph", 2
 """The name and the version of the JSON format of graphs."""
 
 
@@ -404,28 +404,20 @@ class Graph:
                 yield row(item)
 
     def to_json(self) -> str:
-        """The graph as JSON: its lines in the equation language, and the values of constants and starts."""
-        return json.dumps({"format": FORMAT, "version": VERSION, **self._document()}, indent=1)
-
-    def _document(self) -> dict[str, Any]:
-        declared = self._declared()
+        """The graph as JSON: its text, and the values of constants and starts."""
+        values = {leaf.name: leaf.value for leaf in self.constants}
+        starts = {leaf.name: leaf.start for leaf in self.parameters if isinstance(leaf.start, Constant)}
+        arrays = dict.fromkeys((*values.values(), *starts.values()))
+        places = {each: number for number, each in enumerate(arrays)}
         document = {
-            "sizes": {
-                name: size if isinstance(size, int) else str(size)
-                for name, size in self._size_lines().items()
-            },
-            "leaves": [str(leaf) for leaf in declared],
-            "equations": self.lines(),
-            "outputs": list(self.outputs),
-            "constants": {
-                leaf.name: leaf.value.plain()
-                for leaf in declared
-                if leaf.kind == "constant" and leaf.value is not None
-            },
-            "init": {leaf.name: leaf.start.plain() for leaf in declared if isinstance(leaf.start, Constant)},
+            "format": FORMAT,
+            "version": VERSION,
+            "text": str(self).splitlines(),
+            "arrays": [each.plain() for each in arrays if each is not None],
+            "constants": {name: places[each] for name, each in values.items()},
+            "init": {name: places[each] for name, each in starts.items()},
         }
-        blocks = {name: block._document() for block, name in self.names_of_blocks().items()}
-        return {**document, "blocks": blocks} if blocks else document
+        return json.dumps(document, indent=1)
 
     @staticmethod
     def from_json(text: str) -> Graph:

@@ -12,9 +12,8 @@ along that axis at each position of the first.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import EquationError, told_in
@@ -27,8 +26,6 @@ from ..language.expression import (
     axes_of_index,
     option_axes,
     parts_of,
-    rename,
-    transform,
 )
 from ..ops.along_axes import STEPS
 from ..sizes import invert_size, size_names, symbol, terms_of
@@ -307,35 +304,6 @@ def _elsewhere(ref: Ref, axis: str) -> EquationError:
         ref.place,
         f"in its recurrence, read it at {axis}, {axis}-1 or {axis}+1",
     )
-
-
-_BEFORE = re.compile(r"\.before(_\d+)?$")
-"""The end of the name of a tensor that passes another position of a tensor to a block."""
-
-
-def read_directly(body: Iterable[Any], outputs: Iterable[str]) -> tuple[Any, ...]:
-    """Equations and calls, with tensors named `….before` inlined into their readers where no call needs them."""
-    items = list(body)
-    for name in [each.name for each in items if isinstance(each, Equation) and _BEFORE.search(each.name)]:
-        step = next(each for each in items if each.defines == (name,))
-        equations = [each for each in items if isinstance(each, Equation)]
-        read = [ref.index for each in equations for ref in each.references if ref.name == name]
-        plain = all(len({*index}) == len(index) and all(isinstance(e, str) for e in index) for index in read)
-        given = {*outputs}.union(*(each.operands for each in items if not isinstance(each, Equation)))
-        if plain and is_step(step.right) and name not in given:
-            items = [
-                replace(each, right=_put(each.right, step)) if isinstance(each, Equation) else each
-                for each in items
-                if each is not step
-            ]
-    return tuple(items)
-
-
-def _put(part: Expression, step: Equation) -> Expression:
-    """The expression with reads of a step's result replaced by the step's right side."""
-    if isinstance(part, Ref) and part.name == step.name:
-        return rename(step.right, dict(zip(step.left, part.index, strict=True)))  # type: ignore[arg-type]
-    return transform(part, lambda each: _put(each, step))
 
 
 # ---------------------------------------------------------------------------- shape inference

@@ -27,7 +27,7 @@ import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,12 +71,11 @@ STARTS = ("std", "value", "identity", "near_identity", "orthogonal", "kaiming", 
 
 
 @told_in("lines")
-def parse_block(text: str, blocks: Iterable[str] = (), taken: Collection[str] = ()) -> tuple[Statement, ...]:
+def parse_block(text: str, taken: Collection[str] = ()) -> tuple[Statement, ...]:
     """Parses a block of equations and declarations; bare names stay `Ref(name, ())`.
 
     Args:
         text: the lines.
-        blocks: the names of blocks that may be called besides those that the text defines.
         taken: the names of sizes and axes that are given outside the text.
 
     Raises:
@@ -86,7 +85,7 @@ def parse_block(text: str, blocks: Iterable[str] = (), taken: Collection[str] = 
         fix = 'write "y[b,p] = x[b,i] * W[p,i]"'
         raise EquationError(f"equations are text, not {type(text).__name__}", fix=fix)
     reader = _Reader(textwrap.dedent(text))
-    return reader.statements(blocks, taken)
+    return reader.statements(taken)
 
 
 @told_in("names")
@@ -182,16 +181,16 @@ class _Reader(Terms):
 
     taken: Collection[str] = ()
 
-    def statements(self, blocks: Iterable[str] = (), taken: Collection[str] = ()) -> tuple[Statement, ...]:
+    def statements(self, taken: Collection[str] = ()) -> tuple[Statement, ...]:
         self.taken = taken
         try:
-            return self.read(self.tree.body, blocks)
+            return self.read(self.tree.body)
         except RecursionError:
             raise EquationError("the equations are nested too deeply", fix="split the line") from None
 
-    def read(self, nodes: Sequence[ast.stmt], blocks: Iterable[str]) -> tuple[Statement, ...]:
+    def read(self, nodes: Sequence[ast.stmt]) -> tuple[Statement, ...]:
         """The statements of one block. It must define another block before it calls it."""
-        known, found = set(blocks), list[Statement]()
+        known, found = set[str](), list[Statement]()
         named = (each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
         names = Taken({*self.taken, *(name.replace(DOT, ".") for name in named), *known})
         for node in nodes:
@@ -214,7 +213,7 @@ class _Reader(Terms):
         match node:
             case ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[], returns=None):
                 inputs = self.inputs(node, arguments)
-                return Definition(self.name(node, name), inputs, self.read(body, ()), self.place(node))
+                return Definition(self.name(node, name), inputs, self.read(body), self.place(node))
             case ast.Assign(targets=[target], value=value):
                 return self.equation(target, value)
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
