@@ -118,8 +118,7 @@ def _defined(text: Text, line: Calling) -> Graph:
     if key not in text.blocks:
         given = (definition.statements, definition.inputs, constants, init, text.define)
         assert text.define is not None
-        scope = scoped(text.scope, line.scope)
-        text.blocks[key] = text.define(Text(*given, scope=scope, printed=text.printed))
+        text.blocks[key] = text.define(Text(*given, scope=scoped(text.scope, line.scope)))
     return text.blocks[key]
 
 
