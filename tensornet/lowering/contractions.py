@@ -43,10 +43,6 @@ NODE = 15e-6
 backward pass. They are planned together always if it is 0, else where that is expected to take less time (PyTorch 2.11,
 two-core server)."""
 
-BEYOND = 1.25
-"""How many times as long as the products of its backward pass autograd is assumed to take. With it, planned tensor
-contraction layers take 0.55 to 1.0 of the time, and CP layers 0.8 to 0.95."""
-
 
 def lower_contraction(context: LoweringContext, expression: Contraction, wanted: Layout | None) -> Value:
     """Lowers a product of several factors that is summed over some axes."""
@@ -181,7 +177,7 @@ def _autograd_seconds(order: Order, changing: frozenset[int], count: int) -> flo
     seconds, changes = 0.0, [number in changing for number in range(count)]
     for pair in order:
         given = (changes[pair.first], changes[pair.second])
-        seconds += (1 + BEYOND * sum(given)) * pair.way.seconds
+        seconds += (1 + sum(given)) * pair.way.seconds
         changes.append(any(given))
     return seconds
 
