@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from .errors import EquationError, TensornetError
-from .sizes import read_parts, write_size
+from .sizes import read_written, write_size
 
 __all__ = [
     "Part",
@@ -440,7 +440,7 @@ def read_size(part: Part) -> Any:
         EquationError: the value is no size.
     """
     try:
-        return read_parts(part.value)
+        return read_written(part.value)
     except ValueError as error:
         raise part.fail(f"is no size: {error}") from None
 

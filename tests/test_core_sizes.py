@@ -27,7 +27,7 @@ from tensornet.sizes import (
     name_of,
     put_in,
     quotient,
-    read_parts,
+    read_written,
     size_names,
     size_source,
     smaller,
@@ -84,7 +84,7 @@ def test_a_size_has_its_value_as_a_number_a_text_source_parts_and_a_formula(
     size, expected = made
     if isinstance(size, Size):
         assert parse_size(str(size)) == size
-    assert read_parts(write_size(size)) == size
+    assert read_written(write_size(size)) == size
     assert parse_size(str(to_sympy(size))) == size
     try:
         value = expected(values)

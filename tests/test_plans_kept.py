@@ -119,9 +119,9 @@ def test_any_size_reads_back_equal(size: Any) -> None:
     assert read_size(Part(exactly(write_size(size)), "it")) == size
 
 
-def test_a_size_is_written_by_its_parts() -> None:
+def test_a_size_is_written_as_text() -> None:
     a, b = symbol("a"), symbol("b")
-    assert write_size((a + 1) * 2) == [[2, ["a", 1]], [2]]
+    assert write_size((a + 1) * 2) == "2*a + 2"
     assert write_size(a) == "a"
     for size in (2**70 * a, 2**70 * a / 3, 7 * a / (a + b), floored(a + 1, 2) ** 2):
         assert read_size(Part(exactly(write_size(size)), "it")) == size
@@ -139,7 +139,7 @@ def small_plan() -> Plan:
 
 def test_a_plan_is_told_by_format_and_version() -> None:
     document = json.loads(small_plan().to_json())
-    assert (document["format"], document["version"]) == ("tensornet.plan", 13)
+    assert (document["format"], document["version"]) == ("tensornet.plan", 14)
     assert document["steps"][0]["equation"]["text"] == str(small_plan().steps[0].equation)
 
 

@@ -35,8 +35,6 @@ from ..ops.table import FUNCTIONS
 from ..sizes import (
     FUNCTIONS_OF_SIZES,
     LARGEST,
-    Floor,
-    Positive,
     evaluate,
     factors_of,
     floored,
@@ -532,15 +530,12 @@ def _factor_expression(factor: Any) -> Expression:
     if isinstance(factor, int):
         return Literal(factor)
     atom, power = factor
-    match atom:
-        case str():
-            found: Expression = Size(atom)
-        case Floor():
-            found = Call(_IN_SIZES["floor"], (size_expression(atom.size),))
-        case Positive():
-            found = Call(_IN_SIZES["Max"], (Literal(0), size_expression(atom.size)))
-        case _:
-            found = size_expression(atom.size)
+    if isinstance(atom, str):
+        found: Expression = Size(atom)
+    else:
+        inner = size_expression(atom.size)
+        given = {"floor": (inner,), "Max": (Literal(0), inner)}.get(atom.kind)
+        found = Call(_IN_SIZES[atom.kind], given) if given else inner
     return found if power == 1 else Call("power", (found, Literal(power)))
 
 

@@ -23,8 +23,6 @@ from .expression import (
     sum_of,
 )
 
-__all__ = ["Affine", "affine", "is_cut", "is_window", "ones_at", "reached"]
-
 ZERO, ONE = Literal(0), Literal(1)
 
 

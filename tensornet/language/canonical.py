@@ -33,8 +33,6 @@ from .expression import (
 )
 from .parser import parse_rule, rule_of
 
-__all__ = ["CanonicalForms", "canonical_functions", "expanded", "flattened", "value_of"]
-
 COUNT = "n"
 """The name that expansions use for the number of positions that a function runs over."""
 

@@ -44,9 +44,6 @@ from .expression import (
     sum_of,
 )
 
-__all__ = ["Addition", "expand_ellipsis", "expand_index", "together", "written_out"]
-
-
 # ---------------------------------------------------------------------------- scatter statements
 
 

@@ -12,8 +12,6 @@ from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 from .expression import Call, Contraction, Expression, Literal, Ref, Size, parts_of
 
-__all__ = ["called_elsewhere", "meant", "misplaced", "slip_of"]
-
 MEANT: dict[type[ast.AST], str] = {
     ast.MatMult: "name the axes of a product, `x[b,i] * w[i,o]`: what is not on the left is summed",
     ast.BitXor: "write a power with **",

@@ -34,8 +34,6 @@ from .expression import (
     sum_of,
 )
 
-__all__ = ["SLICES", "axes_read_once", "is_written", "locate", "sum_out", "without_sums"]
-
 _STEPS, SLICES = frozenset(STEPS.values()), (PAD.name,)
 
 

@@ -39,22 +39,6 @@ from .expression import (
     transform,
 )
 
-__all__ = [
-    "AlongAxis",
-    "Calling",
-    "Declaration",
-    "Definition",
-    "Equation",
-    "Opening",
-    "Statement",
-    "einstein",
-    "renamed_axes",
-    "resolve",
-    "sizes_in_brackets",
-    "spoken_sizes",
-    "summed_alone",
-]
-
 
 @document(text=str)
 @dataclass(frozen=True)

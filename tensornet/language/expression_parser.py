@@ -33,8 +33,6 @@ from .expression import (
     sum_of,
 )
 
-__all__ = ["Located", "Parsed", "Terms", "entries_of"]
-
 Located: TypeAlias = ast.expr | ast.stmt
 """A node with a place in the text."""
 

@@ -11,8 +11,6 @@ from ..ops.table import FUNCTIONS
 from .equation import Equation
 from .expression import Call, Contraction, Expression, Index, Literal, Parts, Ref, Size, by_names
 
-__all__ = ["aligned", "heading", "row", "row_of_call"]
-
 SIGNS = {"==": "=", "!=": r"\neq", "<=": r"\leq", ">=": r"\geq", "&": r"\wedge", "|": r"\vee"}
 """Operators that LaTeX writes differently."""
 

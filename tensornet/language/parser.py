@@ -22,17 +22,16 @@ from __future__ import annotations
 
 import ast
 import functools
-import operator
 import re
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, Place, ShapeError, near, told_in
-from ..sizes import DOT, FUNCTIONS_OF_SIZES, LARGEST, as_size, floored, is_name, power_of, quotient, symbol
+from ..sizes import DOT, LARGEST, NoSizeError, as_size, is_name, read_expression
 from .desugaring import Addition, together, written_out
 from .einstein import locate
 from .equation import Calling, Declaration, Definition, Equation, Statement
@@ -49,17 +48,6 @@ from .expression import (
 )
 from .expression_parser import Terms, entries_of
 from .recurrences import Start, called_along, recurring
-
-__all__ = [
-    "STARTS",
-    "parse_block",
-    "parse_names",
-    "parse_rule",
-    "parse_size",
-    "read_size",
-    "read_sizes",
-    "rule_of",
-]
 
 _OF_RULES = "j"
 """The name that rules in records use for the axes of a call."""
@@ -343,46 +331,18 @@ class _Reader(Terms):
 
     @told_in("sizes")
     def size(self, node: ast.expr) -> Any:
-        size = self._size(node)
+        numbers = (each for each in ast.walk(node) if isinstance(each, ast.Constant))
+        try:
+            for each in numbers:
+                if not isinstance(each.value, int) or each.value > LARGEST:
+                    raise NoSizeError(each)
+            size = read_expression(node)
+        except NoSizeError as error:
+            fix = "a size is an integer or an expression such as 4*D + 1"
+            raise self.fail(error.node, "this is not a size", fix) from None
         if isinstance(size, int) and abs(size) > LARGEST:
             raise self.fail(node, "this size is beyond 2**63", "give a smaller one")
         return size
-
-    def _size(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=bool()):
-                pass
-            case ast.Constant(value=int(value)) if value <= LARGEST:
-                return value
-            case ast.Name():
-                return symbol(self.axis(node))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self.size(operand)
-            case ast.BinOp(left=left, op=ast.Pow(), right=right):
-                power = self.size(right)
-                found = power_of(self.size(left), power) if isinstance(power, int) else None
-                if found is not None:
-                    return found
-            case ast.BinOp(left=left, op=done, right=right):
-                a, b = self.size(left), self.size(right)
-                made = _ARITHMETIC.get(type(done))
-                if made is not None and (b != 0 or made not in (quotient, floored)):
-                    return made(a, b)
-            case (
-                ast.Call(func=ast.Name(id="floor" | "ceiling" as name), args=[_] as arguments, keywords=[])
-                | ast.Call(func=ast.Name(id="Max" | "Min" as name), args=[_, *_] as arguments, keywords=[])
-            ):
-                return FUNCTIONS_OF_SIZES[name](*map(self.size, arguments))
-        raise self.fail(node, "this is not a size", "a size is an integer or an expression such as 4*D + 1")
-
-
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: quotient,
-    ast.FloorDiv: floored,
-}
 
 
 def _outside(node: ast.expr) -> int:

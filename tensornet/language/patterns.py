@@ -32,8 +32,6 @@ from .expression import (
 )
 from .parser import parse_block, rule_of
 
-__all__ = ["Pattern", "groups_of", "pattern_of", "sized"]
-
 
 @dataclass(frozen=True)
 class Pattern:

@@ -13,9 +13,8 @@ read through a new equation too, `h_before[b,t,o] = h[b,t-1,o]`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 from ..errors import EquationError, Place, told_in
@@ -35,7 +34,6 @@ from .expression import (
     fresh,
     is_computed_index,
     occurring,
-    parts_of,
     references,
     rename,
     rewrite,
@@ -43,8 +41,6 @@ from .expression import (
     show_entry,
     transform,
 )
-
-__all__ = ["Start", "as_printed", "called_along", "recurring"]
 
 _Key: TypeAlias = "tuple[str, int, int]"
 """A tensor, the step at which it is read, and the dimension of the step."""
@@ -90,10 +86,10 @@ def step_of(entry: Any) -> _Step:
     return None
 
 
-def _steps_in(*lines: Any) -> Iterator[tuple[Equation, Ref]]:
-    """The equations among some lines and their reads at another position."""
-    equations = (line for line in lines if isinstance(line, Equation))
-    return ((line, ref) for line in equations for ref in line.references if any(map(step_of, ref.index)))
+def _stepped(line: Any) -> Iterator[Ref]:
+    """The reads of a line at another position."""
+    read = line.references if isinstance(line, Equation) else ()
+    return (ref for ref in read if any(map(step_of, ref.index)))
 
 
 def _side(by: int) -> int:
@@ -119,7 +115,8 @@ def recurring(lines: Sequence[Any], sizes: Collection[str] = ()) -> list[Any]:
     if not names:
         return list(lines)
     _check_starts(lines, starts)
-    return list(_Rewriting(lines, starts, names, sizes).of(lines))
+    reading = _Reading(lines, starts, names, sizes)
+    return [made for line in lines if not isinstance(line, Start) for made in reading.rewritten(line)]
 
 
 def _late(lines: Sequence[Any]) -> Iterator[str]:
@@ -130,7 +127,7 @@ def _late(lines: Sequence[Any]) -> Iterator[str]:
     """
     waiting = {name: line for line in lines for name in line.defines}
     for line in lines:
-        for _, ref in _steps_in(line):
+        for ref in _stepped(line):
             if isinstance(call := waiting.get(ref.name), Calling) and not call.along:
                 fix = f"write the axes in the call, as in {ref.name}[b,t] = block(x[b,t], {ref.name}[b,t-1])"
                 raise EquationError(
@@ -145,7 +142,7 @@ def _late(lines: Sequence[Any]) -> Iterator[str]:
 def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
     """Raises an error for a start that no read uses, or whose parts differ from those of the first start."""
     farthest: dict[_Key, int] = {}
-    for _, ref in _steps_in(*lines):
+    for ref in itertools.chain(*map(_stepped, lines)):
         for at, step in enumerate(map(step_of, ref.index)):
             if step is not None:
                 key = ref.name, _side(step[1]), at
@@ -154,87 +151,93 @@ def _check_starts(lines: Sequence[Any], starts: Mapping[_Key, Start]) -> None:
         side = _side(by)
         first = starts.get((name, side, at), start)
         read = [farthest.get((name, side, n), 0) >= abs(by) for n in range(len(start.left))]
-        other = farthest.get((name, -side, at), 0)
         if [*map(_parts, first.left)] != [*map(_parts, start.left)]:
             message = f"the start of '{name}' at {by:+d} has other axes than its start at {side:+d}"
             fix = f"write the same axes as in {first}"
         elif read[at]:
             continue
-        elif any(read) and not other:
+        elif (name, -side, at) in farthest:
+            message = f"no line reads the start of '{name}' at {by:+d}"
+            fix = f"'{name}' is read at t{-side:+d}: give its start at {-side:+d}"
+        elif any(read):
             message = f"the start of '{name}' is along another axis than its recurrence"
             fix = f"write the position […,{by:+d},…] in the dimension of the recurrence"
         else:
             message = f"no line reads the start of '{name}' at {by:+d}"
             fix = f"read '{name}' at t{by:+d}, or remove this start"
-            if other:
-                fix = f"'{name}' is read at t{-side:+d}: give its start at {-side:+d}"
         raise EquationError(message, start.place, fix)
 
 
-class _Rewriting:
+class _Reading:
     """Expresses the recurrences of a block by functions.
 
     Attributes:
         names: the recurrent tensors.
-        starts: their starts.
+        starts: their starts; a computed one reads a tensor that holds it.
         sides: the tensor, the side and the dimension of each start.
         lefts: the axes that each tensor is defined with.
         axes: the axes that each bare name stands for; none if it is no tensor.
         taken: the names in use.
-        openings: the equations of computed starts, by the tensor that starts.
+        openings: the equations of computed starts that are not written yet, by the tensor that starts.
         before: the new tensors that hold reads at another position, by the expression of the read.
-        made: the new equations that must precede the next line.
     """
 
     def __init__(
         self, lines: Sequence[Any], starts: dict[_Key, Start], names: set[str], sizes: Collection[str]
     ) -> None:
         equations = [line for line in lines if isinstance(line, Equation)]
+        made = [line for call in lines if isinstance(call, Calling) for line in call.lefts]
         self.names, self.starts = names, starts
         self.sides = {(name, _side(step), at) for name, step, at in starts}
-        self.lefts = {each.name: each.left for each in equations if not isinstance(each, Start)}
-        self.lefts |= {
-            each.name: each.left for line in lines if isinstance(line, Calling) for each in line.lefts
-        }
-        self.axes = self._axes_of_names(lines, sizes)
-        read = {ref.name for each in equations for ref in each.references}
-        self.taken = Taken(read.union(*(line.defines for line in lines)))
-        self.openings = self._computed_starts()
-        self.before: dict[Expression, Ref] = {}
-        self.made: list[Equation] = []
-
-    def _axes_of_names(self, lines: Sequence[Any], sizes: Collection[str]) -> dict[str, Collection[str]]:
-        """The axes that bare names stand for: those of a definition or declaration; none for an axis or a size."""
+        self.lefts = {each.name: each.left for each in (*equations, *made) if not isinstance(each, Start)}
         tensors: dict[str, Collection[str]] = {
             line.name: [axis for dim in line.dims for axis, _ in dim]
             for line in lines
             if isinstance(line, Declaration) and line.dims is not None
         }
         tensors |= {name: axes_of_index(left) for name, left in self.lefts.items()}
-        read = (
-            axes_of_index(ref.index)
-            for line in lines
-            if isinstance(line, Equation)
-            for ref in line.references
-        )
-        return dict.fromkeys((*sizes, *itertools.chain(*read, *tensors.values())), ()) | tensors
+        axes = itertools.chain(sizes, *(each.axes for each in equations), *tensors.values())
+        self.axes = dict.fromkeys(axes, ()) | tensors
+        read = {ref.name for each in equations for ref in each.references}
+        self.taken = Taken(read.union(*(line.defines for line in lines)))
+        self.openings: dict[str, list[Opening]] = {}
+        for key, start in starts.items():
+            if not _is_plain(start):
+                left = _with(start.left, start.at)
+                opening = Opening(self.taken.fresh(f"{start.name}_start"), left, start.right, start.place)
+                self.openings.setdefault(start.name, []).append(opening)
+                starts[key] = replace(start, right=Ref(opening.name, left, start.place))
+        self.before: dict[Expression, Ref] = {}
 
-    def steps(self, ref: Ref, line: Equation) -> list[_Step]:
+    def rewritten(self, line: Any) -> Iterator[Any]:
+        """A line with its steps as functions, after the new equations that it needs."""
+        if isinstance(line, Equation):
+            for ref in _stepped(line):
+                for opening in self.openings.pop(ref.name, ()):
+                    yield from self.rewritten(opening)
+            made: list[Equation] = []
+            line = replace(line, right=rewrite(line.right, lambda part: self._read(part, line, made)))
+            yield from made
+        yield line
+
+    def _steps(self, ref: Ref, line: Equation) -> list[_Step]:
         """For each entry of a read in a line, its axis and step; None if it is no step.
 
         Others, as in `h[t-1,j+1] * W[k,j]`, are windows and positions. A step is along an axis of the left, or along
         the axis that the tensor is defined with. An entry with any other axis of the line is a step if it goes back,
         since no window reaches before the first position, or if the tensor has a start on that side.
         """
-        kept = axes_of_index(line.left)
-        left = self.lefts.get(ref.name, ())
+        kept, left = axes_of_index(line.left), self.lefts.get(ref.name, ())
         own = left if len(left) == len(ref.index) else ref.index
-        found = [*map(step_of, ref.index)]
-        for at, (step, entry, mine) in enumerate(zip(found, ref.index, own, strict=True)):
-            if step is not None and step[0] not in kept and mine not in (step[0], entry):
-                told = step[1] < 0 or (ref.name, 1, at) in self.sides
-                found[at] = step if told and self._may_have(line.right, step[0]) else None
-        return found
+
+        def is_step(at: int, axis: str, by: int) -> bool:
+            may = by < 0 or (ref.name, 1, at) in self.sides
+            return (
+                axis in kept or own[at] in (axis, ref.index[at]) or (may and self._may_have(line.right, axis))
+            )
+
+        steps = enumerate(map(step_of, ref.index))
+        return [step if step and is_step(at, *step) else None for at, step in steps]
 
     def _may_have(self, right: Expression, axis: str) -> bool:
         """Whether the right side of a line has an axis, or a bare name whose axes are unknown.
@@ -246,71 +249,44 @@ class _Rewriting:
         bare = [ref.name for ref in read if not ref.index and ref.name not in inside]
         return axis in occurring(right) or any(axis in self.axes.get(name, (axis,)) for name in bare)
 
-    def _computed_starts(self) -> dict[str, list[Opening]]:
-        """New equations for computed starts, by the tensor that starts; `starts` then holds reads of their results."""
-        found: dict[str, list[Opening]] = {}
-        for key, start in self.starts.items():
-            if not _is_plain(start):
-                left = _without(start.left, start.at)
-                name = self.taken.fresh(f"{start.name}_start")
-                found.setdefault(start.name, []).append(Opening(name, left, start.right, start.place))
-                self.starts[key] = replace(start, right=Ref(name, left, start.place))
-        return found
-
-    def of(self, lines: Iterable[Any]) -> Iterator[Any]:
-        """The lines without the starts, each after the new equations that it needs."""
-        for line in lines:
-            if isinstance(line, Start):
-                continue
-            if isinstance(line, Equation):
-                for _, ref in _steps_in(line):
-                    yield from self.of(self.openings.pop(ref.name, ()))
-                line = replace(line, right=rewrite(line.right, partial(self._stepped, line)))
-                yield from self.made
-                self.made.clear()
-            yield line
-
-    def _stepped(self, line: Equation, part: Expression) -> Expression:
-        if not isinstance(part, Ref) or part.name not in self.names:
-            return part
-        steps = self.steps(part, line)
-        return self._in_parts(part, steps) or _read(part, steps, self.starts)
-
-    def _in_parts(self, ref: Ref, steps: Sequence[_Step]) -> Ref | None:
-        """A read through a new equation in the parts of the start; None if the tensor can be read directly."""
+    def _read(self, ref: Expression, line: Equation, made: list[Equation]) -> Expression:
+        """A read in a line by functions, through a new equation in the parts of the start if it differs from these."""
+        if not isinstance(ref, Ref) or ref.name not in self.names:
+            return ref
+        steps = self._steps(ref, line)
         found = next(((n, *step) for n, step in enumerate(steps) if step), None)
         if found is None:
-            return None
+            return ref
         at, axis, by = found
         keys = ((ref.name, _side(by) * far, at) for far in range(1, abs(by) + 1))
         starts = [start for key in keys if (start := self.starts.get(key)) and start.right != Literal(0)]
-        if not any(_differ(each, _at_once(ref, steps)) for each in starts) and not _hangs_on(ref, at, axis):
-            return None
         numbered = tuple(f"{axis}_{n}" for n in range(1, len(ref.index) + 1))
         whole = starts[0].left if starts else self.lefts.get(ref.name, numbered)
-        if len(whole) != len(ref.index):
-            return None
-        label = fresh(axis, {*axes_of_index(_without(whole, at))})
-        left, there = _with(whole, at, label), [(label, by) if n == at else None for n in range(len(whole))]
-        right = _read(replace(ref, index=left), there, self.starts)
+        differs = any(_differ(each, _at_once(ref, steps)) for each in starts) or _hangs_on(ref, at, axis)
+        if not differs or len(whole) != len(ref.index):
+            return _by_functions(ref, steps, self.starts)
+        label = fresh(axis, axes_of_index(_with(whole, at)))
+        left = _with(whole, at, label)
+        along = [(label, by) if n == at else None for n in range(len(whole))]
+        right = _by_functions(replace(ref, index=left), along, self.starts)
         if right not in self.before:
             name = self.taken.fresh(f"{ref.name}_{'before' if by < 0 else 'after'}")
             self.before[right] = Ref(name, left)
-            self.made.append(Equation(name, left, right, ref.place))
+            made.append(Equation(name, left, right, ref.place))
         return replace(ref, name=self.before[right].name, index=_with(ref.index, at, axis))
 
 
 def _is_plain(start: Start) -> bool:
     """Whether a start is a number, or a tensor indexed by axes of the tensor that it starts, each once."""
     if isinstance(start.right, Ref) and start.right.index:
-        own, read = (_flat(each) for each in (_without(start.left, start.at), start.right.index))
+        own, read = (_flat(each) for each in (_with(start.left, start.at), start.right.index))
         return set(read) <= set(own) and len(set(read)) == len(read)
     return not any(references(start.right)) and not occurring(start.right)
 
 
 def _differ(start: Start, index: tuple[Index, ...]) -> bool:
     """Whether a tensor is read in other parts than its start has, or with one axis in two dimensions."""
-    both = [[_parts(entry) for entry in _without(each, start.at)] for each in (start.left, index)]
+    both = [[*map(_parts, _with(each, start.at))] for each in (start.left, index)]
     read = _flat(index)
     apart = both[0] != both[1] or 0 in both[0] or any(read.count(each) > 1 for each in read)
     return len(start.left) == len(index) and apart
@@ -318,9 +294,8 @@ def _differ(start: Start, index: tuple[Index, ...]) -> bool:
 
 def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
     """Whether positions in the other dimensions depend on an axis."""
-    others = _without(ref.index, at)
-    inside = (part.name for part in references(Ref(ref.name, others)) if not part.index)
-    return axis in axes_of_index(others) or axis in inside
+    others = Ref(ref.name, _with(ref.index, at))
+    return axis in free_axes(others) or any(part == Ref(axis, ()) for part in references(others))
 
 
 def _parts(entry: Index) -> int:
@@ -333,12 +308,12 @@ def _at_once(ref: Ref, steps: Iterable[_Step]) -> tuple[Index, ...]:
     return tuple(entry if step is None else step[0] for entry, step in zip(ref.index, steps, strict=True))
 
 
-def _read(ref: Ref, told: Sequence[_Step], starts: Mapping[_Key, Start]) -> Expression:
+def _by_functions(ref: Ref, steps: Sequence[_Step], starts: Mapping[_Key, Start]) -> Expression:
     """A read at another position as calls of a function, one for each step, along one axis after another."""
-    index = _at_once(ref, told)
+    index = _at_once(ref, steps)
     found: Expression = replace(ref, index=index)
     before: list[tuple[str, int]] = []
-    for at, step in enumerate(told):
+    for at, step in enumerate(steps):
         if step is None:
             continue
         axis, by = step
@@ -347,30 +322,27 @@ def _read(ref: Ref, told: Sequence[_Step], starts: Mapping[_Key, Start]) -> Expr
             raise EquationError(message, ref.place, f"{FARTHEST} at most")
         for far in range(1, abs(by) + 1):
             start = starts.get((ref.name, _side(by) * far, at))
-            given = () if start is None else _given(start, index, at, ref)
-            given = tuple(_moved(each, before) for each in given)
+            given = () if start is None else _given(start, index, before)
             found = Call(STEPS[_side(by)], (found, *given), (axis,), place=ref.place)
         before.append(step)
     return found
 
 
-def _moved(start: Expression, steps: Iterable[tuple[str, int]]) -> Expression:
-    """A start, moved by the steps that the read takes along other axes."""
-    for axis, by in steps:
-        for _ in range(abs(by) if axis in free_axes(start) else 0):
-            start = Call(STEPS[_side(by)], (start,), (axis,))
-    return start
-
-
-def _given(start: Start, index: tuple[Index, ...], at: int, ref: Ref) -> tuple[Expression, ...]:
-    """The start under the axes of the read; empty if it is 0."""
+def _given(
+    start: Start, index: tuple[Index, ...], before: Iterable[tuple[str, int]]
+) -> tuple[Expression, ...]:
+    """The start under the axes of the read, moved by its steps along other axes; empty if it is 0."""
     if len(start.left) != len(index):
         fix = "give it as many axes as it is read with"
-        raise EquationError(f"the start of '{ref.name}' has other axes", start.place, fix)
+        raise EquationError(f"the start of '{start.name}' has other axes", start.place, fix)
     if start.right == Literal(0):
         return ()
-    pairs = zip(_flat(_without(start.left, at)), _flat(_without(index, at)), strict=True)
-    return (rename(start.right, {old: new for old, new in pairs if old != new}),)
+    pairs = zip(_flat(_with(start.left, start.at)), _flat(_with(index, start.at)), strict=True)
+    found = rename(start.right, {old: new for old, new in pairs if old != new})
+    for axis, by in before:
+        for _ in range(abs(by) if axis in free_axes(found) else 0):
+            found = Call(STEPS[_side(by)], (found,), (axis,))
+    return (found,)
 
 
 def _flat(index: Iterable[Any]) -> list[Any]:
@@ -378,14 +350,9 @@ def _flat(index: Iterable[Any]) -> list[Any]:
     return [part for entry in index for part in (entry if isinstance(entry, tuple) else (entry,))]
 
 
-def _without(index: tuple[Any, ...], at: int) -> tuple[Any, ...]:
-    """The entries of brackets without one of them."""
-    return index[:at] + index[at + 1 :]
-
-
-def _with(index: tuple[Any, ...], at: int, entry: Any) -> tuple[Any, ...]:
-    """The entries of brackets with another one in its place."""
-    return (*index[:at], entry, *index[at + 1 :])
+def _with(index: tuple[Any, ...], at: int, *entries: Any) -> tuple[Any, ...]:
+    """The entries of brackets with others, or none, in the place of one of them."""
+    return (*index[:at], *entries, *index[at + 1 :])
 
 
 # ---------------------------------------------------------------------------- printing with steps in brackets
@@ -395,103 +362,61 @@ def as_printed(lines: Sequence[Any]) -> list[Any]:
     """The lines of a graph with steps in brackets and starts, if `recurring` reads the same back."""
     waiting, lefts = {name: line for line in lines for name in line.defines}, dict[str, Any]()
     for line in lines:
-        for steps in _stepped(line.right) if isinstance(line, Equation) else ():
-            defined = waiting.pop(steps.ref.name, None)
-            if isinstance(defined, Equation):
+        for steps in map(_steps_of, line.parts if isinstance(line, Equation) else ()):
+            if steps and isinstance(defined := waiting.get(steps[0].name), Equation):
                 lefts[defined.name] = defined.left
         for name in line.defines:
             waiting.pop(name, None)
-    printed = [*_with_brackets(lines, lefts)]
+    starts: dict[_Key, Start] = {}
+    printed = list(lines) if lefts else []
+    for n, line in enumerate(printed):
+        if isinstance(line, Equation):
+            printed[n] = replace(line, right=_in_brackets(line.right, lefts, starts))
+    for line in [each for each in printed if isinstance(each, Equation)]:
+        for key in [key for key in starts if key[0] in (line.name, *(ref.name for ref in line.references))]:
+            printed.insert(printed.index(line), starts.pop(key))
     try:
-        return printed if recurring(printed) == [*lines] else list(lines)
+        return printed if lefts and recurring(printed) == [*lines] else list(lines)
     except EquationError:
         return list(lines)
 
 
-def _with_brackets(lines: Sequence[Any], lefts: Mapping[str, tuple[Index, ...]]) -> Iterator[Any]:
-    """The lines with the steps of some tensors in brackets, and the starts of each before the first line of it."""
-    starts: dict[str, dict[_Key, Start]] = {name: {} for name in lefts}
-    for line in lines:
-        for each in _stepped(line.right) if isinstance(line, Equation) else ():
-            for far, right in enumerate(each.starts if each.ref.name in lefts else (), 1):
-                if right is not None:
-                    start = _start(each, lefts[each.ref.name], each.sign * far, _in_brackets(right, lefts))
-                    starts[start.name].setdefault(start.key, start)
-    for line in lines:
-        if isinstance(line, Equation):
-            for name in (line.name, *(ref.name for ref in line.references)):
-                yield from starts.pop(name, {}).values()
-            line = replace(line, right=_in_brackets(line.right, lefts))
-        yield line
+def _in_brackets(part: Expression, lefts: Mapping[str, Any], starts: dict[_Key, Start]) -> Expression:
+    """An expression with the steps of some tensors in brackets; adds their starts to `starts`.
 
-
-@dataclass(frozen=True)
-class _Steps:
-    """A read some steps away, expressed by functions: `previous[t](previous[t](h[b,t], s[b]), r[b])`.
-
-    Attributes:
-        ref, axis, sign: the tensor, the axis of the steps, and their side.
-        starts: the start of each step, or None if it has none.
+    A start is under the axes of the definition, or under those of the read if that is in other parts.
     """
-
-    ref: Ref
-    axis: str
-    sign: int
-    starts: tuple[Expression | None, ...]
-
-    @property
-    def at(self) -> int:
-        """The dimension of the steps."""
-        return self.ref.index.index(self.axis)
-
-    @property
-    def in_brackets(self) -> Ref:
-        """The tensor with the steps in brackets."""
-        position = Call(INDEX.name, (), (self.axis,))
-        entry = Call("add", (position, Literal(self.sign * len(self.starts))))
-        return replace(self.ref, index=_with(self.ref.index, self.at, entry))
+    found = _steps_of(part)
+    if found is None or found[0].name not in lefts:
+        return transform(part, lambda each: _in_brackets(each, lefts, starts))
+    ref, axis, side, given = found
+    at, left = ref.index.index(axis), lefts[ref.name]
+    left = left if [*map(_parts, left)] == [*map(_parts, ref.index)] else ref.index
+    names = dict(zip(_flat(ref.index), _flat(left), strict=True))
+    for far, right in enumerate(given, 1):
+        if right is not None:
+            right = rename(_in_brackets(right, lefts, starts), names)
+            start = Start(ref.name, _with(left, at, side * far), right)
+            starts.setdefault(start.key, start)
+    entry = Call("add", (Call(INDEX.name, (), (axis,)), Literal(side * len(given))))
+    return replace(ref, index=_with(ref.index, at, entry))
 
 
-def _start(steps: _Steps, left: tuple[Index, ...], step: int, right: Expression) -> Start:
-    """A start under the axes of the definition, or under those of the read if that is in other parts."""
-    index = steps.ref.index
-    left = left if [*map(_parts, left)] == [*map(_parts, index)] else index
-    names = dict(zip(_flat(index), _flat(left), strict=True))
-    return Start(steps.ref.name, _with(left, steps.at, step), rename(right, names))
-
-
-def _stepped(part: Expression) -> Iterator[_Steps]:
-    """The reads in an expression that functions take some steps away."""
-    found = _steps(part)
-    if found is not None:
-        yield found
-    for each in parts_of(part) if found is None else found.starts:
-        if each is not None:
-            yield from _stepped(each)
-
-
-def _steps(part: Expression) -> _Steps | None:
-    """An expression as a read some steps away; None if it is none."""
-    sides = {name: step for step, name in STEPS.items()}
-    if not isinstance(part, Call) or part.function not in sides:
-        return None
+def _steps_of(part: Expression) -> tuple[Ref, str, int, list[Expression | None]] | None:
+    """A read by functions, `previous[t](previous[t](h[b,t], s[b]), r[b])`: the tensor, the axis, the side of the steps,
+    and the start of each, or None for 0. None if an expression is no such read."""
     starts: list[Expression | None] = []
-    operand: Expression = part
-    while isinstance(operand, Call) and operand.function == part.function and operand.axes == part.axes:
+    operand = part
+    while isinstance(operand, Call) and operand.function in STEPS.values():
+        if (operand.function, operand.axes) != (part.function, part.axes):  # type: ignore[union-attr]
+            return None
         operand, *start = operand.arguments
         starts.insert(0, start[0] if start else None)
-    (axis,) = part.axes
-    if not isinstance(operand, Ref) or operand.index.count(axis) != 1 or len(starts) > FARTHEST:
+    if not starts or not isinstance(operand, Ref) or len(starts) > FARTHEST:
         return None
-    return _Steps(operand, axis, sides[part.function], tuple(starts))
-
-
-def _in_brackets(part: Expression, names: Container[str]) -> Expression:
-    """An expression with the steps of some tensors in brackets."""
-    found = _steps(part)
-    if found is not None and found.ref.name in names:
-        return found.in_brackets
-    return transform(part, lambda each: _in_brackets(each, names))
+    side = next(side for side, name in STEPS.items() if name == part.function)  # type: ignore[union-attr]
+    (axis,) = part.axes  # type: ignore[union-attr]
+    return (operand, axis, side, starts) if operand.index.count(axis) == 1 else None
 
 
 # ---------------------------------------------------------------------------- blocks called along an axis

@@ -11,8 +11,6 @@ from ..errors import PAGE
 from ..ops.record import OPERANDS, Element, Example, Function
 from ..ops.table import FUNCTIONS, SUM
 
-__all__ = ["document", "functions", "in_short", "page", "sections", "told"]
-
 KINDS = {
     "pointwise": "Functions of elements",
     "axis": "Functions over axes that keep them",

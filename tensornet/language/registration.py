@@ -13,8 +13,6 @@ from ..sizes import is_name
 from .expression import Call, subexpressions
 from .patterns import pattern_of
 
-__all__ = ["register"]
-
 
 @told_in("functions-of-your-own")
 def register(

@@ -513,7 +513,7 @@ def _kind(step: CallStep) -> str:
 
 # ---------------------------------------------------------------------------- as JSON
 
-FORMAT, VERSION = "tensornet.plan", 13
+FORMAT, VERSION = "tensornet.plan", 14
 
 
 def _check_steps(steps: Sequence[AnyStep], known: set[str], part: Part) -> set[str]:

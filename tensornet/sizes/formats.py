@@ -1,46 +1,105 @@
-"""Sizes in other formats: source code, parts of documents, and the sympy expressions that users give and see."""
+"""Sizes in other formats: Python's grammar, source code, and the numbers and sympy expressions of users."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ShapeError
 from .polynomial import (
+    FUNCTIONS_OF_SIZES,
     LARGEST,
-    Atom,
-    Positive,
+    Part,
     Size,
     denominators,
-    factors_of,
     floored,
     fraction,
     is_name,
-    name_of,
-    positive_part,
     power_of,
-    product,
     quotient,
     size_names,
     symbol,
-    terms_of,
     to_sympy,
-    total,
+    written,
 )
 
 if TYPE_CHECKING:
     from sympy import Expr
 
-__all__ = [
-    "as_formula",
-    "as_size",
-    "read_parts",
-    "size_source",
-    "write_size",
-]
 
-# ---------------------------------------------------------------------------- as source
+class NoSizeError(ValueError):
+    """A part of an expression is not a size."""
+
+    def __init__(self, node: ast.expr) -> None:
+        super().__init__(ast.unparse(node))
+        self.node = node
+
+
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: quotient,
+    ast.FloorDiv: floored,
+    ast.Pow: lambda base, power: power_of(base, power) if isinstance(power, int) else None,
+}
+
+
+def read_expression(node: ast.expr) -> Any:
+    """The size that an expression of Python's grammar writes.
+
+    Raises:
+        NoSizeError: it is none; the error has the part that is at fault.
+    """
+    found: Any = None
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.Name(id=name) if is_name(name):
+            return symbol(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -read_expression(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            a, b = read_expression(left), read_expression(right)
+            if b != 0 or not isinstance(op, ast.Div | ast.FloorDiv):
+                found = _ARITHMETIC[type(op)](a, b)
+        case ast.Call(func=ast.Name(id=name), args=[_, *others] as arguments, keywords=[]):
+            if name in FUNCTIONS_OF_SIZES and (name in ("Max", "Min") or not others):
+                found = FUNCTIONS_OF_SIZES[name](*map(read_expression, arguments))
+    if found is None:
+        raise NoSizeError(node)
+    return found
+
+
+def write_size(size: Any) -> int | str:
+    """A size as a value of JSON: a whole number, or text, `"2*D + 1"`."""
+    return size if isinstance(size, int) else str(size)
+
+
+def read_written(value: Any) -> Any:
+    """The size that `write_size` wrote.
+
+    Raises:
+        ValueError: the value is not a size.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(repr(value))
+    return _read_text(value)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _read_text(text: str) -> Any:
+    try:
+        return read_expression(ast.parse(text, mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError, ShapeError) as error:
+        raise ValueError(str(error)) from None
 
 
 def size_source(size: Any, names: Mapping[str, str] = {}) -> str:
@@ -50,110 +109,20 @@ def size_source(size: Any, names: Mapping[str, str] = {}) -> str:
         size: the size.
         names: the names of sizes in the source; a missing name stays as it is.
     """
+
+    def of(atom: str | Part) -> str:
+        if isinstance(atom, str):
+            return names.get(atom, atom)
+        if atom.kind == "Max" and denominators(atom.size):
+            fix = f"give {', '.join(size_names(atom.size))} values"
+            raise ShapeError(f"{atom} is no whole number as long as names are in it", fix=fix)
+        inner = size_source(atom.size, names)
+        return f"max(0, {inner})" if atom.kind == "Max" else f"({inner})"
+
     if isinstance(size, int):
         return str(size)
     above, below = fraction(size)
-    if below == 1:
-        return _source_of_terms(above, names)
-    return f"({_source_of_terms(above, names)}) // ({_source_of_terms(below, names)})"
-
-
-def _source_of_terms(size: Any, names: Mapping[str, str]) -> str:
-    """A sum of products of atoms as source."""
-
-    def of(factor: Any) -> str:
-        if isinstance(factor, int):
-            return str(factor)
-        atom, power = factor
-        match atom:
-            case str():
-                text = names.get(atom, atom)
-            case Positive():
-                if denominators(atom.size):
-                    fix = f"give {', '.join(size_names(atom.size))} values"
-                    raise ShapeError(f"{atom} is no whole number as long as names are in it", fix=fix)
-                text = f"max(0, {size_source(atom.size, names)})"
-            case _:
-                text = f"({size_source(atom.size, names)})"
-        return text if power == 1 else f"{text}**{power}"
-
-    texts = ["*".join(map(of, factors_of(monomial, by)[0])) for monomial, by in terms_of(size)]
-    return " + ".join(texts).replace("+ -", "- ") or "0"
-
-
-# ---------------------------------------------------------------------------- as parts of a document
-
-
-def write_size(size: Any) -> Any:
-    """A size as values of JSON: `4`, `"D"`, or its terms, `[[coefficient, [atom, power], …], …]`."""
-    if isinstance(size, int):
-        return size
-    if name := name_of(size):
-        return name
-    return [
-        [by if isinstance(by, int) else [by.numerator, by.denominator], *map(_written_factor, monomial)]
-        for monomial, by in terms_of(size)
-    ]
-
-
-def _written_factor(factor: tuple[Atom, int]) -> list[Any]:
-    atom, power = factor
-    if isinstance(atom, str):
-        return [atom, power]
-    return [{type(atom).__name__.lower(): write_size(atom.size)}, power]
-
-
-def read_parts(value: Any) -> Any:
-    """The size that `write_size` wrote.
-
-    Raises:
-        ValueError: the value is not a size.
-    """
-    match value:
-        case bool():
-            pass
-        case int():
-            return value
-        case str() if is_name(value):
-            return symbol(value)
-        case [_, *_]:
-            return total(map(_read_term, value))
-    raise ValueError(repr(value))
-
-
-def _read_term(value: Any) -> Any:
-    match value:
-        case [int(above), *factors]:
-            return above * product(map(_read_factor, factors))
-        case [[int(above), int(below)], *factors] if below > 0:
-            return quotient(above * product(map(_read_factor, factors)), below)
-    raise ValueError(repr(value))
-
-
-_ROUNDED: dict[str, Callable[[Any], Any]] = {
-    "floor": floored,
-    "positive": positive_part,
-    "divisor": lambda size: size,
-}
-"""The atoms other than names, by the word that `write_size` has for them."""
-
-
-def _read_factor(value: Any) -> Any:
-    match value:
-        case [str(atom), int(power)]:
-            found = read_parts(atom)
-        case [dict(atom), int(power)] if len(atom) == 1 and _ROUNDED.keys() & atom:
-            ((kind, inner),) = atom.items()
-            found = _ROUNDED[kind](read_parts(inner))
-        case _:
-            raise ValueError(repr(value))
-    raised = power_of(found, power) if power else None
-    if raised is None:
-        raise ValueError(repr(value))
-    return raised
-
-
-# ---------------------------------------------------------------------------- what users give and see
+    return written(above, of) if below == 1 else f"({written(above, of)}) // ({written(below, of)})"
 
 
 def as_size(value: Any, name: str) -> Any:

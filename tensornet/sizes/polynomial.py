@@ -19,46 +19,13 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 
 from ..errors import ShapeError
 
 if TYPE_CHECKING:
     from sympy import Expr
 
-__all__ = [
-    "Atom",
-    "DOT",
-    "FUNCTIONS_OF_SIZES",
-    "Floor",
-    "LARGEST",
-    "LARGEST_POWER",
-    "Positive",
-    "Size",
-    "are_equal",
-    "denominators",
-    "evaluate",
-    "factors_of",
-    "floored",
-    "fraction",
-    "invert_size",
-    "is_name",
-    "is_never_negative",
-    "larger",
-    "name_of",
-    "positive_part",
-    "power_of",
-    "product",
-    "put_in",
-    "quotient",
-    "size_names",
-    "smaller",
-    "solve_size",
-    "symbol",
-    "terms_of",
-    "to_sympy",
-    "total",
-]
 
 LARGEST = 2**63 - 1
 """The largest number of positions in a dimension of an array."""
@@ -85,36 +52,27 @@ SizeLike: TypeAlias = "int | Fraction | Size"
 
 
 @dataclass(frozen=True)
-class Floor:
-    """⌊size⌋ of a size that is not whole. The coefficients of products of whole atoms are between 0 and 1."""
+class Part:
+    """A size inside another, as an atom of it.
 
+    Attributes:
+        kind: "floor" is ⌊size⌋ of a size that is not whole: the coefficients of products of whole atoms are between 0
+            and 1. "Max" is max(0, size) of a size whose sign is not known: its coefficients are whole, the first one
+            positive. "divisor" is a sum in a denominator, at most one in a term: its power is -1, and its
+            coefficients are whole.
+        size: the size.
+    """
+
+    kind: Literal["floor", "Max", "divisor"]
     size: Size
 
     def __str__(self) -> str:
-        return f"floor({self.size})"
+        return _WRITTEN[self.kind].format(self.size)
 
 
-@dataclass(frozen=True)
-class Positive:
-    """max(0, size) of a size whose sign is not known. Its coefficients are whole, the first one positive."""
+_WRITTEN = {"floor": "floor({})", "Max": "Max(0, {})", "divisor": "({})"}
 
-    size: Size
-
-    def __str__(self) -> str:
-        return f"Max(0, {self.size})"
-
-
-@dataclass(frozen=True)
-class Divisor:
-    """A sum in a denominator, at most one in a term. Its power is -1, and its coefficients are whole."""
-
-    size: Size
-
-    def __str__(self) -> str:
-        return f"({self.size})"
-
-
-Atom: TypeAlias = "str | Floor | Positive | Divisor"
+Atom: TypeAlias = "str | Part"
 Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"
 
 
@@ -187,7 +145,7 @@ class Size:
             raise ShapeError(f"({self})**{power} is no size", fix=f"powers are at most {LARGEST_POWER}")
         return found
 
-    def _sympy_(self) -> Expr:
+    def _sympy_(self) -> Any:
         """The expression that sympy converts it to."""
         return to_sympy(self)
 
@@ -196,8 +154,7 @@ class Size:
         if len(self.terms) > 1 and len(below) == 1 and (shared := below.pop()):
             line = Size(((shared, 1),))  # one fraction line for all terms
             return f"({self / line}){str(line)[1:]}"
-        texts = [_shown(monomial, by) for monomial, by in _as_written(self.terms)]
-        return " + ".join(texts).replace("+ -", "- ")
+        return written(self, str)
 
     __repr__ = __str__
 
@@ -267,11 +224,15 @@ def _joined(one: Monomial, two: Monomial, sign: int = 1) -> Monomial:
 
 def _over_one(monomial: Monomial) -> Monomial:
     """The monomial with the sums in its denominator multiplied out into one."""
-    sums = [(atom.size, power) for atom, power in monomial if isinstance(atom, Divisor)]
+    sums = [(atom.size, power) for atom, power in monomial if _is_divisor(atom)]
     if not sums or (sums[0][1] == -1 and len(sums) == 1):
         return monomial
-    others = tuple(each for each in monomial if not isinstance(each[0], Divisor))
-    return _joined(others, ((Divisor(product(size**-power for size, power in sums)), -1),))
+    others = tuple(each for each in monomial if not _is_divisor(each[0]))
+    return _joined(others, ((Part("divisor", product(size**-power for size, power in sums)), -1),))
+
+
+def _is_divisor(atom: Atom) -> TypeGuard[Part]:
+    return isinstance(atom, Part) and atom.kind == "divisor"
 
 
 def quotient(size: Any, by: Any) -> Any:
@@ -290,7 +251,7 @@ def quotient(size: Any, by: Any) -> Any:
     number, monomial, divisor = _primitive(above)
     over = _joined((), monomial, -1)
     if divisor != 1:
-        over = _joined(over, ((Divisor(divisor), -1),))
+        over = _joined(over, ((Part("divisor", divisor), -1),))
     return Size(((over, Fraction(1) / number),)) * (size * below)
 
 
@@ -316,7 +277,7 @@ def _content(terms: Iterable[tuple[Monomial, Number]]) -> Fraction:
 def _reduced(size: Any) -> Any:
     """The size with sums in denominators cancelled where they divide their numerators."""
     atoms = (atom for monomial, _ in terms_of(size) for atom, _ in monomial)
-    for divisor in dict.fromkeys(atom for atom in atoms if isinstance(atom, Divisor)):
+    for divisor in dict.fromkeys(atom for atom in atoms if _is_divisor(atom)):
         over = ((divisor, -1),)
         above = {_joined(each, over, -1): by for each, by in size.terms if (divisor, -1) in each}
         divided = _divided(_made(above), divisor.size)
@@ -378,7 +339,7 @@ def _floor(size: SizeLike) -> Any:
     inside = _without_inner_floor(_in_steps(left))
     if not isinstance(inside, Size):
         return _made(whole) + math.floor(inside)
-    return _made(whole) + (_floor(inside) if inside != left else _made({((Floor(inside), 1),): 1}))
+    return _made(whole) + (_floor(inside) if inside != left else _made({((Part("floor", inside), 1),): 1}))
 
 
 def _in_steps(size: SizeLike) -> Any:
@@ -395,7 +356,7 @@ def _without_inner_floor(size: SizeLike) -> Any:
     """⌊(⌊a⌋ + b) / n⌋ is ⌊(a + b) / n⌋ where b is whole and n a whole number above 0."""
     for monomial, by in terms_of(size):
         match monomial:
-            case ((Floor(inner), 1),) if by > 0 and by.numerator == 1:
+            case ((Part("floor", inner), 1),) if by > 0 and by.numerator == 1:
                 others = {each: a * by.denominator for each, a in terms_of(size) if each != monomial}
                 if all(_is_whole(each) and a.denominator == 1 for each, a in others.items()):
                     return (inner + _made(others)) * Fraction(1, by.denominator)
@@ -427,7 +388,7 @@ def positive_part(size: SizeLike) -> Any:
         return size + positive_part(-size)
     number = _content(above.terms)
     inner = _made({monomial: Fraction(by) / number for monomial, by in above.terms})
-    return quotient(_made({((Positive(inner), 1),): number}), below)
+    return quotient(_made({((Part("Max", inner), 1),): number}), below)
 
 
 def is_never_negative(size: Any) -> bool:
@@ -438,13 +399,15 @@ def is_never_negative(size: Any) -> bool:
 def _is_positive(factor: tuple[Atom, int]) -> bool:
     """Whether a power of an atom is known never to be negative."""
     atom, _ = factor
-    return isinstance(atom, str | Positive) or is_never_negative(atom.size)
+    return isinstance(atom, str) or atom.kind == "Max" or is_never_negative(atom.size)
 
 
 def _is_whole(monomial: Monomial) -> bool:
     """Whether a product of atoms is a whole number for all values of its names."""
-    parts = (each for atom, _ in monomial if isinstance(atom, Positive) for each, _ in atom.size.terms)
-    return all(power > 0 for _, power in monomial) and all(map(_is_whole, parts))
+    larger = (atom.size for atom, _ in monomial if isinstance(atom, Part) and atom.kind == "Max")
+    return all(power > 0 for _, power in monomial) and all(
+        _is_whole(each) for of in larger for each, _ in of.terms
+    )
 
 
 FUNCTIONS_OF_SIZES: Mapping[str, Callable[..., Any]] = {
@@ -484,12 +447,11 @@ def _factor(factor: tuple[Atom, int], values: Mapping[str, Any]) -> Any:
         if found is None:
             return Size((((factor,), 1),))
     else:
-        inner = put_in(atom.size, values)
-        found = inner if isinstance(atom, Divisor) else _ROUNDED[type(atom)](inner)
+        found = _MADE[atom.kind](put_in(atom.size, values))
     return found**power if power > 0 else quotient(1, found**-power)
 
 
-_ROUNDED: dict[type, Callable[[Any], Any]] = {Floor: _floor, Positive: positive_part}
+_MADE: dict[str, Callable[[Any], Any]] = {"floor": _floor, "Max": positive_part, "divisor": lambda size: size}
 
 
 def evaluate(size: Any, values: Mapping[str, Any]) -> Any:
@@ -516,7 +478,7 @@ def fraction(size: Any) -> tuple[Any, Any]:
 def _below(factor: tuple[Atom, int]) -> Any:
     """The part of a denominator that comes from a factor with a power below 0."""
     atom, power = factor
-    return atom.size if isinstance(atom, Divisor) else _made({((atom, -power),): 1})
+    return atom.size if _is_divisor(atom) else _made({((atom, -power),): 1})
 
 
 def denominators(size: Any) -> dict[Atom, int]:
@@ -566,7 +528,7 @@ def _roots(polynomial: Any) -> list[int]:
     return [int(root) for root in sympy.Poly(to_sympy(polynomial)).ground_roots() if root.is_Integer]
 
 
-# ---------------------------------------------------------------------------- as text
+# ---------------------------------------------------------------------------- as text, and as a sympy expression
 
 
 def _place(term: tuple[Monomial, Number]) -> tuple[tuple[str, int], ...]:
@@ -574,37 +536,21 @@ def _place(term: tuple[Monomial, Number]) -> tuple[tuple[str, int], ...]:
     return (*((str(atom), -power) for atom, power in term[0]), ("\U0010ffff", 0))
 
 
-def _as_written(terms: tuple[tuple[Monomial, Number], ...]) -> Iterable[tuple[Monomial, Number]]:
-    """Terms as a person writes them. Whole terms move into roundings, `floor(n/2 - u/2)` for `floor(n/2 + u/2) - u`,
-    and `ceiling`, `Max` and `Min` are written by name."""
-    found = dict(terms)
-    for monomial, by in terms:
-        if by not in (1, -1) or len(monomial) != 1 or monomial[0][1] != 1:
-            continue
-        match monomial[0][0]:
-            case Floor(inner) if _is_polynomial(inner):
-                whole = (each for each, _ in inner.terms if each and _is_whole(each))
-                taken = {
-                    each: a for each in whole if (a := found.get(each, 0)) * by < 0 and a.denominator == 1
-                }
-                inside = inner + by * _made(taken)
-                text = f"floor({inside})" if by == 1 else f"ceiling({-inside})"
-            case Positive(inner) if _is_polynomial(inner):
-                taken = {each: -by * a for each, a in inner.terms if found.get(each, 0) == -by * a}
-                other = _made(taken)
-                text = f"{'Max' if by == 1 else 'Min'}({other}, {other + by * inner})"
-            case _:
-                continue
-        if taken:
-            found = {each: a for each, a in found.items() if each not in taken}
-            found = {((text, 1),) if each == monomial else each: a for each, a in found.items()}
-            found[((text, 1),)] = 1
-    return found.items()
+def written(size: Any, atom: Callable[[Any], str]) -> str:
+    """A size as text, with atoms written by a function."""
 
+    def shown(factor: Any) -> str:
+        if isinstance(factor, int):
+            return str(factor)
+        return atom(factor[0]) + (f"**{factor[1]}" if factor[1] != 1 else "")
 
-def _is_polynomial(size: Size) -> bool:
-    """Whether all atoms of the size are names."""
-    return all(isinstance(atom, str) for monomial, _ in size.terms for atom, _ in monomial)
+    texts = list[str]()
+    for term in terms_of(size):
+        above, below = ([*map(shown, part)] for part in factors_of(*term))
+        sign = "-" if above[0] == "-1" and len(above) > 1 else ""
+        over = f"/{below[0]}" if len(below) == 1 else f"/({'*'.join(below)})" if below else ""
+        texts.append(f"{sign}{'*'.join(above[1:] if sign else above)}{over}")
+    return " + ".join(texts).replace("+ -", "- ") or "0"
 
 
 def factors_of(monomial: Monomial, by: Number) -> tuple[list[Any], list[Any]]:
@@ -615,48 +561,20 @@ def factors_of(monomial: Monomial, by: Number) -> tuple[list[Any], list[Any]]:
     return [*ahead, *above], [by.denominator] * (by.denominator != 1) + below
 
 
-def _shown(monomial: Monomial, by: Number) -> str:
-    above, below = ([_shown_factor(each) for each in part] for part in factors_of(monomial, by))
-    sign, above = ("-", above[1:]) if above[0] == "-1" and len(above) > 1 else ("", above)
-    if not below:
-        return sign + "*".join(above)
-    return f"{sign}{'*'.join(above)}/{below[0] if len(below) == 1 else '(' + '*'.join(below) + ')'}"
-
-
-def _shown_factor(factor: Any) -> str:
-    if isinstance(factor, int):
-        return str(factor)
-    atom, power = factor
-    return str(atom) if power == 1 else f"{atom}**{power}"
-
-
-# ---------------------------------------------------------------------------- as a sympy expression
-
-
 def to_sympy(size: Any) -> Expr:
     """A size, or a number, as a sympy expression."""
     import sympy
 
-    if not isinstance(size, Size):
-        return sympy.Rational(size.numerator, size.denominator)
-    return _to_sympy(size)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _to_sympy(size: Size) -> Any:
-    import sympy
-
     def of(atom: Atom) -> Any:
-        match atom:
-            case str():
-                return sympy.Symbol(atom)
-            case Floor():
-                return sympy.floor(_to_sympy(atom.size))
-            case Positive():
-                return sympy.Max(0, _to_sympy(atom.size))
-        return _to_sympy(atom.size)
+        if isinstance(atom, str):
+            return sympy.Symbol(atom)
+        inner = to_sympy(atom.size)
+        return {"floor": sympy.floor(inner), "Max": sympy.Max(0, inner), "divisor": inner}[atom.kind]
 
-    terms = [
-        to_sympy(by) * sympy.Mul(*(of(atom) ** power for atom, power in each)) for each, by in size.terms
-    ]
-    return sympy.Add(*terms)
+    return sympy.Add(
+        *(
+            sympy.Rational(by.numerator, by.denominator)
+            * sympy.Mul(*(of(atom) ** power for atom, power in each))
+            for each, by in terms_of(size)
+        )
+    )
