@@ -87,19 +87,15 @@ def read_written(value: Any) -> Any:
     Raises:
         ValueError: the value is not a size.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
-        raise ValueError(repr(value))
-    return _read_text(value)
+    try:
+        return value if type(value) is int else _read_text(value)
+    except (TypeError, ValueError, SyntaxError, RecursionError, MemoryError, ShapeError):
+        raise ValueError(repr(value)) from None
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def _read_text(text: str) -> Any:
-    try:
-        return read_expression(ast.parse(text, mode="eval").body)
-    except (SyntaxError, RecursionError, MemoryError, ShapeError) as error:
-        raise ValueError(str(error)) from None
+    return read_expression(ast.parse(text, mode="eval").body)
 
 
 def size_source(size: Any, names: Mapping[str, str] = {}) -> str:
