@@ -388,7 +388,7 @@ def _gradients(
         return
 
     def loss(far: float) -> float:
-        found = oracle.run(case.text, moved(far), case.given, [*weights])
+        found = oracle.run(case.text, moved(far), case.given, [*weights]) if far else expected
         return float(sum((weights[name] * found[name]).sum() for name in weights))
 
     slope = _slope(loss, STEP)

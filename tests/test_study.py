@@ -25,6 +25,8 @@ import torch
 
 from tensornet.study import STUDY, Processes, RunResult, load_trained, results_folder, run_study
 from tensornet.study import jobs as study_jobs
+from tensornet.study import pictures as study_pictures
+from tensornet.study import report as study_report
 from tensornet.study import run as study_run
 from tensornet.study.arrays import NAMES
 from tensornet.study.digits import DIGITS, build_graph, split_digits
@@ -52,7 +54,9 @@ pytestmark = pytest.mark.usefixtures("without_pictures")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("study")
-    results, text = study(folder, measure=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study_report, "draw", study_pictures.draw)
+        results, text = study(folder, measure=True)
     return folder, results, text
 
 

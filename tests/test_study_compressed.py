@@ -26,7 +26,9 @@ NAMES = ["small-0.5", "small-0.2", "uniform", "plain", "dense"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, users_plans: None) -> Finished:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, users_plans: None, without_pictures: None
+) -> Finished:
     folder = tmp_path_factory.mktemp("compressed")
     return folder / "out", *study(folder / "out", 120, task=toml(folder, COMPRESSED), measure=True)
 
@@ -106,7 +108,6 @@ def test_training_on_is_better(finished: Finished) -> None:
         assert weighed.error < plain.error
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_row_brings_along_what_it_is_made_of(finished: Finished, tmp_path: Path) -> None:
     results, _ = study(tmp_path / "out", 120, task=toml(tmp_path, COMPRESSED), rows="plain", seeds=[3])
     assert results == [run_of(finished[1], name, 3) for name in ("plain", "dense")]
@@ -115,7 +116,6 @@ def test_a_row_brings_along_what_it_is_made_of(finished: Finished, tmp_path: Pat
 # ---- stopped, and elsewhere
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_run_that_is_stopped_goes_on(finished: Finished, tmp_path: Path) -> None:
     task = toml(tmp_path, COMPRESSED)
     with stopped_after(30, "small*.checkpoint"):
@@ -127,7 +127,6 @@ def test_a_run_that_is_stopped_goes_on(finished: Finished, tmp_path: Path) -> No
     assert {path.suffix for path in (tmp_path / "out" / "runs").iterdir()} == {".safetensors"}
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_workers_train_first_what_others_are_made_of(finished: Finished, tmp_path: Path) -> None:
     """Also where its worker is lost: what is made of it is asked for when it is there."""
 
@@ -151,7 +150,6 @@ def test_workers_train_first_what_others_are_made_of(finished: Finished, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_pictures")
 def test_processes_give_the_numbers_of_one(finished: Finished, tmp_path: Path) -> None:
     results, _ = study(tmp_path / "out", 120, task=toml(tmp_path, COMPRESSED), workers=Processes(2))
     assert results == finished[1]

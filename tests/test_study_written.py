@@ -38,7 +38,7 @@ NAMES = ["dense", "tucker-0.1", "tucker-0.4"]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory, without_pictures: None) -> Finished:
     folder = tmp_path_factory.mktemp("written")
     return folder / "out", *study(folder / "out", 120, task=toml(folder, WRITTEN), measure=True)
 
@@ -57,7 +57,6 @@ def test_rows_budgets_and_seeds(finished: Finished) -> None:
     assert {each.recipe.epochs for each in results} == {2}
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_a_seed_alone_gives_the_same_run(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +69,6 @@ def test_a_seed_alone_gives_the_same_run(
     assert (changed.seed, changed.recipe.epochs, changed.recipe.learning_rate) == (0, 1, 0.5)
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_rows_of_a_study_are_those_runs(tmp_path: Path) -> None:
     """A row that is only named is that of the study, with the same fingerprint: what was trained is kept."""
     before, _ = study(tmp_path, epochs=1, rows=["tcl4-cp"])
@@ -103,7 +101,6 @@ def test_tables_tell_mean_deviation_and_how_many(finished: Finished) -> None:
     assert [(row["name"], int(row["seed"])) for row in rows] == [(each.name, each.seed) for each in results]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_what_is_measured_is_kept(finished: Finished, tmp_path: Path) -> None:
     """Times of each classifier, one and the same for all seeds; measured again only where something changed."""
     folder, _, _ = finished
@@ -196,7 +193,6 @@ def test_a_click_on_a_heading_sorts(tmp_path: Path) -> None:
     assert done.stdout.split() == ["abc", "abc", "cba", "cba"]
 
 
-@pytest.mark.usefixtures("without_pictures")
 def test_markup_in_a_name_is_text(tmp_path: Path) -> None:
     """Also that of the terminal in the title; and a line of a table stays one, whatever is in it."""
     about = WRITTEN.replace("dense 64 → 10", "<script>alert(1)</script>\\n|two").replace("[0, 3]", "[0]")

@@ -101,7 +101,7 @@ def test_the_rows_of_tiny_imagenet_are_those_of_cifar10() -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory, without_pictures: None) -> Finished:
     """MNIST's files with noise in them, one epoch of two runs."""
     data, folder = tmp_path_factory.mktemp("mnist"), tmp_path_factory.mktemp("results")
     write_mnist(data, 30)
