@@ -23,10 +23,12 @@ pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE, "ignore:.* encountered in:
 
 KEPT = Path(__file__).parent / "data" / "programs.txt"
 SHARE_REFUSED = 0.15
-BY_DAY = {"numpy": 1, "torch": 4, "jax": 12, "array-api-strict": 6}
+BY_DAY = {"numpy": 1, "torch": 4, "jax": 24, "array-api-strict": 6}
 """On a backend each so many of the written programs run by day, and all of them by night."""
 THOROUGH = 4
 """By day each so many of them is thorough on NumPy, and another as many leave their gradients to torch."""
+GRADIENTS = {"torch": 1}
+"""Torch takes value_and_grad and tangents, and the others gradient: `check` goes by seeds."""
 AT_EACH_SAVE = 6
 """On NumPy each so many of them is in `make quick`."""
 
@@ -43,10 +45,8 @@ def written() -> list[Any]:
     found = []
     for number, record in enumerate(WRITTEN):
         for place, (backend, every) in enumerate(BY_DAY.items()):
-            name, case = f"{title(record)}-{backend}", recorded(record)
-            case = replace(
-                case, seed=int(backend == "torch")
-            )  # which takes value_and_grad, and numpy gradient
+            name = f"{title(record)}-{backend}"
+            case = replace(recorded(record), seed=GRADIENTS.get(backend, 0))
             if backend not in ("numpy", "torch"):
                 case = replace(case, gradients=False)  # JAX compiles them long, and they are the same graphs
             night = pytest.param(
@@ -55,6 +55,8 @@ def written() -> list[Any]:
             found.append(night)
             if (number + place) % every:
                 continue
+            if backend == "torch":
+                case = replace(case, seed=7)  # without tangents
             if backend == "numpy" and (number + 1) % THOROUGH == 0:
                 case = replace(case, gradients=False)
             marks = [pytest.mark.quick] if backend == "numpy" and not number % AT_EACH_SAVE else []

@@ -26,9 +26,7 @@ NAMES = ["small-0.5", "small-0.2", "uniform", "plain", "dense"]
 
 
 @pytest.fixture(scope="module")
-def finished(
-    tmp_path_factory: pytest.TempPathFactory, users_plans: None, without_pictures: None
-) -> Finished:
+def finished(tmp_path_factory: pytest.TempPathFactory, users_plans: None, without_pictures: None) -> Finished:
     folder = tmp_path_factory.mktemp("compressed")
     return folder / "out", *study(folder / "out", 120, task=toml(folder, COMPRESSED), measure=True)
 
