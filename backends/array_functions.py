@@ -33,10 +33,9 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wider(self: Functions, x: Any, *options: Any) -> Any:
         xp = self.xp
-        half = getattr(xp, "float16", None)
-        if half is None or x.dtype != half:
+        if not str(x.dtype).endswith("float16"):
             return function(self, x, *options)
-        return _astype(xp, function(self, _astype(xp, x, xp.float32), *options), half)
+        return _astype(xp, function(self, _astype(xp, x, xp.float32), *options), x.dtype)
 
     return wider
 

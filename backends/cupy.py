@@ -14,7 +14,7 @@ from .array_functions import Functions, namespace_of
 from .positions import scatters
 from .templates import KERNELS, standard
 from .torch import as_numpy
-from .windows import Unfolding
+from .windows import strided_windows
 
 __all__ = ["CupyBackend", "backend"]
 
@@ -66,7 +66,7 @@ class CupyBackend(Plain):
         own = {
             "xp": xp,
             **scatters(xp, xp.int64, _summed, _counted),
-            **Unfolding(xp, cupy.lib.stride_tricks.as_strided).functions(),
+            **strided_windows(xp, cupy.lib.stride_tricks.as_strided),
         }
         return {**namespace_of(Functions(xp, special.erf, special.expit)), **own}
 

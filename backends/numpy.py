@@ -14,7 +14,7 @@ from .array_functions import Functions, namespace_of
 from .positions import scatters
 from .templates import KERNELS, standard
 from .torch import as_numpy
-from .windows import Unfolding
+from .windows import strided_windows
 
 __all__ = ["NumpyBackend", "backend"]
 
@@ -80,7 +80,7 @@ class NumpyBackend(Plain):
         own = {
             "np": numpy,
             **scatters(numpy, numpy.int64, _summed, _counted),
-            **Unfolding(numpy, numpy.lib.stride_tricks.as_strided).functions(),
+            **strided_windows(numpy, numpy.lib.stride_tricks.as_strided),
         }
         return {**namespace_of(Functions(numpy, special("erf"), special("expit"))), **own}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["COMMON", "KERNELS", "PLAIN", "standard"]
+__all__ = ["COMMON", "CONVOLUTIONS", "KERNELS", "PLAIN", "standard"]
 
 COMMON: Mapping[str, str] = {
     "index": "{positions}",
@@ -36,13 +36,16 @@ COMMON: Mapping[str, str] = {
 KERNELS: Mapping[str, str] = {
     "scatter_add": "scatter_add({0}, {1}, {size})",
     "scatter_count": "scatter_count({0}, {size}).astype({dtype})",
-    "convolution": "convolution({0}, {1}, {groups}, {windows})",
-    "convolution_x": "convolution_x({0}, {1}, {groups}, {windows})",
-    "convolution_k": "convolution_k({0}, {1}, {groups}, {windows})",
     "spaced": "spaced({0}, {axis}, {first}, {by}, {size})",
     "windows": "windows({0}, {axis}, {first}, {by}, {apart}, {outer}, {inner})",
 }
 """Functions that some backends have in their namespaces; the array API standard does not suffice for them."""
+
+CONVOLUTIONS: Mapping[str, str] = {
+    name: f"{name}({{0}}, {{1}}, {{groups}}, {{windows}})"
+    for name in ("convolution", "convolution_x", "convolution_k")
+}
+"""The convolution and its vjps by each operand, of libraries with kernels for them."""
 
 PLAIN = (
     *("exp", "expm1", "log", "log1p", "sqrt", "square", "abs", "sign"),

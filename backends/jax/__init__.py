@@ -26,27 +26,18 @@ from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import CallCache, backend_of
 
 from ..array_api import Plain
-from ..templates import KERNELS, standard
+from ..templates import CONVOLUTIONS, KERNELS, standard
 from .jit import as_one
 
 __all__ = ["JaxBackend", "backend"]
 
-_NN = ("sigmoid", "relu", "silu", "softplus", "log_sigmoid", "selu", "mish")
-
 templates: Mapping[str, str] = {
     **standard("jnp"),
     **KERNELS,
-    **{name: f"jax.nn.{name}({{0}})" for name in _NN},
+    **CONVOLUTIONS,
+    "relu": "jax.nn.relu({0})",
     **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},
-    "gelu": "jax.nn.gelu({0}, approximate=False)",
-    "gelu_tanh": "jax.nn.gelu({0}, approximate=True)",
-    "leaky_relu": "jax.nn.leaky_relu({0}, {slope})",
-    "elu": "jax.nn.elu({0}, {alpha})",
-    "softsign": "jax.nn.soft_sign({0})",
-    "hardsigmoid": "jax.nn.hard_sigmoid({0})",
-    "hardswish": "jax.nn.hard_swish({0})",
     "rsqrt": "jax.lax.rsqrt({0})",
-    "erf": "jax.lax.erf({0})",
     "within": "within({0}, {size}, {name}, {past})",
     "take": 'jnp.take({0}, {1}, axis={axis}, mode="fill")',
     "pad": "jnp.pad({0}, {pairs}, constant_values={value})",

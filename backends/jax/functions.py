@@ -39,19 +39,6 @@ class _JaxFunctions(Functions):
     def joins(self, x: Any) -> bool:
         return True  # arrays cannot be written into
 
-    def normalize(self, x: Any, axis: int, eps: float, gain: Any = None, bias: Any = None) -> Any:
-        """(x − mean) / √(variance + eps) along one axis, in at least float32: half is too short for long sums.
-
-        An optional gain and bias have one number for each position along the axis.
-        """
-        wide = self.widen(x, x.dtype)
-        wide = wide - wide.mean(axis=axis, keepdims=True)
-        normed = wide * jax.lax.rsqrt(jnp.square(wide).mean(axis=axis, keepdims=True) + eps)
-        if gain is not None:
-            shape = (-1,) + (1,) * (x.ndim - axis - 1)
-            normed = normed * gain.reshape(shape) + bias.reshape(shape)
-        return normed.astype(x.dtype)
-
     def average_hardmax(self, x: Any, axis: int, positions: Any, element: Any) -> Any:
         """1/k at each of the k largest elements along an axis.
 
@@ -256,7 +243,7 @@ def _convolution_k(x: Any, y: Any, groups: int, windows: Windows) -> Any:
 convolution, convolution_x, convolution_k = convolutions(_convolution, _convolution_x, _convolution_k, _zeros)
 
 NAMESPACE = {
-    **namespace_of(_JaxFunctions(jnp)),
+    **namespace_of(_JaxFunctions(jnp, jax.lax.erf, jax.nn.sigmoid)),
     **scatters(jnp, int, _summed, _counted),
     "convolution": convolution,
     "convolution_x": convolution_x,

@@ -13,13 +13,14 @@ from tensornet.errors import BackendError
 from tensornet.ops.collectives import COLLECTIVES
 from tensornet.protocol import Argument, CallCache, Kept, backend_of
 
-from ..templates import COMMON, KERNELS, PLAIN
+from ..templates import COMMON, CONVOLUTIONS, KERNELS, PLAIN
 
 __all__ = ["TorchBackend", "as_numpy", "backend"]
 
 templates: Mapping[str, str] = {
     **COMMON,
     **KERNELS,
+    **CONVOLUTIONS,
     **{name: f"torch.{name}({{0}})" for name in (*PLAIN, "rsqrt", "sigmoid", "relu")},
     **{
         name: f"F.{name}({{0}})"
