@@ -191,7 +191,7 @@ class Text:
         """Gives a leaf its axes when it is first read with brackets."""
         entry = self.known.setdefault(ref.name, Known("parameter", place=ref.place))
         if entry.dims is None and ref.index:
-            entry.dims = dims_read(ref)
+            entry.dims = dims_read(ref, Scope())
             self.guessed.add(ref.name)
 
     def foresee(self, line: Equation) -> None:
@@ -267,7 +267,7 @@ def dims_declared(declaration: Declaration) -> tuple[Dim, ...]:
     )
 
 
-def dims_read(ref: Ref, sizes: Mapping[str, Any] = {}) -> tuple[Dim, ...]:
+def dims_read(ref: Ref, sizes: Scope) -> tuple[Dim, ...]:
     """The dimensions of a leaf that is first read with these brackets.
 
     Args:

@@ -385,7 +385,7 @@ def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
         return part
     index = tuple(axis if isinstance(entry, int) and entry > 0 else entry for entry in part.index)
     part = replace(part, index=index)
-    text.known[part.name] = Known("parameter", dims_read(part, {axis: extents[0]}), place=part.place)
+    text.known[part.name] = Known("parameter", dims_read(part, Scope({axis: extents[0]})), place=part.place)
     text.guessed.add(part.name)
     return part
 
@@ -439,7 +439,7 @@ def declare_leaves(text: Text, line: Equation) -> None:
 def _declare(text: Text, ref: Ref, scope: Scope) -> None:
     """Gives a tensor the dimensions that it is read with."""
     entry = text.known[ref.name]
-    entry.dims = dims_read(ref, scope.sizes)
+    entry.dims = dims_read(ref, scope)
     if ELLIPSIS in ref.index and entry.kind != "input":
         raise EquationError(
             f"the {entry.kind} '{ref.name}' needs axes of its own, not '...'", ref.place, "name its axes"
@@ -462,11 +462,11 @@ def _placed(text: Text, expression: Expression, scope: Scope) -> Iterator[tuple[
     if isinstance(expression, Ref):
         yield expression, scope
     joined = isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined"
-    inner = scope.inside(expression, keeps=False)
+    inner = scope.inside(expression)
     for number, part in enumerate(parts_of(expression)):
         if joined and isinstance(expression, Call):
             (axis,) = expression.axes
-            inner = scope.inside(expression, number, keeps=False)
+            inner = scope.inside(expression, number)
             if number and inner[axis] == symbol(axis):
                 own = symbol(fresh(f"{axis}_{number + 1}", text.axes))
                 inner = replace(inner, sizes={**inner.sizes, axis: own})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -25,7 +25,6 @@ from ..language.expression import (
     free_axes,
     option_axes,
     product_of,
-    references,
     show,
     show_entry,
     show_index,
@@ -145,37 +144,50 @@ Binder: TypeAlias = "int | tuple[int, int]"
 
 @dataclass
 class Scope:
-    """The sizes of axes by name: fixed by tensors (`sizes`), limited by windows (`fitting`), or only assumed by
-    functions (`assumed`). `binders` holds the sizes that axes have inside of parts that bind or resize them, by id,
-    and inside of each operand of a join, by id and number."""
+    """The sizes of the axes that are visible in a part of an expression, from the inside to the outside.
+
+    Attributes:
+        sizes: the sizes that tensors fix, of the axes that are bound here.
+        assumed: the sizes that functions give to axes of theirs.
+        inner: the sizes of axes that are bound inside, which a size may mention; in the outermost scope.
+        own: the axes that are bound here; the outermost scope has all others.
+        around: the scope outside.
+        fitting: how long the axes of windows may be.
+        windows, composites: reads that are compared with their dimensions when the scope is left.
+        parts: the scopes of all parts that bind or resize axes.
+    """
 
     sizes: dict[str, Any] = field(default_factory=dict)
     assumed: dict[str, Any] = field(default_factory=dict)
-    inner: dict[str, Any] = field(default_factory=dict)  # of axes summed inside, which a size may mention
+    inner: dict[str, Any] = field(default_factory=dict)
+    own: Collection[str] = ()
+    around: Scope | None = None
     fitting: dict[str, list[_Fit]] = field(default_factory=dict)
-    composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
     windows: list[_Window] = field(default_factory=list)
-    binders: dict[Binder, dict[str, Any]] = field(default_factory=dict)
+    composites: list[tuple[Ref, tuple[str, ...], Any]] = field(default_factory=list)
+    parts: dict[Binder, Scope] = field(default_factory=dict)
+
+    def of(self, axis: str) -> Scope:
+        """The scope that binds an axis."""
+        return self if self.around is None or axis in self.own else self.around.of(axis)
+
+    def get(self, axis: str, default: Any) -> Any:
+        """The size that a tensor fixes for an axis, if one does."""
+        return self.of(axis).sizes.get(axis, default)
 
     def __getitem__(self, axis: str) -> Any:
-        found = self.sizes.get(axis)
-        if found is None and axis in self.fitting:
-            found = self.fitting[axis][0].size
+        here = self.of(axis)
+        found = here.sizes.get(axis)
+        if found is None and axis in here.fitting:
+            found = here.fitting[axis][0].size
         if found is None:
-            found = self.assumed.get(axis, self.inner.get(axis))
+            found = here.assumed.get(axis, here.inner.get(axis))
         return symbol(axis) if found is None else found
 
-    def inside(self, part: Expression, number: int | None = None, keeps: bool = True) -> Scope:
-        """The scope inside of a part that binds or resizes axes; with `keeps`, unsized ones keep their size.
-
-        With a number, the scope inside of this operand of a join.
-        """
-        bound = self.binders.get(id(part) if number is None else (id(part), number))
-        if not bound:
-            return self
-        outer = {name: size for name, size in self.sizes.items() if keeps or name not in bound}
-        found = {name: size for name, size in bound.items() if size is not None}
-        return replace(self, sizes={**outer, **found})
+    def inside(self, part: Expression, number: int | None = None) -> Scope:
+        """The scope inside of a part that binds or resizes axes; with a number, inside of this operand of a join."""
+        found = self.parts.get(id(part) if number is None else (id(part), number))
+        return self if found is None else replace(found, around=self)
 
 
 def scope_of(
@@ -199,8 +211,11 @@ def scope_of(
         shorter: a list for the windows that do not cover their dimension; without it they are an error.
         solves: whether to compute the only unknown part of a composite, for a `unify` that does not solve it.
     """
+    scope = Scope()
     walk = _Walk(dims, unify, bound, told, shorter, solves)
-    return replace(walk.settled(walk.scope(expression)), binders=walk.binders)
+    walk.visit(expression, scope)
+    walk.leave(scope)
+    return scope
 
 
 def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: Mapping[str, Any]) -> Scope:
@@ -219,7 +234,7 @@ def scope_inside(part: Expression, dims: Mapping[str, tuple[Dim, ...]], bound: M
 
 @dataclass(frozen=True)
 class _Walk:
-    """A walk over an expression, which makes the scope of each part from those of its parts; see `scope_of`."""
+    """A walk over an expression, from the outside to the inside, that fills its scopes; see `scope_of`."""
 
     dims: Mapping[str, tuple[Dim, ...]]
     unify: Unify
@@ -227,49 +242,46 @@ class _Walk:
     told: frozenset[str]
     shorter: list[Shorter] | None
     solves: bool
-    binders: dict[Binder, dict[str, Any]] = field(default_factory=dict)
 
-    def scope(self, expression: Expression) -> Scope:
-        """The scope of an expression, in which windows and composites may be unsettled."""
-        match expression:
+    def visit(self, part: Expression, scope: Scope) -> None:
+        """Adds the sizes that a part of the expression gives."""
+        match part:
             case Ref():
-                return self._of_ref(expression)
+                self._ref(part, scope)
             case Contraction(factors, summed):
-                return self._without(self._of_all(factors), summed, expression)
+                self._enter(id(part), factors, summed, scope)
+            case Call(function, arguments, axes) if FUNCTIONS[function].axes == "joined":
+                length = 0
+                for number, argument in enumerate(arguments):
+                    inside = self._enter((id(part), number), (argument,), axes, scope)
+                    length = length + (inside[axes[0]] if axes[0] in free_axes(argument) else 1)
+                self._tell(scope, axes[0], length, None)
             case Call(function, arguments, axes):
                 row = FUNCTIONS[function]
-                if row.axes == "joined":
-                    return self._of_joined(expression)
-                scope = self._of_all(arguments)
-                if row.resized is not None:
-                    moved = option_axes(expression)
-                    self.settled(scope, moved)
-                    self.binders[id(expression)] = {name: scope[name] for name in moved}
-                    for name, values in expression.options:
-                        if name in scope.sizes and name in moved:
-                            amounts = (scalar_size(value, scope) for value in values)
-                            scope.sizes[name] = row.resized(scope.sizes[name], *amounts)
-                scope = self._without(scope, row.leaves_out(axes), expression)
+                moved = option_axes(part) if row.resized is not None else ()
+                inside = self._enter(id(part), arguments, (*row.leaves_out(axes), *moved), scope)
+                for name, values in part.options:
+                    if name in moved and name in inside.sizes and row.resized is not None:
+                        amounts = (scalar_size(value, inside) for value in values)
+                        self._tell(scope, name, row.resized(inside.sizes[name], *amounts), None)
                 for axis in row.makes(axes):
-                    scope.assumed.setdefault(axis, symbol(axis))
-                return scope
-        return Scope()
+                    self._assume(scope, axis)
 
-    def _of_all(self, parts: Sequence[Expression]) -> Scope:
-        """The common scope of several parts of an equation; numbers add nothing."""
-        found: Scope | None = None
+    def _enter(self, key: Binder, parts: Iterable[Expression], axes: Collection[str], around: Scope) -> Scope:
+        """The scope of some parts, in which some axes are bound."""
+        scope = Scope(own=axes, around=around, parts=around.parts) if axes else around
         for part in parts:
-            if isinstance(part, Literal | Size):
-                continue
-            scope = self.scope(part)
-            if found is None:
-                found = scope
-            else:
-                self._add(found, scope, part)
-        return Scope() if found is None else found
+            self.visit(part, scope)
+        if axes:
+            self.leave(scope)
+            around.parts[key] = scope
+            outermost = around.of("")
+            for axis, size in scope.sizes.items():
+                outermost.inner.setdefault(axis, size)
+        return scope
 
-    def _of_ref(self, ref: Ref) -> Scope:
-        scope, known = Scope(), self.dims.get(ref.name)
+    def _ref(self, ref: Ref, scope: Scope) -> None:
+        known = self.dims.get(ref.name)
         if known is not None and len(known) != len(ref.index):
             raise ShapeError(
                 f"'{ref.name}' has {len(known)} dimension(s), and is read with {len(ref.index)}",
@@ -287,10 +299,15 @@ class _Walk:
                     )
                 case str() if dim is not None:
                     self._tell(scope, entry, dim_size(dim), ref)
+                case tuple() if dim is not None and componentwise(entry, dim, self.bound):
+                    for name, axis in zip(entry, dim, strict=True):
+                        self._tell(scope, name, axis.size, ref)
                 case tuple() if dim is not None:
-                    self._tell_composite(scope, ref, entry, dim)
+                    for name in entry:
+                        self._assume(scope, name)
+                    scope.composites.append((ref, entry, dim_size(dim)))
                 case Ref() | Contraction() | Call():
-                    self._add(scope, self.scope(entry), entry)
+                    self.visit(entry, scope)
                     window = affine(entry)
                     if dim is not None and window is not None:
                         scope.windows.append(_Window(ref, position, window, dim_size(dim)))
@@ -302,99 +319,42 @@ class _Walk:
                             ref.place,
                             f"use an index below {size}",
                         )
-        return scope
-
-    def _of_joined(self, join: Call) -> Scope:
-        """The scope of a join. The joined axis is new: its size is the sum over the operands, 1 for one without it."""
-        scope, length, (axis,) = Scope(), 0, join.axes
-        for number, argument in enumerate(join.arguments):
-            inner = self.settled(self.scope(argument), (axis,))
-            length = length + (inner[axis] if axis in free_axes(argument) else 1)
-            self.binders[id(join), number] = {axis: inner[axis]}
-            self._add(scope, self._without(inner, (axis,)), argument)
-        scope.sizes[axis] = length
-        return scope
-
-    # ---- scopes
 
     def _tell(self, scope: Scope, axis: str, size: Any, origin: Ref | None) -> None:
         """Adds the size of an axis that a tensor fixes."""
-        known = scope.sizes.get(axis)
-        scope.sizes[axis] = size if known is None else self.unify(known, size, axis, origin)
+        sizes = scope.of(axis).sizes
+        known = sizes.get(axis)
+        sizes[axis] = size if known is None else self.unify(known, size, axis, origin)
 
-    def _tell_composite(self, scope: Scope, ref: Ref, names: tuple[str, ...], dim: Dim) -> None:
-        """Sizes a composite `(h,d)` part by part if it matches the parts of the dimension, else by the product."""
-        if componentwise(names, dim, self.bound):
-            for name, size in {name: axis.size for name, axis in zip(names, dim, strict=True)}.items():
-                self._tell(scope, name, size, ref)
-            return
-        for name in names:
-            scope.assumed.setdefault(name, symbol(name))
-        scope.composites.append((ref, names, dim_size(dim)))
-
-    def _add(self, scope: Scope, other: Scope, part: Expression) -> None:
-        """Adds the sizes from another part of the equation."""
-        for name, size in other.sizes.items():
-            agrees = scope.sizes.get(name, size) == size
-            self._tell(scope, name, size, None if agrees else self._sizing(part, name, size))
-        scope.assumed = other.assumed | scope.assumed
-        scope.inner = other.inner | scope.inner
-        for name, fits in other.fitting.items():
-            scope.fitting.setdefault(name, []).extend(fits)
-        scope.composites += other.composites
-        scope.windows += other.windows
-
-    def _sizing(self, part: Expression, axis: str, size: Any) -> Ref | None:
-        """The first tensor in a part of an equation that gives an axis its size there."""
-        read = ((ref, self.dims.get(ref.name, ())) for ref in references(part))
-        sized = ((ref, pair) for ref, dims in read for pair in zip(ref.index, dims, strict=False))
-        return next((ref for ref, (at, dim) in sized if at == axis and dim_size(dim) == size), None)
-
-    def _without(self, scope: Scope, axes: tuple[str, ...], binder: Expression | None = None) -> Scope:
-        """The scope outside a binder of `axes`."""
-        if not axes:
-            return scope
-        self.settled(scope, axes)
-        gone = {name: size for name, size in scope.sizes.items() if name in axes}
-        if binder is not None:
-            self.binders[id(binder)] = {name: gone.get(name) for name in axes}
-        return replace(
-            scope,
-            sizes={name: size for name, size in scope.sizes.items() if name not in axes},
-            assumed={name: size for name, size in scope.assumed.items() if name not in axes},
-            inner=scope.inner | gone,
-        )
+    def _assume(self, scope: Scope, axis: str) -> None:
+        """Adds an axis that has the size of its name unless a tensor fixes another."""
+        scope.of(axis).assumed.setdefault(axis, symbol(axis))
 
     # ---- windows and composites
 
-    def settled(self, scope: Scope, axes: Collection[str] | None = None) -> Scope:
-        """The scope, after each composite that names one of `axes` (or any axis) is unified with its dimension. Windows
-        along them get the size that fits, or a smaller one that is known from elsewhere."""
+    def leave(self, scope: Scope) -> None:
+        """Unifies composites and windows along axes of a scope with their dimensions; others wait outside. An axis of
+        windows gets the size that fits, or a smaller one that is known from elsewhere."""
 
-        def is_due(names: Iterable[str]) -> bool:
-            return axes is None or not set(axes).isdisjoint(names)
+        def is_due(axes: Iterable[str]) -> bool:
+            return scope.around is None or any(axis in scope.own for axis in axes)
 
-        windows, scope.windows = scope.windows, []
+        windows = [each for each in scope.windows if is_due(each.positions.axes)]
+        composites = [each for each in scope.composites if is_due(each[1])]
+        if scope.around is not None:
+            scope.around.windows += [each for each in scope.windows if not is_due(each.positions.axes)]
+            scope.around.composites += [each for each in scope.composites if not is_due(each[1])]
+        for axis in self.told.intersection(axis for each in windows for axis in each.positions.axes):
+            scope.of(axis).sizes.setdefault(axis, symbol(axis))
         for window in windows:
-            for axis in self.told.intersection(window.positions.axes):
-                scope.sizes.setdefault(axis, symbol(axis))
-        for window in windows:
-            if is_due(window.positions.axes):
-                self._fit(scope, window)
-            else:
-                scope.windows.append(window)
-        for axis in [axis for axis in scope.fitting if is_due((axis,))]:
+            self._fit(scope, window)
+        for axis in [*scope.fitting]:
             for fit in scope.fitting.pop(axis):
                 self._meet(scope, axis, fit)
-        waiting, scope.composites = scope.composites, []
-        for ref, names, size in waiting:
-            if is_due(names):
-                if self.solves:
-                    self._solve(scope, names, size)
-                self.unify(size, product(scope[name] for name in names), "(" + ",".join(names) + ")", ref)
-            else:
-                scope.composites.append((ref, names, size))
-        return scope
+        for ref, names, size in composites:
+            if self.solves:
+                self._solve(scope, names, size)
+            self.unify(size, product(scope[name] for name in names), "(" + ",".join(names) + ")", ref)
 
     def _solve(self, scope: Scope, names: tuple[str, ...], size: Any) -> None:
         """Computes the size of the only unknown part of a composite from the size of its dimension."""
@@ -404,7 +364,7 @@ class _Walk:
         if len(unknown) == 1 and all(isinstance(each, int) and each for each in (whole, *others)):
             length, left = divmod(whole, math.prod(others))
             if not left:
-                scope.sizes[unknown[0]] = length
+                scope.of(unknown[0]).sizes[unknown[0]] = length
 
     def _fit(self, scope: Scope, window: _Window) -> None:
         """Adds to `fitting` how long the first axis of a window may be; one that does not move sizes no axis."""
@@ -433,7 +393,7 @@ class _Walk:
                 window.ref.place,
                 "pad it there first, or make the window shorter",
             )
-        scope.fitting.setdefault(axis, []).append(_Fit(size, window, step, room))
+        scope.of(axis).fitting.setdefault(axis, []).append(_Fit(size, window, step, room))
 
     def _meet(self, scope: Scope, axis: str, fit: _Fit) -> None:
         """Gives an axis the size that fits, unless it is known to be shorter."""
