@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from ..ops.structure import INSIDE, ONEHOT
 from ..ops.table import FUNCTIONS, Function
@@ -313,13 +312,27 @@ def opened(reader: Node, at: int, same: Callable[[Size, Size], bool]) -> Opened 
 
     Returns None if it is read or written at positions or in windows, or if both split a dimension differently.
     """
-    child = reader.operands[at].node
+    child, reads = reader.operands[at]
     sizes: dict[Axis, Size] = {("out", axis): size for axis, size in enumerate(reader.sizes)}
     sizes |= {("in", axis): size for axis, size in enumerate(child.sizes)}
-    tables = _tables(reader, at, sizes, same)
-    if tables is None:
-        return None
-    outer, inner = tables
+    outer = {axis: along(("out", axis)) for axis in range(len(reader.sizes))}
+    read: dict[int, Affine] = {}
+    for axes, entry, length in zip(child.dims, reads, child.shape, strict=True):
+        if axes is None or not fills(entry, reader.sizes, length, same):
+            return None
+        ours = [axis for axis, _ in entry.terms]
+        if len(axes) == 1:
+            read[axes[0]] = entry
+        elif len(ours) == len(axes) and all(
+            same(reader.sizes[one], child.sizes[two]) for one, two in zip(ours, axes, strict=True)
+        ):
+            read |= {axis: along(other) for axis, other in zip(axes, ours, strict=True)}
+        elif len(ours) == 1 and len(outer[ours[0]].terms) == 1 and ours[0] not in reader.over:
+            outer[ours[0]] = row_major(tuple(("in", axis) for axis in axes), sizes)
+        else:
+            return None
+    inner = {axis: along(("in", axis)) for axis in range(len(child.sizes))}
+    inner |= {axis: composed(entry, outer) for axis, entry in read.items()}
     others = (each for n, each in enumerate(reader.operands) if n != at)
     return Opened(
         tuple(Operand(each.node, substitute(each.reads, outer)) for each in others),
@@ -331,41 +344,3 @@ def opened(reader: Node, at: int, same: Callable[[Size, Size], bool]) -> Opened 
         tuple(("in", axis) for axis in child.over),
         sizes,
     )
-
-
-_Table: TypeAlias = "dict[Axis, Affine]"
-
-
-def _tables(
-    reader: Node, at: int, sizes: Mapping[Axis, Size], same: Callable[[Size, Size], bool]
-) -> tuple[_Table, _Table] | None:
-    """The axes of a reader and those of its operand, each in terms of the axes of both."""
-    child, reads = reader.operands[at]
-    outer = {axis: along(("out", axis)) for axis in range(len(reader.sizes))}
-    inner = {axis: along(("in", axis)) for axis in range(len(child.sizes))}
-    apart: _Table = {}
-    for axes, entry, length in zip(child.dims, reads, child.shape, strict=True):
-        if axes is None or not fills(entry, reader.sizes, length, same):
-            return None
-        own = [axis for axis, _ in entry.terms]
-        alike = len(own) == len(axes) and all(
-            same(reader.sizes[one], child.sizes[two]) for one, two in zip(own, axes, strict=True)
-        )
-        if len(axes) == 1:
-            inner[axes[0]] = _moved(entry, outer)
-        elif alike:
-            inner |= {axis: outer[other] for axis, other in zip(axes, own, strict=True)}
-        elif len(own) == 1 and own[0] not in apart and own[0] not in reader.over:
-            apart[own[0]] = row_major(tuple(("in", axis) for axis in axes), sizes)
-        else:
-            return None
-    outer |= apart
-    both = {("in", axis): along(("in", axis)) for axis in inner}
-    both |= {("out", axis): each for axis, each in outer.items()}
-    return outer, {axis: _moved(each, both) for axis, each in inner.items()}
-
-
-def _moved(entry: Affine, table: _Table) -> Affine:
-    """A position in terms of other axes."""
-    (found,) = substitute((entry,), table)
-    return found  # type: ignore[return-value]
