@@ -18,8 +18,6 @@ from tensornet.protocol import Argument, CallCache
 from .array_functions import Functions, namespace_of
 from .templates import standard
 
-__all__ = ["ArrayBackend", "Plain", "of"]
-
 templates = standard("xp")
 
 

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensornet.errors import no_positions, outside
-from tensornet.ops.pointwise import SELU_ALPHA, SELU_SCALE
 
 from .loops import along, in_pieces, recur
 from .positions import floor_divide, grouped_matmul, grouped_outer, remainder, top
 from .windows import Pools, elements
-
-__all__ = ["Functions", "namespace_of"]
 
 
 def namespace_of(functions: Functions) -> dict[str, Any]:
@@ -124,30 +121,6 @@ class Functions:
     def gelu_tanh(self, x: Any) -> Any:
         return 0.5 * x * (1.0 + self.xp.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
-    def silu(self, x: Any) -> Any:
-        y = self.sigmoid(x)
-        y *= x
-        return y
-
-    def elu(self, x: Any, alpha: float) -> Any:
-        xp = self.xp
-        return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, 0.0)))
-
-    def selu(self, x: Any) -> Any:
-        y = self.elu(x, SELU_ALPHA)
-        y *= SELU_SCALE
-        return y
-
-    def mish(self, x: Any) -> Any:
-        y = self.xp.tanh(self.xp.logaddexp(x, 0.0))
-        y *= x
-        return y
-
-    def hardsigmoid(self, x: Any) -> Any:
-        y = self.xp.clip(x + 3.0, 0.0, 6.0)
-        y /= 6.0
-        return y
-
     @in_float32
     def softmax(self, x: Any, axis: int) -> Any:
         xp = self.xp
@@ -177,14 +150,6 @@ class Functions:
         total = xp.sum(xp.exp(shifted), axis=axes, keepdims=True)
         total = xp.where(total == 0, 1.0, total)  # all are -inf, and so is `top`
         return xp.squeeze(xp.log(total) + top, axis=axes)
-
-    @in_float32
-    def var(self, x: Any, axes: tuple[int, ...]) -> Any:
-        return self.xp.var(x, axis=axes)
-
-    @in_float32
-    def std(self, x: Any, axes: tuple[int, ...]) -> Any:
-        return self.xp.std(x, axis=axes)
 
     @in_float32
     def norm(self, x: Any, axes: tuple[int, ...]) -> Any:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["along", "in_pieces", "recur", "scan"]
-
 
 def scan(
     library: Any,

@@ -16,8 +16,6 @@ from .templates import KERNELS, standard
 from .torch import as_numpy
 from .windows import strided_windows
 
-__all__ = ["NumpyBackend", "backend"]
-
 templates: Mapping[str, str] = {
     **standard("np"),
     **KERNELS,

@@ -11,8 +11,6 @@ from typing import Any
 
 from tensornet.errors import ShapeError
 
-__all__ = ["floor_divide", "grouped_matmul", "grouped_outer", "remainder", "scatters", "top"]
-
 
 def top(library: Any, x: Any, axis: int, size: int) -> Any:
     """The positions of the largest elements along an axis, the largest first; equal elements keep their order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["COMMON", "CONVOLUTIONS", "KERNELS", "PLAIN", "standard"]
+from tensornet.ops.pointwise import SELU_ALPHA, SELU_SCALE
 
 COMMON: Mapping[str, str] = {
     "index": "{positions}",
@@ -68,16 +68,19 @@ _STANDARD: Mapping[str, str] = {
     **COMMON,
     **{name: f"xp.{name}({{0}})" for name in PLAIN},
     **{name: f"xp.{name}({{0}}, {{1}})" for name in ("matmul", "maximum", "minimum")},
-    **{name: f"xp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "max", "min")},
+    **{name: f"xp.{name}({{0}}, axis={{axes}})" for name in ("sum", "mean", "max", "min", "var", "std")},
     **{name: f"xp.{name}({{0}}, axis={{axis}})" for name in ("argmax", "argmin", "prod")},
-    **{name: f"{name}({{0}}, {{axes}})" for name in ("var", "std", "norm", "logsumexp")},
+    **{name: f"{name}({{0}}, {{axes}})" for name in ("norm", "logsumexp")},
     **{name: f"{name}({{0}}, {{axis}})" for name in ("softmax", "log_softmax")},
-    **{name: f"{name}({{0}})" for name in ("linear", "erf", "sigmoid", "gelu", "gelu_tanh", "silu")},
-    **{name: f"{name}({{0}})" for name in ("selu", "mish", "hardsigmoid")},
-    "hardswish": "{0} * hardsigmoid({0})",
+    **{name: f"{name}({{0}})" for name in ("linear", "erf", "sigmoid", "gelu", "gelu_tanh")},
+    "silu": "{0} * sigmoid({0})",
+    "mish": "{0} * xp.tanh(xp.logaddexp({0}, 0.0))",
+    "hardsigmoid": "xp.clip({0} + 3.0, 0.0, 6.0) / 6.0",
+    "hardswish": "{0} * (xp.clip({0} + 3.0, 0.0, 6.0) / 6.0)",
     "softsign": "{0} / (1.0 + xp.abs({0}))",
     "leaky_relu": "xp.where({0} > 0, {0}, {slope} * {0})",
-    "elu": "elu({0}, {alpha})",
+    "elu": "xp.where({0} > 0, {0}, {alpha} * xp.expm1(xp.minimum({0}, 0.0)))",
+    "selu": f"{SELU_SCALE} * xp.where({{0}} > 0, {{0}}, {SELU_ALPHA} * xp.expm1(xp.minimum({{0}}, 0.0)))",
     "reshape": "xp.reshape({0}, {shape})",
     "permute": "xp.permute_dims({0}, {axes})",
     "contiguous": "{0}",

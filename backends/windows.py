@@ -11,8 +11,6 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["Pools", "Windows", "convolutions", "elements", "margins", "reach", "strided_windows"]
-
 Windows = tuple[tuple[int, int, int, int], ...]
 """By (stride), apart (dilation), first and size, for each dimension."""
 Convolution = Callable[[Any, Any, int, Windows], Any]

@@ -48,7 +48,6 @@ templates: Mapping[str, str] = {
     "average_hardmin": "average_hardmax(-{0}, {axis}, {positions}, {dtype})",
     **{name: f"jax.nn.{name}({{0}}, axis={{axis}})" for name in ("softmax", "log_softmax")},
     "logsumexp": "jax.nn.logsumexp({0}, axis={axes})",
-    **{name: f"jnp.{name}({{0}}, axis={{axes}})" for name in ("var", "std")},
     "norm": "jnp.linalg.vector_norm({0}, axis={axes})",
 }
 

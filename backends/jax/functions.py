@@ -17,8 +17,6 @@ from ..windows import Windows, convolutions, margins
 from .grouped_gemm import grouped_matmul, grouped_outer
 from .jit import check, looked, unlooked
 
-__all__ = ["NAMESPACE", "element"]
-
 
 def element(name: str) -> Any:
     """The element type of a name; the 32-bit one if 64-bit types are off."""

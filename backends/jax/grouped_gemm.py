@@ -12,8 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = ["grouped_matmul", "grouped_outer"]
-
 BLOCKS = 2
 """The number of blocks per matrix on average: with more, blocks would be fuller but read matrices more often."""
 

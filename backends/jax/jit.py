@@ -14,8 +14,6 @@ from typing import Any
 
 from tensornet.errors import outside
 
-__all__ = ["as_one", "check", "looked", "unlooked"]
-
 
 class _Here(threading.local):
     """The state of a trace in this thread.

@@ -22,8 +22,6 @@ from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.placement import Placement
 from tensornet.sharding.sharded import shard_graph
 
-__all__ = ["FUNCTIONS", "ShardedFunction"]
-
 OLDEST = (0, 10)
 """The oldest version of JAX with all collectives between arrays that vary and arrays that do not."""
 

@@ -14,8 +14,6 @@ from tensornet.protocol import CallCache, load_backend
 
 from .products import is_traced
 
-__all__ = ["GuardedCache", "signature"]
-
 backend = load_backend("torch")
 
 Guard: TypeAlias = Callable[..., bool]

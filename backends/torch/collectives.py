@@ -19,8 +19,6 @@ from tensornet.errors import BackendError
 from tensornet.ops.collectives import VJP
 from tensornet.sharding.mesh import Mesh as Sizes
 
-__all__ = ["FUNCTIONS", "on_mesh"]
-
 # the names of PyTorch 2.12, and those of later ones
 _gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
 _scatter = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)

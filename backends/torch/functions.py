@@ -17,8 +17,6 @@ from ..array_functions import Functions, namespace_of
 from ..windows import reach
 from .products import changing, is_unseen
 
-__all__ = ["FUNCTIONS", "SHARED"]
-
 
 class _TorchFunctions(Functions):
     """What torch does in another way than other libraries whose arrays can be written into."""

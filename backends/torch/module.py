@@ -26,8 +26,6 @@ from tensornet.runtime.initial_values import init
 from .call_cache import GuardedCache
 from .products import is_recorded
 
-__all__ = ["TensorModule", "backend", "class_of", "held_value", "make"]
-
 backend = load_backend("torch")
 
 

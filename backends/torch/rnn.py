@@ -15,7 +15,7 @@ import torch
 from torch import library
 from torch.nn import functional
 
-from .products import is_differentiated, is_traced, with_vjp
+from .products import is_differentiated, is_traced, is_transformed, with_vjp
 
 __all__ = ["gru_along", "lstm_along", "relu_along", "tanh_along"]
 
@@ -33,7 +33,7 @@ def _along(kind: str, x: Any, *rest: Any, back: float) -> Any:
     alike = all(each.dtype is x.dtype and each.device == x.device and each.numel() for each in tensors)
     if not alike or x.dtype not in TYPES.get(x.device.type, ()):
         return plain(*tensors)
-    if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+    if torch.compiler.is_dynamo_compiling() and not (torch.compiler.is_exporting() or is_transformed()):
         return by_library(kind, list(tensors))
     if is_traced():
         return plain(*tensors)
@@ -176,17 +176,4 @@ def _back(ctx: Any, gradient: torch.Tensor) -> tuple[None, list[torch.Tensor]]:
     return None, by_library_back(ctx.kind, gradient, list(ctx.saved_tensors))
 
 
-def _one_by_one(info: Any, dims: Any, kind: str, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, int]:
-    """The batching rule for `vmap`: one call of the layer for each entry of the batch."""
-    _, axes = dims
-    found = [
-        by_library(
-            kind, [each if at is None else each.select(at, n) for each, at in zip(tensors, axes, strict=True)]
-        )
-        for n in range(info.batch_size)
-    ]
-    return torch.stack(found), 0
-
-
 by_library.register_autograd(_back, setup_context=_kept)
-by_library.register_vmap(_one_by_one)

@@ -17,8 +17,6 @@ from torch._subclasses.fake_tensor import (
 
 from tensornet.protocol import Argument, Kept
 
-__all__ = ["kept"]
-
 UNTOLD = (
     DataDependentOutputException,
     DynamicOutputShapeException,

@@ -22,8 +22,6 @@ from tensornet.sharding.sharded import Sharded, shard_graph
 from .collectives import on_mesh
 from .module import TensorModule, backend, class_of
 
-__all__ = ["ShardedModule", "make"]
-
 
 @dataclass(frozen=True)
 class _Ready:

@@ -39,22 +39,6 @@ from .factorizations import (
 from .ranks import Rank, check_sizes
 from .sizes import ModelSizes
 
-__all__ = [
-    "CODES",
-    "KEPT",
-    "LETTERS",
-    "SCALE",
-    "Form",
-    "Formed",
-    "Modes",
-    "Rounding",
-    "Weight",
-    "Weights",
-    "formed",
-    "rounding_of",
-    "shared_names",
-]
-
 KEPT = "base"
 """The name of the original weight in the scope of the new one, if the new equation reads it: `W.base`."""
 

@@ -28,17 +28,6 @@ from math import prod
 from ..errors import ShapeError, near
 from .ranks import Rank, choose_ranks
 
-__all__ = [
-    "FACTORIZATIONS",
-    "SHARING",
-    "Factor",
-    "Factored",
-    "Factorization",
-    "factored",
-    "form_named",
-    "tensorize",
-]
-
 Parts = Sequence[Sequence[str]]
 """The axes of each dimension of a weight."""
 

@@ -12,8 +12,6 @@ from ..graph.graph import Apply, Graph, of_graph
 from ..graph.leaves import Constant, told_by
 from ..language.equation import Equation
 
-__all__ = ["freeze", "unfrozen"]
-
 
 @of_graph
 def freeze(graph: Graph, params: Mapping[str, Any], names: str | Sequence[str] = "*") -> Graph:

@@ -14,8 +14,6 @@ import numpy as np
 
 from ..errors import ShapeError, TensornetWarning, warn
 
-__all__ = ["Rank", "check_sizes", "choose_ranks"]
-
 Rank = str | int | float | Sequence[int]
 Ranks = tuple[int, ...]
 

@@ -13,8 +13,6 @@ from ..graph.shape_inference import Dim, dim_size
 from ..graph.unify import Unifier
 from ..sizes import are_equal, evaluate, name_of, size_names, solve_size, symbol
 
-__all__ = ["ModelSizes"]
-
 
 class ModelSizes:
     """The sizes of a model and of its new weights, which are added one after another."""

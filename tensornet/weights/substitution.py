@@ -23,8 +23,6 @@ from ..sizes import evaluate, size_names
 from .equations import KEPT, Form, Modes, Weight, Weights
 from .ranks import Rank
 
-__all__ = ["Replacement", "computing", "replaced", "substitute"]
-
 
 def substitute(
     graph: Graph,

@@ -30,8 +30,6 @@ from tensornet.weights.substitution import substitute
 from .factorized import LINEAR, TURNED, Factorized, Kind, attach, dense, detach, form_of, kind_of
 from .saving import check_dense, copied, saves_as_before, saves_itself
 
-__all__ = ["Adapted", "adapted", "adapters_of", "load_peft", "merged", "save_peft", "with_adapters"]
-
 Module: TypeAlias = torch.nn.Module
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 Row: TypeAlias = Mapping[str, Any]

@@ -30,8 +30,6 @@ from .rounded import of_factors
 from .running import batches_in, evaluating, mask_of, results
 from .saving import copied, saves_itself
 
-__all__ = ["network_of", "restored"]
-
 Module: TypeAlias = torch.nn.Module
 Patterns: TypeAlias = str | Sequence[str]
 

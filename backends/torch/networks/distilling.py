@@ -16,8 +16,6 @@ from tensornet.fitting.activations import no_batches
 from .rounded import Rounded
 from .running import batches_in, evaluating, results
 
-__all__ = ["distilled"]
-
 FREER, LEAST = 5.0, 1e-3
 """How much faster codes are trained: small changes round to none. And the least size of a parameter."""
 

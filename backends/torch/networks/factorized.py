@@ -13,33 +13,14 @@ import torch
 from tensornet.compression.levels import WEIGHT
 from tensornet.errors import ShapeError
 from tensornet.frontend.layers import layer
-from tensornet.graph.graph import Graph, of_tensors_named
+from tensornet.graph.graph import Graph
 from tensornet.weights.equations import LETTERS, Modes, formed, rounding_of
 from tensornet.weights.factorizations import Factor, Factored
 from tensornet.weights.ranks import Rank
-from tensornet.weights.substitution import substitute
 
 from ..module import held_value
 from ..module import make as module_of
 from .rounded import Rounded
-
-__all__ = [
-    "CONVOLUTION",
-    "EMBEDDING",
-    "LINEAR",
-    "PROJECTIONS",
-    "TURNED",
-    "Kind",
-    "Factorized",
-    "Form",
-    "attach",
-    "dense",
-    "detach",
-    "factorize",
-    "form_of",
-    "kind_of",
-    "splits_output",
-]
 
 Module: TypeAlias = torch.nn.Module
 Held: TypeAlias = torch.nn.Parameter | Rounded
@@ -54,14 +35,16 @@ class Kind:
     Attributes:
         name: identifies the kind.
         parameter: the name of the weight.
-        text: the equation of the result from x and the weight. Empty if the module itself computes it.
+        text: the equation of the result from the input and the weight. Empty if the module itself computes it.
         columns: the dimensions of the weight that are dimensions of the input.
+        input: the name of the input in the equation.
     """
 
     name: str
     parameter: str = "weight"
     text: str = ""
     columns: tuple[int, ...] = (1,)
+    input: str = "x"
 
     @property
     def factors(self) -> str:
@@ -71,7 +54,7 @@ class Kind:
 
 LINEAR = Kind("linear", text=f"y[...,o] = x[...,i] * {WEIGHT}[o,i]")
 TURNED = Kind("conv1d of transformers", text=f"y[...,o] = x[...,i] * {WEIGHT}[i,o]", columns=(0,))
-EMBEDDING = Kind("embedding")
+EMBEDDING = Kind("embedding", text=f"y[...,i] = {WEIGHT}[k[...],i]", input="k")
 CONVOLUTION = Kind("convolution")
 PROJECTIONS = Kind("projections", parameter="in_proj_weight")
 
@@ -210,22 +193,16 @@ def form_of(
         return Form(program, program)
     if kind == CONVOLUTION:
         return Form(program, _chain(program, form.product, shape, groups))
-    made = substitute(dense(kind, shape), {WEIGHT: (method, rank)}, modes=modes)
-    return Form(program, _without_scope(made))
+    sizes: dict[str, Any] = {**form.sizes}
+    return Form(
+        program, layer(f"{WEIGHT}[{form.left}] = {form.product}\n{kind.text}", inputs=kind.input, **sizes)
+    )
 
 
 def dense(kind: Kind, shape: tuple[int, ...]) -> Graph:
-    """The layer with its whole weight: a linear one or an embedding."""
+    """A linear layer with its whole weight."""
     sizes: dict[str, Any] = dict(zip("io" if kind == TURNED else "oi", shape, strict=True))
-    text = kind.text or f"{WEIGHT}[o,i]: parameter\ny[...,i] = {WEIGHT}[k[...],i]"
-    return layer(text, inputs="x" if kind.text else "k", **sizes)
-
-
-def _without_scope(graph: Graph) -> Graph:
-    """The graph with the name of the weight removed from the names of the factors."""
-    names = {leaf.name: leaf.name.removeprefix(f"{WEIGHT}.") for leaf in graph.parameters}
-    leaves = tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in graph.leaves)
-    return replace(graph, leaves=leaves, body=tuple(of_tensors_named(item, names) for item in graph.body))
+    return layer(kind.text, inputs=kind.input, **sizes)
 
 
 def _chain(program: Graph, found: Factored, shape: tuple[int, ...], groups: int) -> Graph:

@@ -14,8 +14,6 @@ from tensornet.fitting.metrics import DAMPING, Metric
 
 from .factorized import CONVOLUTION, EMBEDDING, Kind
 
-__all__ = ["Moments"]
-
 Sides: TypeAlias = dict[tuple[int, ...], torch.Tensor]
 """Some dimensions of a weight to a matrix of second moments along them."""
 

@@ -18,8 +18,6 @@ from ..module import held_value
 from ..rnn import CELLS
 from .factorized import Factorized
 
-__all__ = ["Cell", "Recurrence", "closed", "opened"]
-
 Module: TypeAlias = torch.nn.Module
 
 

@@ -10,8 +10,6 @@ import torch
 from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
 from tensornet.weights.equations import CODES, SCALE, Formed
 
-__all__ = ["Rounded", "of_factors", "state_of"]
-
 
 def state_of(tensors: Iterable[torch.Tensor]) -> Any:
     """A key that changes when one of some tensors does; None if nothing tells, as for those made in inference mode."""

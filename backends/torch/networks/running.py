@@ -12,8 +12,6 @@ import torch
 
 from tensornet.errors import ShapeError
 
-__all__ = ["batches_in", "evaluating", "mask_of", "results"]
-
 Module: TypeAlias = torch.nn.Module
 
 

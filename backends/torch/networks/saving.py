@@ -17,8 +17,6 @@ import torch
 from tensornet.compression.compressed import PRETRAINED
 from tensornet.errors import EquationError
 
-__all__ = ["check_dense", "copied", "saves_as_before", "saves_itself"]
-
 METHOD = "save_pretrained"
 
 Writing: TypeAlias = "Callable[[torch.nn.Module, Path], Path]"
