@@ -282,22 +282,6 @@ def test_any_form_may_have_factors_that_are_shared(tmp_path: Path) -> None:
     assert apart.layers[2].adapter.V is apart.layers[1].adapter.V
 
 
-@pytest.mark.filterwarnings("ignore")  # of transformers
-def test_every_projection_of_a_vit() -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "image_size": 32}
-    config = transformers.ViTConfig(num_hidden_layers=2, num_attention_heads=4, **sizes)
-    torch.manual_seed(0)
-    network, x = transformers.ViTModel(config).double().eval(), torch.randn(2, 3, 32, 32, dtype=torch.float64)
-    small = tn.adapt(network, ["*attention*.weight"], rank=2, alpha=4, seed=0)
-    adapters = [name for name, _ in small.named_modules() if name.endswith(".adapter")]
-    assert len(adapters) == 8
-    with torch.no_grad():
-        torch.testing.assert_close(small(x)[0], network(x)[0])
-        y = moved(small)(x)[0]
-        torch.testing.assert_close(tn.merge(small)(x)[0], y, rtol=1e-12, atol=1e-12)
-
-
 class Doubling(nn.Linear):
     """A layer that does something of its own with its weight."""
 

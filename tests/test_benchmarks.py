@@ -35,8 +35,8 @@ from benchmarks import (
     tensor_swin,
 )
 from benchmarks.fitting import measured as measured_fit
-from benchmarks.suite import MEASURES, OURS, SIZES, Case, Contestant, Place, Suite, foreign, measured, ours
-from benchmarks.work import ceilings, counted
+from benchmarks.suite import MEASURES, OURS, Case, Contestant, Place, Suite, foreign, measured, ours
+from benchmarks.work import counted
 from tensornet.contraction.order_search import fastest
 from tensornet.device.cost_model import default_profile
 from tensornet.device.timing import Clock, timings
@@ -108,14 +108,6 @@ def test_another_library_takes_part() -> None:
     assert list(forward.seconds) == [OURS, "again", "NumPy"]
     assert list(backward.seconds) == list(backward.kept) == [OURS, "again"]
     assert list(forward.work) == [OURS, "again"]
-
-
-def test_cases_have_names_of_their_own() -> None:
-    for suite in SUITES:
-        assert suite.cases.keys() == set(SIZES)
-        for cases in suite.cases.values():
-            names = [case.name for case in cases]
-            assert len(names) == len(set(names))
 
 
 # ---------------------------------------------------------------------------- the command
@@ -272,13 +264,6 @@ def test_a_turn_has_as_many_runs_as_begin_in_it() -> None:
     found = Clock(lambda: next(clock), lambda *each: made.extend(each)).turn(lambda: len(made), 3.0)
     assert found == pytest.approx(4 / 3)  # three runs, and the wait for what the last of them made
     assert made == [0]
-
-
-def test_ceilings_are_positive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.work.SIZES", {"cpu": (32, 2**10)})
-    found = ceilings("cpu", torch.float32, Clock())
-    assert found.flops > 0
-    assert found.bandwidth > 0
 
 
 @pytest.mark.parametrize("case", fitting.CASES["tiny"], ids=lambda case: case.kind)

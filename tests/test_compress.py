@@ -126,29 +126,11 @@ def test_what_a_call_costs_is_a_budget(kind: str) -> None:
     assert plans[1].seconds < plans[0].seconds
 
 
-def test_activations_tell_what_matters() -> None:
-    """Inputs that never reach some columns: a weight may be wrong there."""
-    seen = X * (np.arange(48) < 6)
-    plain = tn.compress(PAIR, VALUES, parameters=0.55, include="A")
-    weighed = tn.compress(PAIR, VALUES, parameters=0.55, include="A", calibrate=seen)
-    h = tn.compile(PAIR, outputs="h")(VALUES, seen)
-    lost = [float(np.linalg.norm(h - value_of(found, "h", seen))) for found in (plain, weighed)]
-    assert lost[1] < 0.5 * lost[0]
-
-
 def value_of(found: Any, name: str, *inputs: Any) -> Any:
     """A tensor of what came out."""
     run = tn.compile(found.model, outputs=name)
     given = inputs[: len(run.graph.inputs)]
     return run({leaf.name: found.params[leaf.name] for leaf in run.graph.parameters}, *given)
-
-
-def test_forms_are_chosen_among_several() -> None:
-    kron = np.kron(DRAW.standard_normal((8, 6)), DRAW.standard_normal((8, 8)))
-    found = tn.compress(PAIR, {**VALUES, "A": kron}, parameters=0.45, method=("low_rank", "kronecker"))
-    chosen = {row.path: row.level.method for row in found.allocation.rows}
-    assert chosen["A"] == "kronecker"
-    assert found.misfits["A"].weight < 1e-6
 
 
 @pytest.mark.parametrize("method", ["low_rank", "tucker", "tt", "blocktt", "kronecker", "btt", "monarch"])
@@ -203,16 +185,6 @@ def test_a_whole_model_with_blocks() -> None:
 
 
 # ---------------------------------------------------------------------------- files
-
-
-def test_a_graph_is_saved_and_read(tmp_path: Path) -> None:
-    found = tn.compress(PAIR, VALUES, parameters=0.4)
-    path = found.save(tmp_path / "small.safetensors")
-    read = tn.load_compressed(path)
-    assert read.model == found.model
-    assert read.allocation == found.allocation == Allocation.from_json(found.allocation.to_json())
-    for name, array in found.params.items():
-        np.testing.assert_array_equal(read.params[name], array)
 
 
 def command(*given: Any) -> Any:
@@ -434,6 +406,7 @@ def test_copies_compilers_and_types(name: str) -> None:
     exported = torch.export.export(small, (x,)).module()
     torch.testing.assert_close(exported(x), y, rtol=1e-4, atol=1e-5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert small(x).dtype == network(x).dtype == torch.bfloat16
         torch.testing.assert_close(small(x).float(), y, rtol=0.1, atol=0.1)
     double = small.double()
     assert double(x if name == "words" else x.double()).dtype == torch.float64
@@ -449,20 +422,6 @@ def test_what_is_traced_runs_at_other_sizes(method: str) -> None:
     torch.testing.assert_close(traced(x), small(x))
     traced(x).sum().backward()
     assert all(each.grad is not None for each in traced.parameters())
-
-
-def test_batches_weigh_weights_of_modules() -> None:
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 40))
-    x = torch.randn(200, 48) * (torch.arange(48) < 6)
-    y = network(x)
-    lost = [
-        (tn.compress(network, parameters=0.3, calibrate=batches).model(x) - y).norm().item()
-        for batches in (None, [x[:100], x[100:]])
-    ]
-    assert lost[1] < 0.6 * lost[0]
-    found = tn.compress(network, flops=0.5, calibrate=x)
-    assert found.allocation.after <= 0.5 * found.allocation.before
 
 
 class Masked(nn.Module):
@@ -670,6 +629,7 @@ def test_bytes_are_a_budget(is_graph: bool, tmp_path: Path) -> None:
         small = tn.compress(graph, params, bytes=0.2, calibrate=batches)
         again = tn.load_compressed(small.save(tmp_path / "small.safetensors"))
         assert again.model == small.model
+        assert again.allocation == small.allocation
         runs = [tn.compile(each.model, backend="numpy")(each.params, batches[0]) for each in (small, again)]
     else:
         small = tn.compress(network, bytes=0.2, calibrate=[*x])
@@ -1035,13 +995,6 @@ def test_the_weight_is_that_of_the_factors_wherever_they_went() -> None:
     empty.load_state_dict(twice, assign=True)
     with torch.no_grad():
         torch.testing.assert_close(empty(x), expected(x))
-
-
-def test_a_layer_of_factors_gives_under_autocast_what_it_gave() -> None:
-    network = nn.Sequential(nn.Linear(32, 32))
-    small = tn.compress(network, parameters=0.5).model
-    with torch.autocast("cpu", torch.bfloat16):
-        assert small(torch.ones(2, 32)).dtype == network(torch.ones(2, 32)).dtype == torch.bfloat16
 
 
 def test_modules_are_saved_and_read(tmp_path: Path) -> None:

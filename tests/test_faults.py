@@ -10,7 +10,6 @@ import torch
 import tensornet as tn
 from tensornet import models
 from tensornet.models.attention import dot_product_attention
-from tensornet.models.positions import sinusoidal_positions
 
 LOGITS = np.log([[0.7, 0.2, 0.1], [0.05, 0.05, 0.9]])
 
@@ -22,17 +21,6 @@ def test_a_position_outside_fails_in_compiled_code() -> None:
     torch.testing.assert_close(good, module(torch.tensor(LOGITS), torch.tensor([0, 2])))
     with pytest.raises(IndexError, match="out of range"):
         compiled(torch.tensor(LOGITS), torch.tensor([3, 2]))
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 4e-3), (torch.float16, 5e-4)])
-def test_positions_keep_their_precision_in_half_types(dtype: torch.dtype, bound: float) -> None:
-    f = tn.compile(sinusoidal_positions(8), backend="torch")
-    found, exact = (
-        f({}, torch.zeros(1, 1000, 8, dtype=dtype)),
-        f({}, torch.zeros(1, 1000, 8, dtype=torch.float64)),
-    )
-    assert found.dtype == dtype
-    assert float((found.double() - exact).abs().max()) < bound
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

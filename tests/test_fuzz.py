@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 SHARE = 0.015
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name != "programs"])
+@pytest.mark.parametrize("name", TARGETS)
 def test_random_input_finds_nothing(name: str) -> None:
     target = TARGETS[name]
     report = run(target, range(max(5, round(SHARE * target.attempts))))

@@ -165,10 +165,3 @@ def test_perceiver(data: st.DataObject, shape: list[int]) -> None:
     rest |= {"keep": rng.integers(0, 2, (2, many))}
     rest |= {"q": rng.standard_normal((2, 3, graph.bound.get("Q", 1)))}
     agree(graph, *(rest.get(leaf.name, x) for leaf in graph.inputs))
-
-
-@given(st.integers(5, 9), st.integers(5, 9), size, size)
-@examples(3)
-def test_convolutional_stem(height: int, width: int, channels: int, out: int) -> None:
-    graph = models.convolutional_stem(height, width, channels, out)
-    agree(graph, np.random.default_rng(0).standard_normal((2, channels, height, width)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import random
 import signal
 import time
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ from tensornet.study.task import OPTIMIZERS, Examples, Recipe, Task
 from tensornet.study.training import Hardware, train
 
 from .conftest import forked
-from .damage import BYTES
 from .studies import study
 
 CLASSES, SIDE = 3, 6
@@ -250,21 +248,6 @@ def test_a_stopped_run_ends_in_the_same_numbers(tmp_path: Path, optimizer: str, 
     assert went_on(whole, recipe, checkpoint=store(tmp_path)) == steps
 
 
-@pytest.mark.parametrize("way", ["cut", "bits", "empty", "noise", "of other settings"])
-def test_a_damaged_checkpoint_is_refused_and_the_run_begins_again(tmp_path: Path, way: str) -> None:
-    whole, said = trained(), list[str]()
-    with pytest.raises(Stopped):
-        trained(checkpoint=store(tmp_path), every=0.0, progress=StopAfter(6))
-    kept = store(tmp_path, said)
-    if way in BYTES:
-        kept.path.write_bytes(BYTES[way](kept.path.read_bytes(), random.Random(0)))
-    else:
-        kept = replace(kept, fingerprint="other")
-    assert went_on(whole, checkpoint=kept) == 0
-    reason = "its content is not what was written" if way in BYTES else "it is not one of this run"
-    assert said == [f"{kept.path} is damaged and not used: {reason}"]
-
-
 def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,18 +323,3 @@ def test_kill_9_at_any_moment_ends_in_the_same_numbers(tmp_path: Path) -> None:
     assert len(weights) == 2
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert sorted(path.suffix for path in (folder / "runs").iterdir()) == [".safetensors"]
-
-
-def test_a_run_is_stopped_again_and_again(tmp_path: Path) -> None:
-    whole, begun = trained(), []
-    for _ in range(20):
-        stop = StopAfter(1)
-        try:
-            found = trained(checkpoint=store(tmp_path), every=0.0, progress=stop)
-        except Stopped:
-            begun.append(stop.began_at)
-            continue
-        break
-    assert same(found, whole)
-    assert begun == list(range(len(begun)))
-    assert len(begun) == 3 * 3 - 1  # the last step needs none after it

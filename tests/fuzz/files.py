@@ -1,16 +1,11 @@
-"""Files that were changed behind the library's back: graphs, plans' constants, and a study's folder."""
+"""Files that were changed behind the library's back: graphs, and constants of devices."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +14,11 @@ import tensornet as tn
 from tensornet import models
 from tensornet.device.cost_model import DeviceProfile, default_profile
 from tensornet.device.profiles import load_profile, save_profile
-from tensornet.study import configuration as subject
-from tensornet.study import report
 
 from ..damage import BYTES, DOCUMENTS, damaged
-from ..test_study_files import TINY, study
 from . import SilentChangeError, Trial
 
-__all__ = ["constants", "graphs", "studies"]
+__all__ = ["constants", "graphs"]
 
 
 @functools.cache
@@ -70,36 +62,3 @@ def constants(trial: Trial) -> None:
         likely = usual / 1e4 <= value <= usual * 1e4 if isinstance(usual, float) else value == usual
         if not likely:
             raise SilentChangeError(f"{name} = {value} is believed, where {usual} is usual")
-
-
-@contextlib.contextmanager
-def _tiny() -> Iterator[None]:
-    """A study small enough to be run hundreds of times, without pictures."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(subject.TASKS, "tiny", lambda data: TINY)
-        pictures = {name: b"<svg></svg>" for name in report.OUTPUTS if name.endswith(("png", "svg", "pdf"))}
-        patched.setattr(report, "draw", lambda *given: pictures)
-        yield
-
-
-@functools.cache
-def _finished() -> tuple[Path, Any]:
-    """A finished study's folder, and its results."""
-    folder = Path(tempfile.mkdtemp(prefix="tensornet-fuzz-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    with _tiny():
-        return folder, study(folder)[0]
-
-
-def studies(trial: Trial) -> None:
-    """A study's folder with one or two files damaged: the same numbers when it is run again."""
-    finished, expected = _finished()
-    with tempfile.TemporaryDirectory() as name, _tiny():
-        folder = Path(name) / "study"
-        shutil.copytree(finished, folder)
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
-        for path in trial.random.sample(files, trial.random.choice((1, 1, 2))):
-            trial.note(f"{path.relative_to(folder)}: {damaged(path, trial.random)}")
-        found = study(folder)[0]
-    if found != expected:
-        raise SilentChangeError(f"the results are {found}, not {expected}")

@@ -1,4 +1,4 @@
-"""Programs against the oracle, and models of layers whose names collide against their layers one by one."""
+"""Models of layers whose names collide against their layers one by one; `differential.survey` has programs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,11 @@ import numpy as np
 import tensornet as tn
 from tensornet.graph.argument_shapes import sizes_from_shapes
 
-from ..differential import BACKENDS, Unsure, Wrong, check
-from ..programs import program
 from . import SilentChangeError, Trial
 
-__all__ = ["attempt", "compositions"]
+__all__ = ["compositions"]
 
 _AXES = "bijnhd"
-
-
-def attempt(trial: Trial) -> None:
-    """A random program on a backend, against the oracle."""
-    case = program(trial.random.randrange(2**32), 0)
-    backend = trial.random.choice(sorted(BACKENDS))
-    trial.note(f"{case.record()}\n# on {backend}")
-    try:
-        check(case, backend)
-    except Wrong as error:
-        raise SilentChangeError(str(error)) from None
-    except Unsure:
-        return
 
 
 # ---------------------------------------------------------------------------- models

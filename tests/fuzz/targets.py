@@ -10,13 +10,11 @@ TARGETS = {
     each.name: each
     for each in (
         Target("texts", texts.attempt, 100_000),
-        Target("programs", programs.attempt, 1_500),
         Target("compositions", programs.compositions, 3_000),
         Target("einsum", calls.einsum, 5_000),
         Target("arrays", calls.arrays, 10_000),
         Target("names", names.attempt, 2_000),
         Target("graphs", files.graphs, 2_000),
         Target("constants", files.constants, 1_000),
-        Target("studies", files.studies, 400),
     )
 }
