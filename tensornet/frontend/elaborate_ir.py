@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +18,7 @@ from ..graph.element_types import holding, of_leaves, of_number
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.recurrences import is_step, read_later
-from ..graph.shape_inference import Scope, dim_size, scalar_size
+from ..graph.shape_inference import Scope, dim_size, scalar_size, size_expression
 from ..ir.function import Function, Names
 from ..ir.node import (
     Affine,
@@ -54,6 +54,7 @@ from ..language.expression import (
     free_axes,
     is_scalar,
     option_axes,
+    product_of,
 )
 from ..ops.along_axes import PREVIOUS
 from ..ops.protocols import Left
@@ -410,3 +411,61 @@ def _is_write(factor: Call, part: Contraction, left: Left) -> bool:
     having = sum(axis in free_axes(each) for each in part.factors)
     alone = axis in left and axis not in free_axes(told) and axes_of_index(left).count(axis) == 1
     return alone and having == 1 and is_inside(factor) == (affine(told) is None)
+
+
+# ---------------------------------------------------------------------------- rules of records
+
+
+class NodeRule(Expressions):
+    """Converts a rule to a node in terms of the axes of another.
+
+    Attributes:
+        each: the node whose operands the rule is about.
+        over: the names of the axes that it runs over.
+    """
+
+    def __init__(self, each: Node) -> None:
+        super().__init__(None)
+        self.each, self.over = each, self.named(each.over)
+
+    def named(self, axes: Iterable[int]) -> tuple[str, ...]:
+        """The names of some axes of the node."""
+        return tuple(f"@{axis}" for axis in axes)
+
+    def ref(self, name: str, operand: Operand) -> Expression:
+        """An operand as an expression: a number, or a reference of some name."""
+        if operand.node.is_scalar:
+            return scalar_expression(operand.node)
+        axes = dict.fromkeys(axes_of(operand.reads))
+        found, table = Ref(name, self.named(axes)), {axis: along(f"@{axis}") for axis in axes}
+        self.reads[found] = Operand(operand.node, substitute(operand.reads, table))
+        return found
+
+    @property
+    def count(self) -> Expression:
+        """The number of positions that the node runs over."""
+        return size_expression(product(self.each.sizes[axis] for axis in self.each.over))
+
+    def operand(self, rule: Expression) -> Operand:
+        """The node of a rule as an operand of the other node, along the axes that the rule has."""
+        axes = [axis for axis in range(len(self.each.sizes)) if f"@{axis}" in free_axes(rule)]
+        return Operand(self.made(rule, self.named(axes)), tuple(map(along, axes)))
+
+    def made(self, rule: Expression, left: Left) -> Node:
+        """The node of a rule, written along some axes."""
+        sizes = {f"@{axis}": size for axis, size in enumerate(self.each.sizes)}
+        return self.value(rule, left, Scope(sizes))
+
+
+def scalar_expression(each: Node, known: Callable[[Any], Any] = lambda size: size) -> Expression:
+    """A node without axes as an expression; `known` puts in the values of sizes."""
+    match each.op:
+        case "number":
+            return Literal(each.attributes["value"])
+        case "size":
+            return size_expression(known(each.attributes["size"]))
+    parts = tuple(scalar_expression(operand.node, known) for operand in each.operands)
+    if each.op == "contract":
+        return product_of([*parts])
+    options = tuple((name, (scalar_expression(value, known),)) for name, value in each.options)
+    return Call(each.op, parts, (), options)

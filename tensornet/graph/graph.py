@@ -728,21 +728,17 @@ def of_graph(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> R:
-        given = arguments[0] if arguments else options.get("graph")
-        if (arguments or "graph" in options) and not isinstance(given, Graph):
-            raise _no_graph(given)
+        given = (*arguments, options.get("graph"))[0]
+        if not isinstance(given, Graph) and (arguments or "graph" in options):
+            shown = (
+                repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
+            )
+            fix = "make one by tensornet.layer(…) or tensornet.model(…)"
+            if isinstance(getattr(given, "graph", None), Graph):
+                fix = "give its attribute `graph`"
+            elif isinstance(given, str):
+                fix = "make one of the equations: tensornet.layer(…)"
+            raise EquationError(f"a graph is expected here, not {shown}", fix=fix)
         return function(*arguments, **options)
 
     return checked
-
-
-def _no_graph(given: Any) -> EquationError:
-    """The error for an argument that is not a graph, with how to get one."""
-    shown = repr(given) if given is None or isinstance(given, str | int | float) else type(given).__name__
-    if isinstance(getattr(given, "graph", None), Graph):
-        fix = "give its attribute `graph`"
-    elif isinstance(given, str):
-        fix = "make one of the equations: tensornet.layer(…)"
-    else:
-        fix = "make one by tensornet.layer(…) or tensornet.model(…)"
-    return EquationError(f"a graph is expected here, not {shown}", fix=fix)

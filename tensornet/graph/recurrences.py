@@ -251,28 +251,20 @@ def _steps_of(equation: Equation) -> Iterator[tuple[Call, Ref]]:
 
 def _spread(labels: dict[str, str], group: Sequence[Equation], by_name: Mapping[str, Equation]) -> None:
     """Adds the names of the axis in the other equations, as far as they follow from the known ones."""
+    inside = {each.name for each in group}
     before = -1
     while before < len(labels) < len(group):
         before = len(labels)
         for each in group:
+            here = labels.get(each.name)
             for ref in each.references:
-                if any(ref.name == other.name for other in group):
-                    _tell(labels, each, ref, by_name[ref.name])
-
-
-def _tell(labels: dict[str, str], equation: Equation, ref: Ref, read: Equation) -> None:
-    """Adds the name of the axis in an equation if it is known in the equation that it reads, and vice versa."""
-    if ref.index.count(labels.get(equation.name, "")) > 1:
-        return
-    if equation.name in labels:
-        entries = zip(ref.index, read.left, strict=True)
-        told = next((each for entry, each in entries if entry == labels[equation.name]), None)
-        if isinstance(told, str):
-            labels.setdefault(read.name, told)
-    elif read.name in labels and labels[read.name] in read.left:
-        entry = ref.index[read.left.index(labels[read.name])]
-        if isinstance(entry, str):
-            labels[equation.name] = entry
+                is_clear = ref.name in inside and ref.index.count(here or "") < 2
+                for entry, theirs in zip(ref.index, by_name[ref.name].left, strict=True) if is_clear else ():
+                    if isinstance(entry, str) and isinstance(theirs, str):
+                        if entry == here:
+                            labels.setdefault(ref.name, theirs)
+                        elif theirs == labels.get(ref.name):
+                            labels.setdefault(each.name, entry)
 
 
 def _check(equation: Equation, axis: str, dimensions: Mapping[str, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from ..frontend.node_rules import NodeRule, scalar_expression
+from ..frontend.elaborate_ir import NodeRule, scalar_expression
 from ..ir.node import Node
 from ..language.canonical import expanded
 from ..language.expression import Call, Expression, flat, transform

@@ -14,8 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..frontend.elaborate_ir import Expressions
-from ..frontend.node_rules import scalar_expression
+from ..frontend.elaborate_ir import Expressions, scalar_expression
 from ..graph.shape_inference import Scope, size_expression
 from ..ir.node import Affine, Axis, Node, Operand, along, axes_of, row_major, substitute
 from ..ir.rewriting import Change, Cost, PassContext, Program, improved

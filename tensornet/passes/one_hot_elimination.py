@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..frontend.node_rules import NodeRule
+from ..frontend.elaborate_ir import NodeRule
 from ..graph.shape_inference import size_expression
 from ..ir.node import (
     Axis,
