@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..errors import ShapeError
 from ..graph.graph import Apply, Graph, of_tensors_named
 from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis, Dim, dim_size, resized, size_names_of
-from ..graph.unify import Unifier
+from ..graph.unify import Unifier, with_sizes
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.equation import Calling, Equation, renamed_axes, spoken_sizes
 from ..language.expression import ELLIPSIS, Call, Taken, sized_by_name
@@ -38,8 +38,38 @@ def instance(
 
 
 @functools.lru_cache(maxsize=1024)
-def _instance(graph: Graph, sizes: Sizes, values: Sizes, lead: tuple[Axis, ...] | None) -> Graph:
-    return _Instance(dict(sizes), dict(values), lead).of(graph)
+def _instance(graph: Graph, given: Sizes, values: Sizes, lead: tuple[Axis, ...] | None) -> Graph:
+    sizes = dict(given)
+    arriving = {name for size in sizes.values() for name in size_names(size)}
+    taken = Taken(arriving.union(*(equation.axes for equation in graph.own)))
+    clashing = (name for name in sorted(graph.by_name & arriving) if sizes[name] != symbol(name))
+    axes = {name: taken.fresh(name) for name in clashing}
+    put = {axes.get(name, name): size for name, size in sizes.items() if size != symbol(name)}
+    leaves = tuple(
+        replace(leaf, dims=written_out(resized(leaf.dims, lambda size: put_in(size, sizes)), lead))
+        for leaf in graph.leaves
+    )
+    body = tuple(
+        _call(graph, item, sizes, values)
+        if isinstance(item, Apply)
+        else with_sizes(_with_lead(renamed_axes(item, axes), lead), put)
+        for item in graph.body
+    )
+    own = {axes.get(name, name) for name in graph.by_name}
+    known = {name: put[name] for name in own if name in put}
+    used = own | size_names_of(dim for leaf in leaves for dim in leaf.dims)
+    used.update(name for size in known.values() for name in size_names(size))
+    for item in body:
+        used.update(item.graph.bound if isinstance(item, Apply) else spoken_sizes(item))
+    whole = {name: value for name, value in values if name in used and name not in known}
+    names = _tensors_giving_way(graph, body)
+    return replace(
+        graph,
+        leaves=tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in leaves),
+        body=tuple(of_tensors_named(item, names) for item in body) if names else body,
+        outputs=tuple(names.get(name, name) for name in graph.outputs),
+        sizes=tuple({**known, **whole}.items()),
+    )
 
 
 def names_of_sizes(graph: Graph) -> set[str]:
@@ -63,71 +93,23 @@ Sizes = tuple[tuple[str, Any], ...]
 """Names of sizes, and their values: integers, or expressions in other names."""
 
 
-@dataclass(frozen=True)
-class _Instance:
-    sizes: dict[str, Any]
-    values: dict[str, Any]
-    lead: tuple[Axis, ...] | None
+def _with_lead(equation: Equation, lead: tuple[Axis, ...] | None) -> Equation:
+    """An equation with names for the axes that `...` stands for."""
+    if lead is None:
+        return equation
+    names = tuple(map(Taken(equation.axes).fresh, (axis.name for axis in lead)))
+    left, right = expand_index(equation.left, names), expand_ellipsis(equation.right, names)
+    return replace(equation, left=left, right=right)
 
-    def of(self, graph: Graph) -> Graph:
-        """The graph, with its sizes put in."""
-        leaves = tuple(replace(leaf, dims=self._dims(leaf.dims)) for leaf in graph.leaves)
-        by_name = graph.by_name
-        arriving = {name for size in self.sizes.values() for name in size_names(size)}
-        axes = self._giving_way(graph, by_name, arriving)
-        put = _Simultaneous(
-            {axes.get(name, name): size for name, size in self.sizes.items() if size != symbol(name)}
-        )
-        body = tuple(
-            self._call(graph, item)
-            if isinstance(item, Apply)
-            else self._equation(renamed_axes(item, axes), put)
-            for item in graph.body
-        )
-        local = {axes.get(name, name): self.sizes[name] for name in by_name}
-        known = {name: size for name, size in local.items() if size != symbol(name)}
-        used = size_names_of(dim for leaf in leaves for dim in leaf.dims)
-        used |= {name for size in known.values() for name in size_names(size)} | set(local)
-        for item in body:
-            used.update(item.graph.bound if isinstance(item, Apply) else spoken_sizes(item))
-        values = {name: self.values[name] for name in used - set(known) if name in self.values}
-        names = _tensors_giving_way(graph, body)
-        return replace(
-            graph,
-            leaves=tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in leaves),
-            body=tuple(of_tensors_named(item, names) for item in body) if names else body,
-            outputs=tuple(names.get(name, name) for name in graph.outputs),
-            sizes=tuple({**known, **values}.items()),
-        )
 
-    def _giving_way(self, graph: Graph, by_name: frozenset[str], arriving: set[str]) -> dict[str, str]:
-        """New names for axes with a size of their own, if their name is also one of the caller's sizes."""
-        taken = Taken(arriving.union(*(equation.axes for equation in graph.own)))
-        clashing = (name for name in sorted(by_name & arriving) if self.sizes[name] != symbol(name))
-        return {name: taken.fresh(name) for name in clashing}
-
-    def _dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """Dimensions in the caller's sizes, with `...` expanded."""
-        return written_out(resized(dims, self._size), self.lead)
-
-    def _size(self, size: Any) -> Any:
-        return put_in(size, self.sizes)
-
-    def _equation(self, equation: Equation, put: Unifier) -> Equation:
-        if self.lead is not None:
-            names = tuple(map(Taken(equation.axes).fresh, (axis.name for axis in self.lead)))
-            left, right = expand_index(equation.left, names), expand_ellipsis(equation.right, names)
-            equation = replace(equation, left=left, right=right)
-        return put.equation(equation)
-
-    def _call(self, graph: Graph, call: Apply) -> Apply:
-        """A call in the graph; its block uses size names of the graph, and some of its own."""
-        inner: dict[str, Any] = {}
-        for name in names_of_sizes(call.graph):
-            known = call.graph.bound.get(name, symbol(name))
-            is_same = graph.bound.get(name, symbol(name)) == known
-            inner[name] = self._size(symbol(name) if is_same else known)
-        return replace(call, graph=instance(call.graph, inner, self.values))
+def _call(graph: Graph, call: Apply, sizes: Mapping[str, Any], values: Sizes) -> Apply:
+    """A call in a graph; its block uses size names of the graph, and some of its own."""
+    inner: dict[str, Any] = {}
+    for name in names_of_sizes(call.graph):
+        known = call.graph.bound.get(name, symbol(name))
+        is_same = graph.bound.get(name, symbol(name)) == known
+        inner[name] = put_in(symbol(name) if is_same else known, sizes)
+    return replace(call, graph=instance(call.graph, inner, dict(values)))
 
 
 def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[str, str]:
@@ -139,16 +121,6 @@ def _tensors_giving_way(graph: Graph, body: Sequence[Equation | Apply]) -> dict[
     kept = {leaf.name for leaf in graph.leaves if leaf.kind != "input"}
     taken = Taken((*graph.named, *spoken))
     return {name: taken.fresh(name) for name in sorted((spoken & set(graph.named)) - kept)}
-
-
-class _Simultaneous(Unifier):
-    """Substitutes sizes once, and not again in the substituted sizes."""
-
-    def __init__(self, solution: dict[str, Any]) -> None:
-        super().__init__({}, solution)
-
-    def resolve(self, size: Any) -> Any:
-        return put_in(size, self.solution)
 
 
 # ---------------------------------------------------------------------------- symbols of a caller
@@ -196,20 +168,16 @@ class Private(Unifier):
 
     def __init__(self, graph: Graph) -> None:
         self.axes, names = _axis_names(graph), names_of_sizes(graph)
-        self.private = {name: f"{name}@" for name in names}
-        self.private_symbols = {name: symbol(private) for name, private in self.private.items()}
-        super().__init__(
-            {self.private[n]: value for n, value in graph.bound.items() if isinstance(value, int)}
-        )
-        for name in names - set(graph.bound) - self.axes:
-            self.solution[self.private[name]] = symbol(name)
-        for name, value in graph.bound.items():
-            if not isinstance(value, int):
-                self.solution[self.private[name]] = self.moved(value)
+        self.private = {name: symbol(f"{name}@") for name in names}
+        super().__init__({f"{name}@": size for name, size in graph.sizes if isinstance(size, int)})
+        self.solution = {f"{name}@": symbol(name) for name in names - set(graph.bound) - self.axes}
+        for name, size in graph.sizes:
+            if not isinstance(size, int):
+                self.solution[f"{name}@"] = self.moved(size)
 
     def moved(self, size: Any) -> Any:
         """A size of the graph in private names; those that are solved are replaced by their values."""
-        return self.resolve(put_in(size, self.private_symbols))
+        return self.resolve(put_in(size, self.private))
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The dimensions in the sizes of the model."""
@@ -236,16 +204,14 @@ class Private(Unifier):
 
     def adopt(self, outer: Unifier, opened: set[str]) -> None:
         """Gives each size that is still private its own name in the model, or a new one if that is taken."""
-        for name, private in sorted(self.private.items()):
-            if private in self.solution:
-                continue
-            self.solution[private] = symbol(name)
-            value = self.bound.get(private)
+        for name in sorted(name for name in self.private if f"{name}@" not in self.solution):
+            chosen, value = name, self.bound.get(f"{name}@")
             if value is not None:
                 numbered = (f"{name}_{n}" for n in itertools.count(1))
                 names = itertools.chain((name,), (each for each in numbered if each not in self.axes))
                 chosen = next(each for each in names if _fits(each, value, outer, opened))
-                self.solution[private], outer.bound[chosen] = symbol(chosen), value
+                outer.bound[chosen] = value
+            self.solution[f"{name}@"] = symbol(chosen)
 
 
 def _fits(name: str, value: int, outer: Unifier, opened: set[str]) -> bool:
@@ -365,7 +331,7 @@ class Matched(Private):
             raise ShapeError(
                 f"'...' stands for {_named(self.lead)} and for {_named(found)} in '{leaf.name}'", self.place
             ) from None
-        self.solution[self.private.get("lead", "lead@")] = product(axis.size for axis in self.lead)
+        self.solution["lead@"] = product(axis.size for axis in self.lead)
 
     def _is_unified(self, leaf: Leaf, name: str, ours: Dim, theirs: Dim) -> bool:
         """Unifies one dimension of a layer's input and of a tensor; solves for an open size.

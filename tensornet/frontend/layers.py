@@ -10,7 +10,8 @@ from ..errors import EquationError, ShapeError, by_name, near, nearest, told_in
 from ..graph.graph import Apply, Graph, inlined
 from ..graph.leaves import Constant, Leaf, called_last, scoped
 from ..graph.recurrences import late, read_later
-from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
+from ..graph.shape_inference import Dim, dim_size, index_of, size_names_of
+from ..graph.unify import with_sizes
 from ..language.equation import Calling, Declaration, Equation, Opening, einstein
 from ..language.expression import (
     ELLIPSIS,
@@ -207,7 +208,15 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     for equation, _ in own:  # again: a later line may have solved what an earlier one left open
         text.sizes_around(equation.right)
     leaves = _leaves(text)
-    body = tuple(_finished(text, each) for each in text.items)
+    solved = text.unifier.solved()
+    body = tuple(
+        with_sizes(item[0], solved, item[1].sizes)
+        if isinstance(item, tuple)
+        else item.applied()
+        if isinstance(item, Matched)
+        else item
+        for item in text.items
+    )
     calls = tuple(each for each in body if isinstance(each, Apply))
     equations = tuple(each for each in body if isinstance(each, Equation))
     _check_unused(text, leaves, calls)
@@ -222,14 +231,6 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     declared = called_last((leaf for leaf in leaves if leaf.name not in text.told), calls)
     graph = Graph(declared, body, outputs, text.unifier.sizes(names, by_name))
     return inlined(graph, lambda call: not call.scope)
-
-
-def _finished(text: Text, item: tuple[Equation, Scope] | Apply | Matched) -> Equation | Apply:
-    """An equation or a call with all solutions of sizes put in."""
-    if isinstance(item, tuple):
-        equation, scope = item
-        return text.unifier.equation(equation, scope.sizes)
-    return item if isinstance(item, Apply) else item.applied()
 
 
 def _is_read(axis: str, equation: Equation) -> bool:

@@ -88,43 +88,14 @@ class Unifier:
         self.bound[solved[0]] = solved[1]
         return a
 
+    def solved(self) -> dict[str, Any]:
+        """The sizes that have another value than themselves, with all solutions substituted."""
+        found = {name: self.resolve(symbol(name)) for name in self.solution}
+        return {name: size for name, size in found.items() if size != symbol(name)}
+
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The dimensions with all solutions substituted."""
         return resized(dims, self.resolve)
-
-    def equation(self, equation: Equation, sizes: Mapping[str, Any] | None = None) -> Equation:
-        """The equation with solutions put in for sizes of the graph; its own axes of the same names are renamed.
-
-        Args:
-            equation: the equation.
-            sizes: the sizes of its axes, where they are known. An axis keeps its name if its size is the incoming
-                size of that name, unless brackets mention that size.
-        """
-        local = equation.axes
-        spoken = {
-            name
-            for name in spoken_sizes(equation)
-            if name in self.solution and self.resolve(symbol(name)) != symbol(name)
-        }
-        if not spoken:
-            return equation
-        arriving = {free for name in spoken for free in size_names(self.resolve(symbol(name)))}
-        taken = {*local, *arriving, *spoken}
-        read = {
-            name for size in sizes_in_brackets(equation) for name in size_names(self.resolve(symbol(size)))
-        }
-        same = {axis for axis, size in (sizes or {}).items() if self.resolve(size) == symbol(axis)} - read
-        clashing = sorted((local & arriving) - same)
-        fresh = Taken((*taken, *occurring(equation.right))).fresh
-        names = {axis: fresh(axis) for axis in clashing}
-        moved = renamed_axes(equation, names)
-
-        def put_in(part: Expression) -> Expression:
-            if isinstance(part, Size) and part.axis in spoken:
-                return size_expression(self.resolve(symbol(part.axis)))
-            return flat(transform(part, put_in))
-
-        return replace(moved, right=put_in(moved.right))
 
     def sizes(self, names: Iterable[str], by_name: Iterable[str]) -> tuple[tuple[str, Any], ...]:
         """The integers among the named sizes, and the formulas of axes that no tensor sizes."""
@@ -133,3 +104,32 @@ class Unifier:
         named = {*names, *alone}.union(*map(size_names, formulas.values()))
         found = {name: self.bound[name] for name in named if name in self.bound}
         return tuple(sorted({**{n: f for n, f in formulas.items() if f != symbol(n)}, **found}.items()))
+
+
+def with_sizes(
+    equation: Equation, values: Mapping[str, Any], sizes: Mapping[str, Any] | None = None
+) -> Equation:
+    """An equation with values put in for sizes of the graph; its own axes of the same names are renamed.
+
+    Args:
+        equation: the equation.
+        values: the values of sizes, which stand for themselves no more.
+        sizes: the sizes of its axes, where they are known. An axis keeps its name if its size is the incoming size of
+            that name, unless brackets mention that size.
+    """
+    put = {name: values[name] for name in spoken_sizes(equation) if name in values}
+    if not put:
+        return equation
+    arriving = {free for size in put.values() for free in size_names(size)}
+    read = {free for name in sizes_in_brackets(equation) for free in size_names(put.get(name, symbol(name)))}
+    same = {axis for axis, size in (sizes or {}).items() if put_in(size, values) == symbol(axis)} - read
+    fresh = Taken((*equation.axes, *arriving, *put, *occurring(equation.right))).fresh
+    names = {axis: fresh(axis) for axis in sorted((equation.axes & arriving) - same)}
+    moved = renamed_axes(equation, names)
+
+    def change(part: Expression) -> Expression:
+        if isinstance(part, Size) and part.axis in put:
+            return size_expression(put[part.axis])
+        return flat(transform(part, change))
+
+    return replace(moved, right=change(moved.right))
