@@ -285,3 +285,12 @@ def test_the_formula_of_a_tensor_contraction_layer() -> None:
     assert str(tn.parameter_formula(tcl)) == "i*p + j*q + k*r"
     assert tn.parameter_count(tcl) == 4 * 4 + 4 * 4 + 3 * 6
     assert isinstance(tn.parameter_count(tcl), int)
+
+
+def test_an_axis_of_a_window_is_no_size_of_its_name() -> None:
+    """A constant gives `u` a value, and the `u` of the window is as long as fits: the text tells them apart."""
+    text = "a[u] = C[u]*w[u]\ny[u] = x[u+v]*k[v]\nz = sum[u](a[u]) + sum[u](y[u])"
+    arrays = {"C": np.ones(3)}
+    graph = tn.layer(text, inputs="x[n]", constants=arrays, n=30, v=3)
+    assert str(graph).splitlines()[-2] == "y[u_1] = x[u_1+v] * k[v]"
+    assert tn.layer(str(graph), constants=arrays) == graph

@@ -10,9 +10,9 @@ from ..errors import EquationError, ShapeError, by_name, near, nearest, told_in
 from ..graph.graph import Apply, Graph, inlined
 from ..graph.leaves import Constant, Leaf, called_last, scoped
 from ..graph.recurrences import late, read_later
-from ..graph.shape_inference import Dim, dim_size, index_of, size_names_of
+from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
 from ..graph.unify import with_sizes
-from ..language.equation import Calling, Declaration, Equation, Opening, einstein
+from ..language.equation import Calling, Declaration, Equation, Opening, einstein, renamed_axes
 from ..language.expression import (
     ELLIPSIS,
     Ref,
@@ -26,7 +26,7 @@ from ..language.expression import (
 from ..language.parser import parse_block, parse_names, read_sizes
 from ..sizes import as_size, size_names, symbol
 from .block_calls import call, call_along
-from .context import Known, Names, Text
+from .context import Known, Names, Text, axes_windowed
 from .instantiate import Matched
 from .lines import (
     check_given,
@@ -210,7 +210,7 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     leaves = _leaves(text)
     solved = text.unifier.solved()
     body = tuple(
-        with_sizes(item[0], solved, item[1].sizes)
+        with_sizes(_with_own_windows(text, *item), solved, item[1].sizes)
         if isinstance(item, tuple)
         else item.applied()
         if isinstance(item, Matched)
@@ -231,6 +231,13 @@ def gathered(text: Text, outputs: tuple[str, ...]) -> Graph:
     declared = called_last((leaf for leaf in leaves if leaf.name not in text.told), calls)
     graph = Graph(declared, body, outputs, text.unifier.sizes(names, by_name))
     return inlined(graph, lambda call: not call.scope)
+
+
+def _with_own_windows(text: Text, equation: Equation, scope: Scope) -> Equation:
+    """The equation with another name for an axis of a window whose name has a value, which would hold there."""
+    known = axes_windowed(equation.right) & text.unifier.bound.keys()
+    other = (axis for axis in sorted(known) if not text.unifier.same(scope[axis], symbol(axis)))
+    return renamed_axes(equation, {axis: text.axes.fresh(axis) for axis in other})
 
 
 def _is_read(axis: str, equation: Equation) -> bool:
