@@ -62,15 +62,6 @@ def test_numbers_take_the_working_type_whatever_comes_first(inputs: str, text: s
     np.testing.assert_allclose(library.numpy(found), expected, rtol=1e-6)
 
 
-def test_constants_take_the_type_of_each_call() -> None:
-    c = np.arange(1, 6) / 7
-    f = tn.compile(tn.layer("y[b,i] = x[b,i] * c[i]", inputs="x", constants={"c": c}))
-    x = np.ones((2, 5))
-    assert f({}, x.astype(np.float32)).dtype == np.float32
-    np.testing.assert_array_equal(f({}, x), x * c)
-    assert f({}, x.astype(np.float32)).dtype == np.float32
-
-
 def test_complex_is_not_conjugated() -> None:
     generator = np.random.default_rng(0)
     a, b = (generator.standard_normal((3, 4)) + 1j * generator.standard_normal((3, 4)) for _ in range(2))

@@ -86,14 +86,6 @@ def test_json_of_a_graph_with_lines_that_nobody_reads_is_read() -> None:
 # ---------------------------------------------------------------------------- sizes
 
 
-@pytest.mark.parametrize("size", [4, np.int64(4), np.uint8(4), sympy.Integer(4), np.array(4)], ids=repr)
-def test_any_whole_number_is_a_size(size: Any) -> None:
-    layer, bound = dense(), dense(i=4)
-    assert dense(i=size) == bound
-    assert layer.bind(i=size) == bound
-    assert tn.model(lambda x: layer(x), inputs="x[b,i]", i=size).bound == {"i": 4}
-
-
 @pytest.mark.parametrize("scope", ["blocks.0.mlp", "λ", "if", "a.if", "softmax", "_a"])
 def test_the_names_of_a_scope_read_back(scope: str) -> None:
     layer = dense(p=3)

@@ -115,18 +115,3 @@ def test_texts_through_a_transformer() -> None:
     encoder = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
     module = nn.Sequential(nn.Embedding(7, 8), nn.TransformerEncoder(encoder, 2), nn.Linear(8, 3))
     agree(module, torch.randint(0, 7, (2, 5)))
-
-
-def test_an_image_is_flattened_first() -> None:
-    agree(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), numbers(2, 3, 4), inputs="x[b,i:3,j:4]")
-
-
-def test_a_converted_network_is_compressed() -> None:
-    module = nn.Sequential(nn.Linear(16, 20), nn.ReLU(), nn.Linear(20, 4)).double()
-    module[0].weight.copy_(numbers(20, 3) @ numbers(3, 16))
-    graph, parameters = models.from_torch(module)
-    small = tn.compress(graph, parameters, error=1e-6, include="layers.0.W")
-    x = numbers(5, 16)
-    found = tn.compile(small.model, backend="torch")(small.params, x)
-    torch.testing.assert_close(found, module(x), rtol=1e-5, atol=1e-5)
-    assert tn.parameter_count(small.model) == tn.parameter_count(graph) - 20 * 16 + 3 * (20 + 16)

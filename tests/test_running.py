@@ -190,8 +190,11 @@ def test_a_size_is_a_whole_number(where: int, value: Any) -> None:
         bad_sizes(value)[where]()
 
 
-@pytest.mark.parametrize("value", [np.int64(4), np.uint8(4), sympy.Integer(4)])
+@pytest.mark.parametrize("value", [4, np.int64(4), np.uint8(4), sympy.Integer(4), np.array(4)], ids=repr)
 def test_any_whole_number_is_a_size(value: Any) -> None:
+    text = "y[b,o] = x[b,i] * W[o,i] + u[o]"
+    assert tn.layer(text, inputs="x", i=3, o=2, b=value) == DENSE.bind(b=value) == DENSE.bind(b=4)
+    assert tn.model(lambda x: DENSE(x), inputs="x[b,i]", b=value).bound["b"] == 4
     assert tn.compile(DENSE, b=value)({"W": W, "u": U}, np.ones((4, 3))).shape == (4, 2)
     assert dict(tn.module(DENSE, plan_at={"b": value}).plan.sizes) == {"b": 4}
     assert tn.plan(DENSE, b=value).sizes == (("b", 4),)

@@ -538,11 +538,6 @@ def test_gradients_of_factors_are_those_of_the_weight() -> None:
     np.testing.assert_allclose(found["W.B"], params["W.A"].T @ whole["W"], rtol=1e-10)
 
 
-def test_swin() -> None:
-    graph = tn.models.swin(image=16, patch=2, window=4, dim=8, depths=(2,), heads=(2,), classes=5)
-    check(graph, tn.substitute(graph, {"*.attention.W*": "tt", "*.mlp.*W*": "low_rank"}, rank=1), images(16))
-
-
 def test_a_module_of_torch() -> None:
     torch = pytest.importorskip("torch")
     graph = tn.models.vit(16, 8, 16, 2, 2, 24, 5)
