@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import BackendError, TensornetError
 from ..files import whole
 from .columns import Column
@@ -136,23 +138,21 @@ def label_points(axes: Any, points: Iterable[tuple[float, float, str]], size: fl
         size: the size of the font in points.
         every: whether a label that covers something is drawn nevertheless.
     """
-    from matplotlib.transforms import Bbox
-
     points = list(points)
     axes.figure.draw_without_rendering()
     renderer, inside, far = axes.figure.canvas.get_renderer(), axes.get_window_extent(), 1e4
     marks = axes.transData.transform([(x, y) for x, y, _ in points])
     reach = 1.4 * size
-    taken = [Bbox.from_bounds(x - reach, y - reach, 2 * reach, 2 * reach) for x, y in marks]
-    taken += [legend.get_window_extent(renderer)] if (legend := axes.get_legend()) else []
-    taken += [Bbox.from_bounds(at, -far, far, 2 * far) for at in (inside.x1, inside.x0 - far)]
-    taken += [Bbox.from_bounds(-far, at, 2 * far, far) for at in (inside.y1, inside.y0 - far)]
+    taken: list[Any] = [(x - reach, y - reach, x + reach, y + reach) for x, y in marks]
+    taken += [legend.get_window_extent(renderer).extents] if (legend := axes.get_legend()) else []
+    taken += [(at, -far, at + far, far) for at in (inside.x1, inside.x0 - far)]
+    taken += [(-far, at, far, at + far) for at in (inside.y1, inside.y0 - far)]
     look: dict[str, Any] = {"textcoords": "offset points", "fontsize": size, "va": "center"}
     for x, y, label in points:
         texts = [axes.annotate(label, (x, y), place, ha=_side(place[0]), **look) for place in PLACES]
-        boxes = [text.get_window_extent(renderer) for text in texts]
-        covers = [sum(_common(own, other) for other in taken) for own in boxes]
-        best = covers.index(min(covers))
+        boxes = np.array([text.get_window_extent(renderer).extents for text in texts])
+        covers = _common(boxes, np.array(taken)).sum(1)
+        best = int(covers.argmin())
         if every or not covers[best]:
             taken.append(boxes[best])
             texts.pop(best).set_in_layout(False)  # labels do not shrink the axes
@@ -165,10 +165,11 @@ def _side(offset: float) -> str:
     return "center" if abs(offset) < 1e-6 else "left" if offset > 0 else "right"
 
 
-def _common(one: Any, other: Any) -> float:
-    """The area that two boxes have in common."""
-    common = type(one).intersection(one, other)
-    return 0.0 if common is None else round(common.width * common.height, 3)
+def _common(boxes: Any, others: Any) -> Any:
+    """The area that each box has in common with each other one; a box is its left, lower, right and upper end."""
+    boxes = boxes[:, None]
+    sides = np.minimum(boxes[..., 2:], others[:, 2:]) - np.maximum(boxes[..., :2], others[:, :2])
+    return sides.clip(min=0.0).prod(-1).round(3)
 
 
 def new_figure(inches: tuple[float, float], dots: int) -> Any:
