@@ -26,8 +26,7 @@ from ..scan.cut import Cut, State, cut
 from ..sizes import evaluate
 from .a_normal_form import Pairs, take_apart
 from .activity import active, changes, check_rules
-from .cotangents import GRADIENT, Cotangents, zeros
-from .equation_vjp import cotangents
+from .cotangents import GRADIENT, Cotangents, cotangents, zeros
 
 
 class Backward:

@@ -3,28 +3,30 @@
 A graph is cut at its calls and at the states of its recurrences (`scan/cut.py`). The rest is brought into A-normal form
 (`a_normal_form.py`), so that the common parts of the derivatives of several factors are computed once: a product of N
 factors takes O(N) products back. Then the nodes are visited from the last to the first. The cotangent that a tensor
-gets from its readers (`x.grad`) is passed on to its operands (`equation_vjp.py`, `cotangents.py`):
+gets from its readers (`x.grad`) is passed on to its operands (`cotangents.py`):
 
     y[b,o] = x[b,i] * W[o,i]    →    W.grad[o,i] = y.grad[b,o] * x[b,i]
 
-A call of a block becomes two (`call_vjp.py`). The cotangent of a state is read before it is defined, as the state is.
+A call of a block becomes two. The cotangent of a state is read before it is defined, as the state is.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from ..graph.graph import Graph
+from ..graph.graph import Apply, Graph
+from ..graph.leaves import Along, Leaf, scoped
+from ..graph.shape_inference import axes_of_dims, dim_size
 from ..ir.node import Node
-from ..language.expression import is_random
+from ..language.equation import Equation
+from ..language.expression import Ref, Taken, is_random, sum_of
 from ..scan.cut import State
 from .a_normal_form import Pairs
-from .activity import active
+from .activity import active, active_inside
 from .backward import Backward
-from .call_vjp import asked, backward_call, forward_call
 from .joint import JointGraph, partitioned
-from .scan_vjp import Called
 
 
 @functools.lru_cache(maxsize=512)
@@ -90,3 +92,166 @@ def rematerializable(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
         if changing.intersection(call.results)
         and not any(is_random(equation.right) for part in call.graph.parts() for equation in part.own)
     )
+
+
+# ---------------------------------------------------------------------------- calls and scans
+
+FIRST = "{}.firsts"
+"""The name of the state that each iteration starts from, stacked over all of them."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """A call in both passes.
+
+    Attributes:
+        call: the call of the forward pass.
+        joint: the joint graph of its block.
+        wrt: the leaves of the block that get gradients.
+        names: the caller's names of the block's tensors.
+    """
+
+    call: Apply
+    joint: JointGraph
+    wrt: tuple[str, ...]
+    names: Mapping[str, str]
+
+
+def saving_carries(passes: Backward, call: Apply) -> Apply:
+    """A call along an axis, which also returns the state that each iteration starts from."""
+    assert call.along is not None
+    block, joined = call.graph, call.along.joined(len(call.results))
+    states = block.inputs[len(call.along.cuts) :][: len(call.along.states)]
+    taken, firsts = Taken(block.named), list[Equation]()
+    for leaf in states:
+        axes = axes_of_dims(leaf.dims)
+        firsts.append(Equation(taken.fresh(FIRST.format(leaf.name)), axes, Ref(leaf.name, axes)))
+    made = tuple(each.name for each in firsts)
+    outputs = (*block.outputs[:joined], *made, *block.outputs[joined:])
+    along = replace(call.along, states=tuple(n if n < joined else n + len(made) for n in call.along.states))
+    return replace(
+        call,
+        graph=replace(block, body=(*block.body, *firsts), outputs=outputs),
+        results=(*call.results[:joined], *map(passes.taken.fresh, made), *call.results[joined:]),
+        along=along,
+    )
+
+
+def backward_scan(passes: Backward, called: Called) -> None:
+    """Adds the vjp of a scan: a scan in the other direction, over the backward pass of the block.
+
+    It is given what the scan is given by position, the states that each iteration started from, and gradients of
+    stacked results; then, as states, the gradients of the last states and sums of gradients, at first 0; then what all
+    iterations read. It returns stacked gradients, and the last values of its states.
+    """
+    call, along, names = called.call, called.call.along, called.names
+    assert along is not None
+    both, seeds = called.joint.joined(), dict(called.joint.seeds)
+    leaves = {leaf.name: leaf for leaf in (*both.inputs, *call.graph.inputs)}
+    own = [leaf.name for leaf in call.graph.inputs]
+    grads = dict(zip(called.wrt, both.outputs, strict=True))
+    cuts, carried = dict(zip(own, along.cuts, strict=False)), dict(call.carried())
+    wholes = [name for name in own if name not in cuts and name not in carried]
+    joined = along.joined(len(call.results))
+    given = {seeds[output]: result for output, result in list(call.made)[:joined] if output in seeds}
+    lasts = dict(zip(carried, call.results[joined:], strict=True))
+    stacked, moved, summed = ([name for name in part if name in grads] for part in (cuts, carried, wholes))
+    taken = Taken(both.named)
+    lasting = [
+        leaves.get(seeds.get(carried[name], ""))
+        or replace(leaves[name], name=taken.fresh(f"{name}.none"), holds=None)
+        for name in moved
+    ]
+    sums = [replace(leaves[name], name=taken.fresh(f"{name}.sum"), holds=None) for name in summed]
+    totals = [_added(taken, leaf, name, grads[name]) for name, leaf in zip(summed, sums, strict=True)]
+    inputs = (
+        *(leaves[name] for name in (*cuts, *carried, *given)),
+        *lasting,
+        *sums,
+        *(leaves[name] for name in wholes),
+    )
+    others = (leaf for leaf in both.leaves if leaf.kind != "input")
+    outputs = (*(grads[name] for name in (*stacked, *moved)), *(each.name for each in totals))
+    block = Graph((*inputs, *others), (*both.body, *totals), outputs, both.sizes)
+    operands = (
+        *call.operands[: len(cuts)],
+        *call.results[joined - len(carried) : joined],
+        *[passes.whole(result) for result in given.values()],
+        *[passes.whole(lasts[name]) for name in moved],
+        *[passes.zeros(names[name]) for name in summed],
+        *call.operands[len(cuts) + len(carried) :],
+    )
+    results = {name: passes.part_of(passes.nodes[names[name]]) for name in (*stacked, *moved, *summed)}
+    by_position = (*along.cuts, *([0] * (len(carried) + len(given))))
+    back = Along(along.axis, by_position, tuple(range(len(stacked), len(outputs))), not along.back, last=True)
+    made = Apply(block, operands, tuple(results.values()), call.scope, True, back)
+    passes.items.append(made)
+    for (name, result), (_, dims) in zip(results.items(), made.returned(passes.bound), strict=True):
+        at = cuts.get(name, 0)
+        order = (at, *(d for d in range(len(dims)) if d != at))[: len(dims)]
+        passes.take(result, [*map(dim_size, dims)], names[name], order)
+
+
+def _added(taken: Taken, sum_so_far: Leaf, name: str, gradient: str) -> Equation:
+    """The sum of a leaf's gradients so far and that of one more iteration."""
+    axes = axes_of_dims(sum_so_far.dims)
+    total = sum_of([Ref(sum_so_far.name, axes), Ref(gradient, axes)])
+    return Equation(taken.fresh(f"{name}.total"), axes, total)
+
+
+# ---------------------------------------------------------------------------- x
+
+
+def asked(passes: Backward, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The results of the block that have gradients, and its leaves whose gradients are required."""
+    block, inner = call.graph, call.names()
+    if call.along is not None:
+        inside = active_inside(call, passes.active)
+        outputs = tuple(output for output in block.outputs if output in inside)
+        return outputs, tuple(leaf.name for leaf in block.inputs if leaf.name in inside)
+    wrt = (
+        leaf.name for leaf in block.leaves if leaf.kind != "constant" and inner[leaf.name] in passes.active
+    )
+    pairs = zip(block.outputs, call.results, strict=True)
+    of = (output for output, name in pairs if name in passes.active and name in passes.needed)
+    return tuple(of), tuple(wrt)
+
+
+def forward_call(passes: Backward, call: Apply, joint: JointGraph, wrt: tuple[str, ...]) -> Called:
+    """A call of the block's forward pass; of the block itself, if its residuals are not saved."""
+    if call.along is not None:
+        made = saving_carries(passes, call)
+        return Called(made, joint, wrt, made.names())
+    inner = {**call.names(), **dict(zip(call.graph.outputs, call.results, strict=True))}
+    is_again = call.results[0] in passes.recomputed
+    made = replace(call, apart=True) if is_again else _returning(passes, call, joint.forward, inner)
+    return Called(made, joint, wrt, inner)
+
+
+def _returning(passes: Backward, call: Apply, graph: Graph, inner: dict[str, str]) -> Apply:
+    """A call of another graph in place of a call; results without a name get one."""
+    for name in graph.outputs:
+        if name not in inner:
+            inner[name] = passes.taken.fresh(scoped(call.scope, name))
+    return replace(call, graph=graph, results=tuple(inner[name] for name in graph.outputs))
+
+
+def backward_call(passes: Backward, called: Called) -> None:
+    """Adds a call of the block's backward pass, and adds its results to the gradients of the block's operands."""
+    if called.call.along is not None:
+        backward_scan(passes, called)
+        return
+    call, joint, inner = called.call, called.joint, dict(called.names)
+    if call.results[0] in passes.recomputed and joint.residuals:
+        inner = {name: tensor for name, tensor in inner.items() if name not in joint.residuals}
+        again = replace(joint.forward, outputs=joint.residuals)
+        passes.items.append(_returning(passes, call, again, inner))
+    for output, seed in joint.seeds:
+        inner[seed] = passes.whole(called.names[output])
+    wrt = [inner[name] for name in called.wrt]
+    results = tuple(passes.part_of(passes.nodes[name]) for name in wrt)
+    operands = tuple(inner[leaf.name] for leaf in joint.backward.inputs)
+    made = Apply(joint.backward, operands, results, call.scope)
+    passes.items.append(made)
+    for (result, dims), name in zip(made.returned(passes.bound), wrt, strict=True):
+        passes.take(result, [*map(dim_size, dims)], name, tuple(range(len(dims))))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -201,6 +202,9 @@ class Expressions:
                 return self.value(moved(part), left, scope)
             case Call(_, arguments) if not is_scalar(part):
                 function = FUNCTIONS[part.function]
+                if function.one_by_one and len(part.axes) > 1:
+                    inner = replace(part, axes=part.axes[:1])
+                    return self.value(replace(part, arguments=(inner,), axes=part.axes[1:]), left, scope)
                 if function.axes == "joined":
                     return self._joined(part, left, scope)
                 over = (*part.axes, *(name for name, _ in part.options if name in option_axes(part)))

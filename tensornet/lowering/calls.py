@@ -78,10 +78,6 @@ def _over_axes(context: LoweringContext, call: Call, wanted: Layout | None) -> V
     value = context.convert(value, element)
     over = function.runs_over(call.axes)
     axes = tuple(axis for axis in value.layout if axis in over)
-    if function.one_by_one and len(axes) > 1:
-        for axis in axes:
-            value = _along(context, replace(call, axes=(axis,)), value, result)
-        return value
     if not function.leaves_out(call.axes) and len(axes) > 1:
         value = context.reorder(value, (*(axis for axis in value.layout if axis not in axes), axes))
     call = replace(call, axes=(*axes, *function.makes(call.axes)))
