@@ -193,10 +193,10 @@ class _Products:
                 break
             at, partner, windows, tensor = found
             rest = [each for n, each in enumerate(factors) if n not in (at, partner)]
-            plain, known = tensor.plainly(windows), {**sizes, **_own(windows)}
-            moving = _own(windows).keys() | self._moving([plain], known)
-            outside = {*kept, *_own(windows), *axes_in(rest)}
-            made = self._product((plain, factors[partner]), outside, known, moving)
+            plain, own = tensor.plainly(windows), _own(tensor, windows)
+            moving = own.keys() | self._moving([plain], {**sizes, **own})
+            outside = {*kept, *own, *axes_in(rest)}
+            made = self._product((plain, factors[partner]), outside, {**sizes, **own}, moving)
             factors = [tensor.followed(made).padded(windows).plainly(()), *rest]
             new = order([factors[0].node], self.readers)
             self.active.update(each for each in new if is_active(each, self.active))
@@ -234,20 +234,20 @@ class _Products:
             if self.readers[operand.node] == 1:
                 tensor = windowed(operand, windows)
             outside = {*kept, *axes_in(each for n, each in enumerate(factors) if n not in (at, partner))}
-            if windows and self._is_smaller(tensor.plainly(windows), windows, other, outside, sizes):
+            if windows and self._is_smaller(tensor, windows, other, outside, sizes):
                 yield at, partner, windows, tensor
 
     def _is_smaller(
         self,
-        plain: Operand,
+        tensor: Windowed,
         windows: Windows,
         other: set[Axis],
         outside: AbstractSet[Axis],
         sizes: Mapping[Axis, Size],
     ) -> bool:
         """Whether remaining windows are summed over, and the product is smaller than the tensor and all windows."""
-        own = {*axes_of(plain.reads)} - _own(windows).keys()
-        remaining = self._windows(plain, {**sizes, **_own(windows)})
+        plain, known = tensor.plainly(windows), {**sizes, **_own(tensor, windows)}
+        own, remaining = {*axes_of(plain.reads)} & sizes.keys(), self._windows(plain, known)
         left = [{axis for axis, _ in entry.terms} for entry in remaining]
         if own.isdisjoint(other) or any(len(axes & outside) > 1 for axes in left):
             return False
@@ -264,6 +264,7 @@ class _Products:
         )
 
 
-def _own(windows: Windows) -> dict[Axis, Size]:
-    """The axes that replace windows, with their sizes."""
-    return {("at", entry): length for entry, length in windows.items()}
+def _own(tensor: Windowed, windows: Windows) -> dict[Axis, Size]:
+    """The axes that replace windows of a tensor, with their sizes."""
+    pairs = zip(tensor.reads, tensor.node.shape, strict=True)
+    return {("at", entry): length for entry, length in pairs if entry in windows}
