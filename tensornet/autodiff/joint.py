@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..graph.graph import Graph, of_tensors_named, reads
 from ..graph.leaves import Leaf, called_last, told_apart
 from ..graph.shape_inference import Axis
-from ..ir.function import Function, Names, rebuilt
-from ..ir.naming import graph_of
+from ..ir.function import rebuilt
 from ..ir.node import Node, cast, leaf
-from ..language.equation import Equation
 from ..language.expression import Ref, occurring
 from ..ops.table import FUNCTIONS, Element
 from ..passes.dead_code import eliminate_dead_code
@@ -168,8 +165,7 @@ def _forward(passes: Backward, kept: tuple[str, ...]) -> Graph:
     outputs = {name: passes.nodes[name] for name in passes.program.names.outputs}
     by_name = {name: each for each, name in passes.names.items() if each in passes.forward}
     outputs |= {name: by_name[name] for name in kept if name in by_name and name not in apart}
-    function = passes.program.function
-    printed, bound = _printed(passes, passes.program.names.leaves, function.inputs, outputs)
+    printed, bound = _printed(passes, passes.program.leaves, outputs)
     body = put_together([*printed, *map(passes.equation, states), *passes.calls])
     results = tuple(dict.fromkeys((*passes.graph.outputs, *kept)))
     sizes = tuple({**passes.bound, **bound}.items())
@@ -195,9 +191,8 @@ def _backward(
     nodes |= stand | {name: each for name, (each, _) in passes.given.items()}
     known = {each.name: each for each in (*passes.graph.leaves, *held.values())}
     known |= {name: placed for name, (_, placed) in passes.given.items()}
-    leaves = [each for name, each in known.items() if name in nodes]
-    inputs = [nodes[each.name] for each in leaves if each.value is None]
-    printed, bound = _printed(passes, leaves, inputs, made)
+    leaves = {nodes[name]: each for name, each in known.items() if name in nodes}
+    printed, bound = _printed(passes, leaves, made)
     body = [of_tensors_named(item, renamed) for item in put_together([*printed, *passes.items])]
     read = {name for item in body for name, _ in reads(item)}.difference(*(item.defines for item in body))
     given = [each for each in passes.graph.leaves if each.name in read]
@@ -212,18 +207,12 @@ def _backward(
 
 
 def _printed(
-    passes: Backward, leaves: Sequence[Leaf], inputs: Sequence[Node], outputs: Mapping[str, Node]
+    passes: Backward, leaves: Mapping[Node, Leaf], outputs: Mapping[str, Node]
 ) -> tuple[tuple[Equation, ...], Mapping[str, Any]]:
     """Nodes as equations, and the sizes that these mention."""
-    if not outputs:
-        return (), {}
-    free = {each.name for each in leaves}
-    tensors = {each: name for each, name in passes.names.items() if name not in free or each.op == "constant"}
     axes = passes.program.names.axes | passes.axes
-    names = Names(tuple(leaves), tuple(outputs), passes.graph.sizes, tensors, axes)
-    function = Function(tuple(inputs), tuple(outputs.values()), passes.program.function.sizes)
-    found = graph_of(function, names, passes.sizes)
-    return found.own, found.bound
+    found = passes.cut.printed(leaves, outputs, passes.names, axes, passes.sizes) if outputs else None
+    return (found.own, found.bound) if found is not None else ((), {})
 
 
 def _input(name: str, forward: Graph) -> Leaf:

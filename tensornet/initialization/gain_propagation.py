@@ -58,9 +58,9 @@ def aim(starts: Starts, expression: Expression, target: float) -> None:
 def _sum(starts: Starts, terms: tuple[Expression, ...], target: float) -> None:
     """Weights added to data or to a frozen value are biases, as are those with fewer axes. Others share the target."""
     free = [term for term in terms if starts.free(term)]
-    data = [term for term in free if not starts.is_weight(term)]
-    alone = [term for term in free if not _is_spread(term, terms)] if len(free) == len(terms) else []
-    drawn = data or alone
+    drawn = [term for term in free if not starts.is_weight(term)]
+    if not drawn and len(free) == len(terms):
+        drawn = [term for term in free if not _is_spread(term, terms)]
     for term in drawn:
         aim(starts, term, target / len(drawn))
     for term in free:
@@ -97,7 +97,7 @@ def _product(starts: Starts, term: Contraction, target: float) -> None:
         rescale(starts, names, term, target)
     for gain in gains:
         reached = starts.known.of(term).square
-        if reached and not 1 / FAR <= target / reached <= FAR:
+        if reached > 0 and not 1 / FAR <= target / reached <= FAR:
             _set_gain(starts, gain, target / reached * starts.known.of(gain).square)
 
 
@@ -129,28 +129,24 @@ def _only_scales(starts: Starts, weight: Expression, term: Contraction) -> bool:
 
 
 def vanish(starts: Starts, expression: Expression, target: float) -> None:
-    """Starts a weight at zero. All its factors but one are nonzero, on the scale of the target."""
+    """Starts a weight at zero. All factors of a product but one are nonzero, on the scale of the target: but the last,
+    unless a settled factor makes the product zero already."""
     match starts.behind(expression):
         case Ref(name):
             if name not in starts.known.tensors:
                 starts.start(name, "value", 0.0)
         case Contraction() as term if starts.free(term):
-            _vanish_product(starts, term, target)
+            *others, last = [factor for factor in term.factors if starts.free(factor)]
+            own = set(starts.free(last)).difference(*map(starts.free, others))
+            aim(starts, term, target)
+            if starts.known.of(term).square and own:
+                for name in own:
+                    del starts.known.tensors[name]
+                vanish(starts, last, 1.0)
         case Call(_, arguments):
             for argument in arguments:
                 if starts.free(argument):
                     vanish(starts, argument, target)
-
-
-def _vanish_product(starts: Starts, term: Contraction, target: float) -> None:
-    """Starts the last weight of a product at zero, unless a settled factor makes the product zero already."""
-    *others, last = [factor for factor in term.factors if starts.free(factor)]
-    own = set(starts.free(last)).difference(*map(starts.free, others))
-    aim(starts, term, target)
-    if starts.known.of(term).square and own:
-        for name in own:
-            del starts.known.tensors[name]
-        vanish(starts, last, 1.0)
 
 
 def _call(starts: Starts, call: Call, target: float) -> None:
@@ -170,14 +166,13 @@ def _set_gain(starts: Starts, gain: Expression, target: float) -> None:
     """Starts a factor that only scales at a constant: the root of the target, or a value whose function is near it."""
     one = function_of_one(gain)
     assert one is not None
-    errors = dict[float, float]()
-    for value in (
-        [math.sqrt(target)] if one == gain else sorted((n / 20 for n in range(40, -41, -1)), key=abs)
-    ):
+
+    def error(value: float) -> float:
         starts.start(one.name, "value", value)
-        errors[value] = abs(_off(starts, gain, target))
-    enough = max(math.log(NEAR), min(errors.values()) + 0.1)
-    starts.start(one.name, "value", next(value for value in errors if errors[value] <= enough))
+        return max(math.log(NEAR), abs(_off(starts, gain, target)))
+
+    values = [math.sqrt(target)] if one == gain else sorted((n / 20 for n in range(40, -41, -1)), key=abs)
+    starts.start(one.name, "value", min(values, key=error))
 
 
 def rescale(starts: Starts, names: Iterable[str], whole: Expression, target: float) -> None:

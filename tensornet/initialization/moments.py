@@ -321,11 +321,9 @@ class Starts:
 
     def linear(self, expression: Expression) -> set[str]:
         """The free parameters that can bring its mean square to any value: in a product, or in all terms of a sum."""
-        match expression:
-            case Ref(name) if name in self.known.definitions:
-                return self.linear(self.known.definitions[name].right)
-            case Ref():
-                return {*self.free(expression)}
+        match self.behind(expression):
+            case Ref() as ref:
+                return {*self.free(ref)}
             case Contraction(factors):
                 return set().union(*map(self.linear, factors))
             case Call(name, arguments) if name == "add" or FUNCTIONS[name].kind == "structure":

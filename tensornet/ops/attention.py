@@ -20,6 +20,7 @@ from .protocols import (
     layout_of,
     left_of,
     numeric,
+    roles,
     sizes_of,
 )
 from .record import Element, Function, KernelEquation
@@ -110,27 +111,20 @@ def _signed_equations() -> Iterator[KernelEquation]:
 
 
 class _Axes(NamedTuple):
-    """The axes of attention: `shared` by all operands, `grouped` axes of queries that share keys and values, those of
-    the `queries` and the `keys`, `inner` axes that scores are summed over, and the `channels` of a value."""
+    """The axes of attention: `shared` by all operands, those of the `queries`, `inner` axes that scores sum over,
+    `grouped` axes of queries that share keys and values, those of the `keys`, and the `channels` of a value."""
 
     shared: tuple[str, ...]
-    grouped: tuple[str, ...]
     queries: tuple[str, ...]
-    keys: tuple[str, ...]
     inner: tuple[str, ...]
+    grouped: tuple[str, ...]
+    keys: tuple[str, ...]
     channels: tuple[str, ...]
 
     @staticmethod
-    def of(q: Sequence[str], k: Sequence[str], v: Sequence[str], *, grouped: Sequence[str] = ()) -> _Axes:
+    def of(layouts: Sequence[Sequence[str]], grouped: Sequence[str] = ()) -> _Axes:
         """Classifies each axis by the operands that have it."""
-        return _Axes(
-            common(q, k, v),
-            common(q, grouped),
-            common(q, but=(k, grouped)),
-            common(k, v, but=(q,)),
-            common(q, k, but=(v,)),
-            common(v, but=(k,)),
-        )
+        return _Axes(*roles("sidg sjd sjf g", (*layouts, grouped)).values())
 
     def operands(self, heads: int) -> tuple[Groups, Groups, Groups]:
         """The four dimensions of each operand. The last `heads` shared axes are the heads; queries add grouped axes."""
@@ -164,7 +158,7 @@ def _lowered(lowering: Lowering, call: Call, numbers: int, seconds: Callable[...
     """
     grouped, arguments = _unrepeated(call)
     three = [lowering.lower(each) for each in arguments[:3]]
-    axes = _Axes.of(*(each.layout for each in three), grouped=grouped)
+    axes = _Axes.of([each.layout for each in three], grouped)
     of_scores = (*axes.shared, *axes.queries, *axes.keys)
     values = [*three, *(lowering.lower(each, of_scores) for each in arguments[3:])]
     truths = [lowering.convert(each, Element.TRUTH) for each in values[numbers:]]
@@ -178,7 +172,8 @@ def _lowered(lowering: Lowering, call: Call, numbers: int, seconds: Callable[...
     sizes = sizes_of(values[:3])
     flops = 2 * extent(sizes, (*axes.shared, *axes.grouped, *axes.queries, *axes.keys))
     flops *= extent(sizes, axes.inner) + extent(sizes, axes.channels)
-    counts = map(lowering.count, (axes.shared + axes.grouped, *axes[2:]))
+    shared, keys = axes.shared + axes.grouped, axes.keys
+    counts = map(lowering.count, (shared, axes.queries, keys, axes.inner, axes.channels))
     time = seconds(lowering, call, *counts)
     return lowering.emit(
         left_of(axes.result(heads)), right, values, values[0].element, seconds=time, flops=flops
@@ -342,9 +337,9 @@ def _spelled(
     """
     q, k, v, *mask = cast("tuple[Ref, ...]", call.arguments)
     layouts, flat = [layout_of(each) for each in (q, k, v)], axes_in(left)
-    axes = _Axes.of(*layouts)
+    axes = _Axes.of(layouts)
     if float(writer.options(call)["causal"]):
-        axes = _Axes.of(*layouts, grouped=common(flat, axes.queries)[1:])
+        axes = _Axes.of(layouts, common(flat, axes.queries)[1:])
     axes = axes._replace(shared=common(flat, axes.shared))
     heads = len(axes.shared) - next(
         (n for n, axis in enumerate(flat) if axis in axes.queries), len(axes.shared)

@@ -22,6 +22,7 @@ from .protocols import (
     left_of,
     names_in,
     numeric,
+    roles,
     sizes_of,
 )
 from .record import Element, placed_kernel
@@ -99,13 +100,9 @@ CALLS = 4
 Axes = tuple[str, ...]
 
 
-def _matmul_groups(told: Axes, x: Axes, w: Axes, summed: Axes) -> tuple[Axes, ...]:
-    """The axes of a product of rows and selected matrices, grouped by the operands that have them.
-
-    In order: axes of positions and rows, of positions alone, of rows alone, of the columns of the result, and summed.
-    """
-    rows = common(x, but=(told, summed))
-    return common(told, x), common(told, but=(x,)), rows, common(w, but=(summed,)), common(w, summed)
+MATMUL = "ba brs so"
+"""Positions, rows and matrices: `b` are the axes of positions and rows, `a` of positions alone, `r` of rows alone, `o`
+of the columns of the result, and `s` are summed."""
 
 
 def _lower_matmul(lowering: Lowering, call: Call) -> Value:
@@ -117,7 +114,7 @@ def _lower_matmul(lowering: Lowering, call: Call) -> Value:
     x, told, w = (lowering.lower(each) for each in (rows, entry, plain))
     x, w = numeric(lowering, [x, w])
     inner = common(w.layout, but=((which,),))
-    both, alone, own, out, summed = _matmul_groups(told.layout, x.layout, inner, call.axes)
+    both, alone, own, summed, out = roles(MATMUL, (told.layout, x.layout, inner)).values()
     told = lowering.grouped(told, (both, alone))
     x = lowering.grouped(x, (both, own, summed))
     if not lowering.offers(w, ((which,), summed, out)):  # matrices may be transposed in memory
@@ -147,7 +144,7 @@ def _spell_matmul(writer: Writer, call: Call, left: Left) -> str:
     x, told, w = cast("tuple[Ref, ...]", call.arguments)
     inner = tuple(axis for axis in layout_of(w) if axis in call.axes or axis in axes_in(left))
     (which,) = common(layout_of(w), but=(inner,))
-    both, alone, own, out, summed = _matmul_groups(layout_of(told), layout_of(x), inner, call.axes)
+    both, alone, own, summed, out = roles(MATMUL, (layout_of(told), layout_of(x), inner)).values()
     positions = writer.looked(writer.view(told, (both, alone), ones=True), told.name, which)
     rows = writer.view(x, (both, own, summed), ones=True)
     matrices = writer.view(w, ((which,), out, summed), ones=True)

@@ -55,6 +55,19 @@ def common(
     )
 
 
+def roles(signature: str, layouts: Sequence[Collection[str]]) -> dict[str, tuple[str, ...]]:
+    """The axes of each letter of a signature: those that exactly the operands with the letter have.
+
+    In `"sid sjd sjf"` a query, a key and a value share the axes `s`, and `d` are the axes of query and key alone.
+    """
+    words = signature.split()
+    axes = dict.fromkeys(axis for each in layouts for axis in each)
+    holders = {axis: [axis in each for each in layouts] for axis in axes}
+    letters = dict.fromkeys("".join(words))
+    own = {letter: [letter in word for word in words] for letter in letters}
+    return {letter: tuple(axis for axis in axes if holders[axis] == own[letter]) for letter in letters}
+
+
 @dataclass(frozen=True)
 class Value:
     """A tensor during lowering: how it is read, the symbolic sizes of its axes, the kind of its elements."""

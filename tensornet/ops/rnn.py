@@ -10,88 +10,59 @@ initial states.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
 from ..nodes import Call, Ref
-from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
+from .protocols import Left, Lowering, Value, Writer, extent, layout_of, left_of, roles, sizes_of
 from .record import Element, Function, KernelEquation, placed_kernel
 
 Axes = tuple[str, ...]
 
+ALONG = "tbi gi gr bm"
+"""The operands `x, W, U, h`: `t` are positions, `b` sequences, `i` and `r` the channels of the input and of a state
+where it is read, `g` the rows of the weights, and `m` the channels of a state where it is computed."""
 
-class _Form(NamedTuple):
-    """The axes of a call: of the input, the gates, the state that they read and the state that they compute.
 
-    Attributes:
-        along, batch: the axis of positions, and the axes of independent sequences.
-        given, gates, read, made: the channels of the input, the rows of the weights, and the channels of a state where
-            it is read and where it is computed.
-    """
-
-    along: Axes
-    batch: Axes
-    given: Axes
-    gates: Axes
-    read: Axes
-    made: Axes
-
-    @staticmethod
-    def of(layouts: Sequence[Axes]) -> _Form:
-        """Classifies each axis by the operands that have it."""
-        x, w, u, state, *_ = layouts
-        return _Form(
-            common(x, but=(w, state)),
-            common(x, state),
-            common(x, w),
-            common(w, but=(x,)),
-            common(u, but=(w,)),
-            common(state, but=(x,)),
-        )
-
-    def operands(self, call: Call) -> list[list[Axes]]:
-        """The dimensions of each operand."""
-        states = 2 if call.function == LSTM_ALONG.name else 1
-        first = [[self.along, self.batch, self.given], [self.gates, self.given], [self.gates, self.read]]
-        biases = len(call.arguments) - len(first) - states
-        return [*first, *[[self.batch, self.made]] * states, *[[self.gates]] * biases]
-
-    @property
-    def result(self) -> list[Axes]:
-        """The dimensions of the result."""
-        return [self.along, self.batch, self.made]
+def _dims(call: Call, axes: Mapping[str, Axes]) -> list[list[Axes]]:
+    """The dimensions of each operand of a cell."""
+    states = 2 if call.function == LSTM_ALONG.name else 1
+    words = ["tbi", "gi", "gr", *["bm"] * states, *"g" * (len(call.arguments) - 3 - states)]
+    return [[axes[letter] for letter in word] for word in words]
 
 
 def _through(layouts: Sequence[Axes]) -> Axes:
     """All axes except those of the batch."""
-    return tuple(itertools.chain(*_Form.of(layouts)._replace(batch=())))
+    axes = roles(ALONG, layouts[:4])
+    return tuple(itertools.chain(*(axes[letter] for letter in "tigrm")))
 
 
 def _lower(lowering: Lowering, call: Call) -> Value:
     """Lowers a cell to a step: one product for all positions, one for each, and pointwise work in the cache."""
     values = [lowering.convert(lowering.lower(each), Element.NUMBER) for each in call.arguments]
-    form = _Form.of([each.layout for each in values])
-    values = [lowering.grouped(*each) for each in zip(values, form.operands(call), strict=True)]
-    along, batch, given, gates, read, made = map(lowering.count, form)
+    axes = roles(ALONG, [each.layout for each in values[:4]])
+    values = [lowering.grouped(*each) for each in zip(values, _dims(call, axes), strict=True)]
+    along, batch, given, gates, read, made = (lowering.count(axes[letter]) for letter in "tbigrm")
     profile, size, sizes = lowering.profile, lowering.itemsize, sizes_of(values)
     seconds = profile.matmul(1, along * batch, gates, given, size)
     seconds += along * profile.matmul(1, batch, gates, read, size)
     written = size * along * batch * made
     seconds += profile.pointwise(size * along * batch * (gates + made), written)
-    positions = extent(sizes, (*form.along, *form.batch, *form.gates))
-    flops = 2 * positions * (extent(sizes, form.given) + extent(sizes, form.read))
+    positions = extent(sizes, (*axes["t"], *axes["b"], *axes["g"]))
+    flops = 2 * positions * (extent(sizes, axes["i"]) + extent(sizes, axes["r"]))
     right = replace(call, arguments=tuple(each.ref for each in values))
-    return lowering.emit(left_of(form.result), right, values, Element.NUMBER, seconds=seconds, flops=flops)
+    left = left_of(axes[letter] for letter in "tbm")
+    return lowering.emit(left, right, values, Element.NUMBER, seconds=seconds, flops=flops)
 
 
 def _spell(writer: Writer, call: Call, left: Left) -> str:
     """The call with its operands in order, in the dimensions that the kernel requires."""
     refs = cast("tuple[Ref, ...]", call.arguments)
-    form = _Form.of([layout_of(each) for each in refs])
-    texts = [writer.view(*each, ones=True) for each in zip(refs, form.operands(call), strict=True)]
+    axes = roles(ALONG, [layout_of(each) for each in refs[:4]])
+    texts = [writer.view(*each, ones=True) for each in zip(refs, _dims(call, axes), strict=True)]
     text = writer.op(call.function, ", ".join(texts), **writer.options(call))
-    return text if all(form.result) else writer.reshaped(text, left)
+    return text if axes["t"] and axes["b"] and axes["m"] else writer.reshaped(text, left)
 
 
 def _cell(name: str, formula: str, gates: int, states: int) -> Function:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..codec import Part, refuses
@@ -66,47 +66,29 @@ def _check_registered(call: Call, part: Part) -> None:
 # ---------------------------------------------------------------------------- in another process
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A registered function to send to another process: its record, and its implementations by backend, pickled."""
+def pack(names: Iterable[str]) -> tuple[Function, ...]:
+    """The functions among `names` that the user registered, ready for pickling.
 
-    row: Function
-    implementations: tuple[tuple[str, bytes], ...]
-
-
-def pack(names: Iterable[str]) -> tuple[Packed, ...]:
-    """The functions among `names` that the user registered, ready for pickling."""
-    rows = [FUNCTIONS[name] for name in dict.fromkeys(names)]
+    An implementation that cannot be pickled, such as a lambda, becomes one that raises a BackendError when called.
+    """
+    rows = (FUNCTIONS[name] for name in dict.fromkeys(names))
     return tuple(
-        Packed(
-            replace(row, implementations=()), tuple((name, _by_name(f)) for name, f in row.implementations)
-        )
+        replace(row, implementations=tuple((name, _sent(row.name, f)) for name, f in row.implementations))
         for row in rows
         if row.implementations
     )
 
 
-def unpack(packed: Iterable[Packed]) -> None:
+def unpack(packed: Iterable[Function]) -> None:
     """Registers packed functions whose names are not registered yet."""
-    for each in packed:
-        name = each.row.name
-        found = tuple((backend, _found(name, data)) for backend, data in each.implementations)
-        FUNCTIONS.setdefault(name, replace(each.row, implementations=found))
+    for row in packed:
+        FUNCTIONS.setdefault(row.name, row)
 
 
-def _by_name(function: Callable[..., Any]) -> bytes:
-    """A pickle of a function that can be imported; no bytes for others, such as a lambda."""
+def _sent(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     try:
-        return pickle.dumps(function)
+        pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError):
-        return b""
-
-
-def _found(name: str, data: bytes) -> Callable[..., Any]:
-    """The function, if it can be imported here; otherwise one that raises a BackendError when it is called."""
-    try:
-        function: Callable[..., Any] = pickle.loads(data)
-    except (ImportError, AttributeError, EOFError):
         return functools.partial(_left_behind, name)
     return function
 

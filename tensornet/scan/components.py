@@ -19,8 +19,7 @@ from ..graph.recurrences import strongly_connected
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim
 from ..ir.equations import LEAVES, reads_of
-from ..ir.function import Function, Names, Rule, order, over_others
-from ..ir.naming import graph_of
+from ..ir.function import Rule, order, over_others
 from ..ir.node import (
     Affine,
     Axis,
@@ -49,7 +48,7 @@ class Components:
     """A program whose components become calls, one after another.
 
     Attributes:
-        graph: the graph.
+        cut, graph: the graph, cut at calls and states.
         states: the states of recurrences, by their nodes.
         outputs: the required nodes, by name.
         names, axes: the names of nodes and of their axes.
@@ -66,8 +65,7 @@ class Components:
     """
 
     def __init__(self, found: Cut) -> None:
-        self.graph, self.sizes = found.graph, found.program.function.sizes
-        self.program = found.program
+        self.cut, self.graph, self.program = found, found.graph, found.program
         self.leaves = dict(self.program.leaves)
         self.named = {**self.graph.named, **{each.name: each.dims for each in found.states.values()}}
         self.names = found.program.names.tensors | {each: known.name for each, known in self.leaves.items()}
@@ -189,7 +187,7 @@ class Components:
             if old is not each and old in axes and old.sizes == each.sizes:
                 axes.setdefault(each, axes[old])
         leaves = {each: known for each, known in self.leaves.items() if self.new.get(each, each) is each}
-        return self.printed(leaves, outputs, names, axes), steps
+        return self.cut.printed(leaves, outputs, names, axes), steps
 
     def _step(self, each: Node) -> Equation:
         """The equation of a state of a recurrence that is left as it is."""
@@ -197,19 +195,6 @@ class Components:
         behind = self.asked(state.behind, name)
         begin = self.asked(state.begin, f"{name}.start") if state.starts else ""
         return state.written(name, state.left, (state.axis,), behind, begin)
-
-    def printed(
-        self,
-        leaves: Mapping[Node, Leaf],
-        outputs: Mapping[str, Node],
-        names: Mapping[Node, str],
-        axes: Mapping[Node, tuple[str, ...]],
-    ) -> Graph:
-        """Nodes as a graph of equations."""
-        tensors = {each: name for each, name in names.items() if each not in leaves or each.op == "constant"}
-        told = Names(tuple(leaves.values()), tuple(outputs), self.graph.sizes, tensors, dict(axes))
-        free = tuple(each for each, known in leaves.items() if known.value is None)
-        return graph_of(Function(free, tuple(outputs.values()), self.sizes), told)
 
 
 class Component:
@@ -490,7 +475,7 @@ class Block:
         inner = (each for each in component.states if each in begins or each not in component.outer)
         steps = [self._step(each, begins.get(each)) for each in inner]
         told = {name: each for _, nodes in steps for name, each in nodes.items() if each not in self.leaves}
-        made = self.components.printed(self.leaves, {**outputs, **told}, self.names, self.axes)
+        made = self.components.cut.printed(self.leaves, {**outputs, **told}, self.names, self.axes)
         body = put_together([*made.own, *(equation for equation, _ in steps)])
         sizes = tuple({**self.components.graph.bound, **made.bound}.items())
         firsts = (begins[each][1] if each in begins else self.made[each] for each in component.outer)

@@ -22,6 +22,7 @@ from ..graph.recurrences import calls_late, in_order, is_step
 from ..graph.shape_inference import Axis as NamedAxis
 from ..graph.shape_inference import Dim, Scope, axes_of_dims, dim_size
 from ..ir.function import Function, Names
+from ..ir.naming import Sizes, graph_of
 from ..ir.node import Affine, Axis, Node, Operand, Size, along, cast, leaf, node, number
 from ..ir.rewriting import Program
 from ..language.equation import Equation
@@ -146,6 +147,27 @@ class Cut:
     states: Mapping[Node, State]
     nodes: Mapping[str, Node]
     taken: Taken
+
+    def printed(
+        self,
+        leaves: Mapping[Node, Leaf],
+        outputs: Mapping[str, Node],
+        names: Mapping[Node, str],
+        axes: Mapping[Node, tuple[str, ...]],
+        sizes: Sizes | None = None,
+    ) -> Graph:
+        """Nodes as a graph of equations.
+
+        Args:
+            leaves: the inputs and constants.
+            outputs: the required nodes, by name.
+            names, axes: the names of nodes, and of their axes.
+            sizes: the names that determine sizes, which graphs that are joined share.
+        """
+        tensors = {each: name for each, name in names.items() if each not in leaves or each.op == "constant"}
+        told = Names(tuple(leaves.values()), tuple(outputs), self.graph.sizes, tensors, dict(axes))
+        free = tuple(each for each, known in leaves.items() if known.value is None)
+        return graph_of(Function(free, tuple(outputs.values()), self.program.function.sizes), told, sizes)
 
 
 @functools.lru_cache(maxsize=64)
