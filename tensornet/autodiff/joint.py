@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..graph.graph import Graph, of_tensors_named, reads
 from ..graph.leaves import Leaf, called_last, told_apart
 from ..graph.shape_inference import Axis
 from ..ir.function import rebuilt
 from ..ir.node import Node, cast, leaf
+from ..language.equation import Equation
 from ..language.expression import Ref, occurring
 from ..ops.table import FUNCTIONS, Element
 from ..passes.dead_code import eliminate_dead_code
