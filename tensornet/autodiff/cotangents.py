@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..frontend.node_rules import NodeRule, scalar_expression
+from ..frontend.elaborate_ir import NodeRule, scalar_expression
 from ..graph.algebra import ZERO, folded, spread
 from ..ir.equations import JOINED
 from ..ir.node import (
