@@ -18,7 +18,7 @@ from typing import TypeAlias
 from .codec import document
 from .errors import Place
 
-__all__ = ["Call", "Contraction", "Expression", "Index", "Literal", "Parts", "Ref", "Size", "Span"]
+__all__ = ["Call", "Contraction", "Expression", "Index", "Literal", "Ref", "Size", "Span"]
 
 
 @document()
@@ -89,13 +89,6 @@ class Span:
     stop: Expression | None = None
     step: int = 1
     place: Place | None = field(default=None, compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A composite with positions among its parts, as parsed. `desugaring` expands it."""
-
-    entries: tuple[Index, ...]
 
 
 Index: TypeAlias = "str | int | tuple[str, ...] | Ref | Contraction | Call"

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from ..errors import EquationError, told_in
@@ -29,7 +28,6 @@ from .expression import (
     Expression,
     Index,
     Literal,
-    Parts,
     Ref,
     Taken,
     axes_of_index,
@@ -171,44 +169,44 @@ def _example(addition: Addition) -> str:
 def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[Statement]:
     """The statements of a block, rewritten so that composites consist of axes only.
 
+    A read with positions in composites reads a new tensor, with a dimension for each part; its equation comes first.
+
     Args:
         statements: the statements of the text.
         names: the names in use; new axes and tensors avoid them.
     """
+
+    def by_parts(ref: Expression) -> Expression:
+        if not isinstance(ref, Ref) or not any(map(_is_fixed, ref.index)):
+            return ref
+        own = set[str]()
+
+        def named(entry: Any) -> Any:
+            if isinstance(entry, tuple):
+                return tuple(map(named, entry))
+            name = entry if isinstance(entry, str) and entry not in own else fresh("i", names | own)
+            own.add(name)
+            return name
+
+        whole = tuple(map(named, ref.index))
+        apart, read = list[Any](), list[Index]()
+        for entry, new in zip(ref.index, whole, strict=True):
+            apart += new if _is_fixed(entry) else (new,)
+            read += entry if _is_fixed(entry) else (entry,)  # type: ignore[misc]
+        name = names.fresh(f"{ref.name}_parts")
+        before.append(Equation(name, tuple(apart), Ref(ref.name, whole, ref.place), ref.place))
+        return Ref(name, tuple(read), ref.place)
+
     for each in statements:
         before = list[Equation]()
         if isinstance(each, Equation):
-            each = replace(each, right=rewrite(each.right, partial(_by_parts, names, before)))
+            each = replace(each, right=rewrite(each.right, by_parts))
         yield from (*before, each)
 
 
-def _by_parts(names: Taken, before: list[Equation], ref: Expression) -> Expression:
-    """A read of a new tensor in the place of one with `Parts`; its equation is added to `before`.
-
-    The new tensor has a dimension for each part of a composite.
-    """
-    if not isinstance(ref, Ref) or not any(isinstance(entry, Parts) for entry in ref.index):
-        return ref
-    own: set[str] = set()
-
-    def named(entry: Index) -> str:
-        name = entry if isinstance(entry, str) and entry not in own else fresh("i", names | own)
-        own.add(name)
-        return name
-
-    whole, apart, read = list[Any](), list[Any](), list[Index]()
-    for entry in ref.index:
-        if isinstance(entry, Parts):
-            whole.append(tuple(map(named, entry.entries)))
-            apart += whole[-1]
-            read += entry.entries
-        else:
-            whole.append(tuple(map(named, entry)) if isinstance(entry, tuple) else named(entry))
-            apart.append(whole[-1])
-            read.append(entry)
-    name = names.fresh(f"{ref.name}_parts")
-    before.append(Equation(name, tuple(apart), Ref(ref.name, tuple(whole), ref.place), ref.place))
-    return Ref(name, tuple(read), ref.place)
+def _is_fixed(entry: Index) -> bool:
+    """Whether an entry of brackets is a composite with positions among its parts."""
+    return isinstance(entry, tuple) and not all(isinstance(each, str) for each in entry)
 
 
 # ---------------------------------------------------------------------------- leading axes

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, TypeGuard, TypeVar
 
 from ..errors import EquationError, Place
-from ..nodes import Call, Contraction, Expression, Index, Literal, Parts, Ref, Size, Span
+from ..nodes import Call, Contraction, Expression, Index, Literal, Ref, Size, Span
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
 
-__all__ = ["Call", "Contraction", "Expression", "Index", "Literal", "Parts", "Ref", "Size", "Span"]
+__all__ = ["Call", "Contraction", "Expression", "Index", "Literal", "Ref", "Size", "Span"]
 
 Found = TypeVar("Found")
 
@@ -25,29 +25,36 @@ ELLIPSIS = "..."
 # ---------------------------------------------------------------------------- construction
 
 
-def product_of(factors: list[Expression], place: Place | None = None) -> Expression:
+def factors_in(expression: Expression) -> tuple[Expression, ...]:
+    """The factors of a product that sums nothing; any other expression is its only factor."""
+    is_product = isinstance(expression, Contraction) and not expression.summed
+    return expression.factors if is_product else (expression,)  # type: ignore[union-attr]
+
+
+def terms_in(expression: Expression) -> tuple[Expression, ...]:
+    """The terms of a sum; any other expression is its only term."""
+    is_sum = isinstance(expression, Call) and expression.function == "add"
+    return expression.arguments if is_sum else (expression,)  # type: ignore[union-attr]
+
+
+def product_of(factors: Iterable[Expression], place: Place | None = None) -> Expression:
     """The product, with inner products flattened if they sum nothing, and a leading 1 dropped."""
-    flat: list[Expression] = []
-    for factor in factors:
-        if isinstance(factor, Contraction) and not factor.summed:
-            flat.extend(factor.factors)
-        else:
-            flat.append(factor)
+    flat = [part for factor in factors for part in factors_in(factor)]
     if len(flat) > 1 and flat[0] == Literal(1):
         flat = flat[1:]
+    if len(flat) == 1:
+        return flat[0]
     if len(flat) == 2 and flat[0] == Literal(-1) and isinstance(flat[1], Literal):
         return Literal(-flat[1].value, place)  # as its text is parsed
-    return flat[0] if len(flat) == 1 else Contraction(tuple(flat), (), place)
+    return Contraction(tuple(flat), (), place)
 
 
-def sum_of(terms: list[Expression], place: Place | None = None) -> Expression:
+def sum_of(terms: Iterable[Expression], place: Place | None = None) -> Expression:
     """The sum of terms, with inner sums flattened; 0 if there are no terms."""
-    flat: list[Expression] = []
-    for term in terms:
-        flat.extend(term.arguments if isinstance(term, Call) and term.function == "add" else (term,))
+    flat = tuple(part for term in terms for part in terms_in(term))
     if not flat:
         return Literal(0)
-    return flat[0] if len(flat) == 1 else Call("add", tuple(flat), place=place)
+    return flat[0] if len(flat) == 1 else Call("add", flat, place=place)
 
 
 def without(parts: Iterable[Expression], gone: Iterable[Expression]) -> tuple[Expression, ...]:
@@ -69,11 +76,9 @@ def flat(expression: Expression) -> Expression:
     """The expression with inner products and inner sums flattened, as the parser would."""
     match expression:
         case Contraction(factors, summed, place):
-            product = product_of(list(factors), place)
-            plain = isinstance(product, Contraction) and not product.summed
-            return contraction(product.factors if plain else (product,), summed, place)  # type: ignore[union-attr]
+            return contraction(factors_in(product_of(factors)), summed, place)
         case Call("add", arguments):
-            return sum_of(list(arguments), expression.place)
+            return sum_of(arguments, expression.place)
     return expression
 
 
@@ -127,28 +132,20 @@ def axes_of_index(index: tuple[Index, ...]) -> tuple[str, ...]:
             case str():
                 found.append(entry)
             case tuple():
-                found += entry
-            case Parts(entries):
-                found += axes_of_index(entries)
+                found += axes_of_index(entry)
             case Ref() | Contraction() | Call():
                 found += free_axes(entry)
     return tuple(dict.fromkeys(found))
 
 
-_AXES = (str, int, tuple)
-_TOLD = (Ref, Contraction, Call)
-
-
 def is_computed_index(entry: object) -> TypeGuard[Ref | Contraction | Call]:
     """Whether an entry of brackets is an expression of positions."""
-    return isinstance(entry, _TOLD)
+    return isinstance(entry, Ref | Contraction | Call)
 
 
 def plain_axes(ref: Ref) -> tuple[str, ...]:
     """The axes that index a dimension of a tensor directly, not inside of an expression of positions."""
-    told = parts_of(ref)
-    plain = tuple(entry for entry in ref.index if not is_computed_index(entry)) if told else ref.index
-    return axes_of_index(plain)
+    return axes_of_index(tuple(entry for entry in ref.index if not is_computed_index(entry)))
 
 
 def bound_axes(part: Contraction | Call) -> frozenset[str]:
@@ -256,36 +253,34 @@ def depth(expression: Expression) -> int:
 
 def parts_of(expression: Expression) -> Sequence[Expression]:
     """The direct parts of an expression, in the order of the text."""
-    if isinstance(expression, Ref):
-        known = expression.__dict__
-        if "told" not in known:
-            known["told"] = _told_in(expression.index)
-        return known["told"]  # type: ignore[no-any-return]
-    if isinstance(expression, Contraction):
-        return expression.factors
-    if isinstance(expression, Call):
-        if not expression.options:
-            return expression.arguments
-        return (*expression.arguments, *(value for _, values in expression.options for value in values))
+    match expression:
+        case Ref():
+            return _positions(expression)
+        case Contraction(factors):
+            return factors
+        case Call(_, arguments, _, options):
+            return (
+                (*arguments, *(value for _, values in options for value in values)) if options else arguments
+            )
     return ()
 
 
-def _told_in(index: tuple[Index | Parts, ...]) -> Sequence[Expression]:
+@_kept
+def _positions(ref: Expression) -> Sequence[Expression]:
     """The expressions of positions in brackets."""
-    if all(isinstance(entry, _AXES) for entry in index):
-        return ()
-    entries = (each for entry in index for each in (entry.entries if isinstance(entry, Parts) else (entry,)))
+    assert isinstance(ref, Ref)
+    entries = (each for entry in ref.index for each in (entry if isinstance(entry, tuple) else (entry,)))
     return tuple(filter(is_computed_index, entries))
 
 
-def _with_told(index: tuple[Any, ...], told: Iterator[Expression]) -> tuple[Any, ...]:
+def _with_positions(index: tuple[Any, ...], positions: Iterator[Expression]) -> tuple[Any, ...]:
     """The entries of brackets with their expressions of positions replaced, in order; numbers become integers."""
     entries: list[Any] = []
     for entry in index:
-        if isinstance(entry, Parts):
-            entry = Parts(_with_told(entry.entries, told))
+        if isinstance(entry, tuple):
+            entry = _with_positions(entry, positions)
         elif is_computed_index(entry):
-            new = next(told)
+            new = next(positions)
             is_number = isinstance(new, Literal) and isinstance(new.value, int) and new.value >= 0
             entry = new.value if is_number else new  # type: ignore[union-attr]
         entries.append(entry)
@@ -329,7 +324,7 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     rest = iter(changed)
     match expression:
         case Ref(name, index, place):
-            return Ref(name, _with_told(index, rest), place)
+            return Ref(name, _with_positions(index, rest), place)
         case Contraction(_, summed, place):
             return Contraction(tuple(changed), summed, place)
         case Call(function, arguments, axes, options, place):
@@ -390,23 +385,19 @@ def _renamed(
 
 def renamed_index(index: tuple[Any, ...], names: Mapping[str, str]) -> tuple[Any, ...]:
     """The entries of brackets with axes and the parts of composites renamed; computed positions stay as they are."""
-    return tuple(
-        tuple(names.get(axis, axis) for axis in entry)
-        if isinstance(entry, tuple)
-        else names.get(entry, entry)
-        if isinstance(entry, str)
-        else entry
-        for entry in index
-    )
+
+    def renamed(entry: Any) -> Any:
+        return tuple(map(renamed, entry)) if isinstance(entry, tuple) else names.get(entry, entry)
+
+    return tuple(map(renamed, index))
 
 
 def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expression:
     """The expression with tensors renamed; axis names stay."""
 
     def change(part: Expression) -> Expression:
-        if isinstance(part, Ref) and part.name in names:
-            return replace(part, name=names[part.name])
-        return part
+        renamed = isinstance(part, Ref) and part.name in names
+        return replace(part, name=names[part.name]) if renamed else part  # type: ignore[union-attr, call-arg]
 
     return rewrite(expression, change) if names else expression
 

@@ -21,7 +21,6 @@ from .expression import (
     Expression,
     Index,
     Literal,
-    Parts,
     Ref,
     Size,
     Span,
@@ -195,7 +194,7 @@ class Terms(Parsed):
             case ast.Tuple(elts=entries) if entries:
                 if all(isinstance(each, ast.Name) for each in entries):
                     return self.composite(entries)
-                return Parts(tuple(self.part(each) for each in entries))  # type: ignore[return-value]
+                return tuple(map(self.part, entries))  # type: ignore[return-value, arg-type]
             case ast.Constant(value=True | False):
                 pass
             case ast.Constant(value=int()) | ast.Subscript() | ast.BinOp() | ast.UnaryOp() | ast.Call():
@@ -207,7 +206,7 @@ class Terms(Parsed):
     def part(self, node: ast.expr) -> Index:
         """A part of a composite that has parts other than axes."""
         entry = self.entry(node)
-        if isinstance(entry, tuple | Parts | Span) or entry == ELLIPSIS:
+        if isinstance(entry, tuple | Span) or entry == ELLIPSIS:
             raise self.not_an_index(node)
         return entry
 

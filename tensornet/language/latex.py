@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ops.table import FUNCTIONS
 from .equation import Equation
-from .expression import Call, Contraction, Expression, Index, Literal, Parts, Ref, Size, by_names
+from .expression import Call, Contraction, Expression, Index, Literal, Ref, Size, by_names
 
 SIGNS = {"==": "=", "!=": r"\neq", "<=": r"\leq", ">=": r"\geq", "&": r"\wedge", "|": r"\vee"}
 """Operators that LaTeX writes differently."""
@@ -57,14 +57,13 @@ def _tensor(name: str, index: Sequence[Index] = ()) -> str:
     return f"{shown}_{{{between.join(entries)}}}" if entries else shown
 
 
-def _entry(entry: Index | Parts) -> str:
+def _entry(entry: Index) -> str:
     """An entry of brackets: an axis, a composite, a position that is computed or read."""
     match entry:
         case str():
             return _name(entry)
-        case tuple() | Parts():
-            parts = entry if isinstance(entry, tuple) else entry.entries
-            return f"({','.join(map(_entry, parts))})"
+        case tuple():
+            return f"({','.join(map(_entry, entry))})"
         case Ref() | Contraction() | Call():
             return _written(by_names(entry))
     return _plain(str(entry))

@@ -299,8 +299,9 @@ def _hangs_on(ref: Ref, at: int, axis: str) -> bool:
 
 
 def _parts(entry: Index) -> int:
-    """The number of axes in an entry of brackets."""
-    return len(entry) if isinstance(entry, tuple) else int(isinstance(entry, str))
+    """The number of axes in an entry of brackets that consists of axes; 0 for any other entry."""
+    names = entry if isinstance(entry, tuple) else (entry,)
+    return len(names) if all(isinstance(each, str) for each in names) else 0
 
 
 def _at_once(ref: Ref, steps: Iterable[_Step]) -> tuple[Index, ...]:
