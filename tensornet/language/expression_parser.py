@@ -25,6 +25,7 @@ from .expression import (
     Size,
     Span,
     contraction,
+    factors_in,
     free_axes,
     parts_of,
     product_of,
@@ -113,16 +114,12 @@ class Terms(Parsed):
     def expression(self, node: ast.expr) -> Expression:
         place = self.place(node)
         match node:
-            case ast.Constant(value=bool()):
-                pass
-            case ast.Constant(value=int() | float() | complex() as value):
+            case ast.Constant(value=int() | float() | complex() as value) if not isinstance(value, bool):
                 return Literal(self.number(node, value), place)
-            case ast.Name(id=name) if name in _CONSTANTS:
-                return Literal(_CONSTANTS[name], place)
             case ast.Name(id=name):
-                return Ref(self.name(node, name), (), place)
+                return Literal(_CONSTANTS[name], place) if name in _CONSTANTS else self.ref(node, name, ())
             case ast.Subscript(value=ast.Name(id=name), slice=entries):
-                return Ref(self.name(node, name), self.index(entries), place)
+                return self.ref(node, name, self.index(entries))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return _negative(self.expression(operand), place)
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
@@ -132,13 +129,15 @@ class Terms(Parsed):
             case ast.BinOp():
                 return self.operations(node)
             case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _SIGNS:
-                arguments = (self.expression(left), self.expression(right))
-                return Call(SIGNS[_SIGNS[type(operator)]], arguments, place=place)
+                return self.binary(node, operator, self.expression(left), right)
             case ast.Call():
                 return self.call(node)
         fix = "use + - * / // % **, comparisons, & | ~, and the functions of the language"
         hint = meant(getattr(node, "op", node), node)
         raise self.fail(node, "this is not part of the language", hint or fix)
+
+    def ref(self, node: ast.expr, name: str, index: tuple[Index, ...]) -> Ref:
+        return Ref(self.name(node, name), index, self.place(node))
 
     def operations(self, node: ast.expr) -> Expression:
         """A chain of operators, parsed in a loop from the left: a thousand factors need no deep recursion."""
@@ -148,7 +147,7 @@ class Terms(Parsed):
             node = node.left
         value = self.expression(node)
         for each in reversed(spine):
-            value = self.binary(each, each.op, value, self.expression(each.right))
+            value = self.binary(each, each.op, value, each.right)
         return value
 
     def number(self, node: ast.expr, value: int | float | complex) -> int | float | complex:
@@ -161,8 +160,10 @@ class Terms(Parsed):
             raise self.fail(node, "this number is infinite", "write a finite one")
         return found
 
-    def binary(self, node: ast.expr, operator: ast.operator, a: Expression, b: Expression) -> Expression:
-        place = self.place(node)
+    def binary(
+        self, node: ast.expr, operator: ast.operator | ast.cmpop, a: Expression, right: ast.expr
+    ) -> Expression:
+        b, place = self.expression(right), self.place(node)
         match operator:
             case ast.Add():
                 return sum_of([a, _held(a, b, sum_of)], place)
@@ -198,7 +199,7 @@ class Terms(Parsed):
             case ast.Constant(value=True | False):
                 pass
             case ast.Constant(value=int()) | ast.Subscript() | ast.BinOp() | ast.UnaryOp() | ast.Call():
-                return self.told(node)
+                return self.position(node)
             case ast.Slice():
                 return self.span(node)  # type: ignore[return-value]
         raise self.not_an_index(node)
@@ -210,8 +211,8 @@ class Terms(Parsed):
             raise self.not_an_index(node)
         return entry
 
-    def told(self, node: ast.expr) -> Index:
-        """An expression of positions."""
+    def position(self, node: ast.expr) -> Index:
+        """A number, or an expression of positions."""
         match self.expression(node):
             case Literal(int() as value):
                 return value
@@ -256,16 +257,28 @@ class Terms(Parsed):
             case ast.Subscript(value=ast.Name(id=name), slice=entries):
                 axes = self.index(entries)  # type: ignore[assignment]
                 if not all(isinstance(entry, str) for entry in axes):
-                    raise self.fail(
-                        entries, "the brackets of a function take axis names only", f"write {name}[j](…)"
-                    )
+                    fix = f"write {name}[j](…)"
+                    raise self.fail(entries, "the brackets of a function take axis names only", fix)
             case ast.Attribute(attr=attribute):
                 name = DOT + attribute
             case _:
                 raise self.fail(node, "this cannot be called", "call a function by its name")
-        if DOT in name:
-            raise self.no_method(node.func, name.rpartition(DOT)[2])
-        function = _function(name)
+        function = self.function(node, name, axes)
+        if function.of_axis_alone:
+            return told_in(name)(self.of_axis)(node, name)
+        own = "functions-of-your-own" if function.implementations else name
+        made = told_in(own)(self.checked)(node, function, axes)
+        return contraction(factors_in(*made.arguments), axes, made.place) if function is SUM else made
+
+    def function(self, node: ast.Call, name: str, axes: tuple[str, ...]) -> Function:
+        """The record of the function that a call names; raises an error if there is none that equations call."""
+        name, _, method = name.rpartition(DOT) if DOT in name else (name, "", "")
+        function = SUM if (method or name) == SUM.name else FUNCTIONS.get(method or name)
+        if method:
+            fix = "call a function by its name"
+            if function is not None:
+                fix = f"write {method}{'[i]' if function.takes_axes else ''}(x)"
+            raise self.fail(node.func, "tensors have no methods", fix)
         if function is None:
             hint = called_elsewhere(name, axes) or near(name, [*FUNCTIONS, SUM.name])
             named = [each.id for each in node.args if isinstance(each, ast.Name)]
@@ -276,21 +289,7 @@ class Terms(Parsed):
         if function.is_kernel and not function.exchanges:
             fix = "write the equations that it computes: the planner selects the kernel"
             raise self.fail(node.func, f"'{name}' is a kernel, which equations cannot call", fix)
-        if function.of_axis_alone:
-            return told_in(name)(self.of_axis)(node, name)
-        own = "functions-of-your-own" if function.implementations else name
-        made = told_in(own)(self.checked)(node, function, axes)
-        if function is not SUM:
-            return made
-        (inner,) = made.arguments
-        factors = inner.factors if isinstance(inner, Contraction) and not inner.summed else (inner,)
-        return contraction(factors, axes, made.place)
-
-    def no_method(self, node: ast.expr, name: str) -> EquationError:
-        function, fix = _function(name), "call a function by its name"
-        if function is not None:
-            fix = f"write {name}{'[i]' if function.takes_axes else ''}(x)"
-        return self.fail(node, "tensors have no methods", fix)
+        return function
 
     def of_axis(self, node: ast.Call, name: str) -> Expression:
         match node:
@@ -302,33 +301,28 @@ class Terms(Parsed):
         """A call, checked: its axes, arity and keywords match the record of the function."""
         for message, fix in _misuses(node, function, axes):
             raise self.fail(node, message, fix)
-        arguments = tuple(self.expression(argument) for argument in node.args)
+        arguments = tuple(map(self.expression, node.args))
         options = tuple(self.option(node, function, keyword) for keyword in node.keywords)
         return Call(function.name, arguments, axes, options, self.place(node))
 
     def option(
         self, node: ast.Call, function: Function, keyword: ast.keyword
     ) -> tuple[str, tuple[Expression, ...]]:
-        known = [option for option, _ in function.options]
-        if keyword.arg is None or (function.axes != "moved" and keyword.arg not in known):
-            fix = f"{near(keyword.arg or '', known)}it takes {', '.join(known)}" if known else "it takes none"
-            raise self.fail(node, f"{function.name} has no keyword '{keyword.arg or '**'}'", fix)
-        if keyword.arg in known:
-            return keyword.arg, (self.expression(keyword.value),)
-        return keyword.arg, self.amounts(function, keyword.arg, keyword.value)
-
-    def amounts(self, function: Function, axis: str, value: ast.expr) -> tuple[Expression, ...]:
-        """The value of an axis keyword: one number of positions, or one for each of several amounts."""
-        values = [value]
-        if len(function.amounts) > 1:
-            if not isinstance(value, ast.Tuple) or len(value.elts) != len(function.amounts):
-                message = f"{function.name} takes ({', '.join(function.amounts)})"
-                raise self.fail(value, message, f"write {axis}={_example(function)}")
-            values = value.elts
-        amounts = tuple(self.expression(each) for each in values)
+        """A keyword: an option with its value, or an axis with a number of positions for each of its amounts."""
+        known, name, value = [option for option, _ in function.options], keyword.arg, keyword.value
+        if name is None or (function.axes != "moved" and name not in known):
+            fix = f"{near(name or '', known)}it takes {', '.join(known)}" if known else "it takes none"
+            raise self.fail(node, f"{function.name} has no keyword '{name or '**'}'", fix)
+        if name in known:
+            return name, (self.expression(value),)
+        values = value.elts if len(function.amounts) > 1 and isinstance(value, ast.Tuple) else [value]
+        if len(values) != max(1, len(function.amounts)):
+            message = f"{function.name} takes ({', '.join(function.amounts)})"
+            raise self.fail(value, message, f"write {name}={_example(function)}")
+        amounts = tuple(map(self.expression, values))
         if any(isinstance(each, Literal) and not isinstance(each.value, int) for each in amounts):
             raise self.fail(value, "an amount of positions must be a whole number", "use an integer")
-        return amounts
+        return name, amounts
 
     @told_in("names")
     def name(self, node: Located, name: str) -> str:
@@ -336,11 +330,6 @@ class Terms(Parsed):
         if name in FUNCTIONS or name in RESERVED:
             raise self.fail(node, f"'{name}' belongs to the language", "choose another name")
         return name
-
-
-def _function(name: str) -> Function | None:
-    """The record of a function that equations call, if there is one."""
-    return SUM if name == SUM.name else FUNCTIONS.get(name)
 
 
 def entries_of(node: ast.expr) -> list[ast.expr]:
@@ -394,14 +383,10 @@ def _grouped(a: Expression, b: Expression, place: Place) -> Expression | None:
 
     The factor stays grouped until the Einstein rule decides whether it does. None if there is no such factor.
     """
-    if not isinstance(b, Contraction) or b.summed:
-        return None
-    counts = Counter(axis for factor in b.factors for axis in free_axes(factor))
-    outside = free_axes(a)
-    if not any(count > 1 and axis in outside for axis, count in counts.items()):
-        return None
-    before = a.factors if isinstance(a, Contraction) and not a.summed else (a,)
-    return Contraction((*before, b), (), place)
+    counts = Counter(axis for factor in factors_in(b) for axis in free_axes(factor))
+    shared = {axis for axis, count in counts.items() if count > 1}.intersection(free_axes(a))
+    grouped = shared and isinstance(b, Contraction) and not b.summed
+    return Contraction((*factors_in(a), b), (), place) if grouped else None
 
 
 def _held(a: Expression, b: Expression, joined: Callable[[list[Expression]], Expression]) -> Expression:
