@@ -39,6 +39,7 @@ from .expression import (
     occurring,
     product_of,
     rewrite,
+    show_index,
     sum_of,
 )
 
@@ -91,15 +92,14 @@ def together(written: Sequence[Statement], names: Container[str]) -> tuple[State
 
 def _total(start: Equation, additions: Sequence[Addition], names: Container[str]) -> Iterator[Equation]:
     """The equations of the terms that are added, and the equation of their sum."""
-    parts = [_part(start, each) for each in additions]
-    if len(parts) == 1 and _is_zero(start.right):
-        yield parts[0]
-        return
     terms = [] if _is_zero(start.right) else [fresh(f"{start.name}_0", names)]
-    for number, part in enumerate(parts, 1):
+    if not terms and len(additions) == 1:
+        yield _part(start, *additions)
+        return
+    for number, each in enumerate(additions, 1):
         terms.append(fresh(f"{start.name}_{number}", names))
-        yield replace(part, name=terms[-1])
-    total = sum_of([Ref(term, start.left) for term in terms])
+        yield replace(_part(start, each), name=terms[-1])
+    total = sum_of(Ref(term, start.left) for term in terms)
     yield Equation(start.name, start.left, total, additions[-1].place)
 
 
@@ -111,23 +111,20 @@ def _part(start: Equation, addition: Addition) -> Equation:
             addition.place,
             f"it was started with {len(start.left)}: write as many entries in brackets",
         )
-    left = list[str | tuple[str, ...]]()
-    factors, right = list[Call](), addition.right
-    present = {*occurring(right), *axes_of_index(addition.left)}
+    left, factors = list[Any](), list[Call]()
+    present = {*occurring(addition.right), *axes_of_index(addition.left)}
     for entry, named in zip(addition.left, start.left, strict=True):
-        if isinstance(entry, str | tuple):
+        if isinstance(entry, str | tuple) and not _is_fixed(entry):
             left.append(entry)
             continue
         told = _positions(entry, present)
         if told is None:
             message = f"an entry in the brackets of '{start.name}' is neither an axis nor a position"
-            raise EquationError(
-                message, addition.place, "write an axis, t[b,i], 2*p + u or an integer from 0"
-            )
+            fix = "write an axis, t[b,i], 2*p + u or an integer from 0"
+            raise EquationError(message, addition.place, fix)
         if not isinstance(named, str) or named in present:
-            shown = named if isinstance(named, str) else f"({','.join(named)})"
             raise EquationError(
-                f"positions along '{shown}' need one axis, with a name that this line does not use",
+                f"positions along '{show_index((named,))}' need one axis, with a name that this line does not use",
                 told.place or addition.place,
                 f"give that dimension one new axis name in the first line of '{start.name}'",
             )
@@ -135,7 +132,7 @@ def _part(start: Equation, addition: Addition) -> Equation:
         left.append(named)
     moving = {axis for each in factors for axis in free_axes(each.arguments[0])}
     over = tuple(moving.difference(axes_of_index(tuple(left))))  # over the whole term, not in inner products
-    added = contraction((product_of([*factors, right]),), over, addition.place)
+    added = contraction((product_of([*factors, addition.right]),), over, addition.place)
     return Equation(start.name, tuple(left), flat(added), addition.place)
 
 

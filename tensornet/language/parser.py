@@ -52,6 +52,8 @@ from .recurrences import Start, called_along, recurring
 _OF_RULES = "j"
 """The name that rules in records use for the axes of a call."""
 
+_SIZE = "a size is an integer or an expression such as 4*D + 1"
+
 _KINDS = ("input", "parameter", "constant", "output")
 
 STARTS = ("std", "value", "identity", "near_identity", "orthogonal", "kaiming", "xavier")
@@ -72,8 +74,7 @@ def parse_block(text: str, taken: Collection[str] = ()) -> tuple[Statement, ...]
     if not isinstance(text, str):
         fix = 'write "y[b,p] = x[b,i] * W[p,i]"'
         raise EquationError(f"equations are text, not {type(text).__name__}", fix=fix)
-    reader = _Reader(textwrap.dedent(text))
-    return reader.statements(taken)
+    return _Reader(textwrap.dedent(text)).statements(taken)
 
 
 @told_in("names")
@@ -85,14 +86,14 @@ def parse_names(names: str | Sequence[str], kind: str) -> tuple[Declaration, ...
     text = " ".join(pieces)
     found: list[Declaration] = []
     for match in re.finditer(r"[^\s,\[\]]+(?:\s*\[(?:[^\[\]])*\])?|[\[\]]", text):
-        piece = match.group()
+        piece, place = match.group(), Place(text, 1, match.start(), len(match.group()))
         if piece in "[]":
-            place = Place(text, 1, match.start())
             raise EquationError(f"'{piece}' does not follow a name", place, 'write "x, t" or "x[b,i] t[b]"')
-        statements = parse_block(f"{piece}: {kind}")
-        if len(statements) != 1 or not isinstance(statements[0], Declaration):
-            raise EquationError(f"'{piece}' is not a name", Place(text, 1, match.start(), len(piece)))
-        found.append(statements[0])
+        match parse_block(f"{piece}: {kind}"):
+            case (Declaration() as declared,):
+                found.append(declared)
+            case _:
+                raise EquationError(f"'{piece}' is not a name", place)
     return tuple(found)
 
 
@@ -118,12 +119,13 @@ def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str]
         match part:
             case Ref(name):
                 return meaning[name]
-            case Contraction(factors, summed) if summed:
+            case Contraction(factors, (_, *_)):
                 return contraction(factors, tuple(axes), part.place)
             case Call(_, _, over, options) if over or options:
-                named = [(axes if name == _OF_RULES else (name,), values) for name, values in options]
-                told = tuple((axis, values) for names, values in named for axis in names)
-                return replace(part, axes=tuple(axes) if over else (), options=told, place=None)
+                named = (
+                    (axis, by) for name, by in options for axis in (axes if name == _OF_RULES else (name,))
+                )
+                return replace(part, axes=tuple(axes) if over else (), options=tuple(named), place=None)
         return part
 
     return rewrite(rule_of(text), change)
@@ -132,13 +134,10 @@ def parse_rule(text: str, meaning: Mapping[str, Expression], axes: Sequence[str]
 @told_in("sizes")
 def parse_size(text: str) -> Any:
     """Parses the text of a size, such as `4 * D + 1`: an integer or a formula."""
-    reader = _Reader(f"size: {text}")
-    match reader.statements():
+    match _Reader(f"size: {text}").statements():
         case (Declaration(kind="size") as declared,):
             return declared.size
-    raise EquationError(
-        f"{text!r} is not a size", fix="a size is an integer or an expression such as 4*D + 1"
-    )
+    raise EquationError(f"{text!r} is not a size", fix=_SIZE)
 
 
 @told_in("sizes")
@@ -180,21 +179,17 @@ class _Reader(Terms):
         """The statements of one block. It must define another block before it calls it."""
         known, found = set[str](), list[Statement]()
         named = (each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
-        names = Taken({*self.taken, *(name.replace(DOT, ".") for name in named), *known})
+        names = Taken({*self.taken, *(name.replace(DOT, ".") for name in named)})
         for node in nodes:
             match node:
-                case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=name)) as call) if (
-                    name in known
-                ):
-                    found += self.calling(target, name, call, names)
+                case ast.Assign([target], ast.Call(ast.Name(block)) as call) if block in known:
+                    found += self.calling(target, block, call, names)
                 case _:
                     found.append(made := self.statement(node))
-                    if isinstance(made, Definition):
-                        if made.name in known:
-                            raise self.fail(
-                                node, f"the block '{made.name}' is defined twice", "choose another name"
-                            )
-                        known.add(made.name)
+                    if isinstance(made, Definition) and made.name in known:
+                        message = f"the block '{made.name}' is defined twice"
+                        raise self.fail(node, message, "choose another name")
+                    known.update([made.name] if isinstance(made, Definition) else [])
         return tuple(written_out(together(recurring(found, self.taken), names), names))
 
     def statement(self, node: ast.stmt) -> Statement:
@@ -229,12 +224,11 @@ class _Reader(Terms):
         match call.keywords:
             case []:
                 scope = ""
-            case [ast.keyword(arg="scope", value=ast.Constant(value=str(text)))]:
+            case [ast.keyword("scope", ast.Constant(str(text)))]:
                 scope = text.replace(DOT, ".")
             case _:
-                raise self.fail(
-                    call, "a call takes tensors and a scope", 'write `y = block(x, scope="name")`'
-                )
+                fix = 'write `y = block(x, scope="name")`'
+                raise self.fail(call, "a call takes tensors and a scope", fix)
         results, read = (tuple(map(self.tensor, each)) for each in (targets, call.args))
         if any(isinstance(each, ast.Subscript) for each in (*targets, *call.args)):
             return [*called_along(results, block, read, scope, self.place(target), names)]
@@ -245,32 +239,23 @@ class _Reader(Terms):
         """A result or an operand of a call: a bare name, or with brackets."""
         found = self.expression(node) if isinstance(node, ast.Name | ast.Subscript) else None
         if not isinstance(found, Ref):
-            raise self.fail(
-                node,
-                "a block call takes and returns names of tensors",
-                "compute it in a line of its own, and pass its name",
-            )
+            fix = "compute it in a line of its own, and pass its name"
+            raise self.fail(node, "a block call takes and returns names of tensors", fix)
         return found
 
     def equation(self, target: ast.expr, value: ast.expr) -> Equation:
         name, entries = self.target(target)
         positions = [*map(_outside, entries)]
-        made = Start if sum(map(bool, positions)) == 1 else Equation
-        left: tuple[Any, ...] = tuple(
-            at if at and made is Start else self.left_entry(entry)
-            for at, entry in zip(positions, entries, strict=True)
-        )
-        self.check_left(left, target)
-        return made(name, left, self.expression(value), self.place(target))
-
-    def check_left(self, left: tuple[Any, ...], target: ast.expr) -> None:
-        """Raises an error for an axis that is on the left side more than once."""
+        is_start = sum(map(bool, positions)) == 1
+        pairs = zip(positions, entries, strict=True)
+        left: tuple[Any, ...] = tuple(at if at and is_start else self.left_entry(each) for at, each in pairs)
         counts = Counter(axis for entry in left for axis in axes_of_index((entry,)))
         for axis, count in counts.items():
             if count > 1:
                 fix = "give each axis of a result a name of its own"
                 place = locate(self.place(target), axis)
                 raise EquationError(f"axis '{axis}' is on the left twice", place, fix)
+        return (Start if is_start else Equation)(name, left, self.expression(value), self.place(target))
 
     def target(self, target: ast.expr) -> tuple[str, list[ast.expr]]:
         match target:
@@ -305,21 +290,19 @@ class _Reader(Terms):
         match node:
             case ast.Name(id=kind) if kind in _KINDS:
                 return kind, ()
-            case ast.Call(
-                func=ast.Name(id="parameter"), args=[], keywords=[ast.keyword(arg=str(name), value=value)]
-            ):
+            case ast.Call(ast.Name("parameter"), [], [ast.keyword(str(name), value)]):
                 if name == "value" and isinstance(value, ast.Constant) and value.value is ...:
                     return "parameter", (("array", 0.0),)
                 number = self.expression(value)
                 if name not in STARTS or not isinstance(number, Literal):
                     fix = f"{near(name, STARTS)}write `parameter(std=0.02)`, or one of {', '.join(STARTS)}"
                     raise self.fail(node, "this is not a way to initialize a parameter", fix)
-                return "parameter", ((name, _real(number)),)
+                return "parameter", ((name, number.value.real),)
         return None, ()
 
     def dim(self, node: ast.expr) -> tuple[tuple[str, Any], ...]:
         match node:
-            case ast.Slice(lower=ast.Name() | ast.Tuple() as lower, upper=ast.expr() as upper, step=None):
+            case ast.Slice(ast.Name() | ast.Tuple() as lower, ast.expr() as upper, None):
                 axes, sizes = (
                     each.elts if isinstance(each, ast.Tuple) else [each] for each in (lower, upper)
                 )
@@ -338,8 +321,7 @@ class _Reader(Terms):
                     raise NoSizeError(each)
             size = read_expression(node)
         except NoSizeError as error:
-            fix = "a size is an integer or an expression such as 4*D + 1"
-            raise self.fail(error.node, "this is not a size", fix) from None
+            raise self.fail(error.node, "this is not a size", _SIZE) from None
         if isinstance(size, int) and abs(size) > LARGEST:
             raise self.fail(node, "this size is beyond 2**63", "give a smaller one")
         return size
@@ -348,12 +330,6 @@ class _Reader(Terms):
 def _outside(node: ast.expr) -> int:
     """A signed integer in brackets, `-1` or `+1`: a position before the first or after the last. Otherwise 0."""
     match node:
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int(by))) if (
-            not isinstance(by, bool)
-        ):
+        case ast.UnaryOp(ast.USub() | ast.UAdd() as sign, ast.Constant(int(by))) if type(by) is int:
             return by if isinstance(sign, ast.UAdd) else -by
     return 0
-
-
-def _real(number: Literal) -> float:
-    return number.value.real if isinstance(number.value, complex) else number.value
