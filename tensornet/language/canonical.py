@@ -95,7 +95,6 @@ def expanded(call: Call, count: Expression) -> Expression:
     given: dict[str, Expression] = {COUNT: count} | {name: Literal(value) for name, value in row.options}
     given |= {name: values[0] for name, values in call.options}
     given |= zip(OPERANDS, call.arguments, strict=False)
-
     return parse_rule(row.expansion, given, call.axes)
 
 
@@ -128,7 +127,7 @@ def _simplified(expression: Expression) -> Expression:
         case Contraction():
             return _product(expression)
         case Call("add", terms):
-            return sum_of(list(terms), expression.place)
+            return sum_of(terms, expression.place)
         case Call("power", (base, exponent)):
             value = value_of(exponent)
             return expression if value is None or isinstance(value, complex) else _power(base, value)

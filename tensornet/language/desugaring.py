@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import EquationError, told_in
 from ..ops.structure import INDEX
@@ -186,10 +186,10 @@ def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[State
             return name
 
         whole = tuple(map(named, ref.index))
-        apart, read = list[Any](), list[Index]()
+        apart, read = list[Any](), list[Any]()
         for entry, new in zip(ref.index, whole, strict=True):
             apart += new if _is_fixed(entry) else (new,)
-            read += entry if _is_fixed(entry) else (entry,)  # type: ignore[misc]
+            read += entry if _is_fixed(entry) else (entry,)
         name = names.fresh(f"{ref.name}_parts")
         before.append(Equation(name, tuple(apart), Ref(ref.name, whole, ref.place), ref.place))
         return Ref(name, tuple(read), ref.place)
@@ -201,7 +201,7 @@ def written_out(statements: Sequence[Statement], names: Taken) -> Iterator[State
         yield from (*before, each)
 
 
-def _is_fixed(entry: Index) -> bool:
+def _is_fixed(entry: Any) -> TypeGuard[tuple[Any, ...]]:
     """Whether an entry of brackets is a composite with positions among its parts."""
     return isinstance(entry, tuple) and not all(isinstance(each, str) for each in entry)
 

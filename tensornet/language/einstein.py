@@ -22,6 +22,7 @@ from .expression import (
     Size,
     axes_of_index,
     contraction,
+    factors_in,
     free_axes,
     is_scalar,
     option_axes,
@@ -41,13 +42,10 @@ def locate(place: Place | None, axis: str) -> Place | None:
     """The part of `place` where an axis name is written."""
     if place is None:
         return None
-    part = place.text
-    start = part.find("[") + 1
+    start = place.text.find("[") + 1
     pattern = re.escape(axis) if axis == ELLIPSIS else rf"\b{re.escape(axis)}\b"
-    found = re.search(pattern, part[start:])
-    if not found:
-        return place
-    return replace(place, column=place.column + start + found.start(), width=len(axis))
+    found = re.search(pattern, place.text[start:])
+    return replace(place, column=place.column + start + found.start(), width=len(axis)) if found else place
 
 
 def axes_read_once(
@@ -128,8 +126,7 @@ def _sum_out_product(product: Contraction, kept: frozenset[str], direct: bool) -
     factors = list[Expression]()
     for factor in product.factors:
         is_sum = isinstance(factor, Call) and factor.function == "add"
-        part = sum_out(factor, kept | summed, direct and is_sum)
-        factors += part.factors if isinstance(part, Contraction) and not part.summed else (part,)
+        factors += factors_in(sum_out(factor, kept | summed, direct and is_sum))
     return contraction(tuple(factors), tuple(summed), product.place)
 
 
@@ -241,9 +238,9 @@ def without_sums(expression: Expression) -> Expression:
     def change(part: Expression) -> Expression:
         match part:
             case Contraction(factors, _, place):
-                return product_of(list(factors), place)
+                return product_of(factors, place)
             case Call("add", terms):
-                return sum_of(list(terms), part.place)
+                return sum_of(terms, part.place)
             case Call(function) if function in _STEPS:  # without a place it was not written in brackets
                 return replace(part, place=None)
         return part

@@ -174,13 +174,13 @@ def spoken_sizes(equation: Equation) -> Iterator[str]:
 
 def sizes_in_brackets(equation: Equation) -> set[str]:
     """The sizes inside of positions: `s` in `x[2*p + s]`, where `s` is no axis of the equation."""
-    parts = (part for entry in _computed_entries(equation.references) for part in subexpressions(entry))
+    parts = (part for entry in _positions(equation.right) for part in subexpressions(entry))
     return {part.axis for part in parts if isinstance(part, Size)}
 
 
-def _computed_entries(refs: Iterable[Ref]) -> Iterator[Expression]:
+def _positions(expression: Expression) -> Iterator[Expression]:
     """The expressions of positions in the brackets of tensors."""
-    return (entry for ref in refs for entry in ref.index if is_computed_index(entry))
+    return (entry for ref in references(expression) for entry in ref.index if is_computed_index(entry))
 
 
 def renamed_axes(equation: Equation, names: Mapping[str, str]) -> Equation:
@@ -248,7 +248,8 @@ def summed_alone(equation: Equation) -> Iterator[tuple[Ref, tuple[str, ...]]]:
     Args:
         equation: an equation as `einstein` takes it.
     """
-    tensors = [each for each in _factors(equation.right) if not is_scalar(each) and not _is_place(each)]
+    factors = equation.right.factors if isinstance(equation.right, Contraction) else (equation.right,)
+    tensors = [each for each in factors if not is_scalar(each) and not _is_place(each)]
     if len(tensors) > 1 or not all(isinstance(each, Ref) for each in tensors):
         told = {part.axis for part in equation.parts if isinstance(part, Size)}  # `/ n` names the axis
         told |= {ref.name for ref in equation.references if not ref.index}  # which may be sizes
@@ -259,10 +260,6 @@ def _is_place(factor: Expression) -> bool:
     """Whether a factor is 1 at one fixed position of an axis and 0 elsewhere, as additions use."""
     selects = isinstance(factor, Call) and bool(FUNCTIONS[factor.function].selects)
     return selects and all(map(is_scalar, parts_of(factor)))
-
-
-def _factors(expression: Expression) -> tuple[Expression, ...]:
-    return expression.factors if isinstance(expression, Contraction) else (expression,)
 
 
 # ---------------------------------------------------------------------------- bare names
@@ -289,58 +286,62 @@ def resolve(
 
     def visit(part: Expression, inside: bool) -> Expression:
         match part:
-            case Ref(name, ()) if inside and name in axes:
+            case Ref(name, ()) if not (inside and name in axes):
+                if name in definitions:
+                    return replace(part, index=definitions[name])
+                if is_size(name):
+                    return Size(name, part.place)
+                return Call(INDEX.name, (), (name,), place=part.place) if inside else part
+            case Ref(name, ()):
                 return Call(INDEX.name, (), (name,), place=part.place)
-            case Ref(name, ()) if name in definitions:
-                return replace(part, index=definitions[name])
-            case Ref(name, ()) if is_size(name):
-                return Size(name, part.place)
-            case Ref(name, ()) if inside:
-                return Call(INDEX.name, (), (name,), place=part.place)
-            case Ref(_, ()):
-                return part
         return transform(part, lambda each: visit(each, inside or isinstance(part, Ref)))
 
     axes = {*kept, *_written(expression, definitions)}
     resolved = visit(expression, False)
-    _check_compared(resolved, axes)
+    for part in subexpressions(resolved):
+        if isinstance(part, Call):
+            _check_call(part, axes)
     _check_placed(resolved)
-    _check_options(resolved)
     return resolved
 
 
-def _check_compared(expression: Expression, axes: Collection[str]) -> None:
-    """Raises an error for `where(s <= t, …)`, which compares two sizes where positions were meant."""
-    for part in subexpressions(expression):
-        if isinstance(part, Call) and part.function in _COMPARISONS and all(map(is_scalar, part.arguments)):
-            sides = (
-                [each for each in subexpressions(side) if isinstance(each, Size)] for side in part.arguments
+_COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">="))
+
+
+def _check_call(call: Call, axes: Collection[str]) -> None:
+    """Raises an error for `where(s <= t, …)`, which compares two sizes where positions were meant, and for an option
+    whose value is no number."""
+    if call.function in _COMPARISONS and all(map(is_scalar, call.arguments)):
+        sides = (
+            [each.axis for each in subexpressions(side) if isinstance(each, Size)] for side in call.arguments
+        )
+        first, second = (next(iter(sizes), None) for sizes in sides)
+        if first in axes and second in axes:
+            raise EquationError(
+                f"this compares the sizes of '{first}' and '{second}', not positions along them",
+                call.place,
+                f"write index({first}) and index({second}) for the positions",
             )
-            first, second = (sizes[0].axis if sizes else None for sizes in sides)
-            if first in axes and second in axes:
-                raise EquationError(
-                    f"this compares the sizes of '{first}' and '{second}', not positions along them",
-                    part.place,
-                    f"write index({first}) and index({second}) for the positions",
-                )
+    for name, value in ((name, value) for name, values in call.options for value in values):
+        if not is_scalar(value):
+            message, place = f"{name}= takes a number, not a tensor", value.place or call.place
+            if is_written(call, SLICES):
+                message, place = "the bounds of a slice are integers and sizes, not tensors", call.place
+            raise EquationError(message, place, "use integers, or the names of axes for their sizes")
 
 
 @told_in("axes")
 def _check_placed(expression: Expression) -> None:
     """Raises an error for `x[t + s] * k[n - index(s)]`: `s` is a size where a position was meant."""
-    entries = [*_computed_entries(references(expression))]
-    stand = set[str]().union(*map(placed_axes, entries))
-    for entry in entries:
-        for each in subexpressions(entry):
-            if isinstance(each, Size) and each.axis in stand - placed_axes(entry):
-                raise EquationError(
-                    f"'{each.axis}' is the size of the axis here, and index({each.axis}) elsewhere is the position",
-                    each.place,
-                    f"write index({each.axis}) here too, or give the size another name",
-                )
-
-
-_COMPARISONS = frozenset(SIGNS[sign] for sign in ("==", "!=", "<", "<=", ">", ">="))
+    entries = [*_positions(expression)]
+    placed = set[str]().union(*map(placed_axes, entries))
+    for entry, each in ((one, part) for one in entries for part in subexpressions(one)):
+        if isinstance(each, Size) and each.axis in placed - placed_axes(entry):
+            raise EquationError(
+                f"'{each.axis}' is the size of the axis here, and index({each.axis}) elsewhere is the position",
+                each.place,
+                f"write index({each.axis}) here too, or give the size another name",
+            )
 
 
 def _written(
@@ -362,18 +363,3 @@ def _written(
     for part in parts_of(expression):
         found |= _written(part, definitions, inside or isinstance(expression, Ref))
     return found
-
-
-def _check_options(expression: Expression) -> None:
-    """Raises an error for an option whose value is no number."""
-    for part in subexpressions(expression):
-        for name, values in part.options if isinstance(part, Call) else ():
-            for value in values:
-                if not is_scalar(value):
-                    message, place = f"{name}= takes a number, not a tensor", value.place or part.place
-                    if is_written(part, SLICES):
-                        message, place = (
-                            "the bounds of a slice are integers and sizes, not tensors",
-                            part.place,
-                        )
-                    raise EquationError(message, place, "use integers, or the names of axes for their sizes")

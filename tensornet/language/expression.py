@@ -396,8 +396,9 @@ def rename_tensors(expression: Expression, names: Mapping[str, str]) -> Expressi
     """The expression with tensors renamed; axis names stay."""
 
     def change(part: Expression) -> Expression:
-        renamed = isinstance(part, Ref) and part.name in names
-        return replace(part, name=names[part.name]) if renamed else part  # type: ignore[union-attr, call-arg]
+        if isinstance(part, Ref) and part.name in names:
+            return replace(part, name=names[part.name])
+        return part
 
     return rewrite(expression, change) if names else expression
 

@@ -195,7 +195,7 @@ class Terms(Parsed):
             case ast.Tuple(elts=entries) if entries:
                 if all(isinstance(each, ast.Name) for each in entries):
                     return self.composite(entries)
-                return tuple(map(self.part, entries))  # type: ignore[return-value, arg-type]
+                return tuple(map(self.part, entries))  # type: ignore[arg-type]
             case ast.Constant(value=True | False):
                 pass
             case ast.Constant(value=int()) | ast.Subscript() | ast.BinOp() | ast.UnaryOp() | ast.Call():
