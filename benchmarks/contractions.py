@@ -136,15 +136,24 @@ TCL = Suite(
         "large": tuple(_layer(16 * batch, *shape) for batch, *shape in LAYERS),
     },
 )
-CONTRACTIONS = Suite(
-    "contractions",
-    "random contractions of 3 to 5 operands, forward",
-    {
-        "usual": tuple(islice(drawn(0, OPERANDS, (1e6, 2e9), 4e6), DRAWN)),
-        "tiny": tuple(islice(drawn(1, OPERANDS, (1e2, 1e5), 1e4), 6)),
-        "large": tuple(islice(drawn(2, OPERANDS, (1e9, 1e12), 1e8), DRAWN)),
-    },
-)
+DRAWS: dict[str, tuple[int, int, tuple[float, float], float]] = {
+    "usual": (DRAWN, 0, (1e6, 2e9), 4e6),
+    "tiny": (6, 1, (1e2, 1e5), 1e4),
+    "large": (DRAWN, 2, (1e9, 1e12), 1e8),
+}
+"""Of each size how many contractions, the seed, the work and the largest tensor."""
+
+
+class _Drawn(dict[str, tuple[Case, ...]]):
+    """The contractions of each size, drawn when they are asked for: the path of each is searched."""
+
+    def __missing__(self, size: str) -> tuple[Case, ...]:
+        count, seed, work, largest = DRAWS[size]
+        self[size] = tuple(islice(drawn(seed, OPERANDS, work, largest), count))
+        return self[size]
+
+
+CONTRACTIONS = Suite("contractions", "random contractions of 3 to 5 operands, forward", _Drawn())
 
 if __name__ == "__main__":
     run(TCL, CONTRACTIONS)

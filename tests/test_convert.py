@@ -398,36 +398,25 @@ def test_models_agree(exact_sinusoids: None, dtype: torch.dtype, kind: str, fiel
     same(torch.tensor(on_numpy), expected)
 
 
-FAMILIES = ("ViTForImageClassification", "XLNetForSequenceClassification", "GPT2LMHeadModel")
-
-
-@pytest.mark.parametrize("dtype", [torch.float64])
-@pytest.mark.parametrize("kind", sampled(FAMILIES, ["GPT2LMHeadModel"]))
-def test_every_field_of_a_configuration_counts(exact_sinusoids: None, dtype: torch.dtype, kind: str) -> None:
-    """Each field of its own in turn is something else: the same outputs, or an error of ours."""
-    own = type(reference(kind, ONE_LAYER[kind][1])[0].config).__annotations__
-    assert counted(kind, lambda field: field in own, most=1) > 10
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64])
 @pytest.mark.parametrize("kind", ONE_LAYER)
 def test_every_value_of_every_field_counts(exact_sinusoids: None, dtype: torch.dtype, kind: str) -> None:
-    assert counted(kind, lambda field: True, most=9) > 40
+    assert counted(kind) > 40
 
 
 BOUNDS = {"Marian": 1e-6, "Llama": 1e-5}
 """Of references that round sinusoids, or norms, to float32."""
 
 
-def counted(kind: str, chosen: Callable[[str], bool], most: int) -> int:
+def counted(kind: str) -> int:
     """How many changed fields the reference runs with; each is compared."""
     fields, tried = ONE_LAYER[kind][1], 0
     model, inputs, expected = reference(kind, fields)
     graph, parameters = models.from_transformers(model)
     same(run((graph, parameters), *ours(kind, inputs)), expected, BOUNDS.get(ONE_LAYER[kind][0], 1e-9))
     for field, value in model.config.to_dict().items():
-        for changed in others(value)[:most] if chosen(field) else ():
+        for changed in others(value):
             try:
                 theirs, inputs, outputs = reference(kind, {**fields, field: changed})
             except Exception:  # whatever the reference itself cannot be
