@@ -259,7 +259,6 @@ def forked() -> Any:
         "sklearn.datasets",
         "sympy",
         "torch._dynamo",
-        "torch.distributed.fsdp",
     ]
     context.set_forkserver_preload(heavy)
     return context

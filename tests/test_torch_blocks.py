@@ -1,10 +1,9 @@
-"""Blocks as modules: run alone, hooked, wrapped, replaced, checkpointed and sharded as users of torch do."""
+"""Blocks as modules: run alone, hooked, wrapped, replaced and checkpointed as users of torch do."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 import tensornet as tn
 
-from .conftest import forked
 from .differential import by_numpy
 
 ATTENTION = """
@@ -194,42 +192,6 @@ def test_one_scope_called_twice_is_one_module() -> None:
     x = torch.ones(2, 4)
     assert torch.allclose(module(x), x @ module.same.W.T @ module.same.W.T, atol=1e-6)
     assert len(calls) == 2
-
-
-def _sharded(rank: int, world: int, meeting: str, path: str) -> None:
-    """What each process does: shards the blocks, trains a step on its share, gathers the result."""
-    from torch.distributed.fsdp import fully_shard
-
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=world)
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
-    module, (x, target) = tn.module(encoder(), seed=0), data()
-    for block in module.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(module, mesh=mesh)
-    share = slice(rank * len(x) // world, (rank + 1) * len(x) // world)
-    trained(module, x[share], target[share])
-    whole = {name: each.full_tensor() for name, each in module.state_dict().items()}
-    if rank == 0:
-        torch.save(whole, path)
-    torch.distributed.barrier()  # nobody leaves while the other still talks
-    torch.distributed.destroy_process_group()
-
-
-def test_blocks_sharded_over_two_processes_train_as_in_one(tmp_path: Path) -> None:
-    paths = str(tmp_path / "meeting"), str(tmp_path / "whole.pt")
-    processes = [forked().Process(target=_sharded, args=(rank, 2, *paths)) for rank in range(2)]
-    for each in processes:
-        each.start()
-    for each in processes:
-        each.join(120)
-        assert each.exitcode == 0
-    found = torch.load(tmp_path / "whole.pt")
-    module, (x, target) = tn.module(encoder(), seed=0), data()
-    trained(module, x, target)
-    assert found.keys() == module.state_dict().keys()
-    for name, expected in module.state_dict().items():
-        assert torch.allclose(found[name], expected, atol=1e-6), name
 
 
 def test_what_stands_in_a_place_is_what_is_computed_with() -> None:

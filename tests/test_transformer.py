@@ -140,16 +140,6 @@ def test_padding_of_the_source_is_not_read() -> None:
     np.testing.assert_allclose(f(parameters, source, target, keep, own)[:1], short, atol=1e-12)
 
 
-def test_dropout_drops_in_training_only() -> None:
-    import torch
-
-    module = tn.module(models.transformer(**small, dropout=0.5), seed=0)
-    source, target = torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 4, dtype=torch.long)
-    assert not torch.equal(module(source, target), module(source, target))
-    module.eval()
-    assert torch.equal(module(source, target), module(source, target))
-
-
 def test_an_encoder_may_be_causal() -> None:
     """Against masks by hand: what the encoder sees of a longer text is what it sees of its beginning."""
     given: dict[str, Any] = {**small, "part": "encoder", "positions": "learned"}
