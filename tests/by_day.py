@@ -13,7 +13,7 @@ import itertools
 import math
 import sys
 import xml.etree.ElementTree
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -68,10 +68,12 @@ def settings(item: pytest.Item) -> dict[str, int]:
 
 def chosen(items: Sequence[Mapping[str, int]], every: int) -> set[int]:
     """Of the items of a test, by their settings, those that run by day: every n-th, and so many that each value of a
-    setting with few of them is in one."""
+    setting with few of them is in one. What varies together, as in a list of cases, is no setting."""
     if not every:
         return set()
-    values = {name: {item[name] for item in items} for name in items[0]}
+    varied = Counter(tuple(item[name] for item in items) for name in items[0])
+    alone = (name for name in items[0] if varied[tuple(item[name] for item in items)] == 1)
+    values = {name: {item[name] for item in items} for name in alone}
     waiting = {(name, n) for name, found in values.items() if len(found) <= FEW for n in found}
     kept = set[int]()
     while waiting:

@@ -10,7 +10,7 @@ from .programs import SUMMED_ALONE
 
 pytestmark = pytest.mark.filterwarnings(SUMMED_ALONE)
 
-SHARE = 0.015
+SHARE = 0.008
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -354,3 +354,4 @@ def test_by_day_each_value_of_a_setting_is_tried() -> None:
     assert len(kept) == 6
     assert chosen(items, 0) == set()
     assert chosen([{} for _ in range(7)], 3) == {0, 3, 6}
+    assert chosen([{"text": n, "expected": n, "backend": n % 2} for n in range(6)], 3) == {0, 1}
