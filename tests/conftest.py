@@ -224,6 +224,36 @@ def without_pictures() -> Iterator[None]:
 
 
 @pytest.fixture
+def seeded() -> Iterator[None]:
+    """Torch draws the same numbers for each test, and records no gradients."""
+    import torch
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+@contextlib.contextmanager
+def exact_perceiver(dtype: Any) -> Iterator[None]:
+    """The Perceiver of transformers has positions and frequencies of a type, and not of float32."""
+    import torch
+    from transformers.models.perceiver import modeling_perceiver as reference
+
+    def positions(index_dims: Any, output_range: Any = (-1.0, 1.0), device: Any = None) -> Any:
+        axes = [torch.linspace(*output_range, steps, dtype=dtype) for steps in index_dims]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
+
+    before = torch.get_default_dtype()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "build_linear_positions", positions)
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+@pytest.fixture
 def registering() -> Iterator[None]:
     """What is registered meanwhile is forgotten."""
     from tensornet.ops.table import FUNCTIONS

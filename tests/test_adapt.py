@@ -17,25 +17,17 @@ from torch import nn
 import tensornet as tn
 from tensornet import models
 
-from .conftest import bert
+from .conftest import bert, parameters_of
 
 FORMS = ("low_rank", "kronecker", "tt", "tucker", "blocktt")
 GRAPH = models.vit(16, 4, 32, 2, 4, 64, 10)
 PICTURES = np.random.default_rng(0).standard_normal((2, 3, 16, 16))
 
 
-def random_parameters(graph: tn.Graph) -> dict[str, Any]:
-    draw = np.random.default_rng(1)
-    return {
-        name: 0.3 * draw.standard_normal(array.shape)
-        for name, array in tn.init(graph, seed=0, dtype="float64").items()
-    }
-
-
 @pytest.mark.parametrize("method", FORMS)
 def test_a_graph_with_adapters_starts_as_it_was_and_merges(method: str) -> None:
     adapted = tn.adapt(GRAPH, ["*.Wq", "*.Wv"], method=method, rank=2, alpha=4)
-    values = random_parameters(GRAPH)
+    values = parameters_of(GRAPH)
     started = tn.init(adapted, seed=2, dtype="float64")
     base = {f"{name}.base": array for name, array in values.items() if f"{name}.base" in started}
     given = {**started, **{name: array for name, array in values.items() if name in started}, **base}
@@ -189,7 +181,7 @@ def test_layers_of_a_graph_share_factors(method: str, tmp_path: Path) -> None:
     assert tn.parameter_count(adapted) - tn.parameter_count(GRAPH) == 32 * (u + v) + core + 4 * inner
     assert tn.Graph.from_json(adapted.to_json()) == adapted
     assert len({call.graph for call in adapted.calls}) == len({call.graph for call in GRAPH.calls})
-    values = random_parameters(GRAPH)
+    values = parameters_of(GRAPH)
     started, _ = tn.fit(GRAPH, values, adapted)
     np.testing.assert_allclose(
         tn.compile(adapted)(started, PICTURES), tn.compile(GRAPH)(values, PICTURES), rtol=1e-12

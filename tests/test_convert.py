@@ -6,7 +6,7 @@ import copy
 import functools
 import logging
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,23 +16,17 @@ import torch
 import tensornet as tn
 from tensornet import models
 
-from .conftest import randomized, sampled
+from .conftest import exact_perceiver, randomized, sampled
 
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 DTYPES = sampled([torch.float32, torch.float64], [torch.float64])
 BOUND = {torch.float32: 1e-5, torch.float64: 1e-9}
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
-)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("seeded"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 
 def same(found: Any, expected: torch.Tensor, bound: float | None = None) -> None:
@@ -99,16 +93,7 @@ def test_perceiver_reads_an_array(dtype: torch.dtype, shape: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["Fourier", "Learned", "ConvProcessing"])
-def test_perceiver_classifies_images(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers.models.perceiver import modeling_perceiver as reference
-
-    def exact(index_dims: Any, output_range: Any = (-1.0, 1.0), device: Any = None) -> torch.Tensor:
-        """Positions in the working type; the reference rounds them to float32."""
-        axes = [torch.linspace(*output_range, steps, dtype=dtype) for steps in index_dims]
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-
-    monkeypatch.setattr(reference, "build_linear_positions", exact)
-    before = torch.get_default_dtype()
+def test_perceiver_classifies_images(dtype: torch.dtype, kind: str) -> None:
     config = perceiver_config(image_size=22 if kind == "ConvProcessing" else 9)
     model = randomized(getattr(transformers, f"PerceiverForImageClassification{kind}")(config), dtype)
     if kind == "ConvProcessing":
@@ -116,11 +101,8 @@ def test_perceiver_classifies_images(dtype: torch.dtype, kind: str, monkeypatch:
         norm.running_mean.normal_()
         norm.running_var.uniform_(0.5, 2)
     x = torch.randn(2, 3, config.image_size, config.image_size, dtype=dtype)
-    torch.set_default_dtype(dtype)  # frequencies, too
-    try:
+    with exact_perceiver(dtype):
         expected = model(inputs=x).logits
-    finally:
-        torch.set_default_dtype(before)
     agrees(model, expected, x)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,7 @@ from torch import nn
 import tensornet as tn
 from tensornet import models
 
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def agree(module: nn.Module, x: torch.Tensor, **changes: Any) -> tn.Graph:

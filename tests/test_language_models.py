@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,10 @@ from .test_convert import BOUND, same
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
-)
+pytestmark = [
+    pytest.mark.usefixtures("seeded"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
 
 IMAGE = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
 IMAGE |= {"image_size": 16, "patch_size": 4}
@@ -62,13 +62,6 @@ ROWS: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 NO_ENDS = {"bos_token_id": None, "eos_token_id": None}
 FIELDS = {"DeiT": IMAGE, "CLIPVision": IMAGE, "CLIPText": TEXT, "Bert": TEXT, "GPT2": GPT2, "Llama": LLAMA}
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
 
 
 @pytest.fixture(autouse=True)

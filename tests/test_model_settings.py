@@ -14,7 +14,7 @@ import tensornet as tn
 from tensornet import models
 from tensornet.models.tensor_swin import PARTS
 
-from .conftest import examples
+from .conftest import examples, parameters_of
 
 size = st.integers(1, 3)
 switch = st.booleans()
@@ -22,11 +22,7 @@ switch = st.booleans()
 
 def agree(graph: tn.Graph, *inputs: Any) -> None:
     """As many parameters as arrays hold, and the same outputs on NumPy and on torch."""
-    rng = np.random.default_rng(1)
-    parameters = {
-        name: 0.5 * rng.standard_normal(array.shape)
-        for name, array in tn.init(graph, dtype="float64").items()
-    }
+    parameters = parameters_of(graph)
     held = sum(array.size for array in parameters.values())
     assert tn.parameter_count(graph) == held == sum(row[2] for row in tn.parameter_table(graph))
     expected = tn.compile(graph)(parameters, *inputs)

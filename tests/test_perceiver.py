@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensornet as tn
 from tensornet import models
 
-from .conftest import examples, parameters_of, randomized, sampled
+from .conftest import exact_perceiver, examples, parameters_of, randomized, sampled
 
 SHARING = ["all", "rest", "none"]
 small: dict[str, Any] = {"latents": 4, "dim": 8, "depth": 2, "heads": 2, "classes": 5, "repeats": 3}
@@ -209,28 +209,18 @@ def _perceiver_models(reference: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", sampled(["masked", "sequence", "wide", "pixels", "learned"], ["masked", "sequence", "wide"])
 )
-def test_inputs_and_decoders_of_transformers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_and_decoders_of_transformers(name: str) -> None:
     pytest.importorskip("transformers")
     import torch
     from transformers.models.perceiver import modeling_perceiver as reference
 
-    def exact(index_dims: Any, output_range: Any = (-1.0, 1.0), device: Any = None) -> torch.Tensor:
-        """Positions in float64; the reference rounds them to float32."""
-        axes = [torch.linspace(*output_range, steps, dtype=torch.float64) for steps in index_dims]
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
-
-    monkeypatch.setattr(reference, "build_linear_positions", exact)
     torch.manual_seed(0)
     model, x = _perceiver_models(reference)[name]
     model, x = randomized(model, torch.float64), x.double() if x.is_floating_point() else x
     keep = torch.tensor([[1] * x.shape[1], [1, 1, 0] + [1] * (x.shape[1] - 3)])
     masked = x.ndim < 4
-    torch.set_default_dtype(torch.float64)  # frequencies, too
-    try:
-        with torch.no_grad():
-            expected = model(x, **({"attention_mask": keep} if masked else {})).logits
-    finally:
-        torch.set_default_dtype(torch.float32)
+    with exact_perceiver(torch.float64), torch.no_grad():
+        expected = model(x, **({"attention_mask": keep} if masked else {})).logits
     graph, parameters = models.from_transformers(model, mask=masked)
     found = tn.compile(graph, backend="torch")(parameters, x, *([keep] if masked else []))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
