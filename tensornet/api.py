@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import BackendError, DtypeError, EquationError, ShapeError, TensornetError, TensornetWarning
+from .protocol import offer_reader
 
 if TYPE_CHECKING:
     from .codegen.program import plan
@@ -123,3 +124,11 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f".{_FILE_OF[name]}", __package__), name)
     globals()[name] = value
     return value
+
+
+def _read_graph(text: str) -> Any:
+    """Reads a graph from JSON; the front end parses its lines."""
+    return importlib.import_module(".frontend.layers", __package__).read_graph(text)
+
+
+offer_reader("tensornet.graph", _read_graph)

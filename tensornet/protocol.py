@@ -1,4 +1,4 @@
-"""The backend protocol: the methods of a backend, and the registry of backends."""
+"""The backend protocol: the methods of a backend, and the registries of backends and of document readers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ __all__ = [
     "load_backend",
     "offer",
     "offer_any",
+    "offer_reader",
+    "reader_of",
     "signature_of",
 ]
 
@@ -157,6 +159,7 @@ class Backend(Protocol):
 
 _offered: dict[str, Callable[[], Backend]] = {}
 _of_namespace: list[Callable[[Any], Backend]] = []
+_readers: dict[str, Callable[[str], Any]] = {}
 
 
 def offer(name: str, load: Callable[[], Backend]) -> None:
@@ -172,6 +175,21 @@ def offer(name: str, load: Callable[[], Backend]) -> None:
 def offer_any(load: Callable[[Any], Backend]) -> None:
     """Registers the function that builds a backend from a namespace of the Python array API standard."""
     _of_namespace[:] = [load]
+
+
+def offer_reader(document: str, read: Callable[[str], Any]) -> None:
+    """Registers the reader of a kind of document, for values whose text is parsed by a higher layer.
+
+    Args:
+        document: the kind, as named in the document.
+        read: returns the value of a text.
+    """
+    _readers[document] = read
+
+
+def reader_of(document: str) -> Callable[[str], Any]:
+    """The reader of a kind of document."""
+    return _readers[document]
 
 
 def is_offered(name: str) -> bool:

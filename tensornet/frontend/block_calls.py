@@ -118,7 +118,8 @@ def _defined(text: Text, line: Calling) -> Graph:
     if key not in text.blocks:
         given = (definition.statements, definition.inputs, constants, init, text.define)
         assert text.define is not None
-        text.blocks[key] = text.define(Text(*given, scope=scoped(text.scope, line.scope)))
+        scope = scoped(text.scope, line.scope)
+        text.blocks[key] = text.define(Text(*given, scope=scope, printed=text.printed))
     return text.blocks[key]
 
 

@@ -75,6 +75,7 @@ class Text:
         definitions: the blocks that the text defines.
         define: builds the graph of a text, for these blocks.
         scope: the scope under which the block itself is called.
+        printed: whether the text was printed from a graph.
         given: the sizes that are given, as arguments or in the text.
         strict: the sizes given as arguments. They hold wherever the axis is named; `i: 4` in the text holds only in
             windows and where no tensor determines the size.
@@ -102,8 +103,9 @@ class Text:
         define: Define | None = None,
         given: Mapping[str, Any] = {},
         scope: str = "",
+        printed: bool = False,
     ) -> None:
-        self.scope = scope
+        self.scope, self.printed = scope, printed
         declarations = [s for s in statements if isinstance(s, Declaration)]
         self.lines = [s for s in statements if isinstance(s, Equation)]
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]

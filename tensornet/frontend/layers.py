@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import EquationError, ShapeError, by_name, near, nearest, told_in
-from ..graph.graph import Apply, Graph, inlined
+from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
+from ..graph.graph import FORMAT, VERSION, Apply, Graph, inlined
 from ..graph.leaves import Constant, Leaf, called_last, scoped
 from ..graph.recurrences import late, read_later
 from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
@@ -114,6 +115,26 @@ def _check_every_line_is_read(graph: Graph) -> None:
         )
 
 
+def read_graph(text: str) -> Graph:
+    """The graph of a JSON document; see `Graph.from_json`. It may hold lines that no output needs."""
+    try:
+        document = json.loads(text)
+        if document["format"] != FORMAT or document["version"] != VERSION:
+            message = f"not a graph of version {VERSION}: {document['format']} {document['version']}"
+            fix = "read it with the version of the library that wrote it: tensornet.layer reads its text, str(graph)"
+            raise EquationError(message, fix=fix)
+        arrays = [Constant.of_plain(each).array() for each in document["arrays"]]
+        constants, init = (
+            {name: arrays[number] for name, number in document[part].items()}
+            for part in ("constants", "init")
+        )
+        return _elaborated("\n".join(document["text"]), (), (), constants, init, {}, printed=True)
+    except TensornetError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise EquationError(f"this is not a graph in JSON: {error!r}", fix="use what to_json wrote") from None
+
+
 # ---------------------------------------------------------------------------- elaboration
 
 
@@ -125,17 +146,19 @@ def _elaborated(
     constants: Mapping[str, Any],
     init: Mapping[str, Any],
     sizes: Mapping[str, Any],
+    printed: bool = False,
 ) -> Graph:
     """The graph that a block of text describes; see `layer`.
 
     Args:
         equations, inputs, outputs, constants, init, sizes: those of `layer`.
+        printed: whether the text was printed from a graph, so that doubtful sums are intended.
     """
     given = read_sizes(sizes)
     told = {name for each in parse_names(inputs, "input") for dim in each.dims or () for name, _ in dim}
     told.update(given, *map(size_names, given.values()))
     statements = parse_block(equations, told)
-    text = Text(statements, inputs, constants, init, _read_in_order, given)
+    text = Text(statements, inputs, constants, init, _read_in_order, given, printed=printed)
     try:
         return _read_in_order(text, outputs)
     except RecursionError:
@@ -190,7 +213,8 @@ def _read(text: Text, line: Equation, defined: set[str]) -> None:
     check_given(text, line)
     check_summed(text, line, scope)
     text.keep(line, scope)
-    doubt_sums(implied)
+    if not text.printed:
+        doubt_sums(implied)
 
 
 # ---------------------------------------------------------------------------- the whole text

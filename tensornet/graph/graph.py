@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
-from ..codec import Part, document, read, state_of, write
 from ..codec import Scope as Prefix
+from ..codec import document, state_of
 from ..display import folded, preformatted
 from ..errors import EquationError, Place, ShapeError, near, told_in
 from ..language.equation import Equation, renamed_axes, spoken_sizes
@@ -41,10 +41,12 @@ from ..language.expression import (
 from ..language.latex import aligned, heading, row, row_of_call
 from ..language.recurrences import as_printed
 from ..ops.table import FUNCTIONS, RESERVED, pack, unpack
+from ..protocol import reader_of
 from ..sizes import are_equal, as_size, evaluate, name_of, put_in, size_names, symbol
 from .checks import check_names, check_size, check_sizes, check_spoken
 from .leaves import (
     Along,
+    Constant,
     Leaf,
     called_last,
     names_of_blocks,
@@ -402,8 +404,20 @@ class Graph:
                 yield row(item)
 
     def to_json(self) -> str:
-        """The graph as JSON: its leaves, its equations as text and as expressions, and the values of constants."""
-        return json.dumps({"format": FORMAT, "version": VERSION, **write(self)})
+        """The graph as JSON: its text, and the values of constants and starts."""
+        values = {leaf.name: leaf.value for leaf in self.constants}
+        starts = {leaf.name: leaf.start for leaf in self.parameters if isinstance(leaf.start, Constant)}
+        arrays = dict.fromkeys((*values.values(), *starts.values()))
+        places = {each: number for number, each in enumerate(arrays)}
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "text": str(self).splitlines(),
+            "arrays": [each.plain() for each in arrays if each is not None],
+            "constants": {name: places[each] for name, each in values.items()},
+            "init": {name: places[each] for name, each in starts.items()},
+        }
+        return json.dumps(document, indent=1)
 
     @staticmethod
     def from_json(text: str) -> Graph:
@@ -411,14 +425,9 @@ class Graph:
 
         Raises:
             EquationError: the text is not a document of this format.
-            ShapeError: the sizes in it are invalid.
         """
-        whole = Part.of(text, "graph")
-        if whole["format"].value != FORMAT or whole["version"].value != VERSION:
-            found = f"{whole['format'].value} {whole['version'].value}"
-            fix = "read it with the version of the library that wrote it: tensornet.layer reads its text, str(graph)"
-            raise EquationError(f"not a graph of version {VERSION}: {found}", fix=fix)
-        return read(Graph, whole)
+        found: Graph = reader_of(FORMAT)(text)
+        return found
 
     # ---- composition and change
 

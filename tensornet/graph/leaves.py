@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fnmatch
 import functools
 import math
@@ -64,6 +65,16 @@ class Constant:
         import numpy
 
         return numpy.frombuffer(self.data, dtype=numpy.dtype(self.dtype)).reshape(self.shape)
+
+    def plain(self) -> dict[str, Any]:
+        """The value in JSON types."""
+        data = base64.b64encode(self.data).decode()
+        return {"dtype": self.dtype, "shape": list(self.shape), "data": data}
+
+    @classmethod
+    def of_plain(cls, document: Mapping[str, Any]) -> Constant:
+        """The constant that `plain` wrote."""
+        return cls(document["dtype"], tuple(document["shape"]), base64.b64decode(document["data"]))
 
 
 @document()
