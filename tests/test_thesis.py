@@ -104,7 +104,7 @@ def test_the_rows_of_tiny_imagenet_are_those_of_cifar10() -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory, without_pictures: None) -> Finished:
     """MNIST's files with noise in them, one epoch of two runs."""
     data, folder = tmp_path_factory.mktemp("mnist"), tmp_path_factory.mktemp("results")
-    write_mnist(data, 30)
+    write_mnist(data, 20)
     settings: dict[str, Any] = {"rows": ["tensor-4x4x8"], "threads": 1, "recipe": {"batch": 10}}
     return folder, *study(folder, 160, task="thesis", data=str(data), epochs=1, **settings)
 
@@ -127,7 +127,7 @@ def test_a_report_of_other_images_tells_of_them_alone(finished: Finished) -> Non
     """Noise in the files of MNIST: neither its name, nor what was published of it, nor what was tried on it."""
     report = (finished[0] / "report.md").read_text(encoding="utf-8")
     assert report.startswith("# mnist0: Swin and tensorized Swin\n")
-    assert "Classifiers of a folder, in the format of MNIST: 30 images of 28×28 pixels" in report
+    assert "Classifiers of a folder, in the format of MNIST: 20 images of 28×28 pixels" in report
     assert "published" not in report
     assert "chosen in short trials" not in report
     page = (finished[0] / "report.html").read_text(encoding="utf-8")
