@@ -278,15 +278,6 @@ def test_a_warning_points_at_the_line_that_led_to_it() -> None:
         assert {each.filename for each in found} == {__file__}
 
 
-def test_the_formula_of_a_tensor_contraction_layer() -> None:
-    tcl = tn.layer(
-        "y[b,p,q,r] = x[b,i,j,k] * U[p,i] * V[q,j] * W[r,k]", inputs="x", i=4, j=4, k=3, p=4, q=4, r=6
-    )
-    assert str(tn.parameter_formula(tcl)) == "i*p + j*q + k*r"
-    assert tn.parameter_count(tcl) == 4 * 4 + 4 * 4 + 3 * 6
-    assert isinstance(tn.parameter_count(tcl), int)
-
-
 def test_an_axis_of_a_window_is_no_size_of_its_name() -> None:
     """A constant gives `u` a value, and the `u` of the window is as long as fits: the text tells them apart."""
     text = "a[u] = C[u]*w[u]\ny[u] = x[u+v]*k[v]\nz = sum[u](a[u]) + sum[u](y[u])"

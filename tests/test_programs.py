@@ -45,9 +45,10 @@ def written() -> list[Any]:
     """Each program with each backend: a share by day, and by night the whole of each."""
     found = []
     for number, record in enumerate(WRITTEN):
+        whole = recorded(record)
         for place, (backend, every) in enumerate(BY_DAY.items()):
             name = f"{title(record)}-{backend}"
-            case = replace(recorded(record), seed=GRADIENTS.get(backend, 0))
+            case = replace(whole, seed=GRADIENTS.get(backend, 0))
             if backend not in ("numpy", "torch"):
                 case = replace(case, gradients=False)  # JAX compiles them long, and they are the same graphs
             night = pytest.param(
