@@ -22,7 +22,7 @@ import pytest
 __all__ = ["chosen", "for_the_night", "settings", "shares", "written"]
 
 TABLE = Path(__file__).parent / "data" / "by_day.txt"
-ALONE, TOGETHER = 2.7, 1.3
+ALONE, TOGETHER = 2.7, 1.0
 """Seconds, of a machine on which others ran as well: `make test` then takes less than four minutes on two cores."""
 
 FEW = 8
