@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import itertools
 import json
 import math
 import pickle
@@ -25,7 +26,7 @@ from tensornet.cli import app
 from tensornet.device.timing import Timing
 from tensornet.sweeping import making
 from tensornet.sweeping.columns import COLUMNS
-from tensornet.sweeping.picture import Point, front
+from tensornet.sweeping.picture import Point, front, label_points, new_figure
 
 LINEAR = functools.partial(tn.models.linear, (4, 6), (6, 4), bias=False)
 OVER: dict[str, list[Any]] = {"factorization": ["cp", "tt"], "rank": [2, 3]}
@@ -377,6 +378,17 @@ def test_names_label_points_and_a_zero_needs_a_plain_axis() -> None:
     swept = tn.sweep(TCL, over={"ranks": [1, 4]}, baseline=dense, measure=False, b=9, lead=9)
     (axes,) = swept.pareto(y="expected_seconds").axes
     assert {text.get_text() for text in axes.texts} == {"baseline", "ranks=1", "ranks=4"}
+
+
+def test_no_label_of_a_picture_lies_on_another() -> None:
+    figure = new_figure((6.0, 4.0), 100)
+    axes = figure.subplots()
+    points = [(x, y, f"point {x}, {y}") for x in range(4) for y in range(6)]
+    axes.plot(*zip(*[(x, y) for x, y, _ in points], strict=True), "o")
+    label_points(axes, points, 7.0, every=False)
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) > 20
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1))
