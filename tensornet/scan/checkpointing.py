@@ -3,15 +3,14 @@
     h.segments[s,b,t,o] = block(x[b,(s,t),i], h0[b,o], U[o,p])
 
 A rematerialised call saves only its operands: the first state of each segment instead of all tensors at each position.
-The positions that do not fill a segment become a call of their own.
+The positions that do not fill a segment become a call along one shorter segment.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..graph.graph import Graph, inlined
 from ..graph.leaves import Along
@@ -72,40 +71,24 @@ def _is_source(component: Component, each: Node, axis: int) -> bool:
 
 
 def _part(component: Component, size: int, length: int, ends_of: dict[Node, tuple[int, int, Node]]) -> None:
-    """Replaces a component by calls of segments."""
-    components, labels, (count, rest) = component.components, component.labels, divmod(size, length)
-    back = component.state.back
-    segment, other = _Segment.of(component, length), _Segment.of(component, rest) if rest else None
-    nodes = [*segment.block.made]
-    most = segment.block.results(nodes, lambda each: component.result(each, (count,), (length,)))
-    over = other.block.results(nodes, lambda each: component.result(each, (), (rest,))) if other else {}
-    lasts = {state.behind: component.result(each) for each, state in component.outer.items()}
-    ends = {each: component.result(each) for each in lasts} if rest else lasts
-    new = {each: _joined(whole, labels[each]) for each, whole in most.items()}
-    for each, part in over.items():
-        new[each] = concatenated((part, new[each]) if back else (new[each], part), labels[each])
+    """Replaces a component by a call along its segments, and by one more for the positions that do not fill one."""
+    components, labels, back = component.components, component.labels, component.state.back
+    runs = [_Run(component, size // length, length)]
+    runs += [_Run(component, 1, size % length)] if size % length else []
+    parts = [{each: _joined(whole, labels[each]) for each, whole in run.results.items()} for run in runs]
+    ordered = parts[::-1] if back else parts
+    new = {each: concatenated([part[each] for part in ordered], labels[each]) for each in parts[0]}
     last = 0 if back else size - 1
-    ends_of.update((new[each], (labels[each], last, end)) for each, end in ends.items())
-    places = {each: (labels[each], last, end) for each, end in ends.items()}
-    others = {
-        each: _ending(places, components.graph, each) for state in ends for each in component.outside(state)
-    }
-    joined = [each for each in most if _is_read(component, each, others)]
+    places = {each: (labels[each], last, end) for each, end in runs[-1].ends.items()}
+    ends_of.update((new[each], place) for each, place in places.items())
+    outside = (reader for state in places for reader in component.outside(state))
+    others = {reader: _ending(places, components.graph, reader) for reader in outside}
+    joined = [each for each in new if _is_read(component, each, others)]
     components.replace(new)
-
-    def parted(each: Node, at: int) -> Node:
-        return _parted(_cropped(each, at, count * length, rest, not back), at, count, length)
-
-    cuts = tuple(at for _, at in segment.block.cuts)
-    parts = len({most[each] for each in joined})
-    states = tuple(range(parts, parts + len(lasts)))
-    way = Along(NamedAxis(components.taken.fresh("segment"), count), cuts, states, back, last=True)
-    given = (*segment.given(parted, "segments"), *component.starts)
-    segment.call(given, joined, [*(most[each] for each in joined), *lasts.values()], "segments", way)
-    if other is not None:
-        cropped = functools.partial(_cropped, kept=rest, others=count * length, first=back)
-        given = (*other.given(cropped, "rest"), *(components.names[each] for each in lasts.values()))
-        other.call(given, joined, [*(over[each] for each in joined), *ends.values()], "rest")
+    states, done = component.starts, 0
+    for run in runs:
+        run.call(joined, states, size - done - run.positions if back else done)
+        states, done = [components.names[each] for each in run.ends.values()], done + run.positions
 
 
 def _is_read(component: Component, each: Node, others: Mapping[Node, Node]) -> bool:
@@ -132,76 +115,81 @@ def _ending(ends: Mapping[Node, tuple[int, int, Node]], graph: Graph, each: Node
     return each if operands == list(each.operands) else over_operands(each, operands)
 
 
-@dataclass(frozen=True)
-class _Segment:
-    """A block of several positions, and the name and the input of the first value of each state."""
+class _Run:
+    """Segments of equal length, as a call of a block along them.
 
-    block: Block
-    firsts: dict[Node, tuple[str, Node]]
+    Attributes:
+        component, block: the component, and its block at the positions of one segment.
+        count, length: the number of segments, and of positions in each.
+        firsts: for each state, the name and the input of its first value in the block.
+        results, ends: the call's results for nodes, and for the tensors behind states at the last position.
+    """
 
-    @staticmethod
-    def of(component: Component, length: int) -> _Segment:
-        """The block of a component at `length` positions."""
+    def __init__(self, component: Component, count: int, length: int) -> None:
+        self.component, self.count, self.length = component, count, length
         components = component.components
-        block = Block(component, NamedAxis(components.taken.fresh(component.state.axis), length))
-        firsts = {}
+        self.block = Block(component, NamedAxis(components.taken.fresh(component.state.axis), length))
+        self.firsts = dict[Node, tuple[str, Node]]()
         for each in component.outer:
             at, dims = component.labels[each], components.dims(each)
             name = components.taken.fresh(f"{components.names[each]}.first")
             rest = dims[:at] + dims[at + 1 :], each.shape[:at] + each.shape[at + 1 :], "input"
-            firsts[each] = name, block.given(name, each, *rest)
-        return _Segment(block, firsts)
-
-    def given(self, part: Callable[[Node, int], Node], stem: str) -> Iterator[str]:
-        """The names of the operands with the axis; each call gets a part of them."""
-        components = self.block.components
-        return (
-            components.asked(part(each, at), f"{components.names[each]}.{stem}")
-            for each, at in self.block.cuts
+            self.firsts[each] = name, self.block.given(name, each, *rest)
+        nodes = [*self.block.made]
+        self.results = self.block.results(
+            nodes, lambda each: component.result(each, (self.count,), (self.length,))
         )
+        self.ends = {state.behind: component.result(each) for each, state in component.outer.items()}
 
-    def call(
-        self,
-        given: tuple[str, ...],
-        joined: Sequence[Node],
-        results: Sequence[Node],
-        stem: str,
-        along: Along | None = None,
-    ) -> None:
-        """Adds the call of the block.
+    @property
+    def positions(self) -> int:
+        """The number of positions in all segments."""
+        return self.count * self.length
+
+    def call(self, joined: Sequence[Node], states: Iterable[str], first: int) -> None:
+        """Adds the call.
 
         Args:
-            given: the operands, without those that are the same in all calls.
             joined: the nodes that it returns at all positions.
-            results: the caller's nodes for these, and for the last states.
-            stem: the suffix of the names of the former.
-            along: how it is called along an axis.
+            states: the names of the states that it starts from.
+            first: its first position.
         """
-        block, components = self.block, self.block.components
+        block, components = self.block, self.component.components
         outputs = {block.named(each): block.made[each] for each in joined}
         ends = {f"{name}.next": self._end(each) for each, (name, _) in self.firsts.items()}
         graph = block.graph(outputs | ends, self.firsts)
-        stems = [f"{name}.{stem}" for name in outputs]
+        given = [
+            components.asked(self._parted(each, at, first), f"{components.names[each]}.segments")
+            for each, at in block.cuts
+        ]
+        stems = [f"{name}.segments" for name in outputs]
         stems += [f"{components.names[each]}.last" for each in self.firsts]
-        components.call(block.call(graph, given, stems, along), dict.fromkeys(results))
+        axis, cuts = (
+            NamedAxis(components.taken.fresh("segment"), self.count),
+            tuple(at for _, at in block.cuts),
+        )
+        states_at = tuple(range(len(outputs), len(outputs) + len(ends)))
+        way = Along(axis, cuts, states_at, self.component.state.back, last=True)
+        results = dict.fromkeys([*(self.results[each] for each in joined), *self.ends.values()])
+        components.call(block.call(graph, (*given, *states), stems, way), results)
 
     def _end(self, each: Node) -> Node:
         """The state after the last position of the block."""
-        component = self.block.component
-        made, at = self.block.made[component.states[each].behind], component.labels[each]
-        return at_position(made, at, 0 if component.state.back else made.shape[at] - 1)
+        made, at = self.block.made[self.component.states[each].behind], self.component.labels[each]
+        return at_position(made, at, 0 if self.component.state.back else made.shape[at] - 1)
 
-
-# ---------------------------------------------------------------------------- positions in segments
-
-
-def _parted(each: Node, at: int, count: int, length: int) -> Node:
-    """A tensor whose dimension `at` is split into an axis of segments and an axis of positions in each."""
-    sizes = dict[Axis, Size](enumerate(each.shape)) | {"s": count, "l": length}
-    reads = tuple(row_major(("s", "l"), sizes) if n == at else along(n) for n in range(len(each.shape)))
-    axes: list[Axis] = [*range(len(each.shape))]
-    axes[at : at + 1] = ["s", "l"]
-    return node("copy", sizes, [Operand(each, reads)], tuple(map(along, axes)))
+    def _parted(self, each: Node, at: int, first: int) -> Node:
+        """A tensor at the positions of the segments: an axis of segments and an axis of positions in each."""
+        axes = range(len(each.shape))
+        sizes = dict[Axis, Size](enumerate(each.shape)) | {at: self.positions}
+        if each.shape[at] != self.positions:
+            reads = tuple(Affine(((n, 1),), first) if n == at else along(n) for n in axes)
+            shape, fill = [sizes[n] for n in axes], (("fill", number(0)),)
+            each = node("copy", sizes, [Operand(each, reads)], tuple(map(along, axes)), shape, options=fill)
+        sizes |= {"s": self.count, "l": self.length}
+        reads = tuple(row_major(("s", "l"), sizes) if n == at else along(n) for n in axes)
+        left: list[Axis] = [*axes[:at], "s", "l", *axes[at + 1 :]]
+        return node("copy", sizes, [Operand(each, reads)], tuple(map(along, left)))
 
 
 def _joined(each: Node, at: int) -> Node:
@@ -212,15 +200,3 @@ def _joined(each: Node, at: int) -> Node:
     reads = (along("s"), *(along("l" if n == at else n) for n in axes))
     result = tuple(row_major(("s", "l"), sizes) if n == at else along(n) for n in axes)
     return node("copy", sizes, [Operand(each, reads)], result)
-
-
-def _cropped(each: Node, at: int, kept: int, others: int, first: bool) -> Node:
-    """A tensor at `kept` positions of a dimension: the first ones, or those after `others` positions."""
-    if not others:
-        return each
-    axes = range(len(each.shape))
-    sizes = dict[Axis, Size](enumerate(each.shape)) | {at: kept}
-    start = 0 if first else others
-    reads = tuple(Affine(((n, 1),), start) if n == at else along(n) for n in axes)
-    shape, fill = [sizes[n] for n in axes], (("fill", number(0)),)
-    return node("copy", sizes, [Operand(each, reads)], tuple(map(along, axes)), shape, options=fill)
