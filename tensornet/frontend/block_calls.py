@@ -38,8 +38,6 @@ def add_call(text: Text, block: Graph, line: Calling) -> None:
             text.known[name].dims = text.known[name].dims or dims
     text.told.update(_leaves_known(text, call, line))
     for name, (_, dims) in zip(line.results, call.returned(text.unifier.bound), strict=True):
-        if name in text.known:
-            raise EquationError(f"'{name}' is defined twice", line.place, "give each result its own name")
         text.known[name] = Known("result", dims)
     text.items.append(call)
 
@@ -71,9 +69,6 @@ def call_along(text: Text, line: Calling) -> None:
         for name, index in zip(line.operands, line.along.read, strict=True)
     ]
     for each in line.lefts:
-        if text.known.get(each.name, Known("foreseen")).kind != "foreseen":
-            fix = "give each result its own name"
-            raise EquationError(f"'{each.name}' is defined twice", line.place, fix)
         text.foresee(each)
     _check_ranks(text, block, line)
     results = [_at_one(text, each.name, each.left, axis, line)[0] for each in line.lefts]

@@ -208,9 +208,6 @@ class Text:
         dims = result_dims(line, scope)
         foreseen = self.known.get(line.name)
         if foreseen is not None and foreseen.dims is not None:
-            if [*map(len, foreseen.dims)] != [*map(len, dims)]:  # foreseen for a line below
-                fix = "give each result its own name"
-                raise EquationError(f"'{line.name}' is defined twice", line.place, fix)
             for ours, theirs in zip(dims, foreseen.dims, strict=True):
                 for one, other in zip(ours, theirs, strict=True):
                     self.unifier.unify(one.size, other.size, one.name, Ref(line.name, line.left, line.place))

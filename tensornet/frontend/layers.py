@@ -167,18 +167,22 @@ def _elaborated(
 
 def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
     """Reads every line, then assembles the graph. Calls without a scope are inlined, as in a model."""
-    definitions = {line.name: line for line in text.lines}
     calls = (line for line in text.body if isinstance(line, Calling))
-    ahead = definitions | {each.name: each for line in calls for each in line.lefts}
-    for name in text.known:
-        if name in definitions:
+    ahead = {line.name: line for line in text.lines} | {
+        each.name: each for line in calls for each in line.lefts
+    }
+    defined = set[str]()
+    for name, place in ((name, line.place) for line in text.body for name in line.defines):
+        if name in text.known:
             raise EquationError(
                 f"'{name}' is declared as {text.known[name].kind}, and defined here",
-                definitions[name].place,
+                place,
                 f"take '{name}' out of the declarations, or define another name",
             )
+        if name in defined:
+            raise EquationError(f"'{name}' is defined twice", place, "give each result its own name")
+        defined.add(name)
     waiting = ahead.keys() & set(read_later(text.lines, text.known))
-    defined = {name for line in text.body for name in line.defines}
     for line in text.body:
         if isinstance(line, Calling):
             (call_along if line.along else call)(text, line)
@@ -191,8 +195,6 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
 
 def _read(text: Text, line: Equation, defined: set[str]) -> None:
     """Elaborates one equation; its leaves and its result are known from here on."""
-    if text.known.get(line.name, Known("")).kind == "result":
-        raise EquationError(f"'{line.name}' is defined twice", line.place, "give each result its own name")
     if depth(line.right) > DEEPEST:
         raise EquationError("the equation is nested too deeply", line.place, "split the line")
     line = resolved(text, line)
