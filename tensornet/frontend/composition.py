@@ -18,10 +18,9 @@ from ..language.expression import ELLIPSIS, Taken
 from ..language.parser import read_sizes
 from ..passes.dead_code import eliminate_dead_code
 from ..sizes import evaluate, is_name, symbol
-from .block_calls import add_call
 from .context import Known, Names, Text
 from .instantiate import written_out
-from .layers import gathered, layer
+from .layers import add_call, gathered, layer
 
 _SCOPE = re.compile(r"[^\W\d]\w*(\.\w+)*")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -36,9 +36,6 @@ from ..sizes import as_size, size_names, symbol
 from .instantiate import Matched
 
 Names: TypeAlias = "str | Sequence[str]"
-
-Define: TypeAlias = "Callable[[Text], Graph]"
-"""Builds the graph of a text."""
 
 
 @dataclass
@@ -73,7 +70,6 @@ class Text:
         body: the equations and the calls.
         blocks: the graphs of the blocks that the text defines, by their names and the values of their leaves.
         definitions: the blocks that the text defines.
-        define: builds the graph of a text, for these blocks.
         scope: the scope under which the block itself is called.
         printed: whether the text was printed from a graph.
         given: the sizes that are given, as arguments or in the text.
@@ -100,7 +96,6 @@ class Text:
         inputs: Names = (),
         constants: Mapping[str, Any] = {},
         init: Mapping[str, Any] = {},
-        define: Define | None = None,
         given: Mapping[str, Any] = {},
         scope: str = "",
         printed: bool = False,
@@ -110,7 +105,6 @@ class Text:
         self.lines = [s for s in statements if isinstance(s, Equation)]
         self.body = [s for s in statements if isinstance(s, Equation | Calling)]
         self.blocks: dict[tuple[Any, ...], Graph] = {}
-        self.define = define
         self.definitions = {s.name: s for s in statements if isinstance(s, Definition)}
         self.items: list[tuple[Equation, Scope] | Apply | Matched] = []
         self.told: set[str] = set()

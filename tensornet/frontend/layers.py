@@ -1,10 +1,9 @@
-"""Elaboration: a block of text, or a JSON document, to a graph."""
+"""Elaboration: a block of text to a graph, with its calls of blocks."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..errors import EquationError, ShapeError, TensornetError, by_name, near, nearest, told_in
@@ -13,42 +12,25 @@ from ..graph.leaves import Constant, Leaf, called_last, scoped
 from ..graph.recurrences import late, read_later
 from ..graph.shape_inference import Dim, Scope, dim_size, index_of, size_names_of
 from ..graph.unify import with_sizes
-from ..language.equation import Calling, Declaration, Equation, Opening, einstein, renamed_axes
+from ..language.equation import Calling, Declaration, Equation, renamed_axes, spoken_sizes
 from ..language.expression import (
     ELLIPSIS,
+    Index,
     Ref,
     axes_of_index,
-    check_numbers,
-    depth,
     occurring,
     show_index,
     sized_by_name,
 )
 from ..language.parser import parse_block, parse_names, read_sizes
-from ..sizes import as_size, size_names, symbol
-from .block_calls import call, call_along
-from .context import Known, Names, Text, axes_windowed
-from .instantiate import Matched
-from .lines import (
-    check_given,
-    check_order,
-    check_positions,
-    check_summed,
-    check_undeclared,
-    declare_leaves,
-    doubt_sums,
-    opened,
-    resolved,
-    whole,
-    with_extents,
-    with_lead,
-)
+from ..scan.unroll import Repeated
+from ..sizes import are_equal, as_size, evaluate, size_names, symbol
+from .context import Known, Names, Text, axes_windowed, leaves_of
+from .instantiate import Matched, Operand
+from .lines import read
 
 OPTIONS = ("inputs", "outputs", "constants", "init")
 """The other arguments of `tensornet.layer`; the name of a size may be a misspelling of one."""
-
-DEEPEST = 100
-"""The nesting limit of functions and operators in a line: the code that traverses it is recursive."""
 
 
 def layer(
@@ -158,7 +140,7 @@ def _elaborated(
     told = {name for each in parse_names(inputs, "input") for dim in each.dims or () for name, _ in dim}
     told.update(given, *map(size_names, given.values()))
     statements = parse_block(equations, told)
-    text = Text(statements, inputs, constants, init, _read_in_order, given, printed=printed)
+    text = Text(statements, inputs, constants, init, given, printed=printed)
     try:
         return _read_in_order(text, outputs)
     except RecursionError:
@@ -189,34 +171,193 @@ def _read_in_order(text: Text, outputs: Names = ()) -> Graph:
         else:
             for name in {ref.name for ref in late(line)} & waiting:
                 text.foresee(ahead[name])
-            _read(text, line, defined)
+            read(text, line, defined)
     return gathered(text, _outputs(text, outputs))
 
 
-def _read(text: Text, line: Equation, defined: set[str]) -> None:
-    """Elaborates one equation; its leaves and its result are known from here on."""
-    if depth(line.right) > DEEPEST:
-        raise EquationError("the equation is nested too deeply", line.place, "split the line")
-    line = resolved(text, line)
-    check_order(text, line, defined)
-    found = opened(text, line) if isinstance(line, Opening) else line
-    if found is None:
-        return
-    line = with_lead(text, found)
-    line = replace(line, right=with_extents(text, line.right))
-    check_undeclared(text, line)
-    declare_leaves(text, line)
-    implied = line
-    line = einstein(line, text.guessed)
-    check_numbers(line.right)
-    check_positions(text, line)
-    line = whole(text, line)
-    scope = text.sizes_around(line.right)
-    check_given(text, line)
-    check_summed(text, line, scope)
-    text.keep(line, scope)
-    if not text.printed:
-        doubt_sums(implied)
+# ---------------------------------------------------------------------------- calls of blocks
+
+
+@told_in("blocks")
+def call(text: Text, line: Calling) -> None:
+    """Elaborates a call of a block; its leaves and its results are known from here on."""
+    block = _called(text, line)
+    for name in line.operands:
+        _dims_of(text, name, line)
+    add_call(text, block, line)
+
+
+def add_call(text: Text, block: Graph, line: Calling) -> None:
+    """Adds a call of a block to a text; an operand without axes gets those of the block."""
+    known = [(name, text.known[name].dims) for name in line.operands]
+    operands = [(name, None if dims is None else text.unifier.dims(dims)) for name, dims in known]
+    call: Apply | Matched
+    if text.body and _is_sized(text, block, operands):
+        call = Apply(block, line.operands, line.results, line.scope)
+    else:
+        call = Matched(block, operands, line, text.unifier, text.open_names())
+        for name, dims in call.taken():
+            text.known[name].dims = text.known[name].dims or dims
+    text.told.update(_leaves_known(text, call, line))
+    for name, (_, dims) in zip(line.results, call.returned(text.unifier.bound), strict=True):
+        text.known[name] = Known("result", dims)
+    text.items.append(call)
+
+
+def _is_sized(text: Text, block: Graph, operands: Sequence[Operand]) -> bool:
+    """Whether a block has the sizes of its caller already, as in a text that was printed."""
+    bound = text.unifier.bound
+    spoken = size_names_of(dim for leaf in block.leaves for dim in leaf.dims)
+    return all(bound.get(name) == size for name, size in block.sizes if name in spoken) and all(
+        dims is not None
+        and len(leaf.dims) == len(dims)
+        and all(
+            are_equal(dim_size(ours), dim_size(theirs), bound)
+            for ours, theirs in zip(leaf.dims, dims, strict=True)
+        )
+        for leaf, (_, dims) in zip(block.inputs, operands, strict=True)
+    )
+
+
+@told_in("blocks")
+def call_along(text: Text, line: Calling) -> None:
+    """Elaborates a call of a block at each position of an axis as equations for all positions."""
+    assert line.along is not None
+    block, axis = _called(text, line).flat, line.along.axis
+    for name, index in zip(line.operands, line.along.read, strict=True):
+        text.meet(Ref(name, index, line.place))
+    operands = [
+        (name, *_at_one(text, name, index, axis, line))
+        for name, index in zip(line.operands, line.along.read, strict=True)
+    ]
+    for each in line.lefts:
+        text.foresee(each)
+    _check_ranks(text, block, line)
+    results = [_at_one(text, each.name, each.left, axis, line)[0] for each in line.lefts]
+    given = [(name, dims) for name, dims, _ in operands]
+    call = Matched(block, given, line, text.unifier, text.open_names(), results)
+    if call.lead is not None:
+        fix = "name the axes of what it takes"
+        raise EquationError(f"'{line.block}' reads '...', and is called along an axis", line.place, fix)
+    _leaves_known(text, call, line)
+    names = dict(zip((leaf.name for leaf in block.inputs), line.operands, strict=True))
+    names |= {leaf.name: scoped(line.scope, leaf.name) for leaf in block.leaves if leaf.kind != "input"}
+    varying = {
+        leaf.name: at for leaf, (_, _, at) in zip(block.inputs, operands, strict=True) if at is not None
+    }
+    own = _sized_alone(text, block, call)
+    taken = {*text.known, *(name for each in text.body for name in each.defines)}
+    repeated = Repeated(axis, names, varying, taken)
+    body = [renamed_axes(each, own) for each in block.own]
+    for equation in repeated.equations(line, body, block.outputs):
+        text.keep(equation, text.sizes_around(equation.right))
+
+
+def _called(text: Text, line: Calling) -> Graph:
+    """The block that a line calls, after a check of the number of operands and results."""
+    block = _defined(text, line)
+    if len(line.operands) != len(block.inputs) or len(line.results) != len(block.outputs):
+        counts = f"{len(block.inputs)} tensor(s) and returns {len(block.outputs)}"
+        fix = f"match that: this call passes {len(line.operands)} and names {len(line.results)} result(s)"
+        raise EquationError(f"'{line.block}' takes {counts}", line.place, fix)
+    return block
+
+
+def _defined(text: Text, line: Calling) -> Graph:
+    """The graph of a block that the text defines, with the values given for its leaves under this scope."""
+    definition, prefix = text.definitions[line.block], f"{line.scope}." if line.scope else ""
+    names = tuple(leaves_of(definition.statements))
+    constants, init = (
+        {name: part[f"{prefix}{name}"] for name in names if f"{prefix}{name}" in part} for part in text.values
+    )
+    key = (line.block, *((name, id(value)) for part in (constants, init) for name, value in part.items()))
+    if key not in text.blocks:
+        scope, given = scoped(text.scope, line.scope), (definition.statements, definition.inputs)
+        inside = Text(*given, constants, init, scope=scope, printed=text.printed)
+        text.blocks[key] = _read_in_order(inside)
+    return text.blocks[key]
+
+
+def _leaves_known(text: Text, call: Apply | Matched, line: Calling) -> list[str]:
+    """Enters the leaves of a called block, or shares those that are known; returns the names of the new ones."""
+    found = []
+    for leaf in call.leaves():
+        known = text.known.get(leaf.name)
+        if known is None:
+            text.known[leaf.name] = Known(leaf.kind, leaf.dims, leaf.start, line.place, leaf.value)
+            text.init.pop(leaf.name, None)
+            found.append(leaf.name)
+        elif leaf.name in text.told or not text.body:  # what the lines of a text declare holds as it is
+            _share(text, known, leaf)
+    return found
+
+
+def _share(text: Text, known: Known, leaf: Leaf) -> None:
+    """Shares a leaf of a called block with the tensor of its name."""
+    if known.kind == "result":
+        raise EquationError(f"'{leaf.name}' names a result already", fix="use another scope")
+    known.start = text.init.pop(leaf.name, known.start) or leaf.start
+    if leaf.start not in (None, known.start):
+        raise EquationError(
+            f"'{leaf.name}' is shared by two calls that initialize it differently",
+            fix="give both the same init=, or different scopes",
+        )
+    bound = text.unifier.bound
+    sizes = [[evaluate(dim_size(dim), bound) for dim in dims or ()] for dims in (known.dims, leaf.dims)]
+    if known.kind != leaf.kind or sizes[0] != sizes[1] or known.value != leaf.value:
+        one, two = (tuple(each) for each in sizes)
+        raise ShapeError(
+            f"'{leaf.name}' is shared by two calls that disagree: {one} and {two}",
+            fix="give the calls different scopes",
+        )
+
+
+def _check_ranks(text: Text, block: Graph, line: Calling) -> None:
+    """Raises an error if a result has other axes than the block's output and the axis of the call."""
+    for output, each in zip(block.outputs, line.lefts, strict=True):
+        own = [len(dim) for dim in block.named[output]]
+        said = [1 if isinstance(entry, str) else len(entry) for entry in each.left]
+        at = each.left.index(line.along.axis) if line.along else 0
+        if said[:at] + said[at + 1 :] != own:
+            message = f"'{each.name}' has other axes than the result of '{line.block}'"
+            own_axes = show_index(index_of(block.named[output]))
+            fix = f"'{line.block}' returns {output}[{own_axes}]: write as many axes, and '{{}}'"
+            raise EquationError(message, line.place, fix.format(each.left[at]))
+
+
+def _at_one(
+    text: Text, name: str, index: tuple[Index, ...], axis: str, line: Calling
+) -> tuple[tuple[Dim, ...], int | None]:
+    """The dimensions of a tensor at one position of an axis, and the index of the dimension with that axis, if any."""
+    dims = text.unifier.dims(_dims_of(text, name, line))
+    index = index or text.known[name].index or ()
+    if len(index) != len(dims):
+        message = f"'{name}' has {len(dims)} dimension(s), and is read with {len(index)}"
+        raise EquationError(message, line.place, "name each of its axes")
+    if axis not in index:
+        return dims, None
+    at = index.index(axis)
+    return (*dims[:at], *dims[at + 1 :]), at
+
+
+def _dims_of(text: Text, name: str, line: Calling) -> tuple[Dim, ...]:
+    """The dimensions of an operand of a call, which must be known."""
+    dims = text.known.get(name, Known("")).dims
+    if dims is None:
+        fix = f"declare them in a line above, as in {name}[b,i]: input, or define '{name}' there"
+        raise EquationError(f"the axes of '{name}' are not known", line.place, fix)
+    return dims
+
+
+def _sized_alone(text: Text, block: Graph, call: Matched) -> dict[str, str]:
+    """New names for axes of a block that no tensor sizes, and for sizes that its equations mention."""
+    names = sorted(block.by_name.union(*map(spoken_sizes, block.own)))
+    sizes = {name: call.moved(symbol(name)) for name in names}
+    own = [name for name, size in sizes.items() if size != symbol(name)]
+    renamed = {name: text.axes.fresh(name) for name in own}
+    for name, new in renamed.items():
+        text.unifier.unify(symbol(new), sizes[name], name, None)
+    return renamed
 
 
 # ---------------------------------------------------------------------------- the whole text

@@ -17,7 +17,7 @@ from ..language.affine import affine
 from ..language.desugaring import expand_ellipsis, expand_index
 from ..language.diagnostics import misplaced, slip_of
 from ..language.einstein import locate
-from ..language.equation import Equation, Opening, resolve, summed_alone
+from ..language.equation import Equation, Opening, einstein, resolve, summed_alone
 from ..language.expression import (
     ELLIPSIS,
     Call,
@@ -29,7 +29,9 @@ from ..language.expression import (
     Span,
     Taken,
     axes_of_index,
+    check_numbers,
     contraction,
+    depth,
     free_axes,
     fresh,
     is_computed_index,
@@ -52,8 +54,37 @@ from .context import Known, Text, axes_told, axes_windowed, dims_read, remade_in
 
 ZERO, MINUS = Literal(0), Literal(-1)
 
+DEEPEST = 100
+"""The nesting limit of functions and operators in a line: the code that traverses it is recursive."""
 
-def check_order(text: Text, line: Equation, defined: set[str]) -> None:
+
+def read(text: Text, line: Equation, defined: set[str]) -> None:
+    """Elaborates one equation; its leaves and its result are known from here on."""
+    if depth(line.right) > DEEPEST:
+        raise EquationError("the equation is nested too deeply", line.place, "split the line")
+    line = _resolved(text, line)
+    _check_order(text, line, defined)
+    found = _opened(text, line) if isinstance(line, Opening) else line
+    if found is None:
+        return
+    line = _with_lead(text, found)
+    line = replace(line, right=_with_extents(text, line.right))
+    _check_undeclared(text, line)
+    _declare_leaves(text, line)
+    implied = line
+    line = einstein(line, text.guessed)
+    check_numbers(line.right)
+    _check_positions(text, line)
+    line = _whole(text, line)
+    scope = text.sizes_around(line.right)
+    _check_given(text, line)
+    _check_summed(text, line, scope)
+    text.keep(line, scope)
+    if not text.printed:
+        _doubt_sums(implied)
+
+
+def _check_order(text: Text, line: Equation, defined: set[str]) -> None:
     """Raises an error for a read of a later line's result, except at earlier positions of a recurrence."""
     for ref in early(line):
         ahead = ref.name in defined and ref.name not in text.openings
@@ -65,7 +96,7 @@ def check_order(text: Text, line: Equation, defined: set[str]) -> None:
             )
 
 
-def resolved(text: Text, line: Equation) -> Equation:
+def _resolved(text: Text, line: Equation) -> Equation:
     """The line with brackets after every tensor name; a sum of axes begins with the axis that it sizes."""
     dims = text.dims(line.right)
     indices: dict[str, tuple[Index, ...]] = {name: index_of(each) for name, each in dims.items()}
@@ -85,7 +116,7 @@ def resolved(text: Text, line: Equation) -> Equation:
     return replace(line, right=_window_first(right, kept, text.held(right)))
 
 
-def opened(text: Text, line: Opening) -> Equation | None:
+def _opened(text: Text, line: Opening) -> Equation | None:
     """The equation of a recurrence's initial value, without broadcast axes; None if the value is a tensor already."""
     right, left = line.right, axes_of_index(line.left)
     present = free_axes(right)
@@ -128,7 +159,7 @@ def _read_here(text: Text, line: Equation, known: Collection[str]) -> dict[str, 
 
 
 @told_in("axes")
-def with_lead(text: Text, line: Equation) -> Equation:
+def _with_lead(text: Text, line: Equation) -> Equation:
     """Replaces `...` by axis names wherever a tensor's leading axes are known by name."""
     lead: tuple[str, ...] | None = None
     known = text.dims(line.right)
@@ -153,7 +184,7 @@ def with_lead(text: Text, line: Equation) -> Equation:
 
 
 @told_in("axes")
-def check_positions(text: Text, line: Equation) -> None:
+def _check_positions(text: Text, line: Equation) -> None:
     """Raises an error for positions that are not integers."""
     for ref in line.references:
         for entry in ref.index:
@@ -179,7 +210,7 @@ def _check_told(text: Text, ref: Ref, entry: Expression) -> None:
 
 
 @told_in("sizes")
-def whole(text: Text, line: Equation) -> Equation:
+def _whole(text: Text, line: Equation) -> Equation:
     """The line with windows that reach from end to end; for a shorter one, a line of its own cuts the tensor."""
     dims = text.dims(line.right)
     shorter: list[Shorter] = []
@@ -195,11 +226,11 @@ def whole(text: Text, line: Equation) -> Equation:
         text.waiting[first.ref.name].append(cut)
     else:
         text.keep(cut, text.sizes_around(cut.right))
-    return whole(text, replace(line, right=put(line.right, first.ref, instead)))
+    return _whole(text, replace(line, right=put(line.right, first.ref, instead)))
 
 
 @told_in("sizes")
-def check_given(text: Text, line: Equation) -> None:
+def _check_given(text: Text, line: Equation) -> None:
     """Makes a size that the user gave hold wherever the axis is named, unless concat or pad resizes it."""
     remade = text.remade | remade_in(line.right)
     for ref in line.references:
@@ -209,7 +240,7 @@ def check_given(text: Text, line: Equation) -> None:
 
 
 @told_in("sizes")
-def check_summed(text: Text, line: Equation, scope: Scope) -> None:
+def _check_summed(text: Text, line: Equation, scope: Scope) -> None:
     """Raises an error for a sum over a window axis without a size; a stride without a value is read as one."""
     summed = {axis for part in line.parts if isinstance(part, Contraction) for axis in part.summed}
     windowed = axes_windowed(line.right) & summed
@@ -369,12 +400,12 @@ def _not_whole(entry: Expression) -> Expression | None:
 # ---------------------------------------------------------------------------- leaf inference
 
 
-def with_extents(text: Text, expression: Expression) -> Expression:
+def _with_extents(text: Text, expression: Expression) -> Expression:
     """`concat[n](cls[1,c], …)`: the 1 is the size of the parameter `cls` along n."""
     if isinstance(expression, Call) and FUNCTIONS[expression.function].axes == "joined":
         arguments = tuple(_with_extent(text, part, expression.axes[0]) for part in expression.arguments)
         expression = replace(expression, arguments=arguments)
-    return transform(expression, partial(with_extents, text))
+    return transform(expression, partial(_with_extents, text))
 
 
 def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
@@ -391,7 +422,7 @@ def _with_extent(text: Text, part: Expression, axis: str) -> Expression:
 
 
 @told_in("names")
-def check_undeclared(text: Text, line: Equation) -> None:
+def _check_undeclared(text: Text, line: Equation) -> None:
     """Raises an error for an undeclared scalar parameter that must be a slip, and warns of one that may be."""
     names = {ref.name for ref in line.references if not ref.index} - text.known.keys() - text.init.keys()
     if not names:
@@ -411,7 +442,7 @@ def check_undeclared(text: Text, line: Equation) -> None:
             warn(TensornetWarning(message, ref.place, f"else declare it, {ref.name}[()]: parameter"))
 
 
-def doubt_sums(line: Equation) -> None:
+def _doubt_sums(line: Equation) -> None:
     """Warns of a sum over an axis that only one of several tensors has: its name may be misspelled."""
     for ref, axes in summed_alone(line):
         meant = show(contraction((ref,), axes, None))
@@ -420,7 +451,7 @@ def doubt_sums(line: Equation) -> None:
         warn(TensornetWarning(message, locate(ref.place, axes[0]), fix))
 
 
-def declare_leaves(text: Text, line: Equation) -> None:
+def _declare_leaves(text: Text, line: Equation) -> None:
     """Gives every new tensor the dimensions that this line reads it with.
 
     Tensors in functions that resize an axis come first: outside, the axis has the size that the function gives it.
