@@ -35,9 +35,8 @@ from .algebraic_simplification import multiplied_out, without_totals
 from .convolution import pools, select_convolutions
 from .expansion import expand
 from .fusion import fused
-from .grouped_gemm import grouped_gemms
+from .gather_scatter import grouped_gemms, without_ones
 from .kernel_selection import select_kernels
-from .one_hot_elimination import without_ones
 from .pushdown import averages_first, gathers_first, push_positions_down
 
 
