@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
@@ -142,36 +142,32 @@ class Weights:
         found = moments_of_start(self.graph, leaf)
         return 1.0 if found is None else found.square
 
-    def _weight(self, leaf: Leaf, text: Form, together: tuple[str, ...]) -> Weight:
-        text, rank = text if isinstance(text, tuple) and len(text) == 2 else (text, self.rank)
+    def _weight(self, leaf: Leaf, form: Form, together: tuple[str, ...]) -> Weight:
+        text, rank = form if isinstance(form, tuple) and len(form) == 2 else (form, self.rank)
         if not isinstance(text, str):
             fix = f"write its equation, or one of {', '.join(FORMS)}"
             raise EquationError(f"{text!r} is no text", fix=fix)
-        if "=" in text:
-            program, names = self._read(leaf, text, self.sizes)
-        elif text.startswith("+"):
-            program, names = self._added(leaf, text, rank, len(together))
-        else:
-            program, names = self._form(leaf, text, rank, len(together)).program, {}
+        is_text = "=" in text
+        kind = "" if is_text else text.removeprefix("+").rpartition("*")[2].strip()
+        common = shared_names(kind, self.shared) if kind else self.shared
+        text, given = (text, self.sizes) if is_text else self._line(leaf, text, rank, common, len(together))
+        program, names = self._read(leaf, text, given, is_text)
         leaves = {program.outputs[0]: leaf} | {name: self.leaves[path] for name, path in names.items()}
-        sized = _keeping(self.known.joined(program, leaves, self.sizes), names, leaf)
-        shared = self._shared_in(sized, text)
-        had = {name: self.common[together, name] for name in shared if (together, name) in self.common}
-        started = _starting(sized, leaf, self.square(leaf), had)
-        names |= {name: self._common(started, name, together) for name in shared}
-        own = _apart(_given(started, shared), leaf.name, self.taken)
-        self.taken.update(f"{leaf.name}.{each.name}" for each in own.leaves)
-        return Weight(own, tuple(names[each.name] for each in own.inputs))
-
-    # ---- factors that several weights share
-
-    def _shared_in(self, program: Graph, text: str) -> tuple[str, ...]:
-        """The parameters that a weight shares with others."""
-        kind = "" if "=" in text else text.removeprefix("+").rpartition("*")[2].strip()
-        named = shared_names(kind, self.shared) if kind else self.shared
-        found = tuple(leaf.name for leaf in program.parameters if leaf.name in named)
-        self.used.update(found)
-        return found
+        program = self.known.joined(program, leaves, self.sizes)
+        for name in [name for name, path in names.items() if path == leaf.name]:
+            if KEPT in program.named:
+                fix = "give your tensor another name"
+                raise EquationError(f"'{KEPT}' is what the weight as it was is called", fix=fix)
+            program = _with(program, {name: replace(leaf, name=KEPT, dims=program.named[name])})
+        shared = [each.name for each in program.parameters if each.name in common]
+        self.used.update(shared)
+        had = {name: each for name in shared if (each := self.common.get((together, name))) is not None}
+        program = _starting(program, leaf, self.square(leaf), had)
+        names |= {name: self._common(program, name, together) for name in shared}
+        program = _with(program, {name: Leaf(name, "input", program.named[name]) for name in shared})
+        program = _apart(program, leaf.name, self.taken)
+        self.taken.update(f"{leaf.name}.{each.name}" for each in program.leaves)
+        return Weight(program, tuple(names[each.name] for each in program.inputs))
 
     def _common(self, program: Graph, name: str, together: tuple[str, ...]) -> str:
         """The name in the model of a factor that several weights share.
@@ -192,32 +188,37 @@ class Weights:
             raise ShapeError(f"'{name}' is shared, and has shape {ours} here, {theirs} before", fix=fix)
         return found.name
 
-    # ---- from the table
+    def _line(
+        self, leaf: Leaf, text: str, rank: Rank, common: Collection[str], times: int
+    ) -> tuple[str, Mapping[str, Any]]:
+        """The equation of a form of the table, and its sizes.
 
-    def _form(self, leaf: Leaf, name: str, rank: Rank, times: int) -> Formed:
-        """A weight in one of the forms of the table. `times` is the number of weights that share factors."""
-        shape = [evaluate(size, self.graph.bound) for size in leaf.shape]
-        if not all(isinstance(size, int) for size in shape):
+        The form may be added to the original weight, as `+form`, also times a number, as `+0.5*form`.
+
+        Args:
+            leaf: the weight.
+            text, rank: the form.
+            common, times: the factors that several weights share, and the number of these weights.
+        """
+        factor, _, name = text.removeprefix("+").rpartition("*")
+        dims = [tuple(evaluate(axis.size, self.graph.bound) for axis in dim) for dim in leaf.dims]
+        if not all(isinstance(size, int) for dim in dims for size in dim):
+            shape = ", ".join(str(evaluate(size, self.graph.bound)) for size in leaf.shape)
             names = ", ".join(f"{name}=" for name in self.graph.open_sizes)
             fix = f"bind the sizes first, graph.bind({names}…), or write its equation"
-            raise ShapeError(f"its shape ({', '.join(map(str, shape))}) is open", fix=fix)
-        dims = [tuple(evaluate(axis.size, self.graph.bound) for axis in dim) for dim in leaf.dims]
-        return formed(dims, name, rank, self.modes, shared_names(name, self.shared), times)
-
-    def _added(self, leaf: Leaf, text: str, rank: Rank, times: int) -> tuple[Graph, dict[str, str]]:
-        """The original weight plus a factorization, as `+form`, or a multiple of one, as `+0.5*form`."""
-        factor, _, name = text.removeprefix("+").rpartition("*")
-        form = self._form(leaf, name.strip(), rank, times)
-        scale = f"{factor} * " if factor else ""
-        line = f"whole[{form.left}] = whole[{form.left}] + {scale}{form.product}"
-        return self._read(leaf, line, read_sizes(form.sizes))
+            raise ShapeError(f"its shape ({shape}) is open", fix=fix)
+        form = formed(dims, name.strip(), rank, self.modes, common, times)
+        added = f"whole[{form.left}] + {f'{factor} * ' if factor else ''}" if text.startswith("+") else ""
+        return f"whole[{form.left}] = {added}{form.product}", read_sizes(form.sizes)
 
     # ---- from a text
 
-    def _read(self, leaf: Leaf, text: str, given: Mapping[str, Any]) -> tuple[Graph, dict[str, str]]:
-        """The graph of a text, and the model's leaf for each of its inputs."""
+    def _read(
+        self, leaf: Leaf, text: str, given: Mapping[str, Any], is_own: bool
+    ) -> tuple[Graph, dict[str, str]]:
+        """The graph of a text of the user or of the table, and the model's leaf for each of its inputs."""
         read = _WeightText(text)
-        self.used |= read.words
+        self.used |= read.words if is_own else read.words & self.init.keys()
         listed = [each for each in self.inputs if each.name in read.words - read.target_names]
         names = {each.name: self._seen(each, leaf.name) for each in (*listed, *read.inputs)}
         inputs = [
@@ -436,48 +437,26 @@ def _split(size: int, parts: int | Sequence[int]) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------- leaves of a weight
 
 
-def _keeping(program: Graph, names: Mapping[str, str], leaf: Leaf) -> Graph:
-    """The program with the original weight, if it reads that, as a parameter of its own."""
-    kept = [each.name for each in program.inputs if names[each.name] == leaf.name]
-    if not kept:
-        return program
-    if KEPT in program.named:
-        fix = "give your tensor another name"
-        raise EquationError(f"'{KEPT}' is what the weight as it was is called", fix=fix)
-    program = _with_leaves(
-        program, lambda each: replace(leaf, name=each.name, dims=each.dims) if each.name in kept else each
+def _with(program: Graph, leaves: Mapping[str, Leaf]) -> Graph:
+    """The program with other leaves in the place of some, which may have other names."""
+    names = {name: leaf.name for name, leaf in leaves.items()}
+    return replace(
+        program,
+        leaves=tuple(leaves.get(each.name, each) for each in program.leaves),
+        body=tuple(of_tensors_named(item, names) for item in program.body),
+        outputs=tuple(names.get(each, each) for each in program.outputs),
     )
-    return _renamed(program, {kept[0]: KEPT})
-
-
-def _with_leaves(program: Graph, changed: Callable[[Leaf], Leaf]) -> Graph:
-    """The program with each leaf changed."""
-    return replace(program, leaves=tuple(map(changed, program.leaves)))
 
 
 def _apart(program: Graph, path: str, taken: set[str]) -> Graph:
     """The program, with leaves renamed if the model already uses their names."""
     within = {name.removeprefix(f"{path}.") for name in taken if name.startswith(f"{path}.")}
-    names: dict[str, str] = {}
+    changed: dict[str, Leaf] = {}
     for leaf in program.leaves:
         if leaf.kind != "input" and leaf.name in within:
-            names[leaf.name] = fresh(leaf.name, within | set(program.named))
-            within.add(names[leaf.name])
-    return _renamed(program.flat, names) if names else program
-
-
-def _renamed(program: Graph, names: Mapping[str, str]) -> Graph:
-    leaves = tuple(replace(leaf, name=names.get(leaf.name, leaf.name)) for leaf in program.leaves)
-    body = tuple(of_tensors_named(item, names) for item in program.body)
-    outputs = tuple(names.get(each, each) for each in program.outputs)
-    return replace(program, leaves=leaves, body=body, outputs=outputs)
-
-
-def _given(program: Graph, names: Collection[str]) -> Graph:
-    """The program with some of its parameters as inputs."""
-    return _with_leaves(
-        program, lambda each: Leaf(each.name, "input", each.dims) if each.name in names else each
-    )
+            changed[leaf.name] = replace(leaf, name=fresh(leaf.name, within | set(program.named)))
+            within.add(changed[leaf.name].name)
+    return _with(program.flat, changed) if changed else program
 
 
 def shared_names(method: str, shared: str | Sequence[str]) -> tuple[str, ...]:
@@ -517,15 +496,13 @@ def _starting(program: Graph, leaf: Leaf, square: float, had: Mapping[str, Leaf]
     found = starts_of_weight(_started(program, known), square)
     if leaf.start is None:
         found = {name: start for name, start in found.items() if start == ("value", 0.0)}
-    own = {each.name: each.start or found.get(each.name) for each in program.parameters}
-    return _started(program, own)
+    return _started(program, {each.name: each.start or found.get(each.name) for each in program.parameters})
 
 
 def _started(program: Graph, starts: Mapping[str, Any]) -> Graph:
     """The program with given starts for some leaves."""
-    return _with_leaves(
-        program, lambda each: replace(each, start=starts[each.name]) if each.name in starts else each
-    )
+    leaves = (each for each in program.leaves if each.name in starts)
+    return _with(program, {each.name: replace(each, start=starts[each.name]) for each in leaves})
 
 
 # ---------------------------------------------------------------------------- the text of a weight
