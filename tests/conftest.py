@@ -120,8 +120,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         first = {item.nodeid.partition("[")[0]: item for item in reversed(items) if id(item) in marked}
         for item in first.values():
             item.add_marker(pytest.mark.skip(reason=reason))
-        kept = set(first.values())
-        items[:] = [each for each in items if id(each) not in marked or each in kept]
+        kept = set(map(id, first.values()))
+        config.hook.pytest_deselected(items=[each for each in items if id(each) in marked - kept])
+        items[:] = [each for each in items if id(each) not in marked - kept]
 
 
 @pytest.hookimpl(trylast=True)
