@@ -28,7 +28,8 @@ from tensornet.compression.allocating import Allocation
 from tensornet.compression.compressed import read_arrays, write_arrays
 from tensornet.compression.levels import Candidate, alone, bytes_of, levels, parameters_of
 from tensornet.errors import DtypeError, EquationError, ShapeError
-from tensornet.fitting.approximating import Settings, approximate
+from tensornet.fitting.approximating import approximate
+from tensornet.fitting.least_squares import Settings
 from tensornet.fitting.metrics import Metric
 from tensornet.weights.equations import formed
 

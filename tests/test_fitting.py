@@ -15,7 +15,8 @@ from tensorly.decomposition import parafac, tensor_train, tucker
 
 import tensornet as tn
 from tensornet.errors import BackendError, DtypeError
-from tensornet.fitting.approximating import Progress, Settings, approximate
+from tensornet.fitting.approximating import approximate
+from tensornet.fitting.least_squares import Progress, Settings
 from tensornet.fitting.metrics import Metric
 from tensornet.sizes import evaluate
 
@@ -510,7 +511,7 @@ def test_small_contractions_are_not_searched_for_an_order(monkeypatch: pytest.Mo
     monkeypatch.setattr(forms, "einsum", lambda *given: searched.append(given[0]) or tn.einsum(*given))
     for scale, count in ((1, 0), (40, 1)):
         a, b, c = (rng.standard_normal([scale * n for n in shape]) for shape in ((3, 4, 2), (4, 2), (2, 2)))
-        named = [forms.Named(*each) for each in ((a, tuple("abc")), (b, tuple("br")), (c, tuple("cr")))]
+        named = [(a, tuple("abc")), (b, tuple("br")), (c, tuple("cr"))]
         found = forms.contract(named, ("r", "a"))
         assert len(searched) == count
         np.testing.assert_allclose(

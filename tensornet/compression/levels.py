@@ -15,8 +15,9 @@ from ..codec import Text, document
 from ..codegen.program import planned
 from ..dtypes import itemsize
 from ..errors import ShapeError, TensornetWarning
-from ..fitting.approximating import Approximation, Settings, Target, approximate, errors, numbers
+from ..fitting.approximating import Approximation, Target, approximate, errors, numbers
 from ..fitting.forms import Form, Product
+from ..fitting.least_squares import Settings
 from ..fitting.metrics import Metric
 from ..fitting.rounding import Halves, scaled
 from ..fitting.trees import tree_of

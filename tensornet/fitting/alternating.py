@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .forms import Factor, Form, Named, Product, contract
-from .least_squares import Problem
+from .forms import Axes, Factor, Form, Product, contract, moved
+from .least_squares import EXACT, Problem
 from .trees import leading, unfolded
 
-__all__ = ["Least", "balanced"]
+__all__ = ["Least"]
 
 DIRECT = 2048
 """The most unknowns of one linear system. More are found by L-BFGS."""
@@ -35,6 +36,18 @@ NEAR = 1e-12
 
 Directions that Mᵀ·M does not determine then stay as they were.
 """
+
+ROUNDS = 200
+"""The default limit of rounds."""
+
+LONG = 5
+"""The limit of rounds if a factor has too many unknowns for a direct solution. These are rounds of L-BFGS."""
+
+SLOW, WARM = 0.2, 8
+"""A round is slow if it lowers the error by less than this fraction. The first `WARM` rounds never count as slow."""
+
+UNKNOWNS = 500
+"""The most elements that all factors may have to be moved at once when rounds are slow."""
 
 
 @dataclass(kw_only=True)
@@ -49,169 +62,165 @@ class Least(Problem):
         found = ((p, tuple(f for f in p.factors if f.name in self.wanted)) for p in self.form.products)
         return tuple((product, own) for product, own in found if own)
 
-    def value(self, product: Product) -> Any:
-        """The current value of a term. Axes of the weight that the term does not have are of size 1."""
-        axes = tuple(axis for axis in self.form.axes if axis in product.axes)
-        made = product.coefficient * contract(self.named(product.factors), axes)
-        return made.reshape([self.form.sizes[axis] if axis in axes else 1 for axis in self.form.axes])
-
     def whole(self) -> Any:
         """Ŵ."""
-        return sum(map(self.value, self.form.products), np.zeros_like(self.weight))
+        return self.form.value(self.arrays)
 
     def pulled_back(self, gap: Any) -> Mapping[str, Any]:
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
-        return {each.name: self.derivative(product, each, gap) for product, own in self.terms for each in own}
+        pairs = ((product, factor) for product, own in self.terms for factor in own)
+        return {each.name: self.derivative(product, each, gap, each.axes) for product, each in pairs}
 
-    def named(self, factors: Sequence[Factor], primes: bool = False) -> list[Named]:
-        """Some factors; with primes, their summed axes have the names that they have in the second of two products."""
-        return [
-            Named(self.arrays[each.name], tuple(map(self._primed, each.axes)) if primes else each.axes)
-            for each in factors
-        ]
+    def derivative(self, product: Product, factor: Factor, gap: Any, axes: Axes) -> Any:
+        """Mᵀ·gap, with the axes of a factor in some order."""
+        others = [(self.arrays[each.name], each.axes) for each in product.without(factor.name)]
+        return product.coefficient * contract([(gap, self.form.axes), *others], axes)
 
-    def _primed(self, axis: str) -> str:
-        return axis if axis in self.form.axes else f"{axis}′"
+    def inner(self, factor: Factor) -> Axes:
+        """The axes of a factor that the weight does not have."""
+        return tuple(axis for axis in factor.axes if axis not in self.form.axes)
 
-    def derivative(self, product: Product, factor: Factor, gap: Any) -> Any:
-        """Mᵀ·gap, with the axes of a factor."""
-        others = self.named(product.without(factor.name))
-        return product.coefficient * contract([Named(gap, self.form.axes), *others], factor.axes)
+    # ---- rounds
 
-    def gram(self, product: Product, factor: Factor, axes: Sequence[str]) -> Any:
-        """Mᵀ·M, with some axes of a factor."""
-        others = product.without(factor.name)
-        operands = [*self.named(others), *self.named(others, primes=True)]
-        alone = (axis for axis in self.form.axes if axis not in product.axes)
-        scale = product.coefficient**2 * self.form.count(tuple(alone))
-        return scale * contract(operands, tuple(axes)) if operands else np.full((), scale)
+    def rounds(self, most: int = ROUNDS, slow: float = 0.0) -> float:
+        """Runs rounds until the error stops falling, and returns it.
 
-    # ---- one factor
+        Args:
+            most: the limit of rounds.
+            slow: rounds also end when one lowers the error by less than this fraction, after the first `WARM` rounds.
+        """
+        error, first = math.inf, self.done
+        while self.done - first < most:
+            before, error = error, self.round()
+            if self.has_ended(before, error, slow if self.done - first >= WARM else 0.0):
+                break
+        return error
 
-    @functools.cached_property
-    def widest(self) -> int:
-        """The largest number of unknowns in one linear system."""
-        inner = (tuple(a for a in f.axes if a not in self.form.axes) for _, own in self.terms for f in own)
-        return max(map(self.form.count, inner))
+    def alternate(self) -> None:
+        """Alternating rounds. When these get slow, all factors are moved at once, if they have few enough elements.
+
+        So they are from the start if one has too many unknowns for a direct solution.
+        """
+        widest = max(self.form.count(self.inner(factor)) for _, own in self.terms for factor in own)
+        if widest > DIRECT:
+            self.descend(self.limit(LONG))
+            return
+        are_few = sum(self.arrays[name].size for name in self.wanted) <= UNKNOWNS
+        limit, first = self.limit(ROUNDS), self.done
+        error = self.rounds(limit, SLOW if are_few else 0.0)
+        if are_few and error >= EXACT:
+            self.descend(limit - self.done + first)
 
     def round(self) -> float:
         """Replaces each factor by its optimum. The result is the relative error, computed from sums of squares."""
         error = math.inf
         for product, own in self.terms:
-            target = self.weight - sum(
-                self.value(other) for other in self.form.products if other is not product
-            )
+            others = [each for each in self.form.products if each is not product]
+            target = self.weight - self.form.value(self.arrays, others)
             square = float(np.vdot(target, target))
             for factor in own:
-                right, before = self.derivative(product, factor, target), self.arrays[factor.name]
-                now, times = self._optimum(product, factor, right, before)
-                self.arrays[factor.name] = now
-                square_now = square - 2 * float(np.vdot(right, now)) + float(np.vdot(now, times))
-                error = math.sqrt(max(square_now, 0.0) + self.ridge()) / (self.norm or 1.0)
+                left = square + self._improve(product, factor, target)
+                error = math.sqrt(max(left, 0.0) / self.square + self.ridge() / self.square)
         return error
 
-    def _optimum(self, product: Product, factor: Factor, right: Any, before: Any) -> tuple[Any, Any]:
-        """The optimal factor f, and Mᵀ·M·f. Of several equally good ones, the one nearest to the previous factor."""
-        read = {axis for each in product.without(factor.name) for axis in each.axes}
-        outer = [axis for axis in factor.axes if axis in self.form.axes]
-        summed = tuple(axis for axis in factor.axes if axis not in outer)
+    def _improve(self, product: Product, factor: Factor, target: Any) -> float:
+        """Sets a factor f to its optimum, of several the nearest to its value. Returns ‖M·f‖² − 2·⟨target, M·f⟩."""
+        others = product.without(factor.name)
+        outer, summed = [axis for axis in factor.axes if axis in self.form.axes], self.inner(factor)
+        read = {axis for each in others for axis in each.axes}
         batched = tuple(axis for axis in outer if axis in read)
         axes = (*batched, *summed, *(axis for axis in outer if axis not in read))
-        height, size = self.form.count(batched), self.form.count(summed)
-        matrix = self.gram(product, factor, (*batched, *summed, *map(self._primed, summed)))
-        squares = matrix.reshape(height, size, size)
-        turn = [factor.axes.index(axis) for axis in axes]
-
-        def matrices(array: Any) -> Any:
-            return array.transpose(turn).reshape(height, size, -1)
-
-        def whole(array: Any) -> Any:
-            return np.ascontiguousarray(array.reshape(self.form.shape(axes)).transpose(np.argsort(turn)))
-
-        mean = np.trace(squares, axis1=-2, axis2=-1).max() / size
-        ridge, now = self.penalty, matrices(before)
+        shape = (self.form.count(batched), self.form.count(summed), -1)
+        right = self.derivative(product, factor, target, axes).reshape(shape)
+        now = moved(self.arrays[factor.name], factor.axes, axes).reshape(shape)
+        squares = self._gram(product, others, batched, summed).reshape(*shape[:2], shape[1])
+        mean, ridge = np.trace(squares, axis1=-2, axis2=-1).max() / shape[1], self.penalty
         if mean + ridge:
             hold = NEAR if squares.dtype == np.float64 else 1e-6
-            gap = matrices(right) - squares @ now - ridge * now
-            eye = np.eye(size, dtype=squares.dtype)
+            eye = np.eye(shape[1], dtype=squares.dtype)
+            gap = right - squares @ now - ridge * now
             now = now + np.linalg.solve(squares + (ridge + hold * mean) * eye, gap)
-        return whole(now), whole(squares @ now)
+        self.arrays[factor.name] = moved(now.reshape(self.form.shape(axes)), axes, factor.axes)
+        return float(np.vdot(now, squares @ now)) - 2 * float(np.vdot(right, now))
 
-    # ---- start
+    def _gram(self, product: Product, others: Sequence[Factor], batched: Axes, summed: Axes) -> Any:
+        """Mᵀ·M: the other factors twice, the second time with other names for summed axes."""
 
-    def start(self, first: bool, generator: Any) -> None:
+        def primed(axes: Axes) -> Axes:
+            return tuple(axis if axis in self.form.axes else f"{axis}′" for axis in axes)
+
+        operands = [
+            (self.arrays[each.name], axes) for each in others for axes in (each.axes, primed(each.axes))
+        ]
+        scale = product.coefficient**2 * self.form.count([a for a in self.form.axes if a not in product.axes])
+        return (
+            scale * contract(operands, (*batched, *summed, *primed(summed)))
+            if operands
+            else np.full((), scale)
+        )
+
+    # ---- starts
+
+    def start(self) -> None:
         """Sets factors to their initial values.
 
-        Args:
-            first: whether factors start as leading singular vectors of the weight, unfolded to the axes that they
-                share with it (De Lathauwer et al. 2000). Factors with the same axes take different ones. Columns
-                beyond the number of these vectors, and all columns otherwise, are random.
-            generator: the source of random numbers.
+        In the first attempt factors start as leading singular vectors of the weight, unfolded to the axes that they
+        share with it (De Lathauwer et al. 2000). Factors with the same axes take different ones. Columns beyond the
+        number of these vectors, and all columns otherwise, are random.
         """
-        taken: dict[tuple[str, ...], int] = {}
+        taken, generator = Counter[Axes](), self.generator
         for factor in [factor for _, own in self.terms for factor in own]:
-            rows = tuple(axis for axis in factor.axes if axis in self.form.axes)
-            inner = tuple(axis for axis in factor.axes if axis not in self.form.axes)
+            inner, rows = self.inner(factor), tuple(axis for axis in factor.axes if axis in self.form.axes)
             height, width = self.form.count(rows), self.form.count(inner)
             made = generator.standard_normal((height, width)) / math.sqrt(height)
-            if first and rows and height <= DIRECT:
-                rest = tuple(axis for axis in self.form.axes if axis not in rows)
-                begin = taken.get(rows, 0)
-                matrix = unfolded(Named(self.weight, self.form.axes), (), rows, rest)
-                found = leading(matrix, begin + width)[:, begin : begin + width]
-                made[:, : found.shape[1]] = found
-                taken[rows] = begin + width
+            if self.attempt == 0 and rows and height <= DIRECT:
+                first = taken[rows]
+                found = leading(unfolded(self.weight, self.form.axes, (), rows), first + width)[:, first:]
+                made[:, : found.shape[1]] = found[:, :width]
+                taken[rows] += width
             whole = made.astype(self.weight.dtype).reshape(self.form.shape((*rows, *inner)))
-            order = [(*rows, *inner).index(axis) for axis in factor.axes]
-            self.arrays[factor.name] = np.ascontiguousarray(whole.transpose(order))
+            self.arrays[factor.name] = moved(whole, (*rows, *inner), factor.axes)
 
+    def balance(self, rounds: int = 4) -> None:
+        """Scales the factors of each term to equal norms along every axis between them. The product stays the same.
 
-def balanced(least: Least, generator: Any, rounds: int = 4) -> None:
-    """Scales the factors of each term to equal norms along every axis between them. The product stays the same.
+        Σ_r a_r·b_r = Σ_r (a_r·d_r)·(b_r / d_r): d_r gives both the same norm, so that both get gradients of equal
+        size. Both are zero for ranks beyond the rank of the weight. One factor then gets random numbers, so that it
+        can be trained.
+        """
+        generator = self.generator
+        for _, own in self.terms:
+            between = [*dict.fromkeys(axis for factor in own for axis in self.inner(factor))]
+            for axis in (*between * rounds, None):
+                factors, norms = self._norms(own, axis)
+                norms = np.where((norms > 0).all(axis=0), norms, 1.0)
+                mean = np.exp(np.log(norms).mean(axis=0))
+                for factor, norm in zip(factors, norms if len(factors) > 1 else (), strict=False):
+                    self._scale(factor, axis, mean / norm)
+            for axis in between:
+                factors, norms = self._norms(own, axis)
+                asleep = (norms == 0).all(axis=0)
+                if len(factors) > 1 and asleep.any():
+                    array = self.arrays[factors[0].name]
+                    norm = max(float(norms[0].mean()), 1.0 if asleep.all() else 0.0)
+                    random = (
+                        generator.standard_normal(array.shape) * norm / math.sqrt(array.size / len(asleep))
+                    )
+                    self.arrays[factors[0].name] = random.astype(array.dtype)
+                    self._scale(factors[0], axis, asleep)
+                    self.arrays[factors[0].name] += array
 
-    Σ_r a_r·b_r = Σ_r (a_r·d_r)·(b_r / d_r): d_r gives both the same norm, so that both get gradients of equal size.
-    Both are zero for ranks beyond the rank of the weight. One factor then gets random numbers, so that it can be
-    trained.
-    """
-    for _, own in least.terms:
-        between = [*dict.fromkeys(a for each in own for a in each.axes if a not in least.form.axes)]
-        for axis in (*between * rounds, None):
-            _scaled(least, own, axis)
-        for axis in between:
-            _woken(least, own, axis, generator)
+    def _norms(self, own: Sequence[Factor], axis: str | None) -> tuple[list[Factor], Any]:
+        """The factors that have an axis, all if it is None, and their norms at every position along it."""
+        factors = [factor for factor in own if axis is None or axis in factor.axes]
+        arrays = (
+            self.arrays[f.name] if axis is None else np.moveaxis(self.arrays[f.name], f.axes.index(axis), 0)
+            for f in factors
+        )
+        rows = (each.reshape(1 if axis is None else len(each), -1) for each in arrays)
+        return factors, np.array([np.linalg.norm(each, axis=1) for each in rows])
 
-
-def _norms(least: Least, factors: Sequence[Factor], axis: str | None) -> Any:
-    """The norm of each factor, as a whole or at every position along an axis."""
-    over = (tuple(n for n, each in enumerate(f.axes) if each != axis) for f in factors)
-    squares = (least.arrays[f.name] ** 2 for f in factors)
-    return np.sqrt([square.sum(axis=dims) for square, dims in zip(squares, over, strict=True)])
-
-
-def _along(factor: Factor, axis: str | None, values: Any) -> Any:
-    """Values at every position along an axis of a factor, reshaped so that they broadcast."""
-    return values.reshape([-1 if each == axis else 1 for each in factor.axes])
-
-
-def _scaled(least: Least, own: Sequence[Factor], axis: str | None) -> None:
-    """Scales factors to their geometric mean norm, except where one of the norms is zero."""
-    factors = [factor for factor in own if axis is None or axis in factor.axes]
-    if len(factors) > 1:
-        norms = _norms(least, factors, axis)
-        norms = np.where((norms > 0).all(axis=0), norms, 1.0)
-        mean = np.exp(np.log(norms).mean(axis=0))
-        for factor, norm in zip(factors, norms, strict=True):
-            least.arrays[factor.name] = least.arrays[factor.name] * _along(factor, axis, mean / norm)
-
-
-def _woken(least: Least, own: Sequence[Factor], axis: str, generator: Any) -> None:
-    """Puts random numbers into the first factor where all factors are zero, scaled to its mean norm elsewhere."""
-    factors = [factor for factor in own if axis in factor.axes]
-    norms = _norms(least, factors, axis)
-    asleep = (norms == 0).all(axis=0)
-    if len(factors) > 1 and asleep.any():
-        array = least.arrays[factors[0].name]
-        norm = max(float(norms[0].mean()), 1.0 if asleep.all() else 0.0)
-        random = generator.standard_normal(array.shape).astype(array.dtype)
-        scaled = random * (norm / math.sqrt(array.size / len(asleep)))
-        least.arrays[factors[0].name] = array + _along(factors[0], axis, asleep) * scaled
+    def _scale(self, factor: Factor, axis: str | None, by: Any) -> None:
+        """Multiplies a factor by a number for each position along an axis."""
+        wide = by.reshape([-1 if each == axis else 1 for each in factor.axes])
+        self.arrays[factor.name] = self.arrays[factor.name] * wide

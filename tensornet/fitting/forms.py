@@ -2,7 +2,7 @@
 
     W[out] = Σₚ cₚ · Σ_summed factor[axes] · factor[axes] · …
 
-The structure follows from the equations alone. A program that moves elements or reads positions has no such form.
+The structure is read from the core form. A program that moves elements or reads positions has no such form.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import string
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import opt_einsum
 
+from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
-from ..graph.shape_inference import Scope, componentwise, dim_size
-from ..language.equation import Equation
-from ..language.expression import Call, Contraction, Expression, Index, Ref, fresh, is_scalar, scalar_value
+from ..ir.node import Affine, Node, fills
+from ..ops.table import FUNCTIONS
 from ..runtime.eager import einsum
 from ..sizes import evaluate
 from ..weights.factorizations import Factor
 
-__all__ = ["Factor", "Form", "Named", "Product", "contract", "form_of"]
+__all__ = ["Axes", "Factor", "Form", "Product", "contract", "form_of", "moved"]
 
-_LATIN = string.ascii_letters
-_FURTHER = 0x100  # letters of other alphabets begin here
+Axes = tuple[str, ...]
 
 SMALL = 2**14
-"""Up to this many elements, a search for the best order takes longer than all rounds together."""
+"""Up to this many elements, the library's search for the best order takes longer than all rounds together."""
 
 
 @dataclass(frozen=True)
@@ -61,182 +61,178 @@ class Form:
         products: the terms.
     """
 
-    dims: tuple[tuple[str, ...], ...]
+    dims: tuple[Axes, ...]
     sizes: Mapping[str, int]
     products: tuple[Product, ...]
 
     @functools.cached_property
-    def axes(self) -> tuple[str, ...]:
+    def axes(self) -> Axes:
         """The axes of the result, in order."""
         return tuple(axis for dim in self.dims for axis in dim)
 
-    def shape(self, axes: tuple[str, ...]) -> tuple[int, ...]:
+    def shape(self, axes: Sequence[str]) -> tuple[int, ...]:
         """The sizes of some axes."""
         return tuple(self.sizes[axis] for axis in axes)
 
-    def count(self, axes: tuple[str, ...]) -> int:
+    def count(self, axes: Sequence[str]) -> int:
         """The number of elements of a tensor with these axes."""
         return math.prod(self.shape(axes))
 
-    def read(self) -> list[Factor]:
-        """The tensors that the products read."""
-        return [factor for product in self.products for factor in product.factors]
+    def value(self, arrays: Mapping[str, Any], products: Sequence[Product] | None = None) -> Any:
+        """The sum of all or some products, with the axes of the result; 0 if there are none."""
+        total: Any = 0.0
+        for product in self.products if products is None else products:
+            axes = tuple(axis for axis in self.axes if axis in product.axes)
+            made = contract([(arrays[each.name], each.axes) for each in product.factors], axes)
+            wide = [
+                size if axis in axes else 1
+                for axis, size in zip(self.axes, self.shape(self.axes), strict=True)
+            ]
+            total = total + product.coefficient * made.reshape(wide)
+        return total
+
+
+# ---------------------------------------------------------------------------- from programs
 
 
 def form_of(program: Graph) -> Form | None:
     """The form of the one output of a graph without open sizes, or None if it has no form.
 
-    No factor has an axis twice.
+    No factor has an axis twice, and each summed axis of a product is one of several factors.
     """
+    function, names = function_of(program.flat)
+    free = (leaf.name for leaf in names.leaves if leaf.value is None)
+    leaves = dict(zip(function.inputs, free, strict=True))
+    leaves |= {each: name for each, name in names.tensors.items() if each.op == "constant"}
+    (output,) = function.outputs
+    reader = _Reader(leaves, program.bound)
     try:
-        return _Reader(program.flat).form()
+        dims = tuple(reader.split(axes, output) for axes in output.dims)
+        return Form(dims, reader.sizes, tuple(reader.products(output, dims)))
     except _NoFormError:
         return None
 
 
 class _NoFormError(Exception):
-    """The equations are not a sum of products."""
+    """The program is not a sum of products."""
 
 
+@dataclass(frozen=True)
 class _Reader:
-    """Inlines the equations of a graph into its output, and collects the names and sizes of the axes."""
+    """Reads nodes as sums of products, and collects the sizes of the axes, whose names are numbers.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.lines = {line.name: line for line in graph.own}
-        self.sizes: dict[str, int] = {}
-        self.taken = {axis for line in graph.own for axis in line.axes}
+    Attributes:
+        leaves: the names of the tensors that are not computed.
+        bound: the values of sizes.
+        sizes: the sizes of the axes.
+    """
 
-    def form(self) -> Form:
-        """The form of the output."""
-        line = self.lines.get(self.graph.outputs[0])
-        if line is None:
+    leaves: Mapping[Node, str]
+    bound: Mapping[str, Any]
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def split(self, axes: tuple[int, ...] | None, each: Node) -> Axes:
+        """New axes in the place of those of a dimension of a node."""
+        if axes is None:
             raise _NoFormError
-        dims = tuple(map(_parts, line.left))
-        for entry, dim in zip(dims, self.graph.named[line.name], strict=True):
-            self._size({name: axis.size for name, axis in zip(entry, dim, strict=True)})
-        products = self._products(line.right, line, {axis: axis for entry in dims for axis in entry})
-        return Form(dims, self.sizes, tuple(products))
+        names = tuple(str(len(self.sizes) + n) for n in range(len(axes)))
+        self.sizes.update(zip(names, (int(evaluate(each.sizes[n], self.bound)) for n in axes), strict=True))
+        return names
 
-    def _size(self, sizes: Mapping[str, Any]) -> None:
-        for name, each in sizes.items():
-            size = evaluate(each, self.graph.bound)
-            if not isinstance(size, int) or self.sizes.setdefault(name, size) != size:
+    def products(self, each: Node, dims: Sequence[Axes]) -> list[Product]:
+        """The terms of a node whose dimensions have these axes."""
+        if each in self.leaves:
+            return [Product(1.0, (Factor(self.leaves[each], tuple(itertools.chain(*dims))),))]
+        if each.is_scalar:
+            return [Product(float(self.number(each)), ())]
+        if each.op not in ("contract", "copy", "add") or each.options:
+            raise _NoFormError
+        axes_of = self.axes_of(each, dims)
+        terms = []
+        for node, reads in each.operands:
+            read = [self.read(entry, axes_of, size) for entry, size in zip(reads, node.shape, strict=True)]
+            terms.append(self.products(node, read))
+        if each.op == "add":
+            return [*itertools.chain(*terms)]
+        inner = {axis for axes in axes_of.values() for axis in axes} - {*itertools.chain(*dims)}
+        return [self.joined(parts, inner) for parts in itertools.product(*terms)]
+
+    def axes_of(self, each: Node, dims: Sequence[Axes]) -> dict[int, Axes]:
+        """The axes of the form that each axis of a node is, if its dimensions have these axes."""
+        found: dict[int, Axes] = {}
+        for axes, names in zip(each.dims, dims, strict=True):
+            if axes is None or len(axes) not in (1, len(names)):
                 raise _NoFormError
-
-    def _products(self, part: Expression, line: Equation, names: Mapping[str, str]) -> list[Product]:
-        """The terms of an expression, with its axes renamed by `names`."""
-        scope = self.graph.scope(line)
-        if is_scalar(part):
-            return [Product(self._number(part, scope), ())]
-        match part:
-            case Ref(name) if name in self.lines:
-                return self._of_line(part, names)
-            case Ref():
-                return [Product(1.0, (self._factor(part, scope, names),))]
-            case Contraction(factors, summed):
-                inner = {**names, **{axis: self._fresh(axis) for axis in summed}}
-                terms = [self._products(factor, line, inner) for factor in factors]
-                new = {inner[axis]: scope[axis] for axis in summed}
-                return [self._joined(each, new) for each in itertools.product(*terms)]
-            case Call("add", arguments):
-                return [each for argument in arguments for each in self._products(argument, line, names)]
-        raise _NoFormError
-
-    def _number(self, part: Expression, scope: Scope) -> float:
-        def size(axis: str) -> int | None:
-            value = evaluate(scope[axis], self.graph.bound)
-            return value if isinstance(value, int) else None
-
-        value = scalar_value(part, size)
-        if not isinstance(value, int | float):
-            raise _NoFormError
-        return float(value)
-
-    def _fresh(self, axis: str) -> str:
-        name = fresh(axis, self.taken)
-        self.taken.add(name)
-        return name
-
-    def _of_line(self, ref: Ref, names: Mapping[str, str]) -> list[Product]:
-        """The terms of an equation, inlined where its result is read."""
-        line = self.lines[ref.name]
-        inner: dict[str, str] = {}
-        for ours, theirs in zip(line.left, ref.index, strict=True):
-            if len(_parts(ours)) != len(_parts(theirs)):
+            found |= (
+                {axes[0]: names}
+                if len(axes) == 1
+                else {n: (name,) for n, name in zip(axes, names, strict=True)}
+            )
+        for n, size in enumerate(each.sizes):
+            found[n] = found[n] if n in found else self.split((n,), each)
+            if math.prod(self.sizes[axis] for axis in found[n]) != evaluate(size, self.bound):
                 raise _NoFormError
-            inner.update((a, names[b]) for a, b in zip(_parts(ours), _parts(theirs), strict=True))
-        return self._products(line.right, line, inner)
+        return found
 
-    def _factor(self, ref: Ref, scope: Scope, names: Mapping[str, str]) -> Factor:
-        axes: list[str] = []
-        for entry, dim in zip(ref.index, self.graph.named[ref.name], strict=True):
-            parts = _parts(entry)
-            if isinstance(entry, str):
-                self._size({names[entry]: dim_size(dim)})
-            elif componentwise(parts, dim, self.graph.bound):
-                self._size({names[part]: axis.size for part, axis in zip(parts, dim, strict=True)})
-            else:
-                self._size({names[part]: scope[part] for part in parts})
-            axes += [names[part] for part in parts]
-        if len(set(axes)) < len(axes):
+    def read(self, entry: Any, axes_of: Mapping[int, Axes], length: Any) -> Axes:
+        """The axes of the form that a dimension of an operand is read along."""
+        sizes = {n: math.prod(self.sizes[axis] for axis in axes) for n, axes in axes_of.items()}
+        if not isinstance(entry, Affine):
             raise _NoFormError
-        return Factor(ref.name, tuple(axes))
+        whole = Affine(tuple((n, evaluate(step, self.bound)) for n, step in entry.terms), entry.offset)
+        if not fills(whole, sizes, evaluate(length, self.bound)):
+            raise _NoFormError
+        return tuple(axis for n, _ in entry.terms for axis in axes_of[n])
 
-    def _joined(self, terms: tuple[Product, ...], summed: Mapping[str, Any]) -> Product:
+    def number(self, each: Node) -> Any:
+        """The value of a number."""
+        if each.op in ("number", "size"):
+            return evaluate(dict(each.options).popitem()[1], self.bound)
+        values = [self.number(operand.node) for operand in each.operands]
+        function: Any = math.prod if each.op == "contract" else FUNCTIONS[each.op].scalar
+        return function(values) if each.op == "contract" else function(*values)
+
+    def joined(self, terms: Sequence[Product], summed: Collection[str]) -> Product:
         """The product of terms. A summed axis that none of them has multiplies the coefficient by its size."""
         factors = tuple(factor for term in terms for factor in term.factors)
-        read = {axis for factor in factors for axis in factor.axes}
-        missing = {name: size for name, size in summed.items() if name not in read}
-        self._size(missing)
-        number = math.prod(term.coefficient for term in terms) * math.prod(self.sizes[n] for n in missing)
-        return Product(number, factors)
-
-
-def _parts(entry: Index) -> tuple[str, ...]:
-    """The axes of a dimension. Other indices, and the ellipsis, cannot be in a form."""
-    match entry:
-        case str() if entry != "...":
-            return (entry,)
-        case tuple():
-            return entry
-    raise _NoFormError
+        counts = Counter(axis for factor in factors for axis in factor.axes)
+        if any(len({*factor.axes}) < len(factor.axes) for factor in factors):
+            raise _NoFormError
+        if any(counts[axis] == 1 for axis in summed):
+            raise _NoFormError
+        alone = math.prod(self.sizes[axis] for axis in summed if not counts[axis])
+        return Product(alone * math.prod(term.coefficient for term in terms), factors)
 
 
 # ---------------------------------------------------------------------------- arrays with named axes
 
 
-class Named(NamedTuple):
-    """An array, and the names of its axes."""
-
-    array: Any
-    axes: tuple[str, ...]
-
-
-def contract(operands: Sequence[Named], axes: tuple[str, ...]) -> Any:
-    """The product of arrays, summed over all axes but `axes`, which are the axes of the result, in order.
+def contract(operands: Sequence[tuple[Any, Axes]], axes: Axes) -> Any:
+    """The product of arrays with named axes, summed over all axes but `axes`, which are those of the result.
 
     Example:
         >>> import numpy as np
-        >>> contract([Named(np.eye(2), ("i", "j")), Named(np.array([1.0, 2.0]), ("j",))], ("i",))
+        >>> contract([(np.eye(2), ("i", "j")), (np.array([1.0, 2.0]), ("j",))], ("i",))
         array([1., 2.])
     """
-    names = dict.fromkeys(axis for operand in operands for axis in operand.axes)
-    letters = {name: _letter(number) for number, name in enumerate(names)}
-    terms = ",".join("".join(letters[axis] for axis in operand.axes) for operand in operands)
-    equation = f"{terms}->{''.join(letters[axis] for axis in axes)}"
-    arrays = [operand.array for operand in operands]
-    if len(names) > len(_LATIN) or sum(array.size for array in arrays) > SMALL:
-        return einsum(equation, *arrays)
-    shapes = tuple(array.shape for array in arrays)
-    return np.einsum(equation, *arrays, optimize=len(arrays) > 2 and _path(equation, shapes))
+    run = _planned(tuple(own for _, own in operands), axes, tuple(array.shape for array, _ in operands))
+    return run(*(array for array, _ in operands))
 
 
-@functools.lru_cache(maxsize=2048)
-def _path(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Any:
-    """The pairs of operands, chosen greedily by their sizes."""
-    return np.einsum_path(equation, *(np.broadcast_to(0.0, shape) for shape in shapes), optimize="greedy")[0]
+@functools.lru_cache(maxsize=4096)
+def _planned(
+    operands: tuple[Axes, ...], axes: Axes, shapes: tuple[tuple[int, ...], ...]
+) -> Callable[..., Any]:
+    names = dict.fromkeys(itertools.chain(*operands))
+    letter = {name: opt_einsum.get_symbol(n) for n, name in enumerate(names)}
+    terms = ["".join(map(letter.__getitem__, each)) for each in (*operands, axes)]
+    equation = f"{','.join(terms[:-1])}->{terms[-1]}"
+    if sum(map(math.prod, shapes)) > SMALL:
+        return functools.partial(einsum, equation)
+    found: Callable[..., Any] = opt_einsum.contract_expression(equation, *shapes)
+    return found
 
 
-def _letter(number: int) -> str:
-    return _LATIN[number] if number < len(_LATIN) else chr(_FURTHER + number - len(_LATIN))
+def moved(array: Any, before: Axes, after: Axes) -> Any:
+    """An array with its axes in another order."""
+    return np.ascontiguousarray(array.transpose([before.index(axis) for axis in after]))

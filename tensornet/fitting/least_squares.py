@@ -9,22 +9,69 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from ..errors import EquationError
+from ..dtypes import element_type
+from ..errors import DtypeError, EquationError, ShapeError
 from ..graph.graph import Graph
 from ..planning.gradients import gradient
 from ..runtime.executable import Executable
 
-__all__ = ["OfGraphs", "Problem"]
+__all__ = ["EXACT", "OfGraphs", "Problem", "Progress", "Settings"]
 
 STEPS = 40
 """The steps of L-BFGS in one round."""
+
+EXACT = 1e-7
+"""A relative error that counts as zero: sums of squares resolve little below it."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a fit.
+
+    Attributes:
+        path: the name of the weight.
+        start: the number of the start, from 0.
+        round: the number of the round, from 0.
+        error: (‖W − Ŵ‖² + λ·Σ‖factor‖²)^½ / ‖W‖ after this round.
+    """
+
+    path: str
+    start: int
+    round: int
+    error: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a fit; see `tensornet.fit`."""
+
+    iterations: int | None = None
+    restarts: int = 1
+    regularization: float = 0.0
+    tolerance: float = 1e-5
+    seed: int = 0
+    dtype: str | None = None
+    progress: Callable[[Progress], None] | None = None
+
+    def __post_init__(self) -> None:
+        least = {"iterations": 0, "restarts": 1, "seed": 0, "regularization": 0.0, "tolerance": 0.0}
+        for name, lowest in least.items():
+            value, kind = getattr(self, name), Integral if isinstance(lowest, int) else Real
+            is_number = isinstance(value, kind) and not isinstance(value, bool)
+            if value is not None and not (is_number and lowest <= value < math.inf):
+                what = "an integer" if kind is Integral else "a number"
+                raise ShapeError(f"{name} is {value!r}", fix=f"give {what} from {lowest:g}")
+        if self.dtype is not None and element_type(self.dtype) not in ("float32", "float64"):
+            raise DtypeError(f"nothing is fitted in {self.dtype}", fix="give dtype='float32' or 'float64'")
 
 
 @dataclass(kw_only=True)
@@ -35,15 +82,20 @@ class Problem(ABC):
         weight: the array to approximate.
         arrays: all tensors that Ŵ is computed from.
         wanted: the names of the factors to be found.
-        norm: the norm that errors are relative to: ‖W‖, known terms included.
-        regularization: λ, in units of the weight's mean square.
+        settings: the options.
+        path: the name of the weight.
+        turned: the symmetric linear map of the metric: losses are ⟨W − Ŵ, turned(W − Ŵ)⟩.
+        attempt, done: the number of the start, and of its rounds so far.
     """
 
     weight: Any
     arrays: dict[str, Any]
     wanted: tuple[str, ...]
-    norm: float
-    regularization: float = 0.0
+    settings: Settings
+    path: str
+    turned: Callable[[Any], Any] = lambda gap: gap
+    attempt: int = 0
+    done: int = field(default=0, init=False)
 
     @abstractmethod
     def whole(self) -> Any:
@@ -53,31 +105,67 @@ class Problem(ABC):
     def pulled_back(self, gap: Any) -> Mapping[str, Any]:
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
 
+    @functools.cached_property
+    def square(self) -> float:
+        """‖W‖²; 1 if it is 0."""
+        return float(np.vdot(self.weight, self.turned(self.weight))) or 1.0
+
+    def weigh(self, turned: Callable[[Any], Any]) -> None:
+        """Sets the metric."""
+        self.turned = turned
+        self.__dict__.pop("square", None)
+
     @property
     def penalty(self) -> float:
         """λ times the mean square of the weight."""
-        return self.regularization * self.norm**2 / int(self.weight.size)
+        return self.settings.regularization * self.square / int(self.weight.size)
 
     def ridge(self) -> float:
         """λ·Σ‖factor‖²."""
         squares = (float(np.linalg.norm(self.arrays[name]) ** 2) for name in self.wanted if self.penalty)
         return self.penalty * sum(squares)
 
-    def error(self) -> float:
-        """(‖W − Ŵ‖² + λ·Σ‖factor‖²)^½ / ‖W‖."""
-        square = float(np.linalg.norm(self.weight - self.whole())) ** 2 + self.ridge()
-        return math.sqrt(square) / (self.norm or 1.0)
+    @property
+    def generator(self) -> Any:
+        """A random number generator that is different for each start of each weight."""
+        return np.random.default_rng([self.settings.seed, zlib.crc32(self.path.encode()), self.attempt])
 
-    def descend(self, rounds: int, tolerance: float, tell: Callable[[int, float], None]) -> None:
-        """Moves all factors at once, at most so many rounds, until one lowers the error by less than a fraction.
+    def loss(self) -> tuple[float, Any]:
+        """(‖W − Ŵ‖² + λ·Σ‖factor‖²) / ‖W‖², and W − Ŵ turned."""
+        gap = self.weight - self.whole()
+        turned = self.turned(gap)
+        return (max(float(np.vdot(gap, turned)), 0.0) + self.ridge()) / self.square, turned
 
-        `tell` gets the number of each round and the relative error.
-        """
+    def best(self, start: Callable[[], None]) -> None:
+        """The factors with the least error of several starts."""
+        found: list[tuple[float, int, dict[str, Any]]] = []
+        for attempt in range(self.settings.restarts):
+            self.attempt, self.done = attempt, 0
+            start()
+            found.append((math.sqrt(self.loss()[0]), self.attempt, dict(self.arrays)))
+            if found[-1][0] < EXACT:
+                break
+        *_, arrays = min(found)
+        self.arrays.update(arrays)
+
+    def has_ended(self, before: float, error: float, least: float = 0.0) -> bool:
+        """Reports a round, and says whether it lowered the error by less than the tolerance or another fraction."""
+        if self.settings.progress is not None:
+            self.settings.progress(Progress(self.path, self.attempt, self.done, error))
+        self.done += 1
+        is_slow = before - error <= max(self.settings.tolerance, least) * before
+        return error < EXACT or (math.isfinite(before) and is_slow)
+
+    def limit(self, most: int) -> int:
+        """The limit of rounds: that of the user, if there is one."""
+        return most if self.settings.iterations is None else self.settings.iterations
+
+    def descend(self, rounds: int) -> None:
+        """Moves all factors at once, at most so many rounds, until one lowers the error by less than the tolerance."""
         from scipy.optimize import minimize
 
         before = {name: self.arrays[name] for name in self.wanted}
-        ends = [*itertools.accumulate(each.size for each in before.values())]
-        scale, errors = self.norm**2 or 1.0, list[float]()
+        ends, errors = [*itertools.accumulate(each.size for each in before.values())], list[float]()
 
         def put(values: Any) -> None:
             for (name, old), part in zip(before.items(), np.split(values, ends[:-1]), strict=True):
@@ -85,21 +173,21 @@ class Problem(ABC):
 
         def loss(values: Any) -> tuple[float, Any]:
             put(values)
-            gap = self.weight - self.whole()
-            pulled = self.pulled_back(gap)
+            found, turned = self.loss()
+            pulled = self.pulled_back(turned)
             parts = [self.penalty * self.arrays[name] - pulled[name] for name in self.wanted]
-            slope = np.concatenate([part.ravel() for part in parts]).astype(np.float64)
-            return (float(np.vdot(gap, gap)) + self.ridge()) / scale, 2 * slope / scale
+            return found, 2 * joined(parts) / self.square
+
+        def joined(parts: Sequence[Any]) -> Any:
+            return np.concatenate([each.ravel() for each in parts]).astype(np.float64)
 
         def told(intermediate_result: Any) -> None:
             errors.append(math.sqrt(intermediate_result.fun))
-            if len(errors) % STEPS == 0:
-                tell(len(errors) // STEPS - 1, errors[-1])
-                if errors[-STEPS] - errors[-1] <= tolerance * errors[-STEPS]:
-                    raise StopIteration
+            if len(errors) % STEPS == 0 and self.has_ended(errors[-STEPS], errors[-1]):
+                raise StopIteration
 
-        start = np.concatenate([each.ravel() for each in before.values()]).astype(np.float64)
         limits = {"maxiter": rounds * STEPS, "maxfun": 2 * rounds * STEPS, "ftol": 1e-16, "gtol": 1e-12}
+        start = joined([*before.values()])
         put(minimize(loss, start, jac=True, method="L-BFGS-B", callback=told, options=limits).x)
 
 
@@ -109,15 +197,11 @@ class OfGraphs(Problem):
 
     Attributes:
         programs: the graphs, each with a weight as its one output.
-        targets: the weights. `weight` has all their elements, weighed.
-        turned: the symmetric linear map that weighs each weight.
+        shapes: the shapes of the weights. `weight` has all their elements.
     """
 
     programs: tuple[Graph, ...]
-    targets: tuple[Any, ...]
-    weight: Any = None
-    norm: float = 1.0
-    turned: tuple[Callable[[Any], Any], ...] = ()
+    shapes: tuple[tuple[int, ...], ...]
 
     @functools.cached_property
     def _runs(self) -> list[tuple[Executable, tuple[str, ...], Executable, tuple[str, ...]]]:
@@ -126,50 +210,41 @@ class OfGraphs(Problem):
         for program in self.programs:
             own, needed = program.outputs[0], program.needed()
             leaves = tuple(replace(each, kind="parameter", start=None, value=None) for each in program.leaves)
-            whole, wanted = replace(program, leaves=leaves), []
-            for leaf in program.parameters:
-                if leaf.name in self.wanted and leaf.name not in needed:
-                    raise EquationError(f"'{own}' does not depend on '{leaf.name}'", fix="take it out")
-                wanted += [leaf.name] if leaf.name in self.wanted else []
+            whole, names = replace(program, leaves=leaves), tuple(each.name for each in leaves)
+            wanted = tuple(leaf.name for leaf in program.parameters if leaf.name in self.wanted)
+            for name in wanted:
+                if name not in needed:
+                    raise EquationError(f"'{own}' does not depend on '{name}'", fix="take it out")
             back = Executable(gradient(whole, wrt=wanted), "numpy")
-            found.append(
-                (Executable(whole, "numpy"), tuple(each.name for each in leaves), back, tuple(wanted))
-            )
+            found.append((Executable(whole, "numpy"), names, back, wanted))
         return found
-
-    def weigh(self, turned: Sequence[Callable[[Any], Any]]) -> None:
-        """Weighs the weights by some maps."""
-        self.turned = tuple(turned)
-        self.weight = self.joined(self.targets)
-        self.norm = float(np.linalg.norm(self.weight))
 
     def made(self) -> list[Any]:
         """Each Ŵ."""
         return [run({name: self.arrays[name] for name in names}) for run, names, *_ in self._runs]
 
     def whole(self) -> Any:
-        """All Ŵ, weighed."""
-        return self.joined(self.made())
+        """All Ŵ."""
+        return np.concatenate([each.ravel() for each in self.made()])
 
-    def joined(self, arrays: Sequence[Any]) -> Any:
-        """Arrays of the shapes of the weights as one, weighed."""
-        return np.concatenate(
-            [turned(each).ravel() for turned, each in zip(self.turned, arrays, strict=True)]
-        )
+    def parts(self, array: Any) -> list[Any]:
+        """An array with the elements of all weights as one for each."""
+        ends = [*itertools.accumulate(map(math.prod, self.shapes))]
+        pairs = zip(np.split(array, ends[:-1]), self.shapes, strict=True)
+        return [part.reshape(shape) for part, shape in pairs]
 
     def pulled_back(self, gap: Any) -> Mapping[str, Any]:
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
-        ends = [*itertools.accumulate(each.size for each in self.targets)]
-        parts = zip(self._runs, self.turned, self.targets, np.split(gap, ends[:-1]), strict=True)
         total = {name: np.zeros_like(self.arrays[name]) for name in self.wanted}
-        for (_, names, back, wanted), turned, target, part in parts:
-            made = back({name: self.arrays[name] for name in names}, turned(part.reshape(target.shape)))
+        for (_, names, back, wanted), part in zip(self._runs, self.parts(gap), strict=True):
+            made = back({name: self.arrays[name] for name in names}, part)
             for name, each in zip(wanted, made if isinstance(made, tuple) else (made,), strict=True):
                 total[name] = total[name] + each
         return total
 
-    def start(self, shapes: Mapping[str, Sequence[int]], generator: Any) -> None:
+    def start(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Sets factors to random initial values; if terms without factors suffice, the last factors to zero."""
+        generator = self.generator
         for name, shape in shapes.items():
             made = generator.standard_normal(shape) / math.sqrt(max(shape, default=1))
             self.arrays[name] = made.astype(self.weight.dtype)

@@ -4,23 +4,23 @@ y = W·x differs from Ŵ·x by E‖(W − Ŵ)·x‖² = ‖(W − Ŵ)·C^½‖²
 network by y, the output differs by about ‖G^½·(W − Ŵ)·C^½‖², G = E[g·gᵀ] (Kronecker-factored curvature: J. Martens,
 R. Grosse, 2015). If only one factor has the axes of x, W·C^½ is fitted directly, and that factor is then multiplied by
 the inverse of the root. With two factors this is optimal (P. Chen et al., 2021, "DRONE"; X. Wang et al., 2024,
-"SVD-LLM"). Otherwise the root is a further, constant factor of each product.
+"SVD-LLM"). Otherwise factors that have a part of these axes are fitted so by the moments of that part, as a start.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import DtypeError
-from .forms import Factor, Form
+from .forms import Factor, Form, Product
 
-__all__ = ["DAMPING", "Metric"]
+__all__ = ["DAMPING", "Metric", "held", "holder", "remaining", "times", "weighed"]
 
 DAMPING = 1e-4
 """The default damping of second moments, in units of their mean."""
@@ -71,94 +71,82 @@ class Metric:
         values = np.sqrt(np.maximum(values, self.damping))
         return (vectors * values) @ vectors.T, (vectors / values) @ vectors.T
 
-    def marginals(self, weight: Any) -> Iterator[Metric]:
-        """The moments of each single dimension of the columns: partial traces."""
-        count, shape = len(self.dims), [weight.shape[dim] for dim in self.dims]
-        for n, dim in enumerate(self.dims if count > 1 else ()):
+    def marginals(self, shape: Sequence[int]) -> Iterator[Metric]:
+        """The moments of each single dimension of the columns, of a weight of some shape: partial traces."""
+        count, sizes = len(self.dims), [shape[dim] for dim in self.dims]
+        whole = self.moments.reshape(*sizes, *sizes)
+        for n, dim in enumerate(self.dims):
             twice = [each if each != n else count for each in range(count)]
-            whole = self.moments.reshape(*shape, *shape)
             yield Metric((dim,), np.einsum(whole, [*range(count), *twice], [n, count]), self.damping)
 
     def norm(self, weight: Any) -> float:
         """‖G^½·W·C^½‖ without damping: (E‖W·x‖²)^½ up to a constant factor where there is no G."""
-        turned = weight
-        for side in self.sides:
-            turned = times(turned, side.dims, side.moments)
+        turned = times(weight, *((side.dims, side.moments) for side in self.sides))
         return math.sqrt(max(float(np.vdot(weight, turned)), 0.0))
 
     def relative(self, weight: Any, made: Any) -> float:
         """‖G^½·(W − Ŵ)·C^½‖ / ‖G^½·W·C^½‖."""
         return self.norm(weight - made) / (self.norm(weight) or 1.0)
 
+    def of_axes(self, form: Form) -> Metric:
+        """The same for the weight with a dimension for each axis of a form."""
+        ends = np.cumsum([0, *map(len, form.dims)])
+        dims = tuple(n for dim in self.dims for n in range(ends[dim], ends[dim + 1]))
+        return replace(self, dims=dims, other=self.other and self.other.of_axes(form))
 
-def weighed(weight: Any, sides: Sequence[Metric], inverse: bool = False) -> Any:
+
+def times(array: Any, *sides: tuple[tuple[int, ...], Any]) -> Any:
+    """The array with some dimensions, taken as one, multiplied by a symmetric matrix, for each pair of these."""
+    for dims, matrix in sides:
+        ends = tuple(range(array.ndim - len(dims), array.ndim))
+        last = np.moveaxis(array, dims, ends)
+        turned = last.reshape(-1, len(matrix)) @ matrix.astype(array.dtype)
+        array = np.ascontiguousarray(np.moveaxis(turned.reshape(last.shape), ends, dims))
+    return array
+
+
+def weighed(weight: Any, sides: Iterable[Metric], inverse: bool = False) -> Any:
     """G^½·W·C^½ for some sides, with the shape of W; with the inverse of the roots if so."""
-    for side in sides:
-        weight = times(weight, side.dims, side.roots[inverse])
-    return weight
+    return times(weight, *((side.dims, side.roots[inverse]) for side in sides))
 
 
-def times(array: Any, dims: tuple[int, ...], matrix: Any) -> Any:
-    """The array with some dimensions, taken as one, multiplied by a symmetric matrix."""
-    ends = tuple(range(array.ndim - len(dims), array.ndim))
-    moved = np.moveaxis(array, dims, ends)
-    turned = (moved.reshape(-1, len(matrix)) @ matrix.astype(array.dtype)).reshape(moved.shape)
-    return np.ascontiguousarray(np.moveaxis(turned, ends, dims))
+def holder(side: Metric, form: Form, product: Product) -> Factor | None:
+    """The factor of a product that alone has the axes of a side of a weight, and has them all; None without one."""
+    axes = {form.axes[dim] for dim in side.dims}
+    having = [factor for factor in product.factors if not axes.isdisjoint(factor.axes)]
+    return having[0] if len(having) == 1 and axes <= {*having[0].axes} else None
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A side of a metric in a form.
+def held(metric: Metric | None, form: Form, known: Iterable[str] = ()) -> list[Metric]:
+    """The sides that factors hold, in each product one that is not known; of other sides, their held axes.
 
-    Attributes:
-        side: the moments.
-        axes: the axes of the form in the dimensions `dims`.
-        holders: the wanted factor in each product that alone has these axes, all of them; None if a product has none.
+    Args:
+        metric: the metric of the weight with a dimension for each axis of the form.
+        form: the form.
+        known: the names of the factors that are not looked for.
     """
 
-    side: Metric
-    axes: tuple[str, ...]
-    holders: tuple[Factor, ...] | None
+    def is_held(side: Metric) -> bool:
+        names = [each and each.name for each in (holder(side, form, product) for product in form.products)]
+        return None not in names and not {*names} & {*known}
 
-    @property
-    def name(self) -> str:
-        """The name of the root among the factors of a form. It is not a name that the language allows."""
-        return f"√{self.side.dims}"
-
-    def undone(self, arrays: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """The factors that hold the axes, multiplied by the inverse of the root."""
-        for factor in self.holders or ():
-            dims = tuple(factor.axes.index(axis) for axis in self.axes)
-            yield factor.name, times(arrays[factor.name], dims, self.side.roots[1])
-
-    def rooted(self, form: Form) -> tuple[Form, Any]:
-        """The form of Ŵ·C^½, and C^½. It has the axes of the columns, and new axes that replace them in the result."""
-        new = {axis: f"{axis}″" for axis in self.axes}
-        root = Factor(self.name, (*self.axes, *new.values()))
-        products = tuple(replace(each, factors=(*each.factors, root)) for each in form.products)
-        sizes = {**form.sizes, **{name: form.sizes[axis] for axis, name in new.items()}}
-        dims = tuple(tuple(new.get(axis, axis) for axis in dim) for dim in form.dims)
-        made = replace(form, dims=dims, sizes=sizes, products=products)
-        return made, self.side.roots[0].reshape(made.shape(root.axes))
+    found = list[Metric]()
+    for side in metric.sides if metric is not None else ():
+        parts = [side] if is_held(side) else side.marginals(form.shape(form.axes))
+        found += [part for part in parts if part is side or is_held(part)]
+    return found
 
 
-def placed(sides: Iterable[Metric], form: Form, wanted: Sequence[str]) -> tuple[Placed, ...]:
-    """Some sides in a form with some wanted factors."""
-    found = []
-    for side in sides:
-        axes = tuple(axis for dim in side.dims for axis in form.dims[dim])
-        having = [[f for f in product.factors if set(axes) & set(f.axes)] for product in form.products]
-        alone = all(
-            len(each) == 1 and each[0].name in wanted and {*axes} <= set(each[0].axes) for each in having
-        )
-        found.append(Placed(side, axes, tuple(each[0] for each in having) if alone else None))
-    return tuple(found)
-
-
-def held(metric: Metric | None, form: Form, wanted: Sequence[str], weight: Any) -> tuple[Placed, ...]:
-    """The sides that factors hold; of other sides the moments of single dimensions that factors hold."""
-    found: list[Placed] = []
-    for each in placed(() if metric is None else metric.sides, form, wanted):
-        parts = (each,) if each.holders is not None else placed(each.side.marginals(weight), form, wanted)
-        found += [part for part in parts if part.holders is not None]
-    return tuple(found)
+def remaining(metric: Metric, sides: Sequence[Metric], shape: Sequence[int]) -> list[Metric]:
+    """The moments of a weight that is weighed by some sides already: C′ = S⁻¹·C·S⁻¹, where it is not the identity."""
+    found = list[Metric]()
+    for side in metric.sides:
+        parts = [each for each in sides if {*each.dims} <= {*side.dims}]
+        if parts == [side]:
+            continue
+        local = [replace(each, dims=tuple(side.dims.index(dim) + 1 for dim in each.dims)) for each in parts]
+        matrix, sizes = side.damped, [shape[dim] for dim in side.dims]
+        for _ in range(2):
+            matrix = weighed(matrix.reshape(-1, *sizes), local, inverse=True).reshape(matrix.shape).T
+        found.append(Metric(side.dims, matrix, 0.0))
+    return found

@@ -102,7 +102,7 @@ class Half:
         array = matrix.reshape(len(matrix), *self.shape)
         for n, (_, side) in enumerate(self.parts):
             if side is not None:
-                array = times(array, (n + 1,), (*side.roots, side.damped)[what])
+                array = times(array, ((n + 1,), (*side.roots, side.damped)[what]))
         return array.reshape(matrix.shape)
 
     @functools.cached_property

@@ -23,19 +23,17 @@ N. Pitsianis, in Linear Algebra for Large Scale and Real-Time Applications (1993
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .forms import Factor, Form, Named, Product
+from .forms import Axes, Factor, Form, Product, contract, moved
 
-__all__ = ["Cut", "Decomposed", "Tree", "leading", "tree_of", "unfolded"]
+__all__ = ["Decomposed", "Tree", "leading", "tree_of", "unfolded"]
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,13 @@ class Cut:
 
     Attributes:
         factor: the factor.
-        rows, columns: the axes of the remaining weight that the factor has, and those that it does not have.
+        rows: the axes of the remaining weight that the factor alone has.
         bond: the axes between the factor and the rest of the tree.
     """
 
     factor: Factor
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    bond: tuple[str, ...]
+    rows: Axes
+    bond: Axes
 
 
 @dataclass(frozen=True)
@@ -60,112 +57,56 @@ class Tree:
 
     Attributes:
         form: the form that has the product.
-        product: the product.
         shared: the axes of the weight that all factors have, if there are several.
-        bonds: pairs of connected factors to the axes between them; an empty bond connects separate parts.
+        cuts: the factors in the order of decomposition. Around a centre, each is cut from the whole weight. Else at
+            each step the end of the remaining tree with fewest rows.
+        last: the factor that is found last.
+        has_centre: whether this one is connected to all others.
     """
 
     form: Form
-    product: Product
-    shared: tuple[str, ...]
-    bonds: Mapping[frozenset[str], tuple[str, ...]]
-
-    @property
-    def factors(self) -> tuple[Factor, ...]:
-        """The factors."""
-        return self.product.factors
-
-    @functools.cached_property
-    def last(self) -> Factor:
-        """The factor that is found last."""
-        cut = [each.factor for each in self.cuts]
-        return next(factor for factor in self.factors if factor not in cut)
-
-    @functools.cached_property
-    def centre(self) -> Factor | None:
-        """The factor that is connected to all others, if there is one; of two factors the one with more rows."""
-        around = Counter(name for pair in self.bonds for name in pair)
-        found = [each for each in self.factors if around[each.name] == len(self.factors) - 1]
-        return max(found, key=self._height, default=None)
-
-    @functools.cached_property
-    def cuts(self) -> tuple[Cut, ...]:
-        """The factors in the order of decomposition.
-
-        Around a centre, all others, each cut from the whole weight. Else at each step the end of the remaining tree
-        with fewest rows.
-        """
-        found, axes, joined = list[Cut](), self.form.axes, dict(self.bonds)
-        if (centre := self.centre) is not None:
-            ends = [each for each in self.factors if each != centre]
-            return tuple(self._cut(each, axes, joined[frozenset((each.name, centre.name))]) for each in ends)
-        waiting = {factor.name: factor for factor in self.factors}
-        while len(waiting) > 1:
-            around = Counter(name for pair in joined for name in pair)
-            ends = [factor for name, factor in waiting.items() if around[name] == 1]
-            factor = min(ends, key=functools.partial(self._height, axes=axes))
-            pair = next(pair for pair in joined if factor.name in pair)
-            found.append(self._cut(factor, axes, joined.pop(pair)))
-            axes = (*self.shared, *found[-1].bond, *found[-1].columns)
-            del waiting[factor.name]
-        return tuple(found)
-
-    def _cut(self, factor: Factor, axes: tuple[str, ...], bond: tuple[str, ...]) -> Cut:
-        rows = tuple(axis for axis in factor.axes if axis in axes and axis not in self.shared)
-        columns = tuple(axis for axis in axes if axis not in rows and axis not in self.shared)
-        return Cut(factor, rows, columns, bond)
-
-    def _height(self, factor: Factor, axes: tuple[str, ...] | None = None) -> int:
-        """The number of rows of the unfolding to the axes of a factor."""
-        known = self.form.axes if axes is None else axes
-        return self.form.count(tuple(a for a in factor.axes if a in known and a not in self.shared))
-
-    def rank(self, cut: Cut) -> int:
-        """The size of a bond."""
-        return self.form.count(cut.bond)
-
-    def end(self, cut: Cut, vectors: Any) -> Any:
-        """The factor that has the leading ones of some singular vectors as its columns. Further columns are zero."""
-        axes = (*self.shared, *cut.rows, *cut.bond)
-        columns = _resized(vectors, -1, self.rank(cut)).reshape(self.form.shape(axes))
-        return _moved(Named(columns, axes), cut.factor.axes)
+    shared: Axes
+    cuts: tuple[Cut, ...]
+    last: Factor
+    has_centre: bool
 
 
 def tree_of(form: Form, product: Product | None = None) -> Tree | None:
     """The tree that the factors of a product form, the first if none is given, or None."""
-    product = product or form.products[0]
-    factors = product.factors
+    factors = (product or form.products[0]).factors
     readers = Counter(axis for factor in factors for axis in factor.axes)
-    if set(form.axes) - set(readers) or len({factor.name for factor in factors}) < len(factors):
-        return None
     shared = tuple(axis for axis in form.axes if readers[axis] == len(factors) > 1)
-    for axis, count in readers.items():
-        if count != (1 if axis in form.axes else 2) and axis not in shared:
-            return None
-    bonds: dict[frozenset[str], tuple[str, ...]] = {}
-    for a, b in itertools.combinations(factors, 2):
-        between = tuple(axis for axis in a.axes if axis in b.axes and axis not in form.axes)
-        if between:
-            bonds[frozenset((a.name, b.name))] = between
-    found = _spanning(bonds, [factor.name for factor in factors])
-    return None if found is None else Tree(form, product, shared, found)
-
-
-def _spanning(
-    bonds: Mapping[frozenset[str], tuple[str, ...]], names: Sequence[str]
-) -> dict[frozenset[str], tuple[str, ...]] | None:
-    """The bonds, plus empty bonds that connect separate parts; None if the bonds form a cycle."""
-    part = {name: name for name in names}
-
-    def join(a: str, b: str) -> bool:
-        old, new = part[a], part[b]
-        part.update((name, new) for name in names if part[name] == old)
-        return old != new
-
-    if not all(join(*pair) for pair in bonds):
+    counts = {axis: 1 if axis in form.axes else 2 for axis in (*form.axes, *readers) if axis not in shared}
+    if any(readers[axis] != count for axis, count in counts.items()) or len({*factors}) < len(factors):
         return None
-    apart = [(a, b) for a, b in itertools.pairwise(names) if join(a, b)]
-    return {**bonds, **{frozenset(pair): () for pair in apart}}
+    cuts, waiting, axes = list[Cut](), [*factors], form.axes
+
+    def neighbours(factor: Factor) -> list[Factor]:
+        others = (other for other in waiting if other is not factor)
+        return [each for each in others if len(factors) == 2 or set(_bond(form, factor, each))]
+
+    def rows(factor: Factor) -> Axes:
+        return tuple(axis for axis in factor.axes if axis in axes and axis not in shared)
+
+    def height(factor: Factor) -> int:
+        return form.count(rows(factor))
+
+    centres = [each for each in factors if len(neighbours(each)) == len(factors) - 1]
+    centre = max(centres, key=height, default=None)
+    while len(waiting) > 1:
+        ends = [each for each in waiting if each is not centre and len(neighbours(each)) == 1]
+        if not ends:
+            return None
+        end = min(ends, key=height) if centre is None else ends[0]
+        own, bond = rows(end), _bond(form, end, *neighbours(end))
+        cuts.append(Cut(end, own, bond))
+        axes = (*bond, *(axis for axis in axes if axis not in own)) if centre is None else axes
+        waiting.remove(end)
+    return Tree(form, shared, tuple(cuts), waiting[0], centre is not None)
+
+
+def _bond(form: Form, one: Factor, other: Factor) -> Axes:
+    return tuple(axis for axis in one.axes if axis in other.axes and axis not in form.axes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,104 +114,66 @@ class Decomposed:
     """A weight with a cache of its singular vectors, which trees of any rank share.
 
     Attributes:
-        weight: an array.
+        weight: an array with an axis for each axis of the forms.
     """
 
     weight: Any
     _kept: dict[Any, Any] = field(default_factory=dict)
 
-    @functools.cached_property
-    def square(self) -> float:
-        """‖W‖²."""
-        return float(np.vdot(self.weight, self.weight))
-
     def factors(self, tree: Tree) -> dict[str, Any]:
         """The factors of a tree whose coefficient is 1, by one decomposition for each bond."""
-        found = dict[str, Any]()
-        if tree.centre is not None:
-            found = {cut.factor.name: tree.end(cut, self._vectors(tree, cut)) for cut in tree.cuts}
-            return {**found, tree.last.name: self._centre(tree)}
-        rest = Named(self._whole(tree), tree.form.axes)
+        found, rest, axes = dict[str, Any](), self.weight, tree.form.axes
         for cut in tree.cuts:
-            matrix, rank = unfolded(rest, tree.shared, cut.rows, cut.columns), tree.rank(cut)
-            vectors = leading(matrix, rank) if found else self._vectors(tree, cut)[..., :rank]
-            found[cut.factor.name] = tree.end(cut, vectors)
-            left, axes = _resized(vectors.mT @ matrix, -2, rank), (*tree.shared, *cut.bond, *cut.columns)
-            rest = Named(left.reshape(tree.form.shape(axes)), axes)
-        return {**found, tree.last.name: _moved(rest, tree.last.axes)}
+            rank, own = tree.form.count(cut.bond), (*tree.shared, *cut.rows, *cut.bond)
+            if found and not tree.has_centre:
+                vectors = leading(unfolded(rest, axes, tree.shared, cut.rows), rank)
+            else:
+                vectors = self._vectors(tree, cut)
+            spare = [(0, 0)] * (vectors.ndim - 1) + [(0, max(0, rank - vectors.shape[-1]))]
+            vectors = np.pad(vectors[..., :rank], spare).reshape(tree.form.shape(own))
+            found[cut.factor.name] = moved(vectors, own, cut.factor.axes)
+            left = (*tree.shared, *cut.bond, *(axis for axis in axes if axis not in own))
+            rest, axes = contract([(vectors, own), (rest, axes)], left), left
+        return {**found, tree.last.name: moved(rest, axes, tree.last.axes)}
 
     def error(self, tree: Tree) -> float:
         """‖W − Ŵ‖ / ‖W‖ of the factors that decompositions give."""
-        if tree.centre is not None:
-            kept = float(self.squares(tree)[tuple(slice(tree.rank(cut)) for cut in tree.cuts)].sum())
+        if tree.has_centre:
+            ranks = (slice(tree.form.count(cut.bond)) for cut in tree.cuts)
+            kept = float(self.squares(tree)[tuple(ranks)].sum())
         else:
             kept = float(np.linalg.norm(self.factors(tree)[tree.last.name])) ** 2
-        return math.sqrt(max(0.0, 1.0 - kept / self.square)) if self.square else 0.0
-
-    def nearest(self, tree: Tree) -> Any:
-        """Ŵ of the factors that decompositions give, with the form's axes."""
-        made = self.factors(tree)
-        rest = Named(made[tree.last.name], tree.last.axes)
-        for cut in reversed(tree.cuts):
-            end = unfolded(Named(made[cut.factor.name], cut.factor.axes), tree.shared, cut.rows, cut.bond)
-            columns = tuple(axis for axis in rest.axes if axis not in (*tree.shared, *cut.bond))
-            axes = (*tree.shared, *cut.rows, *columns)
-            again = end @ unfolded(rest, tree.shared, cut.bond, columns)
-            rest = Named(again.reshape(tree.form.shape(axes)), axes)
-        return _moved(rest, tree.form.axes)
+        whole = self._once("square", tree, lambda: float(np.vdot(self.weight, self.weight)))
+        return math.sqrt(max(0.0, 1.0 - kept / whole)) if whole else 0.0
 
     def squares(self, tree: Tree) -> Any:
         """The squares of the core of full rank, summed over all axes but the bonds, along the cuts of the tree."""
 
         def summed() -> Any:
-            core, bonds = self._core(tree), tuple(cut.factor.name for cut in tree.cuts)
-            array = _moved(core, (*bonds, *(axis for axis in core.axes if axis not in bonds)))
-            return (array**2).sum(tuple(range(len(bonds), array.ndim)), dtype=np.float64)
-
-        return self._once("squares", tree, tree.cuts, summed)
-
-    def _centre(self, tree: Tree) -> Any:
-        """The factor in the centre: the leading part of the core."""
-        (array, names), axes = self._core(tree), list[str]()
-        cuts = {cut.factor.name: cut for cut in tree.cuts}
-        for n, name in enumerate(names):
-            array = _resized(array, n, tree.rank(cuts[name])) if name in cuts else array
-            axes += cuts[name].bond if name in cuts else (name,)
-        return _moved(Named(array.reshape(tree.form.shape(tuple(axes))), tuple(axes)), tree.last.axes)
-
-    def _core(self, tree: Tree) -> Named:
-        """The core of full rank; its axis along a bond has the name of the factor there."""
-        shared = tree.shared
-        axes = tree.form.axes
-        for cut in tree.cuts:
-            axes = (*shared, cut.factor.name, *(axis for axis in axes if axis not in (*shared, *cut.rows)))
-
-        def core() -> Any:
-            rest = Named(self._whole(tree), tree.form.axes)
+            core, axes = self.weight, tree.form.axes
             for cut in tree.cuts:
-                columns = tuple(axis for axis in rest.axes if axis not in (*shared, *cut.rows))
-                left = self._vectors(tree, cut).mT @ unfolded(rest, shared, cut.rows, columns)
-                sizes = (rest.array.shape[rest.axes.index(axis)] for axis in columns)
-                made = left.reshape(*tree.form.shape(shared), left.shape[-2], *sizes)
-                rest = Named(made, (*shared, cut.factor.name, *columns))
-            return rest.array
+                own, bond = (*tree.shared, *cut.rows), cut.factor.name
+                vectors = self._vectors(tree, cut).reshape(*tree.form.shape(own), -1)
+                left = (*tree.shared, bond, *(axis for axis in axes if axis not in own))
+                core, axes = contract([(vectors, (*own, bond)), (core, axes)], left), left
+            bonds = tuple(cut.factor.name for cut in tree.cuts)
+            core = moved(core, axes, (*bonds, *(axis for axis in axes if axis not in bonds)))
+            return (core**2).sum(tuple(range(len(bonds), core.ndim)), dtype=np.float64)
 
-        return Named(self._once("core", tree, tree.cuts, core), axes)  # other forms name these axes otherwise
+        return self._once("squares", tree, summed, *tree.cuts)
 
     def _vectors(self, tree: Tree, cut: Cut) -> Any:
         """All left singular vectors of an unfolding of the weight."""
-        whole = Named(self._whole(tree), tree.form.axes)
-        matrix = functools.partial(unfolded, whole, tree.shared, cut.rows, cut.columns)
-        return self._once("vectors", tree, (cut,), lambda: singular_vectors(matrix()))
 
-    def _whole(self, tree: Tree) -> Any:
-        return self.weight.reshape(tree.form.shape(tree.form.axes))
+        def made() -> Any:
+            return singular_vectors(unfolded(self.weight, tree.form.axes, tree.shared, cut.rows))
 
-    def _once(self, what: str, tree: Tree, cuts: Sequence[Cut], make: Callable[[], Any]) -> Any:
+        return self._once("vectors", tree, made, cut)
+
+    def _once(self, what: str, tree: Tree, make: Callable[[], Any], *cuts: Cut) -> Any:
         """A result that depends on the weight and its unfoldings but not on ranks, computed once."""
-        axes = tree.form.axes
-        places = tuple(tuple(map(axes.index, each)) for each in (tree.shared, *(cut.rows for cut in cuts)))
-        key = (what, tree.form.shape(axes), places)
+        place = tree.form.axes.index
+        key = (what, *(tuple(map(place, axes)) for axes in (tree.shared, *(cut.rows for cut in cuts))))
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
@@ -279,23 +182,11 @@ class Decomposed:
 # ---------------------------------------------------------------------------- matrices
 
 
-def unfolded(tensor: Named, shared: tuple[str, ...], rows: tuple[str, ...], columns: tuple[str, ...]) -> Any:
-    """The tensor as matrices, one for each position along the shared axes."""
-    moved = _moved(tensor, (*shared, *rows, *columns))
-    cut = len(shared) + len(rows)
-    return moved.reshape((*moved.shape[: len(shared)], -1, math.prod(moved.shape[cut:])))
-
-
-def _moved(tensor: Named, axes: tuple[str, ...]) -> Any:
-    return np.ascontiguousarray(tensor.array.transpose([tensor.axes.index(axis) for axis in axes]))
-
-
-def _resized(array: Any, dim: int, size: int) -> Any:
-    """The array cut off, or with zeros, at a size along one dimension."""
-    cut, spare = [slice(None)] * array.ndim, [(0, 0)] * array.ndim
-    cut[dim] = slice(size)
-    spare[dim] = (0, max(0, size - array.shape[dim]))
-    return np.pad(array[tuple(cut)], spare)
+def unfolded(array: Any, axes: Axes, shared: Axes, rows: Axes) -> Any:
+    """An array with named axes as matrices of some rows, one for each position along the shared axes."""
+    rest = tuple(axis for axis in axes if axis not in (*shared, *rows))
+    made, cut = moved(array, axes, (*shared, *rows, *rest)), len(shared) + len(rows)
+    return made.reshape(*made.shape[: len(shared)], -1, math.prod(made.shape[cut:]))
 
 
 def leading(matrix: Any, rank: int) -> Any:

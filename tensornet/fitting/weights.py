@@ -12,7 +12,8 @@ from ..protocol import backend_of
 from ..runtime.arguments import wrong_names
 from ..weights.substitution import Replacement, replaced
 from .activations import batches_of, metrics
-from .approximating import Progress, Settings, Target, errors, in_library, numbers, solved
+from .approximating import Target, errors, in_library, numbers, solved
+from .least_squares import Progress, Settings
 from .metrics import DAMPING, Metric
 
 __all__ = ["Misfit", "fit"]
