@@ -66,28 +66,27 @@ class Target:
     weight: Any
     metric: Metric | None = None
     path: str = ""
-    _decomposed: dict[Any, tuple[list[Metric], Decomposed]] = field(default_factory=dict)
+    _decomposed: dict[Any, Decomposed] = field(default_factory=dict)
 
-    def decomposed(self, form: Form, known: Sequence[str] = ()) -> tuple[list[Metric], Decomposed]:
-        """The sides of the metric that the factors of a form hold, and the weight weighed on these.
-
-        The weight has a dimension for each axis of the form.
-        """
+    def decomposed(self, form: Form, known: Sequence[str] = ()) -> Decomposed:
+        """The weight with a dimension for each axis of a form, weighed on the sides that its factors hold."""
         shape = form.shape(form.axes)
-        sides = held(None if self.metric is None else self.metric.of_axes(form), form, known)
+        metric = None if self.metric is None else self.metric.of_axes(form)
+        sides = held(metric, form, known)
         key = (shape, *(side.dims for side in sides))
         if key not in self._decomposed:
-            self._decomposed[key] = sides, Decomposed(weighed(self.weight.reshape(shape), sides))
+            rest = [] if metric is None else remaining(metric, sides, shape)
+            self._decomposed[key] = Decomposed(weighed(self.weight.reshape(shape), sides), sides, rest)
         return self._decomposed[key]
 
     def error(self, form: Form) -> float | None:
         """The error, weighed by the metric, of the factors that decompositions give; None if they form no tree."""
         if (tree := tree_of(form)) is None:
             return None
-        sides, decomposed = self.decomposed(form)
-        if self.metric is None or not remaining(self.metric.of_axes(form), sides, form.shape(form.axes)):
+        decomposed = self.decomposed(form)
+        if self.metric is None or not decomposed.rest:
             return decomposed.error(tree)
-        made = weighed(form.value(decomposed.factors(tree)), sides, inverse=True)
+        made = weighed(form.value(decomposed.factors(tree)), decomposed.sides, inverse=True)
         return self.metric.relative(self.weight, made.reshape(self.weight.shape))
 
     def spectrum(self, form: Form) -> tuple[Any, list[tuple[str, ...]]] | None:
@@ -95,7 +94,7 @@ class Target:
         tree = tree_of(form)
         if tree is None or not tree.has_centre or len(tree.cuts) < 2:
             return None
-        return self.decomposed(form)[1].squares(tree), [cut.bond for cut in tree.cuts]
+        return self.decomposed(form).squares(tree), [cut.bond for cut in tree.cuts]
 
 
 def approximate(
@@ -243,7 +242,7 @@ def _by_form(
         others = tuple(each for each in form.products if each not in fixed)
         found, made = _by_form(replace(form, products=others), left, known, wanted, settings)
         return found, made + constant.reshape(made.shape)
-    sides, decomposed = target.decomposed(form, tuple(arrays))
+    decomposed = target.decomposed(form, tuple(arrays))
     least = Least(
         form=form,
         weight=decomposed.weight,
@@ -253,13 +252,11 @@ def _by_form(
         path=target.path,
     )
     least.best(functools.partial(_solve, least, decomposed))
-    if target.metric is not None:
-        metric = target.metric.of_axes(form)
-        if rest := remaining(metric, sides, least.weight.shape):
-            least.weigh(lambda gap: times(gap, *((side.dims, side.moments) for side in rest)))
-            least.descend(least.limit(WEIGHED))
-            least.balance()
-    for side in sides:
+    if decomposed.rest:
+        least.weigh(lambda gap: times(gap, *((side.dims, side.moments) for side in decomposed.rest)))
+        least.descend(least.limit(WEIGHED))
+        least.balance()
+    for side in decomposed.sides:
         for factor in filter(None, (holder(side, form, product) for product in form.products)):
             dims = tuple(factor.axes.index(form.axes[dim]) for dim in side.dims)
             least.arrays[factor.name] = times(least.arrays[factor.name], (dims, side.roots[1]))

@@ -142,7 +142,7 @@ def remaining(metric: Metric, sides: Sequence[Metric], shape: Sequence[int]) -> 
     found = list[Metric]()
     for side in metric.sides:
         parts = [each for each in sides if {*each.dims} <= {*side.dims}]
-        if parts == [side]:
+        if [part.dims for part in parts] == [side.dims]:
             continue
         local = [replace(each, dims=tuple(side.dims.index(dim) + 1 for dim in each.dims)) for each in parts]
         matrix, sizes = side.damped, [shape[dim] for dim in side.dims]

@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .forms import Axes, Factor, Form, Product, contract, moved
+from .metrics import Metric
 
 __all__ = ["Decomposed", "Tree", "leading", "tree_of", "unfolded"]
 
@@ -114,10 +115,14 @@ class Decomposed:
     """A weight with a cache of its singular vectors, which trees of any rank share.
 
     Attributes:
-        weight: an array with an axis for each axis of the forms.
+        weight: an array with a dimension for each axis of the forms.
+        sides: the sides of a metric that it is weighed on.
+        rest: the moments of it, weighed so, on sides that are left.
     """
 
     weight: Any
+    sides: Sequence[Metric] = ()
+    rest: Sequence[Metric] = ()
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     def factors(self, tree: Tree) -> dict[str, Any]:
