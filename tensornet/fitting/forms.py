@@ -11,12 +11,11 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import opt_einsum
 
 from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
@@ -32,6 +31,9 @@ Axes = tuple[str, ...]
 
 SMALL = 2**14
 """Up to this many elements, the library's search for the best order takes longer than all rounds together."""
+
+MOST = 52
+"""The most axes that NumPy's einsum takes."""
 
 
 @dataclass(frozen=True)
@@ -215,22 +217,21 @@ def contract(operands: Sequence[tuple[Any, Axes]], axes: Axes) -> Any:
         >>> contract([(np.eye(2), ("i", "j")), (np.array([1.0, 2.0]), ("j",))], ("i",))
         array([1., 2.])
     """
-    run = _planned(tuple(own for _, own in operands), axes, tuple(array.shape for array, _ in operands))
-    return run(*(array for array, _ in operands))
+    arrays = [array for array, _ in operands]
+    numbers = {axis: n for n, axis in enumerate(dict.fromkeys(axis for _, own in operands for axis in own))}
+    terms = tuple(tuple(map(numbers.__getitem__, own)) for own in (*(own for _, own in operands), axes))
+    given = [*itertools.chain(*zip(arrays, terms, strict=False)), terms[-1]]
+    if sum(array.size for array in arrays) > SMALL or len(numbers) > MOST:
+        return einsum(*given)
+    return np.einsum(*given, optimize=len(arrays) > 2 and _path(terms, tuple(each.shape for each in arrays)))
 
 
-@functools.lru_cache(maxsize=4096)
-def _planned(
-    operands: tuple[Axes, ...], axes: Axes, shapes: tuple[tuple[int, ...], ...]
-) -> Callable[..., Any]:
-    names = dict.fromkeys(itertools.chain(*operands))
-    letter = {name: opt_einsum.get_symbol(n) for n, name in enumerate(names)}
-    terms = ["".join(map(letter.__getitem__, each)) for each in (*operands, axes)]
-    equation = f"{','.join(terms[:-1])}->{terms[-1]}"
-    if sum(map(math.prod, shapes)) > SMALL:
-        return functools.partial(einsum, equation)
-    found: Callable[..., Any] = opt_einsum.contract_expression(equation, *shapes)
-    return found
+@functools.lru_cache(maxsize=2048)
+def _path(terms: tuple[tuple[int, ...], ...], shapes: tuple[tuple[int, ...], ...]) -> Any:
+    """The pairs of operands, chosen greedily by their sizes."""
+    arrays = (np.broadcast_to(0.0, shape) for shape in shapes)
+    given: list[Any] = [*itertools.chain(*zip(arrays, terms, strict=False)), terms[-1]]
+    return np.einsum_path(*given, optimize="greedy")[0]
 
 
 def moved(array: Any, before: Axes, after: Axes) -> Any:

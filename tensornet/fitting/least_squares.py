@@ -164,6 +164,8 @@ class Problem(ABC):
         """Moves all factors at once, at most so many rounds, until one lowers the error by less than the tolerance."""
         from scipy.optimize import minimize
 
+        if rounds < 1:
+            return
         before = {name: self.arrays[name] for name in self.wanted}
         ends, errors = [*itertools.accumulate(each.size for each in before.values())], list[float]()
 
