@@ -384,3 +384,12 @@ def test_sizes_that_equations_speak_of_are_the_caller_s_where_an_axis_gives_way(
     graph = tn.model(lambda x: layer(layer(x, scope="a"), scope="b"), inputs="x[h,d]", d=4)
     assert tn.layer(str(graph)) == graph
     agrees(graph, 0)
+
+
+def test_the_lines_of_a_block_say_the_order_of_its_leaves() -> None:
+    """Its inputs may come behind its parameters, as where factors of weights are shared."""
+    text = "def f(x, w):\n    x[b,i]: input\n    W[i]: parameter\n    w[i]: input\n    y[b] = x[b,i] * W[i] * w[i]\n"
+    graph = tn.layer(text + "z = f(a, c, scope='s')", inputs="a[b,i] c[i]")
+    (block,) = (call.graph for call in graph.calls)
+    assert [leaf.name for leaf in block.leaves] == ["x", "W", "w"]
+    assert tn.layer(str(graph)) == graph

@@ -118,7 +118,12 @@ class Text:
         self.init = {name: start_of(name, value) for name, value in init.items()}
         self.known: dict[str, Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
-        self._take_declarations([*parse_names(inputs, "input"), *declarations])
+        taken = parse_names(inputs, "input")
+        declared = [(each.name, None) for each in declarations if each.kind == "input"]
+        if declared and declared == [(each.name, each.dims) for each in taken]:  # the lines order the leaves
+            self._take_declarations([*declarations, *taken])
+        else:
+            self._take_declarations([*taken, *declarations])
         self._take_constants(
             constants, leaves_of(s for s in statements if isinstance(s, Calling | Definition))
         )
