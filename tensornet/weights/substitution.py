@@ -208,7 +208,9 @@ class _Placing:
                 known[name] = fresh(name.rpartition(".")[2], taken)
                 taken.add(known[name])
                 handed.append(Leaf(known[name], "input", self._dims(graph.named[name])))
-        block = replace(call.graph, leaves=(*call.graph.leaves, *handed))
+        # inputs stand first, as they do in the head of a block
+        leaves = sorted((*call.graph.leaves, *handed), key=lambda leaf: leaf.kind != "input")
+        block = replace(call.graph, leaves=tuple(leaves))
         moved = {
             name: replace(weight, operands=tuple(known[each] for each in weight.operands))
             for name, weight in inside.items()
