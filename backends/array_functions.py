@@ -152,6 +152,14 @@ class Functions:
         return xp.squeeze(xp.log(total) + top, axis=axes)
 
     @in_float32
+    def var(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.xp.var(x, axis=axes)
+
+    @in_float32
+    def std(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.xp.std(x, axis=axes)
+
+    @in_float32
     def norm(self, x: Any, axes: tuple[int, ...]) -> Any:
         xp = self.xp
         return xp.sqrt(xp.sum(xp.square(xp.abs(x)), axis=axes))

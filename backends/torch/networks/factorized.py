@@ -53,7 +53,7 @@ class Kind:
 
 
 LINEAR = Kind("linear", text=f"y[...,o] = x[...,i] * {WEIGHT}[o,i]")
-TURNED = Kind("conv1d of transformers", text=f"y[...,o] = x[...,i] * {WEIGHT}[i,o]", columns=(0,))
+TURNED = Kind("conv1d of transformers", text=f"y[...,i] = x[...,o] * {WEIGHT}[o,i]", columns=(0,))
 EMBEDDING = Kind("embedding", text=f"y[...,i] = {WEIGHT}[k[...],i]", input="k")
 CONVOLUTION = Kind("convolution")
 PROJECTIONS = Kind("projections", parameter="in_proj_weight")
@@ -201,7 +201,7 @@ def form_of(
 
 def dense(kind: Kind, shape: tuple[int, ...]) -> Graph:
     """A linear layer with its whole weight."""
-    sizes: dict[str, Any] = dict(zip("io" if kind == TURNED else "oi", shape, strict=True))
+    sizes: dict[str, Any] = dict(zip("oi", shape, strict=True))
     return layer(kind.text, inputs=kind.input, **sizes)
 
 
