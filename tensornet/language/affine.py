@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..ops.protocols import Reached
@@ -49,8 +49,9 @@ def affine(expression: Expression) -> Affine | None:
     """The positions of an expression in affine form; None if it is not affine, or names an axis twice."""
     if not free_axes(expression):
         return None
-    terms = _terms(expression)
-    if terms is None:
+    try:
+        terms = [*_terms(expression)]
+    except ValueError:
         return None
     steps = tuple((axis, step) for axis, step in terms if axis)
     if len({axis for axis, _ in steps}) < len(steps):
@@ -58,26 +59,25 @@ def affine(expression: Expression) -> Affine | None:
     return Affine(steps, sum_of([step for axis, step in terms if not axis] or [ZERO]))
 
 
-def _terms(expression: Expression) -> list[tuple[str, Expression]] | None:
-    """The terms of a sum, each an axis and its step. A term without an axis is a number."""
+def _terms(expression: Expression, by: tuple[Expression, ...] = ()) -> Iterator[tuple[str, Expression]]:
+    """The terms of a sum, each an axis and its step. A term without an axis is a number.
+
+    Raises:
+        ValueError: it is no sum of scaled axes.
+    """
     match expression:
         case _ if is_scalar(expression):
-            return [("", expression)]
+            yield "", product_of([each for each in (*by, expression) if each != ONE] or [ONE])
         case Call(INDEX.name, (), (axis,)):
-            return [(axis, ONE)]
+            yield axis, product_of(by or [ONE])
         case Call("add", arguments):
-            found = [_terms(each) for each in arguments]
-            return None if None in found else [*itertools.chain(*filter(None, found))]
-        case Contraction(factors, ()):
-            numbers = [each for each in factors if is_scalar(each)]
-            others = [each for each in factors if not is_scalar(each)]
-            inner = _terms(others[0]) if len(others) == 1 else None
-            if inner is not None:
-                steps = ([each for each in (*numbers, step) if each != ONE] for _, step in inner)
-                return [
-                    (axis, product_of(each or [ONE])) for (axis, _), each in zip(inner, steps, strict=True)
-                ]
-    return None
+            for each in arguments:
+                yield from _terms(each, by)
+        case Contraction(factors, ()) if sum(not is_scalar(each) for each in factors) == 1:
+            (moving,) = (each for each in factors if not is_scalar(each))
+            yield from _terms(moving, (*by, *(each for each in factors if each not in (moving, ONE))))
+        case _:
+            raise ValueError(expression)
 
 
 def is_window(expression: Expression) -> bool:
