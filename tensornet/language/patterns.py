@@ -102,10 +102,14 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     Raises:
         EquationError: the text is no equation, or one that cannot be matched.
     """
-    equation = _equation(meaning.text)
-    right = einstein(equation).right
+    match parse_block(meaning.text):
+        case (Equation() as equation,):
+            right = einstein(equation).right
+        case _:
+            raise EquationError("this is not one equation", fix="write one, as 'y[b,i] = exp(x[b,i]) * w[i]'")
     tensors = [ref for ref in references(right) if ref.index]
-    _check(equation, right, tensors)
+    for message, fix in _faults(equation, right, tensors):
+        raise EquationError(message, equation.place, fix)
     whole = [ref for ref in tensors if ref.name not in meaning.partial]
     holders = {
         axis: frozenset(ref.name for ref in whole if axis in ref.index)
@@ -114,11 +118,8 @@ def pattern_of(meaning: KernelEquation) -> Pattern:
     placed = frozenset(meaning.axes) | placed_axes(right)
     apart = [held for axis, held in holders.items() if axis not in placed]
     if len(set(apart)) < len(apart):
-        raise EquationError(
-            "two axes occur in the same tensors, so a match cannot tell them apart",
-            equation.place,
-            "write one axis for both: it matches any number of axes",
-        )
+        message = "two axes occur in the same tensors, so a match cannot tell them apart"
+        raise EquationError(message, equation.place, "write one axis for both: it matches any number of axes")
     read = tuple(map(rule_of, meaning.operands)) or tuple(dict.fromkeys(tensors))
     left = axes_of_index(equation.left)
     axes = meaning.axes or tuple(axis for axis in holders if axis not in left)
@@ -146,57 +147,34 @@ def sized(axis: str) -> str:
     return f"#{axis}"
 
 
-def _equation(text: str) -> Equation:
-    """The one equation of a text."""
-    match parse_block(text):
-        case (Equation() as equation,):
-            return equation
-    raise EquationError("this is not one equation", fix="write one, as 'y[b,i] = exp(x[b,i]) * w[i]'")
-
-
-def _check(equation: Equation, right: Expression, tensors: Sequence[Ref]) -> None:
-    """Raises an error if some part of an equation cannot be matched with a program."""
+def _faults(equation: Equation, right: Expression, tensors: Sequence[Ref]) -> Iterator[tuple[str, str]]:
+    """The reasons why an equation cannot be matched with programs, each with what to do instead."""
     held = {axis for ref in tensors for axis in axes_of_index(ref.index)}
     for index in (equation.left, *(ref.index for ref in tensors)):
         if not all(isinstance(entry, str) for entry in index) or len(set(index)) < len(index):
             fix = "leave positions out: an axis matches any number of axes, and a tensor also reads at positions"
-            raise EquationError(
-                "in a kernel's equation, brackets take axis names only, each once", equation.place, fix
-            )
+            yield "in a kernel's equation, brackets take axis names only, each once", fix
     for part in subexpressions(right):
-        for message, fix in _beyond(part, held):
-            raise EquationError(message, equation.place, fix)
-
-
-def _beyond(part: Expression, held: set[str]) -> Iterator[tuple[str, str]]:
-    """The reasons why a part cannot be matched, each with what to do instead."""
-    match part:
-        case Size(axis) | Ref(axis, ()) if axis in held:
-            yield f"the size of '{axis}' differs between programs", "write a scalar name in its place"
-        case Contraction(factors):
-            numbers = [each for each in factors if is_scalar(each) or _speaks_of_numbers(each)]
-            named = [each for each in numbers if not is_scalar(each)]
-            if named and (len(numbers) > 1 or not isinstance(named[0], Ref)):
-                yield (
-                    "a product in a kernel's equation takes one scalar at most, as a bare name",
-                    "write one name for all scalar factors",
-                )
-        case Call("add", terms):
-            if sum(isinstance(term, Ref) and not term.index for term in terms) > 1:
+        match part:
+            case Size(axis) | Ref(axis, ()) if axis in held:
+                yield f"the size of '{axis}' differs between programs", "write a scalar name in its place"
+            case Contraction(factors):
+                named = [each for each in factors if _is_of_names(each)]
+                if named and (
+                    any(map(is_scalar, factors)) or len(named) > 1 or not isinstance(named[0], Ref)
+                ):
+                    message = "a product in a kernel's equation takes one scalar at most, as a bare name"
+                    yield message, "write one name for all scalar factors"
+            case Call("add", terms) if sum(isinstance(term, Ref) and not term.index for term in terms) > 1:
                 yield "two scalar names in one sum cannot be told apart", "write one name for both"
-        case Call(name, _, axes) if FUNCTIONS[name].axes in (
-            "exchanged",
-            "joined",
-            "moved",
-        ) or not held.issuperset(axes):
-            yield (
-                f"'{name}' works on one axis, but an axis of a kernel matches any number",
-                "write it outside the kernel",
-            )
+            case Call(name, _, axes):
+                if FUNCTIONS[name].axes in ("exchanged", "joined", "moved") or not held.issuperset(axes):
+                    message = f"'{name}' works on one axis, but an axis of a kernel matches any number"
+                    yield message, "write it outside the kernel"
 
 
-def _speaks_of_numbers(expression: Expression) -> bool:
-    """Whether an expression reads no tensors with axes; its bare names stand for numbers."""
+def _is_of_names(expression: Expression) -> bool:
+    """Whether an expression reads no tensors with axes, but bare names, which stand for numbers."""
     named = [*references(expression)]
     return bool(named) and not any(ref.index for ref in named)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from ..errors import EquationError, told_in
@@ -72,27 +72,22 @@ def register(
         raise EquationError(f"the arity of '{name}' is {arity!r}", fix="give how many arrays it takes")
     texts = (derivative,) if isinstance(derivative, str) else tuple(derivative)
     operands = {*OPERANDS[:arity], "y", "g"}
-    if texts and (
-        over_axis or len(texts) != arity or not all(_is_expression(each, operands) for each in texts)
-    ):
+    fits = not over_axis and len(texts) == arity and all(_is_expression(each, operands) for each in texts)
+    if texts and not fits:
         fix = "give an expression for each operand of a pointwise function, as '3 * g * a ** 2'"
         raise EquationError(f"the derivative of '{name}' is {derivative!r}", fix=fix)
+    axes = "kept" if over_axis else "none"
+    own: dict[str, Any] = {"implementations": tuple(backends.items())}
     if computes:
-        FUNCTIONS[name] = _kernel(name, computes, tuple(backends.items()))
-        return
-    FUNCTIONS[name] = Function(
-        name,
-        "registered by the user",
-        "kept" if over_axis else "none",
-        (arity, arity),
-        derivative=texts,
-        implementations=tuple(backends.items()),
-    )
+        FUNCTIONS[name] = _kernel(name, computes, own)
+    else:
+        FUNCTIONS[name] = Function(name, _FORMULA, axes, (arity, arity), derivative=texts, **own)
 
 
-def _kernel(
-    name: str, computes: str, implementations: tuple[tuple[str, Callable[..., Any]], ...]
-) -> Function:
+_FORMULA = "registered by the user"
+
+
+def _kernel(name: str, computes: str, own: Mapping[str, Any]) -> Function:
     """The record of a kernel; names without axes in its equation are numbers."""
     what = f"'{name}' has computes={computes!r}"
     if not isinstance(computes, str):
@@ -103,23 +98,16 @@ def _kernel(
     except EquationError as error:
         raise EquationError(f"{what}: {error.message}", error.place, error.fix) from None
     if len(set(pattern.holders.values())) < len(pattern.holders):  # it is called with tensors alone
-        fix = "pass the positions as a tensor, `p[i]`"
-        raise EquationError(
-            f"{what}: two axes occur in the same tensors, and only index(…) tells them apart", fix=fix
-        )
+        message = f"{what}: two axes occur in the same tensors, and only index(…) tells them apart"
+        raise EquationError(message, fix="pass the positions as a tensor, `p[i]`")
     calls = (part for part in subexpressions(pattern.expression) if isinstance(part, Call))
     if any(FUNCTIONS[call.function].trains for call in calls):
         fix = "write it outside the kernel, which does not know whether it is training"
         raise EquationError(f"{what}, which is random", fix=fix)
+    numbers = tuple((number, 0.0) for number in pattern.numbers)
+    arity = 1, 10**6
     return Function(
-        name,
-        "registered by the user",
-        "removed",
-        (1, 10**6),
-        options=tuple((number, 0.0) for number in pattern.numbers),
-        yields="real",
-        computes=(meaning,),
-        implementations=implementations,
+        name, _FORMULA, "removed", arity, options=numbers, yields="real", computes=(meaning,), **own
     )
 
 
