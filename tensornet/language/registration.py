@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import EquationError, told_in
 from ..ops.record import OPERANDS, Function, KernelEquation
@@ -76,11 +76,11 @@ def register(
     if texts and not fits:
         fix = "give an expression for each operand of a pointwise function, as '3 * g * a ** 2'"
         raise EquationError(f"the derivative of '{name}' is {derivative!r}", fix=fix)
-    axes = "kept" if over_axis else "none"
     own: dict[str, Any] = {"implementations": tuple(backends.items())}
     if computes:
         FUNCTIONS[name] = _kernel(name, computes, own)
     else:
+        axes: Literal["kept", "none"] = "kept" if over_axis else "none"
         FUNCTIONS[name] = Function(name, _FORMULA, axes, (arity, arity), derivative=texts, **own)
 
 
