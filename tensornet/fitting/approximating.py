@@ -34,7 +34,7 @@ FEW, NARROW = 2, 512
 A train gets none if more unknowns than `NARROW` are solved for at once.
 """
 
-WEIGHED = 20
+WEIGHED = 80
 """The limit of rounds of L-BFGS where no factor holds a side of the metric."""
 
 

@@ -73,7 +73,8 @@ def fit(
         substituted: the graph with equations in place of weights, as from `tensornet.substitute`.
         inputs: batches that weigh the error: an array, a tuple of the graph's inputs in order, or an iterable of these.
         iterations: the limit of rounds for each weight. The default is 2 for trains, or 0 if they have large ranks.
-            For other forms it is 200, or 5 for very large factors.
+            For other forms it is 200, or 5 for very large factors, and 80 more where `inputs` weigh the error and no
+            single factor meets them.
         restarts: the number of starts where there are rounds of least squares. The first start uses singular
             vectors, the others are random; the best result is kept.
         regularization: λ, in units of the mean square of the weight.
