@@ -15,7 +15,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from .pairs import Layout, Order, Pair, Problem, Strategy
+from ..planning.constant_folding import is_worth_keeping
+from .pairs import Layout, Order, Pair, Problem, Strategy, ordered
 
 __all__ = ["Search", "Tree", "left_to_right", "searched_once", "tree_of"]
 
@@ -67,6 +68,9 @@ class Search:
             for axis in layout:
                 self.holders[axis] |= 1 << number
         self.invariant = sum(1 << number for number in problem.invariant)
+        if self.invariant == self.everything:
+            self.invariant = 0
+        """The set of operands whose products are computed once, before the first call."""
         self._axes_of = {1 << number: axes for number, axes in enumerate(self.axes)}
         self._floors = dict[tuple[int, int], tuple[float, float]]()
 
@@ -92,20 +96,21 @@ class Search:
             bound: the limit in seconds.
         """
         problem, found, kept = self.problem, _Layouts(), self.axes_of(subset)
+        weight = self.weight(subset)
         wanted = problem.wanted if subset == self.everything else None
         readers = self._readers(subset, kept)
         enough = self.forms if subset != self.everything else 1
-        is_copied = not kept <= problem.kept  # for matrix products; elementwise ones take any layout
+        is_copied = weight == 1.0 and not kept <= problem.kept  # elementwise products take any layout
         farthest = self.pricing.copied_at_most(kept) if is_copied and enough > 1 else math.inf
         spread = farthest if enough > 1 else 0.0
         for lowest, before, kernel, (a, made_a), (b, made_b) in self._pairs(halves, known):
             if lowest > bound:
                 break
-            changed, limits = False, (kernel, bound - before, spread)
+            changed, limits = False, (kernel, (bound - before) / weight, spread)
             for form, (own, fields) in self.pricing.priced(a, b, kept, wanted, readers, limits).items():
-                seconds = before + own
+                seconds = before + weight * own
                 if seconds < found[form][0] if form in found else seconds <= bound:
-                    found[form] = (seconds, _made(made_a, made_b, Strategy(*fields, own), subset))
+                    found[form] = (seconds, self._made(made_a, made_b, Strategy(*fields, own), subset))
                     changed = True
             if changed:
                 times = sorted(seconds for seconds, _ in found.values())
@@ -119,10 +124,42 @@ class Search:
             (time_a + time_b + least, time_a + time_b, kernel, (a, made_a), (b, made_b))
             for one, other in halves
             for least, kernel in [self._floor(one, other)]
-            for a, (time_a, made_a) in known[one].items()
-            for b, (time_b, made_b) in known[other].items()
+            for a, (time_a, made_a) in self._offered(one, other, known)
+            for b, (time_b, made_b) in self._offered(other, one, known)
         ]
         return sorted(pairs, key=operator.itemgetter(0))
+
+    def _offered(
+        self, one: int, other: int, known: Mapping[int, _Layouts]
+    ) -> Iterable[tuple[Layout, tuple[float, _Made | int]]]:
+        """The forms of an intermediate to be contracted with another.
+
+        A weight that is computed once is also laid out once as a matrix product reads it. If it is too large to be
+        kept, it is computed at each call.
+        """
+        forms = known[one]
+        if one & ~self.invariant or not other & ~self.invariant:
+            return forms.items()
+        seconds, made = self._least(forms)
+        if not self._is_kept(one):
+            seconds /= BEFOREHAND
+        axes, result = self.axes_of(one), self.axes_of(one | other)
+        if not (axes - result) & self.axes_of(other):
+            return [(layout, (seconds, made)) for layout, (_, made) in forms.items()]
+        orders = (*([self.problem.wanted] if self.problem.wanted else []), *known[other], *forms)
+        shared = axes & self.axes_of(other)
+        batch, summed, own = (ordered(x, *orders) for x in (shared & result, shared - result, axes - shared))
+        return [((*batch, *inner), (seconds, made)) for inner in ((*own, *summed), (*summed, *own))]
+
+    def weight(self, subset: int) -> float:
+        """The weight of a second of computing an intermediate: `BEFOREHAND` if it is computed once."""
+        return 1.0 if subset & ~self.invariant else BEFOREHAND
+
+    def _is_kept(self, subset: int) -> bool:
+        """Whether the product of some operands that are computed once is kept from call to call."""
+        made_of = sum(self.pricing.extent(x) for n, x in enumerate(self.axes) if subset >> n & 1)
+        size = self.pricing.extent(self.axes_of(subset))
+        return is_worth_keeping(self.problem.itemsize * size, self.problem.itemsize * made_of)
 
     def floor(self, one: int, other: int) -> float:
         """A lower bound of the seconds to contract two intermediates, in any layouts."""
@@ -132,7 +169,8 @@ class Search:
         """The same, and that of the kernel alone."""
         if (one, other) not in self._floors:
             axes = map(self.axes_of, (one, other, one | other))
-            self._floors[one, other] = self.pricing.bounds(*axes)
+            least, kernel = self.pricing.bounds(*axes)
+            self._floors[one, other] = self.weight(one | other) * least, kernel
         return self._floors[one, other]
 
     def axes_of(self, subset: int) -> frozenset[str]:
@@ -220,7 +258,7 @@ class Search:
         else:
             moved = itemsize * (extent(a) + extent(b) + extent(joined))
             seconds = profile.pointwise(moved, itemsize * extent(joined))
-        return seconds if (one | other) & ~self.invariant else seconds * BEFOREHAND
+        return seconds * self.weight(one | other)
 
     def flops(self, one: int, other: int) -> float:
         """The multiplications to contract two intermediates."""
@@ -293,9 +331,21 @@ class Search:
     def _left(self, subset: int, parts: Sequence[int]) -> float:
         """A lower bound of the seconds to contract the union of some tensors with the others."""
         others = [part for part in parts if not part & subset]
-        return (
-            self.floor(subset, others[0]) if len(others) == 1 else self.problem.profile.launch * len(others)
-        )
+        if len(others) == 1:
+            return self.floor(subset, others[0])
+        changing = sum(bool(part & ~self.invariant) for part in (subset, *others))
+        return self.problem.profile.launch * max(1, changing - 1) if others else 0.0
+
+    def _made(self, one: _Made | int, other: _Made | int, way: Strategy, subset: int) -> _Made:
+        """An intermediate. First comes the tensor that determines the layout of an elementwise product, and the one
+        that is not a weight in a matrix product."""
+        if way.kind == "multiply" and way.swapped:
+            one, other, way = other, one, replace(way, swapped=False)
+        first, second = (1 << each if isinstance(each, int) else each.subset for each in (one, other))
+        if way.kind == "matmul" and not first & ~self.invariant and second & ~self.invariant:
+            one, other = other, one
+            way = replace(way, swapped=not way.swapped, rows=way.columns, columns=way.rows)
+        return _Made(one, other, way, subset)
 
     def _fastest(self, forms: _Layouts) -> tuple[float, Order]:
         seconds, made = self._least(forms)
@@ -320,13 +370,6 @@ def _in_order(made: _Made | int, count: int) -> Order:
             numbers[id(last)] = count + len(pairs)
             pairs.append(Pair(one, other, last.way))
     return tuple(pairs)
-
-
-def _made(one: _Made | int, other: _Made | int, way: Strategy, subset: int) -> _Made:
-    """An intermediate. In an elementwise product, the tensor that determines the layout is put first."""
-    if way.kind == "multiply" and way.swapped:
-        one, other, way = other, one, replace(way, swapped=False)
-    return _Made(one, other, way, subset)
 
 
 def _halves(parts: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -418,7 +461,6 @@ def _renamed(problem: Problem, own: Mapping[str, Layout]) -> Problem:
         kept=frozenset(moved(problem.kept)),
         wanted=None if problem.wanted is None else moved(problem.wanted),
         sizes={name: math.prod(problem.sizes[axis] for axis in run) for name, run in own.items()},
-        invariant=frozenset(),
         composite=frozenset(name for name, run in own.items() if len(run) > 1),
     )
 

@@ -1,4 +1,4 @@
-"""Contraction order search, and pre-multiplied weights: trees of pairs, each priced with its best layouts.
+"""Contraction order search: trees of pairs, each priced with its best layouts.
 
 `fastest` is the entry. `layout_search.py` assigns layouts along a tree.
 
@@ -12,20 +12,18 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import opt_einsum
 from opt_einsum.paths import greedy
 
-from ..planning.constant_folding import is_worth_keeping
 from .layout_search import Search, Tree, left_to_right, searched_once, tree_of
-from .pairs import Choose, Layout, Order, Pair, Problem, ordered
+from .pairs import Order, Problem
 
 __all__ = [
     "as_written",
-    "beforehand",
     "fastest",
     "fastest_with_vjp",
     "fewest_flops",
@@ -49,15 +47,6 @@ PATIENCE = 20_000
 """The most pairs of intermediates that dynamic programming may consider: about a second."""
 
 
-def fastest(problem: Problem) -> Order:
-    """The order that is expected to be fastest at a call. Invariant operands may be multiplied beforehand."""
-    count = len(problem.layouts)
-    if count > MANY or not 0 < len(problem.invariant) < count:
-        return _fastest(problem)
-    trees = [_programmed(Search(problem)), _invariant_first(problem)]
-    return beforehand(problem, [tree for tree in trees if tree is not None], _fastest)
-
-
 def fastest_with_vjp(problem: Problem) -> Order:
     """The order that is expected to be fastest, for a product whose backward pass is planned as well.
 
@@ -67,8 +56,8 @@ def fastest_with_vjp(problem: Problem) -> Order:
 
 
 @searched_once
-def _fastest(problem: Problem) -> Order:
-    """The order that is expected to be fastest, if everything is computed at each call."""
+def fastest(problem: Problem) -> Order:
+    """The order that is expected to be fastest at a call. Invariant operands may be multiplied beforehand."""
     search, count = Search(problem), len(problem.layouts)
     if count <= 2:
         return search.along(left_to_right(count))[1]
@@ -96,113 +85,13 @@ def as_written(problem: Problem) -> Order:
     return Search(problem).along(left_to_right(len(problem.layouts)))[1]
 
 
-# ---------------------------------------------------------------------------- pre-multiplied weights
-
-Group: TypeAlias = frozenset[int]
-"""Operands that are multiplied beforehand. A single invariant operand is a group as well."""
-
-
-def beforehand(problem: Problem, trees: Iterable[Tree], choose: Choose) -> Order:
-    """The order that is fastest at a call, where groups of invariant operands may be multiplied beforehand.
-
-    A frozen weight may be given in factors. Each call can contract with one factor after another, or some or all
-    factors are multiplied once and the product is kept. That takes no time at a call, and the product can have any
-    layout.
-
-    Args:
-        problem: the contraction. Some of its operands are invariant.
-        trees: trees of pairs. Their intermediates of invariant operands alone are candidate groups.
-        choose: orders a contraction that is computed at each call.
-    """
-    layouts, given = problem.layouts, replace(problem, invariant=frozenset())
-    numbers = [number for number in range(len(layouts)) if number not in problem.invariant]
-    alone = frozenset(frozenset((number,)) for number in problem.invariant)
-    groupings = dict.fromkeys([alone, *(frozenset(_groups(problem, tree)) for tree in trees)])
-    found = list[tuple[float, Order, list[tuple[Group, Layout]]]]()
-    for groups, is_inside in itertools.product(groupings, (False, True)):
-        made = [(group, _product_layout(problem, group, is_inside)) for group in sorted(groups, key=min)]
-        present = (*(layouts[number] for number in numbers), *(lying for _, lying in made))
-        order = choose(replace(given, layouts=present))
-        found.append((sum(pair.way.seconds for pair in order), order, made))
-    _, order, made = min(found, key=operator.itemgetter(0))
-    pairs, moving = list[Pair](), len(numbers)
-    for group, lying in made:
-        members = sorted(group)
-        own = tuple(layouts[number] for number in members)
-        part = choose(replace(given, layouts=own, kept=frozenset(lying), wanted=lying))
-        numbers.append(_append(pairs, part, members, len(layouts)))
-    products = range(moving, len(numbers))
-    _append(pairs, [_facing(pair, products) for pair in order], numbers, len(layouts))
-    return tuple(pairs)
-
-
-def _append(pairs: list[Pair], part: Iterable[Pair], numbers: Sequence[int], count: int) -> int:
-    """Adds the pairs of a part of a problem of `count` operands, given the numbers of the part's operands in it.
-
-    The result is the number of the last tensor.
-    """
-    known = list(numbers)
-    for pair in part:
-        known.append(count + len(pairs))
-        pairs.append(replace(pair, first=known[pair.first], second=known[pair.second]))
-    return known[-1]
-
-
-def _facing(pair: Pair, products: Container[int]) -> Pair:
-    """The pair with the product of a group as its second tensor, as a weight usually is."""
-    way = pair.way
-    if pair.first not in products or pair.second in products or way.kind != "matmul":
-        return pair
-    return Pair(
-        pair.second, pair.first, replace(way, swapped=not way.swapped, rows=way.columns, columns=way.rows)
-    )
-
-
-def _groups(problem: Problem, tree: Tree) -> Iterator[Group]:
-    """The largest parts of a tree that contain only invariant operands and whose products are worth keeping."""
-    count = len(problem.layouts)
-    members = [frozenset((number,)) for number in range(count)]
-    for one, other in tree:
-        members.append(members[one] | members[other])
-    waiting = [len(members) - 1]
-    while waiting:
-        number = waiting.pop()
-        if members[number] <= problem.invariant and (number < count or _is_kept(problem, members[number])):
-            yield members[number]
-        elif number >= count:
-            waiting += tree[number - count]
-
-
-def _is_kept(problem: Problem, group: Group) -> bool:
-    """Whether the product of a group is kept from call to call."""
-    extent = problem.pricing.extent
-    made_of = sum(extent(problem.layouts[number]) for number in group)
-    size = extent(_product_layout(problem, group))
-    return is_worth_keeping(problem.itemsize * size, problem.itemsize * made_of)
-
-
-def _product_layout(problem: Problem, group: Group, is_inside: bool = False) -> Layout:
-    """The layout of a group's product: first the batch axes, which the result and another operand have. Then its own
-    axes, and innermost those that are summed later, as weights are usually stored; with `is_inside` the other way
-    round."""
-    layouts = problem.layouts
-    others = frozenset(itertools.chain(*(each for number, each in enumerate(layouts) if number not in group)))
-    axes = frozenset(itertools.chain(*(layouts[number] for number in group))) & (others | problem.kept)
-    moving = [each for number, each in enumerate(layouts) if number not in problem.invariant]
-    order = ordered(axes & problem.kept, problem.wanted or (), *moving, *layouts)
-    batch = tuple(axis for axis in order if axis in others)
-    own = tuple(axis for axis in order if axis not in others)
-    summed = ordered(axes - problem.kept, *moving, *layouts)
-    return (*batch, *summed, *own) if is_inside else (*batch, *own, *summed)
-
-
 # ---------------------------------------------------------------------------- proposals
 
 
 def proposals(search: Search) -> Iterable[Tree]:
     """Trees worth pricing, without duplicates."""
     problem, count = search.problem, len(search.problem.layouts)
-    found: list[Tree | None] = [_swept(search)]
+    found: list[Tree | None] = [_swept(search), *([_invariant_first(problem)] if search.invariant else [])]
     if max((bits.bit_count() for bits in search.holders.values()), default=0) <= MANY:
         found += [_tree(problem, greedy), _tree(problem, opt_einsum.paths.get_path_fn("auto"))]
     if count <= MANY:
