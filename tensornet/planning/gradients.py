@@ -5,8 +5,9 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..autodiff.activity import check_real
 from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated, rematerializable
 from ..contraction.order_search import fastest_with_vjp, fewest_flops
-from ..contraction.pairs import Problem
+from ..contraction.pairs import Choose, Problem
 from ..device.cost_model import DeviceProfile, default_profile
 from ..dtypes import itemsize
 from ..errors import EquationError
@@ -29,7 +30,15 @@ from ..scan.checkpointing import checkpoint_recurrences
 from ..sizes import evaluate, size_names
 from .planner import NOMINAL
 
-__all__ = ["Quickest", "gradient", "in_pairs", "joint_graph", "jvp", "leaves_of", "rematerialized_to_fit"]
+__all__ = [
+    "PairwiseOrder",
+    "gradient",
+    "in_pairs",
+    "joint_graph",
+    "jvp",
+    "leaves_of",
+    "rematerialized_to_fit",
+]
 
 _TWICE = re.compile(r"\.grad\.grad(_\d+)?$")
 """The name of the gradient of a gradient, or of a term of one."""
@@ -140,6 +149,35 @@ def _of_tangents(graph: Graph, tangents: Mapping[str, str], before: set[str], un
     )
 
 
+@dataclass(frozen=True)
+class PairwiseOrder:
+    """Splits products into the pairs that are best by some choice. Open sizes without a value count as `NOMINAL`.
+
+    Attributes:
+        profile, itemsize: the device, and bytes of one element.
+        sizes: the names and values of open sizes.
+        choose: the choice, by default the pairs that are expected to be fastest.
+    """
+
+    profile: DeviceProfile
+    itemsize: int
+    sizes: tuple[tuple[str, int], ...] = ()
+    choose: Choose = fastest_with_vjp
+
+    def __call__(
+        self, axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
+    ) -> tuple[tuple[int, int], ...]:
+        values = {axis: evaluate(size, dict(self.sizes)) for axis, size in sizes.items()}
+        known = {axis: max(1, size) if isinstance(size, int) else NOMINAL for axis, size in values.items()}
+        kept = kept & {axis for each in axes for axis in each}
+        order = self.choose(Problem(tuple(axes), kept, None, known, self.profile, self.itemsize))
+        return tuple((pair.first, pair.second) for pair in order)
+
+
+in_pairs = PairwiseOrder(default_profile("cpu"), 4, choose=fewest_flops)
+"""The pairs of the order with the fewest FLOPs."""
+
+
 def joint_graph(
     graph: Graph,
     wrt: tuple[str, ...],
@@ -156,29 +194,6 @@ def joint_graph(
     """
     check_real(graph)
     return differentiated(graph, results_of(graph), wrt, pairs or in_pairs, alone, recomputed)
-
-
-@dataclass(frozen=True)
-class Quickest:
-    """The pairs that are expected to be fastest on a device.
-
-    Attributes:
-        profile, itemsize: the device, and bytes of one element.
-        sizes: the names and values of open sizes.
-    """
-
-    profile: DeviceProfile
-    itemsize: int
-    sizes: tuple[tuple[str, int], ...]
-
-    def __call__(
-        self, axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
-    ) -> tuple[tuple[int, int], ...]:
-        values = {axis: evaluate(size, dict(self.sizes)) for axis, size in sizes.items()}
-        known = {axis: max(1, size) if isinstance(size, int) else NOMINAL for axis, size in values.items()}
-        kept = kept & {axis for each in axes for axis in each}
-        problem = Problem(tuple(axes), kept, None, known, self.profile, self.itemsize)
-        return tuple((pair.first, pair.second) for pair in fastest_with_vjp(problem))
 
 
 # ---------------------------------------------------------------------------- rematerialisation
@@ -204,56 +219,36 @@ def rematerialized_to_fit(
         profile, dtype, sizes: the device, the element type, and values of open sizes.
         peak: the peak memory of a joint graph, in bytes.
     """
-    pairs = Quickest(profile, itemsize(dtype), tuple(sorted(sizes.items())))
+    pairs = PairwiseOrder(profile, itemsize(dtype), tuple(sorted(sizes.items())))
+
+    def joint(graph: Graph, recomputed: Iterable[str]) -> JointGraph:
+        return joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(recomputed))
+
     if limit is None:
-        return joint_graph(graph, wrt, pairs=pairs)
+        return joint(graph, ())
     graph = _with_lengths(graph, sizes)
     calls = rematerializable(graph, wrt)
 
     @functools.cache
-    def rematerialised(count: int) -> tuple[JointGraph, int]:
-        found = joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(calls[:count]))
-        return found, peak(found)
+    def priced(count: int) -> tuple[int, JointGraph]:
+        found = joint(graph, calls[:count])
+        return peak(found), found
 
     def fits(count: int) -> bool:
-        return rematerialised(count)[1] <= limit
+        return priced(count)[0] <= limit
 
-    if fits(0):
-        return rematerialised(0)[0]
-    count = min(len(calls), 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
-    if not any(part.recurrences for part in graph.parts()) or fits(count):
-        return rematerialised(count)[0]
-    return _in_segments(limit, graph, wrt, pairs, peak, *rematerialised(count))
-
-
-def _in_segments(
-    limit: int,
-    graph: Graph,
-    wrt: tuple[str, ...],
-    pairs: Quickest,
-    peak: Callable[[JointGraph], int],
-    whole: JointGraph,
-    least: int,
-) -> JointGraph:
-    """The joint graph whose recurrences are cut into the fewest segments that keep to a limit, or the lowest peak.
-
-    Args:
-        whole, least: the joint graph without segments, and its peak.
-    """
-    found, parted = whole, checkpoint_recurrences(graph, 1)
+    whole = best = priced(0 if fits(0) else 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
+    parted = checkpoint_recurrences(graph, 1)
     for doublings in itertools.count(1):
         before, parted = parted, checkpoint_recurrences(graph, 2**doublings)
-        if parted == before:
-            return found
-        trial = joint_graph(parted, wrt, pairs=pairs, recomputed=frozenset(rematerializable(parted, wrt)))
-        taken = peak(trial)
-        if taken < least:
-            least, found = taken, trial
-        elif found is not whole:
-            return found
-        if taken <= limit:
-            return trial
-    raise AssertionError
+        if best[0] <= limit or parted == before:
+            break
+        found = joint(parted, rematerializable(parted, wrt))
+        trial = (peak(found), found)
+        if trial[0] >= best[0] and best is not whole:
+            break
+        best = min(best, trial, key=operator.itemgetter(0))
+    return best[1]
 
 
 def _with_lengths(graph: Graph, sizes: Mapping[str, int]) -> Graph:
@@ -291,13 +286,3 @@ def leaves_of(graph: Graph, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
             fix = "name leaves that hold real numbers: wrt=…"
             raise EquationError(f"'{name}' holds integers or truth values, which have no gradient", fix=fix)
     return found
-
-
-def in_pairs(
-    axes: Sequence[tuple[str, ...]], kept: frozenset[str], sizes: Mapping[str, Any]
-) -> tuple[tuple[int, int], ...]:
-    """The pairs of the order with the fewest FLOPs. Open sizes count as `NOMINAL`, as in a plan without given sizes."""
-    known = {axis: size if isinstance(size, int) else NOMINAL for axis, size in sizes.items()}
-    kept = kept & {axis for each in axes for axis in each}
-    order = fewest_flops(Problem(tuple(axes), kept, None, known, default_profile("cpu"), 4))
-    return tuple((pair.first, pair.second) for pair in order)

@@ -339,28 +339,28 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"plan for {self.backend} on {self.device}, {self.dtype}{self._shown_sizes()}"]
         lines += self._shown_body()
-        for row, ratio in self._costs():
-            lines.append(
-                f"     {row.name + ':':<15} {amount(row.flops, 'FLOP')}, {amount(row.bytes, 'B')} moved,"
-                f" peak {amount(row.peak_memory, 'B')}, expected {amount(row.seconds, 's')}"
-                f"{f'  ({ratio} the time)' if ratio else ''}"
-            )
+        for name, flops, moved, peak, seconds, ratio in self._costs():
+            line = f"     {name + ':':<15} {flops}, {moved} moved, peak {peak}, expected {seconds}"
+            lines.append(f"{line}  ({ratio} the time)" if ratio else line)
         if self.certainty is not None:
             lines.append(f"     {'expected times:':<15} {self.certainty}")
         return "\n".join(lines)
 
-    def _costs(self) -> Iterator[tuple[Alternative, str]]:
-        """The costs of the plan, of its backward pass if it has one, and of other orders with their share of time."""
-        yield Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory), ""
-        back = [(plan.backward, times) for plan, times in self._calls.items() if plan.backward is not None]
-        if back:
-            flops, moved, seconds = (
-                sum(times * getattr(plan, cost) for plan, times in back)
-                for cost in ("flops", "bytes", "seconds")
-            )
-            yield Alternative("back", flops, moved, seconds, max(plan.peak_memory for plan, _ in back)), ""
-        for row in self.alternatives:
-            yield row, f"{row.seconds / self.seconds:.2f}×" if self.seconds else ""
+    def _costs(self) -> Iterator[tuple[str, ...]]:
+        """The costs of the plan, of its backward pass if it has one, and of other orders, as text.
+
+        These are the name, FLOPs, bytes moved, peak memory, expected time, and for other orders the ratio of times."""
+        rows = [Alternative("this plan", self.flops, self.bytes, self.seconds, self.peak_memory)]
+        if back := [
+            (plan.backward, times) for plan, times in self._calls.items() if plan.backward is not None
+        ]:
+            flops, moved = (sum(n * getattr(plan, cost) for plan, n in back) for cost in ("flops", "bytes"))
+            seconds = sum(n * plan.seconds for plan, n in back)
+            rows.append(Alternative("back", flops, moved, seconds, max(plan.peak_memory for plan, _ in back)))
+        for number, row in enumerate((*rows, *self.alternatives)):
+            costs = ((row.flops, "FLOP"), (row.bytes, "B"), (row.peak_memory, "B"), (row.seconds, "s"))
+            ratio = f"{row.seconds / self.seconds:.2f}×" if number >= len(rows) and self.seconds else ""
+            yield row.name, *(amount(*cost) for cost in costs), ratio
 
     def _repr_html_(self) -> str:
         """The plan in a notebook: its steps, with those of the called functions folded."""
@@ -392,20 +392,10 @@ class Plan:
 
     def _table_of_costs(self) -> str:
         """The costs of the plan, of its backward pass and of other orders."""
-        rows = [
-            (
-                row.name,
-                *(
-                    amount(cost, unit)
-                    for cost, unit in ((row.flops, "FLOP"), (row.bytes, "B"), (row.peak_memory, "B"))
-                ),
-                amount(row.seconds, "s"),
-                ratio,
-            )
-            for row, ratio in self._costs()
-        ]
         notes = [] if self.certainty is None else [f"expected times: {self.certainty}"]
-        return table(("", "FLOPs", "moved", "peak memory", "expected time", "×"), rows, "lrrrrr", notes=notes)
+        return table(
+            ("", "FLOPs", "moved", "peak memory", "expected time", "×"), self._costs(), "lrrrrr", notes=notes
+        )
 
     @property
     def kept(self) -> tuple[tuple[str, int], ...]:

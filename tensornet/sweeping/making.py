@@ -19,7 +19,7 @@ from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
 from ..planning.flops import flop_count
-from ..planning.gradients import Quickest, joint_graph, leaves_of, results_of
+from ..planning.gradients import PairwiseOrder, joint_graph, leaves_of, results_of
 from ..planning.planner import NOMINAL, whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
@@ -227,7 +227,7 @@ class _Asked:
         """The plan of the results and the gradients of the parameters as one graph, and the bytes kept between them."""
         place = self.place
         profile = profile_of(place.backend, place.device, place.dtype)
-        pairs = Quickest(profile, itemsize(place.dtype), ())
+        pairs = PairwiseOrder(profile, itemsize(place.dtype))
         joint = joint_graph(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
         target: dict[str, Any] = {"backend": place.backend, "device": place.device, "dtype": place.dtype}
         back = plan(graph, **target, training=True, compare=False)
