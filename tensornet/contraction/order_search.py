@@ -1,4 +1,4 @@
-"""Contraction order search: trees of pairs, each priced with its best layouts.
+"""Contraction order search, and pre-multiplied weights: trees of pairs, each priced with its best layouts.
 
 `fastest` is the entry. `layout_search.py` assigns layouts along a tree.
 
