@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 import tensornet as tn
-from tensornet.codegen.function import TABLES_NAME, generate
+from tensornet.codegen.function import generate
+from tensornet.codegen.names import TABLES_NAME
 from tensornet.contraction.layout_search import Search, Tree
 from tensornet.contraction.order_search import fastest
 from tensornet.contraction.pairs import Choose, Layout, Order, Problem

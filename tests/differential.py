@@ -242,7 +242,7 @@ def _plan_reads_back(case: Program, run: Any, arrays: Arrays, backend: str) -> N
     with np.errstate(all="ignore"):
         for program in (Loaded(again, library), run.last()):
             tables = program.tables(run.ready(given).place, lambda leaf: arrays[leaf.name])
-            found = program.function(*given, *tables.arrays)
+            found = program.function(*given, *tables)
             found = found if isinstance(found, tuple) else (found,)
             results.append(
                 str([library.numpy(each).tolist() for each in found])

@@ -40,7 +40,7 @@ def given(graph: tn.Graph, sizes: dict[str, int]) -> list[torch.Tensor]:
 def held(function: Any, arrays: list[torch.Tensor], params: dict[str, torch.Tensor]) -> int:
     """Bytes of what a call is given and of what is kept for it."""
     ready = function.ready([*arrays, *params.values()])
-    tables = function.tables(ready.program, ready.place).arrays
+    tables = function.tables(ready.program, ready.place)
     storages = [each.untyped_storage() for each in (*arrays, *params.values(), *ready.constants, *tables)]
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 

@@ -17,6 +17,7 @@ from jax.sharding import Mesh as DeviceMesh
 from tensornet.errors import BackendError
 from tensornet.graph.graph import Graph
 from tensornet.planning.plans import Plan
+from tensornet.runtime.arguments import not_an_array
 from tensornet.runtime.executable import PLANS, Executable
 from tensornet.sharding.mesh import Mesh
 from tensornet.sharding.placement import Placement
@@ -92,9 +93,6 @@ class ShardedFunction(Executable):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), **self._told}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
         return f"<Executable of {self.graph!r} on a mesh of jax, {axes}>"
@@ -110,7 +108,7 @@ class ShardedFunction(Executable):
         try:
             shapes = tuple(tuple(x.shape) for x in arrays[: len(self._inputs)])
         except AttributeError:
-            raise self.not_arrays(arrays) from None
+            raise not_an_array(self.leaves, arrays, self.backend) from None
         if (shapes, training) not in self._functions:
             if len(self._functions) >= PLANS:
                 self._functions.clear()
@@ -122,9 +120,9 @@ class ShardedFunction(Executable):
         """The program of each device at some shapes, and the function that runs it on all."""
         known, mesh = dict(zip(self._inputs, shapes, strict=True)), Mesh.of(self.mesh, self._told["links"])
         sharded = shard_graph(
-            self.graph, mesh, self._told["shard"], dtype=self._dtype or "float32", shapes=known
+            self.graph, mesh, self._told["shard"], dtype=self.dtype or "float32", shapes=known
         )
-        options = {"dtype": self._dtype, "memory_limit": self._memory_limit, "backward": self._backward}
+        options = {"dtype": self.dtype, "memory_limit": self.memory_limit, "backward": self.backward}
         function = Executable(sharded.local, self.backend, **options)  # type: ignore[arg-type]
 
         def local(parameters: Mapping[str, Any], *inputs: Any) -> Any:

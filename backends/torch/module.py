@@ -285,9 +285,9 @@ class _Arranged(Executable):
 
     def more(self, ready: Ready, standing: Sequence[Any]) -> list[Any]:
         """What a function takes besides inputs and parameters: constants, tables and blocks."""
-        tables = ready.tables or self.tables(ready.program, ready.place)
+        tables = self.tables(ready.program, ready.place) if ready.tables is None else ready.tables
         read = [standing[at]._buffers[name] for at, name in ready.constants]
-        return [*read, *tables.arrays, *[standing[at] for at in self._blocks]]
+        return [*read, *tables, *[standing[at] for at in self._blocks]]
 
     def _constants_on(self, program: LoadedProgram, place: Place) -> tuple[tuple[int, str], ...]:
         """Module number and name of each constant that a program reads at each call, except those of blocks."""

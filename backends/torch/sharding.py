@@ -127,7 +127,7 @@ class ShardedModule(TensorModule):
             profile = default_profile(self._mesh.device_type)
             options = {name: self._options[name] for name in ("memory_limit", "tune", "backward")}
             self._ready_at[shapes] = _Ready(
-                sharded, Executable(sharded.local, "torch", profile=profile, **options)
+                sharded, Executable(sharded.local, backend, profile=profile, **options)
             )
         return self._ready_at[shapes]
 

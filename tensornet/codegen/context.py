@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,18 +24,13 @@ from ..language.expression import (
     scalar_value,
     show,
 )
-from ..ops.protocols import Left, layout_of, left_of, names_in
+from ..ops.protocols import Left, axes_in, layout_of, left_of, names_in
 from ..ops.protocols import extent as size_along
 from ..ops.table import FUNCTIONS, Function
 from ..planning.plans import Plan
 from ..protocol import Backend
 from ..sizes import evaluate, size_names, size_source
 from .names import identifier, reserved, tuple_source
-
-__all__ = ["OBSERVED", "CodegenContext"]
-
-OBSERVED = "@"
-"""In the solution for an open size: a placeholder for the size that is read from a shape."""
 
 
 @dataclass
@@ -80,10 +76,8 @@ class CodegenContext:
         """One operation, written by the backend's template of that name."""
         text = self.backend.templates.get(template)
         if text is None:
-            raise BackendError(
-                f"{self.backend.name} has no '{template}'",
-                fix=f"use another backend, or write it in functions that {self.backend.name} has",
-            )
+            fix = f"use another backend, or write it in functions that {self.backend.name} has"
+            raise BackendError(f"{self.backend.name} has no '{template}'", fix=fix)
         if "{dtype}" in text and "dtype" not in details:
             details["dtype"] = self.dtype()
         return text.format(*operands, **details)
@@ -104,14 +98,10 @@ class CodegenContext:
         self.needs_dtype = True
         return "dtype"
 
-    def size(self, size: Any, quietly: bool = False) -> str:
-        """A size as source. Records the open sizes in it as used, unless `quietly`."""
-        if isinstance(size, int):
-            return str(size)
-        spelled = {**self.size_names, OBSERVED: OBSERVED}  # no other name may get into the source
-        names = {name: spelled[name] for name in size_names(size)}
-        if not quietly:
-            self.used_sizes.update(names)
+    def size(self, size: Any) -> str:
+        """A size as source. Records the open sizes in it as used."""
+        names = {name: self.size_names[name] for name in size_names(size)}
+        self.used_sizes.update(names)
         return size_source(size, names)
 
     def shape(self, sizes: Iterable[Any]) -> str:
@@ -158,21 +148,20 @@ class CodegenContext:
 
     def view(self, ref: Ref, groups: Sequence[tuple[str, ...]], *, ones: bool = False) -> str:
         """An operand with one dimension for each group. An empty group has size 1 with `ones`, else no dimension."""
-        text = self.names[ref.name]
-        present = tuple(tuple(group) for group in groups if group)
-        order = view_order(layout_of(ref), present)
+        text, present = self.names[ref.name], tuple(tuple(group) for group in groups if group)
+        order, filled = view_order(layout_of(ref), present), ones and len(present) < len(groups)
         if order is None:
             flat = flatten(present)
             text = self.turned(ref, flat) or self.permuted(ref, flat)
-            if any(len(group) > 1 for group in present):
+            if any(len(group) > 1 for group in present) and not filled:
                 text = self._grouped(text, ref, present)
-        else:
+        elif list(order) != sorted(order):
             lying = left_of(present[n] for n in order)
-            if lying != ref.index:
-                text = self._grouped(text, ref, map(names_in, lying))
-            if list(order) != sorted(order):
-                text = self.permute(text, [order.index(n) for n in range(len(order))])
-        return self._grouped(text, ref, groups) if ones and len(present) < len(groups) else text
+            text = text if lying == ref.index else self._grouped(text, ref, map(names_in, lying))
+            text = self.permute(text, [order.index(n) for n in range(len(order))])
+        elif not filled and left_of(present) != ref.index:
+            text = self._grouped(text, ref, present)
+        return self._grouped(text, ref, groups) if filled else text
 
     def _grouped(self, text: str, ref: Ref, groups: Iterable[tuple[str, ...]]) -> str:
         """An operand, possibly permuted, reshaped to one dimension for each group."""
@@ -202,16 +191,15 @@ class CodegenContext:
         """An operand with one dimension for each group: of full size, or of size 1 if it has no axis of the group."""
         layout, sizes = layout_of(ref), self.label_sizes(ref)
         own = [tuple(axis for axis in group if axis in layout) for group in groups]
+        full = [group if part else () for part, group in zip(own, groups, strict=True)]
         text = self.view(ref, own, ones=True)
-        if all(not part or part == group for part, group in zip(own, groups, strict=True)):
+        if own == full:
             return text
-        parts = [(axis, part) for part, group in zip(own, groups, strict=True) for axis in group]
-        whole = self.shape(self.sizes[axis] if part else 1 for axis, part in parts)
-        text = self.op(
-            "broadcast", self.reshape(text, [sizes.get(axis, 1) for axis, _ in parts]), shape=whole
-        )
-        pairs = zip(own, groups, strict=True)
-        return self.reshape(text, [size_along(self.sizes, group if part else ()) for part, group in pairs])
+        axes = [(axis, bool(part)) for part, group in zip(own, groups, strict=True) for axis in group]
+        split = self.reshape(text, [sizes.get(axis, 1) for axis, _ in axes])
+        whole = self.shape(self.sizes[axis] if has_part else 1 for axis, has_part in axes)
+        text = self.op("broadcast", split, shape=whole)
+        return self.reshape(text, [size_along(self.sizes, group) for group in full])
 
     def atomic(self, ref: Ref) -> str:
         """An operand with one dimension for each axis, in the order of its layout."""
@@ -229,14 +217,9 @@ class CodegenContext:
         """An operand that broadcasts to the result: axes in the same order, size 1 where an axis is missing."""
         if ref.index == left or not ref.index:
             return self.names[ref.name]
-        axes, layout = [axis for entry in left for axis in names_in(entry)], layout_of(ref)
-        own = tuple(axis for axis in axes if axis in layout)
-        behind = axes[axes.index(own[0]) :]
-        if all(axis in layout for axis in behind):
-            return self.permuted(ref, own)
-        sizes = self.label_sizes(ref)
-        text = self.names[ref.name] if layout == own else self.permuted(ref, own)
-        return self.reshape(text, [sizes.get(axis, 1) for axis in behind])
+        layout = layout_of(ref)
+        behind = itertools.dropwhile(lambda axis: axis not in layout, axes_in(left))
+        return self.view(ref, [(axis,) if axis in layout else () for axis in behind], ones=True)
 
     def looked(self, text: str, name: str, axis: str) -> str:
         """Positions in the tensor of this name, with a check that they are positions along an axis."""
@@ -273,11 +256,8 @@ class CodegenContext:
                 return "(" + " + ".join(self.scalar(each) for each in arguments) + ")"
             case Call(function, arguments) if FUNCTIONS[function].number:
                 return FUNCTIONS[function].number.format(*(self.scalar(each) for each in arguments))
-        raise EquationError(
-            f"{show(expression)} depends on a size that is open",
-            expression.place,
-            "give the size when building the layer",
-        )
+        what = f"{show(expression)} depends on a size that is open"
+        raise EquationError(what, expression.place, "give the size when building the layer")
 
     def options(self, call: Call) -> dict[str, str]:
         """The options of a function: from the call, or else the defaults of its record."""
@@ -302,11 +282,8 @@ class CodegenContext:
         """The value of a known whole number. Raises an error for anything else."""
         found = scalar_value(expression)
         if found is None or isinstance(found, complex) or found != int(found):
-            raise EquationError(
-                f"{show(expression)} is not a known whole number",
-                expression.place,
-                "give the sizes that occur in it",
-            )
+            what = f"{show(expression)} is not a known whole number"
+            raise EquationError(what, expression.place, "give the sizes that occur in it")
         return int(found)
 
     # ---- pointwise expressions
@@ -326,18 +303,15 @@ class CodegenContext:
                 return product_source(factors, inner)
             case Call("add", arguments):
                 first, *others = map(inner, arguments)
-                return first + "".join(
-                    f" - {each[1:]}" if each[0] == "-" else f" + {each}" for each in others
-                )
+                signed = (f" - {each[1:]}" if each[0] == "-" else f" + {each}" for each in others)
+                return first + "".join(signed)
             case Call(function, (Contraction(factors, ()),)) if FUNCTIONS[function].rounds:
                 return product_source(factors, inner, by=FUNCTIONS[function].rounds)
             case Call(function) if (spelled := FUNCTIONS[function].spelled) is not None:
                 return spelled(self, expression, left)
             case Call(function, arguments):
                 operands = list(map(inner, arguments))
-                if FUNCTIONS[function].random and is_scalar(
-                    arguments[0]
-                ):  # a function that draws per element needs a tensor
+                if FUNCTIONS[function].random and is_scalar(arguments[0]):  # it draws for each element
                     operands[0] = self.number(arguments[0])
                 return self._applied(expression, operands)
         raise AssertionError(show(expression))
@@ -357,10 +331,8 @@ class CodegenContext:
         """A call of the user's own implementation."""
         registered, backend = dict(function.implementations), self.backend.name
         if backend not in registered:
-            raise BackendError(
-                f"'{function.name}' is registered for {', '.join(registered)}, not for {backend}",
-                fix=f"tensornet.register('{function.name}', {backend}=...)",
-            )
+            what = f"'{function.name}' is registered for {', '.join(registered)}, not for {backend}"
+            raise BackendError(what, fix=f"tensornet.register('{function.name}', {backend}=...)")
         return f'functions["{function.name}"]({", ".join(given)})'
 
 

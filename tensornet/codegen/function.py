@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from ..errors import ShapeError
 from ..graph.graph import Graph
@@ -19,12 +20,13 @@ from ..planning.blocks import with_functions
 from ..planning.plans import AnyStep, CallStep, Plan
 from ..planning.steps import Repetition, Result, Step, Table
 from ..protocol import Backend
-from ..sizes import invert_size, size_names, symbol
-from .context import OBSERVED, CodegenContext
+from ..sizes import invert_size, size_names, size_source, symbol
+from .context import CodegenContext
 from .names import FUNCTION_NAME, TABLES_NAME, identifier, remark, reserved, tuple_source
 from .steps import write_step
 
-__all__ = ["FUNCTION_NAME", "TABLES_NAME", "arguments_around", "generate", "has_dropout"]
+_OBSERVED = "@"
+"""In the solution for an open size: a placeholder for the size that is read from a shape."""
 
 
 def generate(plan: Plan, backend: Backend, around: frozenset[str] | None = None) -> str:
@@ -258,33 +260,30 @@ def _leading(context: CodegenContext) -> Iterator[str]:
 
 def _size_lines(context: CodegenContext) -> Iterator[str]:
     """The lines that read open sizes from shapes. Those that others are solved with come first."""
-    wanted, known = set(context.used_sizes), set[str]()
     read = [
         (size, f"{context.names[leaf.name]}.shape[{position}]")
         for leaf in context.leaves
         for position, size in enumerate(context.shapes[leaf.name])
     ]
-    while wanted - known:
-        before = len(known)
+    solved, before = dict[str, tuple[Any, str]](), -1
+    while len(solved) > before:
+        before = len(solved)
         for size, observed in read:
-            names = set(size_names(size)) - known
-            if len(names) != 1 or not names <= wanted:
-                continue
-            (name,) = names
-            solution = invert_size(size, name, symbol(OBSERVED))
+            names = [name for name in size_names(size) if name not in solved]
+            solution = invert_size(size, names[0], symbol(_OBSERVED)) if len(names) == 1 else None
             if solution is not None:
-                source = context.size(solution, quietly=True).replace(OBSERVED, observed)
-                yield f"{context.size_names[name]} = {source}"
-                known.add(name)
-        if len(known) == before:
-            more = {name for size, _ in read for name in size_names(size)}
-            if more <= wanted:
-                left = ", ".join(sorted(wanted - known))
-                raise ShapeError(
-                    f"the size of {left} does not follow from the shapes of the arguments",
-                    fix=f"bind it first: graph.bind({left}=…)",
-                )
-            wanted |= more
+                solved[names[0]] = solution, observed
+    needed = set(context.used_sizes)
+    if not needed <= solved.keys():
+        left = ", ".join(sorted(needed - solved.keys()))
+        what = f"the size of {left} does not follow from the shapes of the arguments"
+        raise ShapeError(what, fix=f"bind it first: graph.bind({left}=…)")
+    for name in reversed(solved):
+        needed |= {*size_names(solved[name][0])} - {_OBSERVED} if name in needed else set()
+    for name in (each for each in solved if each in needed):
+        solution, observed = solved[name]
+        source = size_source(solution, {**context.size_names, _OBSERVED: observed})
+        yield f"{context.size_names[name]} = {source}"
 
 
 def _dtype_line(context: CodegenContext) -> Iterator[str]:

@@ -18,17 +18,6 @@ from ..sizes import evaluate
 from ..threads import apart
 from .names import FUNCTION_NAME, TABLES_NAME
 
-__all__ = [
-    "Place",
-    "LoadedProgram",
-    "Tables",
-    "arguments",
-    "constant_array",
-    "define",
-    "drawn",
-    "function_of",
-]
-
 _numbers = itertools.count(1)
 
 
@@ -100,14 +89,11 @@ class Place(NamedTuple):
     sizes: tuple[int, ...]
 
 
-class Tables:
+class Tables(list[Any]):
     """The arrays that are computed once, and that a function takes besides the arguments of a call."""
 
-    def __init__(self, arrays: tuple[Any, ...]) -> None:
-        self.arrays = arrays
 
-
-NO_TABLES = Tables(())
+NO_TABLES = Tables()
 
 
 class LoadedProgram:
@@ -146,6 +132,15 @@ class LoadedProgram:
         made = self.function.__globals__[TABLES_NAME](like, *sources, *place.sizes)
         self._backend.synchronize(place.device, *made)
         return Tables(made)
+
+    def bound(self, place: Place) -> Callable[..., Any]:
+        """The function of inputs and parameters alone, with its constants and tables at a place."""
+
+        def source(leaf: Leaf) -> Any:
+            return constant_array(leaf, self._backend, place.dtype, place.device)
+
+        more = [*map(source, self.plan.constants), *self.tables(place, source)]
+        return lambda *given: self.function(*given, *more)
 
 
 def constant_array(leaf: Leaf, backend: Backend, dtype: str, device: str | None) -> Any:

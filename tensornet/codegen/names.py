@@ -12,8 +12,6 @@ from ..errors import EquationError
 from ..ops.table import FUNCTIONS
 from ..protocol import Backend
 
-__all__ = ["FUNCTION_NAME", "TABLES_NAME", "identifier", "remark", "reserved", "tuple_source"]
-
 FUNCTION_NAME, TABLES_NAME = "forward", "tables"
 """The names of the function of a plan, and of the function that computes its tables once."""
 

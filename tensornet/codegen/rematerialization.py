@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 from ..errors import BackendError
 from ..graph.graph import Graph
-from ..planning.plans import CallStep, Plan
+from ..planning.plans import AnyStep, CallStep, Plan
 from ..protocol import Argument, Backend, Kept
 from .function import generate
 from .loading import arguments, function_of
-
-__all__ = ["can_rematerialize", "with_saved_bytes", "rematerialized_within"]
 
 
 def can_rematerialize(graph: Graph) -> bool:
@@ -59,68 +55,55 @@ def rematerialized_within(
     for plan in plans:
         found = _kept(plan, backend, changing)
         if found is None:
-            raise BackendError(
-                f"{backend.name} does not report what it keeps for gradients, and memory_limit is {limit:,}",
-                fix="leave the limit out for training, or let autograd choose what it keeps: backward='autograd'",
+            fix = (
+                "leave the limit out for training, or let autograd choose what it keeps: backward='autograd'"
             )
-        for choice in _choices(plan, found):
+            what = (
+                f"{backend.name} does not report what it keeps for gradients, and memory_limit is {limit:,}"
+            )
+            raise BackendError(what, fix=fix)
+        for choice in _Choice.all(plan, found):
             if choice.most <= limit:
                 return choice.plan(backend)
             most.append(choice.most)
-    open_sizes, least = ", ".join(plan.graph.open_sizes) or "all are fixed", min(most)
-    raise BackendError(
-        f"gradients need at least {least:,} bytes kept, and memory_limit is {limit:,}: only calls of blocks and"
-        f" positions of a recurrence can be recomputed",
-        fix=f"allow {least:,} bytes, or plan for smaller sizes ({open_sizes})",
-    )
+    open_sizes, least = ", ".join(plan.graph.open_sizes) or "all are fixed", f"{min(most):,}"
+    what = f"gradients need at least {least} bytes kept, and memory_limit is {limit:,}"
+    why = "only calls of blocks and positions of a recurrence can be recomputed"
+    raise BackendError(f"{what}: {why}", fix=f"allow {least} bytes, or plan for smaller sizes ({open_sizes})")
 
 
 def _kept(plan: Plan, backend: Backend, changing: frozenset[str]) -> Kept | None:
     """The memory that autograd keeps of a plan, of each call that can be recomputed, and of each loop iteration."""
-    alone = {step.results: 1 for step in _calls(plan)}
-    everything = _rematerialized(plan, backend, alone)
+    everything = _rematerialized(plan, backend, {step.results: 1 for step in _calls(plan)})
     given = [Argument(shape, dtype, leaf.name in changing) for leaf, shape, dtype in arguments(plan)]
-
-    def make(recomputed: Callable[..., Any]) -> Callable[..., Any]:
-        return function_of(everything, backend, recomputed=recomputed)
-
-    return backend.kept(make, given, plan.device)
+    make = functools.partial(function_of, everything, backend)
+    return backend.kept(lambda recomputed: make(recomputed=recomputed), given, plan.device)
 
 
-def _calls(plan: Plan) -> Iterator[CallStep]:
+def _calls(plan: Plan) -> list[CallStep]:
     """The calls that can be recomputed, in order: those not sliced and without a backward pass of their own."""
-    for step in plan.steps:
-        own = isinstance(step, CallStep) and (step.slicing or step.plan.backward)
-        if isinstance(step, CallStep) and not own:
-            yield step
-
-
-def _rematerialized(plan: Plan, backend: Backend, lengths: Mapping[tuple[str, ...], int]) -> Plan:
-    """The plan with some calls recomputed. `lengths` has their results, and the iterations of a loop's segment."""
-
-    def chosen(step: CallStep) -> CallStep:
-        length = lengths.get(step.results)
-        if step.along is None:
-            return replace(step, recomputed=length is not None)
-        return replace(step, along=replace(step.along, segment=length))
-
-    steps = (chosen(step) if isinstance(step, CallStep) else step for step in plan.steps)
-    found = replace(plan, steps=tuple(steps))
-    return replace(found, code=generate(found, backend))
-
-
-def _choices(plan: Plan, found: Kept) -> Iterator[_Choice]:
-    """The choices of calls to recompute, the one that takes the least time first."""
-    loops = [_positions(step) for step in _calls(plan)]
-    for count in range(len(loops) + 1):
-        positions = max(loops[:count], default=1)
-        for doublings in range((positions - 1).bit_length() + 1):
-            yield _Choice(plan, found, count, 2**doublings)
+    calls = (step for step in plan.steps if isinstance(step, CallStep))
+    return [step for step in calls if not (step.slicing or step.plan.backward)]
 
 
 def _positions(step: CallStep) -> int:
     """The number of iterations of a loop, each of which can be recomputed by itself; 1 if a call is not a loop."""
     return 1 if step.along is None else max(1, step.along.count)
+
+
+def _rematerialized(plan: Plan, backend: Backend, lengths: Mapping[tuple[str, ...], int]) -> Plan:
+    """The plan with some calls recomputed. `lengths` has their results, and the iterations of a loop's segment."""
+
+    def chosen(step: AnyStep) -> AnyStep:
+        if not isinstance(step, CallStep):
+            return step
+        length = lengths.get(step.results)
+        if step.along is None:
+            return replace(step, recomputed=length is not None)
+        return replace(step, along=replace(step.along, segment=length))
+
+    found = replace(plan, steps=tuple(map(chosen, plan.steps)))
+    return replace(found, code=generate(found, backend))
 
 
 @dataclass(frozen=True)
@@ -130,67 +113,68 @@ class _Choice:
     Attributes:
         whole: the plan.
         found: what is kept if each position of a loop is a call.
-        recomputed: how many of the first calls are recomputed.
+        count: how many of the first calls are recomputed.
         segments: the number of segments of each loop among these.
     """
 
     whole: Plan
     found: Kept
-    recomputed: int
+    count: int
     segments: int
 
-    def plan(self, backend: Backend) -> Plan:
-        """The plan of this choice, with a record of what is kept."""
-        steps = list(_calls(self.whole))
-        seen = self._before(self.recomputed)
-        told = [("", self._size(seen))]
-        for step, parts in list(zip(steps, self._parts, strict=True))[self.recomputed :]:
-            kept = frozenset[int]().union(*(each for each, _ in parts))
-            told.append((step.results[0], self._size(kept - seen)))
-            seen |= kept
-        lengths = {step.results: self._length(step) for step in steps[: self.recomputed]}
-        return replace(_rematerialized(self.whole, backend, lengths), recorded=tuple(told))
+    @classmethod
+    def all(cls, plan: Plan, found: Kept) -> Iterator[_Choice]:
+        """The choices, the one that takes the least time first."""
+        loops = [*map(_positions, _calls(plan))]
+        for count in range(len(loops) + 1):
+            positions = max(loops[:count], default=1)
+            for doublings in range((positions - 1).bit_length() + 1):
+                yield cls(plan, found, count, 2**doublings)
 
     @functools.cached_property
+    def parts(self) -> list[list[tuple[frozenset[int], frozenset[int]]]]:
+        """For each call, what is kept in it and what it is given, by the numbers of `Kept`; for a loop, one part per
+        segment. States passed between the positions of a segment are not its operands."""
+        positions, parts = iter(self.found.calls), []
+        for step in _calls(self.whole):
+            each = list(itertools.islice(positions, _positions(step)))
+            length = -(-len(each) // self.segments)
+            cut = [each[n : n + length] for n in range(0, len(each), length)]
+            parts.append([(_union(kept for kept, _ in segment), segment[0][1]) for segment in cut])
+        return parts
+
+    @property
     def most(self) -> int:
         """The maximum of the bytes kept: before the backward pass begins, or in one of the recomputed calls."""
-        most = self._size(
-            self._before(self.recomputed).union(
-                *(kept for each in self._parts[self.recomputed :] for kept, _ in each)
-            )
-        )
-        before = set(self.found.around)
-        for kept, operands in (part for each in self._parts[: self.recomputed] for part in each):
+        recomputed = [part for each in self.parts[: self.count] for part in each]
+        others = _union(kept for each in self.parts[self.count :] for kept, _ in each)
+        most, before = self._size(self._before | others), self.found.around
+        for kept, operands in recomputed:
             before |= operands
             most = max(most, self._size(before | kept))
         return most
 
-    @functools.cached_property
-    def _parts(self) -> list[Sequence[_Part]]:
-        """For each call, what is kept in it and what it is given; for a loop, one part per segment."""
-        positions, parts = iter(self.found.calls), list[Sequence[_Part]]()
-        for step in _calls(self.whole):
-            one_by_one = list(itertools.islice(positions, _positions(step)))
-            length = self._length(step)
-            parts.append([_together(one_by_one[n : n + length]) for n in range(0, len(one_by_one), length)])
-        return parts
+    def plan(self, backend: Backend) -> Plan:
+        """The plan of this choice, with a record of what is kept."""
+        steps, seen = _calls(self.whole), self._before
+        told = [("", self._size(seen))]
+        for step, parts in list(zip(steps, self.parts, strict=True))[self.count :]:
+            kept = _union(each for each, _ in parts)
+            told.append((step.results[0], self._size(kept - seen)))
+            seen |= kept
+        lengths = {step.results: -(-_positions(step) // self.segments) for step in steps[: self.count]}
+        return replace(_rematerialized(self.whole, backend, lengths), recorded=tuple(told))
 
-    def _length(self, step: CallStep) -> int:
-        """The number of positions of a segment."""
-        return math.ceil(_positions(step) / self.segments)
-
-    def _before(self, calls: int) -> frozenset[int]:
-        """The memory that is kept outside of calls, and that of the operands of the first calls."""
-        return self.found.around.union(*(operands for each in self._parts[:calls] for _, operands in each))
+    @property
+    def _before(self) -> frozenset[int]:
+        """The memory that is kept outside of calls, and that of the operands of the recomputed calls."""
+        return self.found.around | _union(
+            operands for each in self.parts[: self.count] for _, operands in each
+        )
 
     def _size(self, numbers: Iterable[int]) -> int:
         return sum(self.found.sizes[number] for number in numbers)
 
 
-_Part: TypeAlias = "tuple[frozenset[int], frozenset[int]]"
-"""The memory that is kept in a call, and that of its operands, by the numbers of `Kept`."""
-
-
-def _together(parts: Sequence[_Part]) -> _Part:
-    """Consecutive positions as one call. States passed between them are not its operands."""
-    return frozenset[int]().union(*(kept for kept, _ in parts)), parts[0][1]
+def _union(parts: Iterable[frozenset[int]]) -> frozenset[int]:
+    return frozenset[int]().union(*parts)

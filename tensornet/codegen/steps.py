@@ -30,8 +30,6 @@ from ..sizes import are_equal, evaluate, product
 from .context import CodegenContext
 from .names import tuple_source
 
-__all__ = ["write_step"]
-
 
 def write_step(context: CodegenContext, step: Step) -> str:
     """The right side of the line for one step."""

@@ -18,9 +18,7 @@ from ..errors import BackendError
 from ..planning.plans import CallStep, Plan
 from ..protocol import Backend
 from ..threads import apart
-from .loading import LoadedProgram, Place, arguments, constant_array, drawn
-
-__all__ = ["check_tuning", "tuned"]
+from .loading import LoadedProgram, Place, arguments, drawn
 
 VARIED = {
     "flops": (0.4, 2.5),
@@ -101,15 +99,10 @@ def _seconds(call: Callable[[], Any], device: str, backend: Backend) -> float:
 
 def _call_of(plan: Plan, backend: Backend) -> Callable[[], Any]:
     """A call of the function of a plan, on random numbers, and on positions that are all 0."""
-    sizes, program = dict(plan.sizes), LoadedProgram(plan, backend)
+    sizes = dict(plan.sizes)
     place = Place(plan.device, plan.dtype, tuple(sizes[name] for name in plan.sizes_once))
+    function = LoadedProgram(plan, backend).bound(place)
     taken = (each for each in arguments(plan) if each[0].kind != "constant")
-    given = list(drawn(taken, backend, plan.device).values())
-
-    def source(leaf: Any) -> Any:
-        return constant_array(leaf, backend, plan.dtype, plan.device)
-
-    given += map(source, plan.constants)
-    given += program.tables(place, source).arrays
-    program.function(*given)  # the first call is not timed
-    return lambda: program.function(*given)
+    given = drawn(taken, backend, plan.device).values()
+    function(*given)  # the first call is not timed
+    return lambda: function(*given)

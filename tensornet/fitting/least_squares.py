@@ -22,6 +22,7 @@ from ..dtypes import element_type
 from ..errors import DtypeError, EquationError, ShapeError
 from ..graph.graph import Graph
 from ..planning.gradients import gradient
+from ..protocol import load_backend
 from ..runtime.executable import Executable
 
 __all__ = ["EXACT", "OfGraphs", "Problem", "Progress", "Settings"]
@@ -209,6 +210,7 @@ class OfGraphs(Problem):
     def _runs(self) -> list[tuple[Executable, tuple[str, ...], Executable, tuple[str, ...]]]:
         """The functions that compute each weight and the derivative by its factors, with the names that they take."""
         found = []
+        numpy = load_backend("numpy")
         for program in self.programs:
             own, needed = program.outputs[0], program.needed()
             leaves = tuple(replace(each, kind="parameter", start=None, value=None) for each in program.leaves)
@@ -217,8 +219,8 @@ class OfGraphs(Problem):
             for name in wanted:
                 if name not in needed:
                     raise EquationError(f"'{own}' does not depend on '{name}'", fix="take it out")
-            back = Executable(gradient(whole, wrt=wanted), "numpy")
-            found.append((Executable(whole, "numpy"), names, back, wanted))
+            back = Executable(gradient(whole, wrt=wanted), numpy)
+            found.append((Executable(whole, numpy), names, back, wanted))
         return found
 
     def made(self) -> list[Any]:

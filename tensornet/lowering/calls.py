@@ -23,8 +23,6 @@ from .contractions import lower_rounded
 from .pointwise import lower_pointwise, order_of
 from .reading import read
 
-__all__ = ["lower_call"]
-
 
 def lower_call(context: LoweringContext, call: Call, wanted: Layout | None) -> Value:
     """Lowers a call of a function whose record does not lower it itself."""

@@ -38,8 +38,6 @@ from ..sizes import evaluate, product, size_names, symbol
 from .lines import Lines
 from .shared_layouts import shared_layouts
 
-__all__ = ["LoweringContext", "Stored", "as_declared", "entry_of"]
-
 
 @dataclass(frozen=True)
 class Stored:

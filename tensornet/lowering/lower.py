@@ -20,19 +20,16 @@ from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, dim_size
 from ..ir.rewriting import Program
 from ..language.affine import is_window, reached
-from ..language.equation import renamed_axes
 from ..language.expression import (
     Call,
     Contraction,
     Expression,
     Literal,
     Ref,
-    Size,
     axes_of_index,
     free_axes,
     fresh,
     is_scalar,
-    occurring,
     scalar_value,
     transform,
 )
@@ -48,12 +45,9 @@ from .lines import Line, Lines
 from .pointwise import applied, is_reciprocal
 from .reading import in_logical_order, read
 
-__all__ = ["lower", "steps_to_price"]
-
 Planned: TypeAlias = "Callable[[Graph, frozenset[str]], Plan]"
 
 _VARIABLE = re.compile(r"t\d+")
-_NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 COPIED = 0.05
 """The assumed share of callers who copy an output into row-major order. An output may have any layout, as with the
@@ -81,19 +75,19 @@ def lower(
         product: plans the forward and backward pass of a product whose factors get gradients, at some sizes.
     """
     context = _Lowering(Lines(program), values, target, choose, product)
-    results = _lower_lines(context, planned, inside)
-    names = {*context.lines.known}.union(*(line.sizes for line in context.lines.own))
-    return tuple([_plainly(step, names) for step in context.steps]), results
-
-
-def steps_to_price(
-    program: Program, values: Mapping[str, int], target: Target, choose: Choose
-) -> Sequence[AnyStep]:
-    """The steps that compute a program without calls, as they are emitted: axes may be numbered, and nothing
-    is freed. The arguments are those of `lower`."""
-    context = _Lowering(Lines(program), values, target, choose)
-    _lower_lines(context)
-    return context.steps
+    lines = context.lines
+    asked_for, outputs = frozenset(_asked_for(lines)), lines.names.outputs
+    leaving = frozenset[str]() if inside else frozenset(outputs).difference(context.readers)
+    for item in lines.body:
+        if isinstance(item, Apply):
+            assert planned is not None
+            _lower_block(context, item, planned)
+        else:
+            plain = not any(isinstance(entry, tuple) for entry in item.equation.left)
+            context.asked = COPIED if item.equation.name in leaving and plain else 1.0
+            _lower_line(context, item, item.equation.name in asked_for)
+    results = tuple(_result(context, name, inside) for name in outputs)
+    return tuple(context.steps), results
 
 
 class _Lowering(LoweringContext):
@@ -148,25 +142,6 @@ def _lower_expression(context: _Lowering, expression: Expression, wanted: Layout
 
 
 # ---------------------------------------------------------------------------- lines
-
-
-def _lower_lines(
-    context: _Lowering, planned: Planned | None = None, inside: bool = False
-) -> tuple[Result, ...]:
-    """Emits the steps of all lines and calls, in order. The result says where the outputs are."""
-    lines = context.lines
-    asked_for = frozenset(_asked_for(lines))
-    outputs = lines.names.outputs
-    leaving = frozenset[str]() if inside else frozenset(outputs).difference(context.readers)
-    for item in lines.body:
-        if isinstance(item, Apply):
-            assert planned is not None
-            _lower_block(context, item, planned)
-        else:
-            plain = not any(isinstance(entry, tuple) for entry in item.equation.left)
-            context.asked = COPIED if item.equation.name in leaving and plain else 1.0
-            _lower_line(context, item, item.equation.name in asked_for)
-    return tuple(_result(context, name, inside) for name in outputs)
 
 
 def _asked_for(lines: Lines) -> Iterator[str]:
@@ -282,34 +257,3 @@ def _variable_of(context: LoweringContext, name: str) -> str:
     variable = in_logical_order(context, stored)
     context.stored[name] = replace(stored, variable=variable, entries=stored.left)
     return variable
-
-
-# ---------------------------------------------------------------------------- names
-
-
-def _plainly(step: AnyStep, known: set[str]) -> AnyStep:
-    """The step with the numbers removed from axis names where its axes stay distinct without them.
-
-    Axes are local to an equation. Numbers distinguish axes of different sizes across equations, where blocks are
-    inlined. They also distinguish axes of one equation that becomes several steps.
-
-    Args:
-        step: the step.
-        known: the names of the graph's sizes and axes.
-    """
-    if isinstance(step, CallStep):
-        return step
-    present = occurring(step.equation.right) | set(axes_of_index(step.equation.left))
-    spoken = {
-        part.axis for part in step.equation.parts if isinstance(part, Size)
-    }  # these are sizes of the graph
-    names: dict[str, str] = {}
-    for axis in step.axes:
-        found = None if axis.name in spoken else _NUMBERED.fullmatch(axis.name)
-        if found is not None and found[1] in known - present and found[1] not in names.values():
-            names[axis.name] = found[1]
-    if not names:
-        return step
-    axes = tuple(replace(axis, name=names.get(axis.name, axis.name)) for axis in step.axes)
-    way = None if step.arrangement is None else step.arrangement.renamed(names)
-    return replace(step, equation=renamed_axes(step.equation, names), axes=axes, arrangement=way)

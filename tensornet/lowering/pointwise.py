@@ -15,9 +15,6 @@ from ..language.expression import (
     Contraction,
     Expression,
     Literal,
-    Ref,
-    axes_of_index,
-    free_axes,
     is_scalar,
     product_of,
     scalar_value,
@@ -26,13 +23,6 @@ from ..ops.protocols import Left, Value
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.steps import Step
 from .context import LoweringContext
-
-__all__ = ["Operand", "applied", "combine", "is_reciprocal", "lower_pointwise", "operand", "order_of"]
-
-
-WORTH = 0.3
-"""The layout that allows a fused bias is requested if a step for the bias takes at least this part of the time of
-its product."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +42,10 @@ class Operand:
     def numbers(self) -> tuple[Element, ...]:
         """The element types of the numbers."""
         return tuple(of_number(each) for each in (*self.before, *self.after))
+
+    def converted(self, context: LoweringContext, element: Element) -> Operand:
+        """The same with its tensor converted to another element type."""
+        return self if self.value is None else replace(self, value=context.convert(self.value, element))
 
     @property
     def is_whole(self) -> bool:
@@ -97,14 +91,10 @@ def combine(
     if rule.takes == "truths":
         operands = [replace(each, before=tuple(map(_truth, each.before))) for each in operands]
     element, result = rule.meeting(tensors, [number for each in operands for number in each.numbers])
-    brought = [*first, *(_changed(each, lambda value: context.convert(value, element)) for each in operands)]
+    brought = [*first, *(each.converted(context, element) for each in operands)]
     values = _tensors(brought)
     left = _common_order(context, values, wanted) if values else ()
-    if not all(each.ref.name in context.invariant for each in values):
-        order = axes_of_index(left)
-        brought = [_changed(each, lambda value: _lying(context, value, order)) for each in brought]
-    right = written(*(each.expression for each in brought))
-    return context.emit(left, right, _tensors(brought), result)
+    return context.emit(left, written(*(each.expression for each in brought)), values, result)
 
 
 def _truth(number: Expression) -> Expression:
@@ -113,20 +103,8 @@ def _truth(number: Expression) -> Expression:
     return Call(CONVERSIONS[Element.TRUTH], (number, Literal(0))) if value is None else Literal(value != 0)
 
 
-def _changed(operand: Operand, change: Callable[[Value], Value]) -> Operand:
-    return operand if operand.value is None else replace(operand, value=change(operand.value))
-
-
 def _tensors(operands: Sequence[Operand]) -> list[Value]:
     return [each.value for each in operands if each.value is not None]
-
-
-def _lying(context: LoweringContext, value: Value, order: Layout) -> Value:
-    """The value. An invariant one is brought into the layout of the result, which happens only once."""
-    asked = tuple(axis for axis in order if axis in value.layout)
-    if value.ref.name not in context.invariant or asked == value.layout:
-        return value
-    return context.reorder(value, asked)
 
 
 def _exact_together(context: LoweringContext, terms: list[Operand]) -> list[Operand]:
@@ -180,10 +158,9 @@ def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None)
         Operand(context.convert(context.lower(each, wanted), Element.TRUTH))
         for each in call.arguments[:split]
     ]
-    asked = _order_with_bias(context, call) or wanted if adds else wanted
     arguments = call.arguments[split:]
     lowered = {
-        n: operand(context, arguments[n], asked, adds)
+        n: operand(context, arguments[n], wanted, adds)
         for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
     }  # products last: a bias is fused only into the last step
     operands = [lowered[n] for n in range(len(arguments))]
@@ -226,52 +203,21 @@ def _rule(call: Call) -> Function:
 # ---------------------------------------------------------------------------- epilogue fusion
 
 
-def _product_of(context: LoweringContext, value: Value) -> Step | None:
-    """The last step, if it computes a value that has no name by which other steps may read it."""
-    last = context.steps[-1] if context.steps else None
-    if not isinstance(last, Step) or last.equation.name != value.ref.name or value.ref.name in context.named:
-        return None
-    return last
-
-
-def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
-    """The layout in which a product of two tensors takes a bias in the same step, if it is worth requesting:
-    the axes of the bias are innermost."""
-    match call.arguments:
-        case (Contraction((one, two), (_, *_)) as made, Ref() as bias):
-            pass
-        case (Ref() as bias, Contraction((one, two), (_, *_)) as made):
-            pass
-        case _:
-            return None
-    last = axes_of_index(bias.index)
-    own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
-    if "linear" not in context.target.supported or {*last} not in own:
-        return None
-    rows, other = (one, two) if own[1] == {*last} else (two, one)
-    first = axes_of_index(rows.index) if isinstance(rows, Ref) else free_axes(rows)
-    kept = tuple(axis for axis in first if axis not in made.summed)
-    if not kept or not set(kept).isdisjoint(free_axes(other)):
-        return None  # a batch of products, to which no library adds a bias
-    if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
-        return None
-    m, n, k = (float(context.count(axes)) for axes in (kept, last, made.summed))
-    size, profile = context.itemsize, context.profile
-    alone = profile.pointwise(2 * size * m * n, size * m * n)
-    return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None
-
-
 def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | None:
-    """The last matrix product with a bias added to each of its rows, as one step, which most libraries offer."""
+    """The last matrix product with a bias added to each of its rows, as one step, which most libraries offer.
+
+    Other steps must not read the product alone: it has no name.
+    """
     values = [each.value for each in terms if each.value is not None and not each.numbers]
-    if "linear" not in context.target.supported or len(values) != 2:
+    last = context.steps[-1] if context.steps else None
+    if "linear" not in context.target.supported or len(values) != 2 or not isinstance(last, Step):
         return None
-    made, bias = values if _product_of(context, values[0]) is not None else reversed(values)
-    last = _product_of(context, made)
-    if last is None or (way := last.arrangement) is None or way.kind not in ("matmul", "linear"):
+    made, bias = values if values[0].ref.name == last.equation.name else reversed(values)
+    if last.equation.name != made.ref.name or made.ref.name in context.named:
         return None
-    if isinstance(last.equation.right, Call):
-        return None  # it has a bias, or a function, already
+    way = last.arrangement  # a call on the right has a bias, or a function, already
+    if way is None or way.kind not in ("matmul", "linear") or isinstance(last.equation.right, Call):
+        return None
     if way.batch or not (way.rows and way.columns) or bias.layout != way.result[-1]:
         return None
     if max(Element.WIDE, bias.element) > made.element or made.element.is_exact:
@@ -280,7 +226,6 @@ def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | No
     bias = context.convert(bias, made.element)
     equation = replace(last.equation, right=Call("add", (last.equation.right, bias.ref)))
     moved = last.bytes + context.itemsize * context.positions(bias.sizes, bias.layout)
-    context.steps.append(
-        replace(last, equation=equation, bytes=moved, arrangement=replace(way, kind="linear"))
-    )
+    fused = replace(last, equation=equation, bytes=moved, arrangement=replace(way, kind="linear"))
+    context.steps.append(fused)
     return made

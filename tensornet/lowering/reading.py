@@ -20,8 +20,6 @@ from ..ops.protocols import Entry, Value, names_in
 from .context import LoweringContext, Stored, entry_of
 from .shared_layouts import split_as
 
-__all__ = ["in_logical_order", "read"]
-
 WINDOWS = "windows"
 """The name of the template of a backend that can view an array in windows, without a copy."""
 

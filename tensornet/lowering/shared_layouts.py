@@ -13,8 +13,6 @@ from ..language.expression import Call, Contraction, Ref, axes_of_index, referen
 from ..ops.table import FUNCTIONS
 from .lines import Line, Lines
 
-__all__ = ["SharedLayout", "shared_layouts", "split_as"]
-
 Split = tuple[tuple[int, ...], ...]
 SharedLayout = tuple[Split, tuple[int, ...]]
 """For each dimension of a tensor, the sizes of the axes that it is read as; and all of these, by number, in order."""

@@ -19,7 +19,7 @@ from ..graph.element_types import check_complex, of_leaves, writes_complex
 from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Dim, dim_size
 from ..ir.rewriting import PassContext, Program
-from ..lowering.lower import lower, steps_to_price
+from ..lowering.lower import lower
 from ..ops.along_axes import RECUR
 from ..ops.table import Element
 from ..passes.pipeline import is_traced, noted, optimize, program_of, simplify, traced
@@ -373,7 +373,7 @@ def _rewritten(graph: Graph, values: Mapping[str, int], target: Target) -> Progr
 
     @functools.cache  # the present form is priced against each candidate
     def cost(part: Program) -> float:
-        steps = steps_to_price(part, values, target, fastest)
+        steps, _ = lower(part, values, target, fastest)
         return seconds_at_a_call(part.names.leaves, dict(part.names.sizes), steps, values, target)
 
     sums = target.dtype != "float16"  # float16 cannot hold long sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +10,13 @@ from typing import Any
 from ..dtypes import real_type
 from ..errors import BackendError, DtypeError, ShapeError, near
 from ..graph.graph import Graph
+from ..graph.leaves import Leaf
 from ..graph.shape_inference import scope_of
 from ..language.einstein import locate
 from ..language.expression import Call
 from ..ops.table import FUNCTIONS
-from ..protocol import Backend
+from ..protocol import Backend, backend_of
 from ..sizes import evaluate
-
-__all__ = ["check_backward", "check_choices", "check_dtypes", "wrong_names"]
 
 
 def check_backward(backward: str) -> None:
@@ -36,16 +36,14 @@ def wrong_names(graph: Graph, given: Any) -> ShapeError:
         )
     missing = [name for name in known if name not in given]
     unknown = [str(name) for name in given if name not in known]
-    parts = [(missing, "missing"), (unknown, "unknown")]
-    message = "; ".join(f"{_listed(names)} {what}" for names, what in parts if names)
-    return ShapeError(
-        message, fix=f"{near(unknown[0], missing or known) if unknown else ''}the graph has {_few(known)}"
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    quoted = _few([f"'{name}'" for name in names])
-    return f"the parameter {quoted} is" if len(names) == 1 else f"the parameters {quoted} are"
+    parts = []
+    for names, what in ((missing, "missing"), (unknown, "unknown")):
+        one, quoted = len(names) == 1, _few([f"'{name}'" for name in names])
+        parts += (
+            [f"the parameter{'' if one else 's'} {quoted} {'is' if one else 'are'} {what}"] if names else []
+        )
+    hint = near(unknown[0], missing or known) if unknown else ""
+    return ShapeError("; ".join(parts), fix=f"{hint}the graph has {_few(known)}")
 
 
 def _few(names: Sequence[str]) -> str:
@@ -53,25 +51,63 @@ def _few(names: Sequence[str]) -> str:
     return f"{shown}, … ({len(names)})" if len(names) > 6 else shown
 
 
+def wrong_count(inputs: Sequence[str], count: int, takes_parameters: bool) -> ShapeError:
+    """The error for a call with another number of arguments than a function takes."""
+    called = ", ".join([*["parameters"] * takes_parameters, *inputs])
+    message = f"the function takes {len(inputs)} input(s) ({', '.join(inputs)}), not {max(0, count - takes_parameters)}"
+    return ShapeError(message, fix=f"call f({called})")
+
+
+def not_an_array(leaves: Sequence[Leaf], arrays: Sequence[Any], backend: Backend) -> BackendError:
+    """The error for an argument that has no shape, or belongs to another library."""
+    for leaf, array in zip(leaves, arrays, strict=False):
+        with contextlib.suppress(RuntimeError):  # from a nested tensor
+            if hasattr(array, "shape"):
+                continue
+        what = f"'{leaf.name}' is a {type(array).__name__}, not an array of {backend.name}"
+        return BackendError(what, fix="pass arrays")
+    check_arrays([leaf.name for leaf in leaves], arrays, backend)
+    raise AssertionError(f"arrays of {backend.name} that are none")
+
+
+def check_arrays(names: Sequence[str], arrays: Sequence[Any], backend: Backend) -> None:
+    """Raises an error for arrays of another library, or on two devices; a scalar on the processor goes with any."""
+    first = None
+    for name, array in zip(names, arrays, strict=False):
+        found = backend_of(array)
+        if found.name != backend.name:
+            raise BackendError(
+                f"'{name}' is an array of {found.name}, and the graph is compiled for {backend.name}",
+                fix=f"tensornet.to_backend(arrays, '{backend.name}'), or compile for {found.name}",
+            )
+        if found.name == "numpy" and getattr(array, "__array_priority__", 0) > 0:  # a matrix, a masked array
+            what = f"'{name}' is a {type(array).__name__}, with an arithmetic of its own"
+            raise BackendError(what, fix="pass numpy.asarray(…) of it")
+    for name, array in zip(names, arrays, strict=False):
+        device = backend.device(array)
+        if device != "cpu" or array.ndim:
+            first = first or (name, device)
+            if device != first[1]:
+                raise BackendError(
+                    f"'{name}' is on {device}, and '{first[0]}' on {first[1]}",
+                    fix=f"tensornet.to_backend(arrays, '{backend.name}', device=…) moves arrays",
+                )
+
+
 def check_choices(graph: Graph, sizes: Mapping[str, int]) -> None:
     """Raises an error if a function such as the maximum runs over an axis without positions."""
-    known = {**graph.bound, **sizes}
     for part in graph.parts():
-        for equation in part.own:
-            for each in equation.parts:
-                if isinstance(each, Call) and FUNCTIONS[each.function].needs_position:
-                    _check_choice(part, each, {**known, **part.bound})
-
-
-def _check_choice(graph: Graph, call: Call, known: Mapping[str, Any]) -> None:
-    scope = scope_of(call.arguments[0], graph.named, graph.unify, graph.bound)
-    for axis in FUNCTIONS[call.function].runs_over(call.axes):
-        if evaluate(scope[axis], known) == 0:
-            raise ShapeError(
-                f"axis '{axis}' has no positions, and {call.function} takes one of them",
-                locate(call.place, axis),
-                f"pass arrays with at least one position along '{axis}'",
-            )
+        known = {**graph.bound, **sizes, **part.bound}
+        found = (each for equation in part.own for each in equation.parts if isinstance(each, Call))
+        for call in (each for each in found if FUNCTIONS[each.function].needs_position):
+            scope = scope_of(call.arguments[0], part.named, part.unify, part.bound)
+            for axis in FUNCTIONS[call.function].runs_over(call.axes):
+                if evaluate(scope[axis], known) == 0:
+                    raise ShapeError(
+                        f"axis '{axis}' has no positions, and {call.function} takes one of them",
+                        locate(call.place, axis),
+                        f"pass arrays with at least one position along '{axis}'",
+                    )
 
 
 def check_dtypes(dtypes: Mapping[str, str], backend: Backend) -> None:

@@ -14,11 +14,8 @@ from ..graph.graph import Graph, of_graph
 from ..ops.record import Example
 from ..protocol import Backend, backend_of, load_backend
 from ..sharding.sharded import AUTO, Shard, check_undivided
-from .arguments import check_backward, wrong_names
+from .arguments import wrong_names
 from .executable import Executable
-
-__all__ = ["compile", "fitting", "module", "result_of", "to_backend"]
-
 
 DIGITS = 4
 """Digits shown after the decimal point."""
@@ -101,45 +98,39 @@ def compile(
         >>> f({"W": np.eye(2)}, np.array([[1.0, 2.0]]))
         array([[1., 2.]])
     """
-    chosen = load_backend(backend)
-    chosen.namespace()
-    dtype = None if dtype is None else element_type(dtype)
-    if device is not None:
-        chosen.check_device(device)
+    chosen, dtype = checked_place(backend, dtype, device)
     graph = _asked_for(graph, outputs, sizes)
     held = None if params is None else fitting(graph, params, chosen, dtype, device)
-    if mesh is not None:
-        made = _on_mesh(chosen)
-        for name, value in (("device", device), ("tune", tune)):
-            if value is not None:
-                raise BackendError(
-                    f"{name}={value!r} is for one device, and mesh= has several", fix="leave it out"
-                )
-        check_backward(backward)
-        given = {"shard": shard, "links": links, "dtype": dtype, "memory_limit": memory_limit, "params": held}
-        found: Executable = made(graph, mesh=mesh, backward=backward, **given)  # it is called alike
-        return found
-    check_undivided(shard, links)
-    return Executable(
-        graph,
-        chosen,
-        device=device,
-        dtype=dtype,
-        memory_limit=memory_limit,
-        params=held,
-        tune=tune,
-        backward=backward,
-        jit=jit,
-    )
-
-
-def _on_mesh(backend: Backend) -> Any:
-    """How a backend divides a graph among devices; raises a BackendError if it does not."""
-    made = getattr(backend, "sharded", None)
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "memory_limit": memory_limit,
+        "params": held,
+        "backward": backward,
+    }
+    if mesh is None:
+        check_undivided(shard, links)
+        return Executable(graph, chosen, device=device, tune=tune, jit=jit, **options)
+    made = getattr(chosen, "sharded", None)
     if made is None:
         fix = "tensornet.module(graph, mesh=…, shard=…) on torch, or backend='jax'"
-        raise BackendError(f"functions of {backend.name} run on one device", fix=fix)
-    return made
+        raise BackendError(f"functions of {chosen.name} run on one device", fix=fix)
+    for name, value in (("device", device), ("tune", tune)):
+        if value is not None:
+            what = f"{name}={value!r} is for one device, and mesh= has several"
+            raise BackendError(what, fix="leave it out")
+    found: Executable = made(graph, mesh=mesh, shard=shard, links=links, **options)
+    return found
+
+
+def checked_place(
+    backend: str | Backend, dtype: str | None, device: str | None
+) -> tuple[Backend, str | None]:
+    """The backend, loaded, and the name of the element type. Raises an error if it lacks the device."""
+    chosen = load_backend(backend)
+    chosen.namespace()
+    if device is not None:
+        chosen.check_device(device)
+    return chosen, None if dtype is None else element_type(dtype)
 
 
 def _asked_for(graph: Graph, outputs: str | Sequence[str] | None, sizes: Mapping[str, int]) -> Graph:
@@ -264,7 +255,7 @@ def _moved(name: str, array: Any, backend: Backend, dtype: str | None, device: s
     try:
         with numpy.errstate(over="ignore"):
             made = backend.asarray(array, dtype, device)
-            lost = _is_shorter(array, dtype) and _overflows(backend_of(array).numpy(array), str(dtype))
+            lost = _overflows(array, dtype)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         if isinstance(error, TensornetError):
             raise
@@ -276,20 +267,17 @@ def _moved(name: str, array: Any, backend: Backend, dtype: str | None, device: s
     return made
 
 
-def _is_shorter(array: Any, dtype: str | None) -> bool:
-    """Whether an element type may hold less than that of an array; never if the array has no values."""
-    if str(getattr(array, "device", "")) == "meta":
-        return False
-    given = str(getattr(array, "dtype", "")).removeprefix("torch.")
-    return dtype in ("float16", "bfloat16", "float32") and (
-        dtype == "float16" or itemsize(given) > itemsize(dtype)
-    )
-
-
-def _overflows(given: Any, dtype: str) -> bool:
+def _overflows(array: Any, dtype: str | None) -> bool:
     """Whether finite numbers are infinite in a shorter type; bfloat16 has about the range of float32."""
-    found = given.astype("float32" if dtype == "bfloat16" else dtype)
-    return bool((abs(found) == float("inf")).sum() > (abs(given) == float("inf")).sum())
+    given = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    has_values = str(getattr(array, "device", "")) != "meta"
+    if not has_values or dtype not in ("float16", "bfloat16", "float32"):
+        return False
+    if dtype != "float16" and itemsize(given) <= itemsize(dtype):
+        return False
+    held = backend_of(array).numpy(array)
+    found = held.astype("float32" if dtype == "bfloat16" else dtype)
+    return bool((abs(found) == float("inf")).sum() > (abs(held) == float("inf")).sum())
 
 
 def result_of(example: Example) -> str:

@@ -23,8 +23,6 @@ from ..language.expression import ELLIPSIS, Ref, contraction, fresh
 from ..protocol import Backend, CallCache, backend_of
 from .executable import Executable
 
-__all__ = ["einsum"]
-
 
 def einsum(equation: str, *operands: Any, memory_limit: Memory | None = None) -> Any:
     """Contracts arrays by an equation, in the order that is fastest on their device.

@@ -3,108 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from ..autodiff.joint import JointGraph
 from ..codegen.program import planned
-from ..device.calibration import profile_of
+from ..device.cost_model import DeviceProfile
 from ..display import Memory, in_bytes
 from ..dtypes import element_type
 from ..errors import DtypeError
 from ..frontend.composition import with_loss
-from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph, of_graph
 from ..planning.gradients import joint_graph, leaves_of, rematerialized_to_fit
-from ..planning.plans import Plan
-from ..protocol import Backend, load_backend
-from .compiling import compile
-from .executable import PLANS, SHAPES, Executable, Ready, about_as_long
-
-__all__ = ["ValueAndGrad", "value_and_grad"]
+from ..protocol import Backend
+from .compiling import checked_place
+from .executable import Executable, Ready
 
 
-class _Prepared(NamedTuple):
-    """What runs for arrays of one kind, and whether autograd records some of these."""
-
-    executable: Executable
-    ready: Ready
-    is_recorded: bool
-
-
-class ValueAndGrad:
+@dataclass(eq=False, repr=False)
+class ValueAndGrad(Executable):
     """A loss with its gradients, called as `f(parameters, *inputs)`; created by `tensornet.value_and_grad`.
 
     Attributes:
+        graph: the graph of the last plan, of the loss and then the gradients.
         wrt: the leaves whose gradients are computed, in order.
         backend: the library whose arrays it takes.
     """
 
-    def __init__(
-        self, graph: Graph, wrt: tuple[str, ...], backend: Backend, options: Mapping[str, Any]
-    ) -> None:
-        self.wrt, self.backend = wrt, backend
-        self._whole, self._options = graph, dict(options)
-        self._calls = backend.call_cache(SHAPES)
-        self._by_size: dict[Any, Executable] = {}
-        self._executable = self._at({})
+    wrt: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._whole, self.graph = self.graph, joint_graph(self.graph, self.wrt).joined(self.graph.outputs)
+        super().__post_init__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "graph": self._whole}
 
     def __repr__(self) -> str:
         named = ", ".join(self.wrt[:6])
         return f"<ValueAndGrad of {self._whole.outputs[0]} by {named}, on {self.backend.name}>"
 
-    @property
-    def graph(self) -> Graph:
-        """The graph that ran last, of the loss and then the gradients."""
-        return self._executable.graph
-
-    @property
-    def plan(self) -> Plan:
-        """The last plan, of the forward and the backward pass in one."""
-        return self._executable.plan
-
-    def _at(self, sizes: Mapping[str, int], dtype: str = "float32") -> Executable:
-        """The function for about these sizes; if any are given, products are split into pairs for them.
-
-        The sizes count exactly where recurrences may run in segments of a fixed length."""
-        bounded = self._options["memory_limit"] is not None
-        exact = bounded and any(part.recurrences for part in self._whole.parts())
-        lengths = (tuple(sorted(sizes.items())) if exact else about_as_long(sizes)), dtype
-        found = self._by_size.get(lengths)
-        if found is None:
-            if len(self._by_size) >= PLANS:
-                self._by_size.clear()
-            joint = self._joint(sizes, dtype) if sizes else joint_graph(self._whole, self.wrt)
-            graph = joint.joined(self._whole.outputs)
-            found = self._by_size[lengths] = compile(graph, backend=self.backend, **self._options)
-        return found
-
-    def _joint(self, sizes: Mapping[str, int], dtype: str) -> JointGraph:
+    def program_graph(
+        self, sizes: Mapping[str, int], device: str, dtype: str, profile: DeviceProfile
+    ) -> Graph:
         """Both passes, as they are expected to be fastest at these sizes within the memory limit."""
-        dtype = element_type(self._options["dtype"] or dtype)
-        device = self._options["device"] or self.backend.device()
-        profile = profile_of(self.backend, device, dtype)
 
         def peak(joint: JointGraph) -> int:
             graph = joint.joined(self._whole.outputs)
             at = {name: sizes[name] for name in graph.open_sizes}
             return planned(graph, at, self.backend, device, dtype, profile).peak_memory
 
-        limit = self._options["memory_limit"]
-        return rematerialized_to_fit(limit, self._whole, self.wrt, profile, dtype, sizes, peak)
+        if sizes:
+            of = self._whole, self.wrt, profile, element_type(dtype)
+            joint = rematerialized_to_fit(self.memory_limit, *of, sizes, peak)
+            self.graph = joint.joined(self._whole.outputs)
+        return self.graph
 
-    def _prepare(self, arrays: Sequence[Any]) -> _Prepared:
-        """The function for inputs and parameters of a new kind, which are checked to have gradients."""
-        leaves = [*self._whole.inputs, *self._whole.parameters]
-        self._check_real({leaf.name: array for leaf, array in zip(leaves, arrays, strict=True)})
-        shapes = [tuple(array.shape) for array in arrays]
-        dtype = next((each for each in map(_dtype, arrays) if "float" in each), "float32")
-        executable = self._at(sizes_from_shapes(self._whole, leaves, shapes), dtype)
-        is_recorded = any(getattr(array, "requires_grad", False) for array in arrays)
-        found = _Prepared(executable, executable.ready([*map(_apart, arrays)]), is_recorded)
-        self._calls.put(arrays, found)
-        return found
+    def lengths(self, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+        """What sizes that share a plan have in common: where recurrences may run in segments, all of them."""
+        if self.memory_limit is not None and any(part.recurrences for part in self._whole.parts()):
+            return tuple(sorted(sizes.items()))
+        return super().lengths(sizes)
 
-    def __call__(
+    def __call__(  # type: ignore[override]
         self, parameters: Mapping[str, Any], *inputs: Any, training: bool = True
     ) -> tuple[Any, dict[str, Any]]:
         """Computes the loss and the gradients.
@@ -120,33 +81,22 @@ class ValueAndGrad:
         Raises:
             ShapeError, DtypeError, BackendError: as an `Executable` does.
         """
-        arrays = self._executable.arrays(parameters, *inputs)
-        try:
-            found: _Prepared | None = self._calls.get(arrays)
-        except (AttributeError, RuntimeError):
-            self._executable.ready(arrays)  # says which is no array
-            raise
-        executable, ready, is_recorded = found or self._prepare(arrays)
-        self._executable = executable
-        results = executable.call(ready, [*map(_apart, arrays)] if is_recorded else arrays, training)
-        value, *gradients = map(_apart, results)  # in `torch.no_grad()`, one may be an array that records
+        arrays = [*map(_detached, self.arrays(parameters, *inputs))]
+        value, *gradients = self.run(arrays, training)
         return value, dict(zip(self.wrt, gradients, strict=True))
 
-    def _check_real(self, arrays: Mapping[str, Any]) -> None:
-        """Raises an error for gradients by integers or truth values, and for complex numbers."""
-        for name, array in arrays.items():
-            dtype = _dtype(array)
-            if "complex" in dtype or (name in self.wrt and ("int" in dtype or "bool" in dtype)):
+    def _prepare(self, arrays: Sequence[Any]) -> Ready:
+        """Checks also that there are no gradients by integers or truth values, and no complex numbers."""
+        for leaf, array in zip(self.leaves, arrays, strict=False):
+            dtype = str(getattr(array, "dtype", ""))
+            if "complex" in dtype or (leaf.name in self.wrt and ("int" in dtype or "bool" in dtype)):
                 what = "gradients need real numbers" if "complex" in dtype else "has no gradient"
-                fix = f"convert '{name}' to a floating type, or leave it out of wrt=…"
-                raise DtypeError(f"'{name}' is {dtype}, and {what}", fix=fix)
+                fix = f"convert '{leaf.name}' to a floating type, or leave it out of wrt=…"
+                raise DtypeError(f"'{leaf.name}' is {dtype.removeprefix('torch.')}, and {what}", fix=fix)
+        return super()._prepare(arrays)
 
 
-def _dtype(array: Any) -> str:
-    return str(getattr(array, "dtype", "")).removeprefix("torch.")
-
-
-def _apart(array: Any) -> Any:
+def _detached(array: Any) -> Any:
     """The array; on torch, detached from autograd."""
     return array.detach() if getattr(array, "requires_grad", False) else array
 
@@ -200,11 +150,6 @@ def value_and_grad(
     whole = with_loss(graph, loss)
     whole = whole.bind(**sizes) if sizes else whole
     leaves = leaves_of(whole, wrt)
-    options = {
-        "device": device,
-        "dtype": dtype,
-        "memory_limit": in_bytes(memory_limit),
-        "tune": tune,
-        "jit": jit,
-    }
-    return ValueAndGrad(whole, leaves, load_backend(backend), options)
+    chosen, dtype = checked_place(backend, dtype, device)
+    options: dict[str, Any] = {"device": device, "dtype": dtype, "memory_limit": in_bytes(memory_limit)}
+    return ValueAndGrad(whole, chosen, wrt=leaves, tune=tune, jit=jit, **options)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..codegen.loading import LoadedProgram, Place, constant_array
+from ..codegen.loading import LoadedProgram, Place
 from ..codegen.program import planned
 from ..device.cost_model import default_profile
 from ..dtypes import element_type
@@ -26,8 +26,6 @@ from ..language.expression import Call, subexpressions
 from ..ops.table import FUNCTIONS, Element, Function
 from ..protocol import Backend, load_backend
 from ..sizes import evaluate
-
-__all__ = ["init", "starts"]
 
 
 @of_graph
@@ -176,18 +174,21 @@ class _Sample:
         return None
 
     def seen(self, name: str, starts: Mapping[str, tuple[str, float]]) -> Seen | None:
-        """The moments of a tensor for given starts of parameters; None if it is not finite or cannot be computed."""
+        """The moments of a tensor for given starts of parameters; None if it is not finite or cannot be computed.
+
+        A parameter whose start is not chosen yet is zero, and is not read.
+        """
         import numpy
 
-        def at(seed: int) -> tuple[float, float]:
-            array = numpy.asarray(self._function(name)(*self._drawn(starts, seed)))
-            return float(array.mean().real), float((abs(array) ** 2).mean())
-
+        chosen = [starts.get(leaf.name, ("value", 0.0)) for leaf in self.graph.parameters]
         found = list[tuple[float, float]]()
         try:
             with numpy.errstate(all="ignore"):
                 for count in COUNTS:
-                    found += [at(seed) for seed in range(len(found), count)]
+                    for seed in range(len(found), count):
+                        parameters = [self._parameter(n, start, seed) for n, start in enumerate(chosen)]
+                        array = numpy.asarray(self._function(name)(*self._inputs(seed), *parameters))
+                        found.append((float(array.mean().real), float((abs(array) ** 2).mean())))
                     if _seen(found).is_clear:
                         break
         except TensornetError:
@@ -196,24 +197,10 @@ class _Sample:
 
     def _made(self, name: str) -> Callable[..., Any]:
         """The function of inputs and parameters that computes a tensor."""
-        backend, device, dtype = load_backend("numpy"), "cpu", "float64"
-        graph = self.graph.select([name])
-        program = LoadedProgram(
-            planned(graph, {}, backend, device, dtype, default_profile(device, dtype)), backend
-        )
-        constants = [constant_array(leaf, backend, dtype, device) for leaf in program.plan.constants]
-        place = Place(device, dtype, ())
-        tables = program.tables(place, lambda leaf: constant_array(leaf, backend, dtype, device))
-        return lambda *given: program.function(*given, *constants, *tables.arrays)
-
-    def _drawn(self, starts: Mapping[str, tuple[str, float]], seed: int) -> list[Any]:
-        """Inputs and parameters; a parameter whose start is not chosen yet is zero, and is not read."""
-        zero = ("value", 0.0)
-        parameters = (
-            self._parameter(n, starts.get(leaf.name, zero), seed)
-            for n, leaf in enumerate(self.graph.parameters)
-        )
-        return [*self._inputs(seed), *parameters]
+        backend, place = load_backend("numpy"), Place("cpu", "float64", ())
+        profile = default_profile(place.device, place.dtype)
+        plan = planned(self.graph.select([name]), {}, backend, place.device, place.dtype, profile)
+        return LoadedProgram(plan, backend).bound(place)
 
     def _noise(self, seed: int) -> list[Any]:
         import numpy
