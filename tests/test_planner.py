@@ -32,6 +32,7 @@ from tensornet.contraction.pairs import Problem, Strategy, flatten
 from tensornet.device.cost_model import COLUMNS, DeviceProfile, default_profile
 from tensornet.device.profiles import bounded, load_profile, save_profile
 from tensornet.files import Store
+from tensornet.lowering import pointwise
 from tensornet.planning import planner
 
 from .conftest import sampled
@@ -397,6 +398,16 @@ def test_a_small_product_with_a_bias_is_one_step_however_few_its_rows_are(batch:
     graph = tn.layer("h[b,o] = relu(x[b,i]*W[o,i] + c[o])\ny[b,i] = h[b,o]*V[i,o]", inputs="x", i=16, o=8)
     steps = [str(step.equation) for step in tn.plan(graph, b=batch, backend="torch").steps]
     assert steps == ["t1[b,o] = x[b,i] * W[o,i] + c[o]", "h[b,o] = relu(t1[b,o])", "y[b,i] = h[b,o] * V[i,o]"]
+
+
+@pytest.mark.parametrize(
+    "line", ["relu(x[b,i,t]*W[o,i] + c[o])", "softmax[t](x[b,i,t]*W[o,i] + c[o])", "x[b,i,t]*W[b,o,i] + c[o]"]
+)
+def test_no_bias_asks_for_an_order_that_spares_no_step(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = tn.layer(f"h[b,o,t] = {line}\ny[b,p,t] = h[b,o,t]*V[p,o]", inputs="x", i=8, o=8, p=8)
+    found = tn.plan(graph, b=1, t=1024, backend="torch")
+    monkeypatch.setattr(pointwise, "_order_with_bias", lambda *given: None)
+    assert found.steps == tn.plan(graph, b=1, t=1024, backend="torch").steps
 
 
 def test_a_result_leaves_as_it_lies() -> None:

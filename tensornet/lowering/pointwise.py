@@ -15,6 +15,9 @@ from ..language.expression import (
     Contraction,
     Expression,
     Literal,
+    Ref,
+    axes_of_index,
+    free_axes,
     is_scalar,
     product_of,
     scalar_value,
@@ -23,6 +26,10 @@ from ..ops.protocols import Left, Value
 from ..ops.table import CONVERSIONS, FUNCTIONS, Element, Function
 from ..planning.steps import Step
 from .context import LoweringContext
+
+WORTH = 0.3
+"""The layout that allows a fused bias is requested if a step for the bias takes at least this part of the time of
+its product."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +165,10 @@ def lower_pointwise(context: LoweringContext, call: Call, wanted: Layout | None)
         Operand(context.convert(context.lower(each, wanted), Element.TRUTH))
         for each in call.arguments[:split]
     ]
+    asked = _order_with_bias(context, call) or wanted if adds else wanted
     arguments = call.arguments[split:]
     lowered = {
-        n: operand(context, arguments[n], wanted, adds)
+        n: operand(context, arguments[n], asked, adds)
         for n in sorted(range(len(arguments)), key=lambda n: _is_product(arguments[n]))
     }  # products last: a bias is fused only into the last step
     operands = [lowered[n] for n in range(len(arguments))]
@@ -201,6 +209,33 @@ def _rule(call: Call) -> Function:
 
 
 # ---------------------------------------------------------------------------- epilogue fusion
+
+
+def _order_with_bias(context: LoweringContext, call: Call) -> Layout | None:
+    """The layout in which a product of two tensors takes a bias in the same step, if it is worth requesting:
+    the axes of the bias are innermost."""
+    match call.arguments:
+        case (Contraction((one, two), (_, *_)) as made, Ref() as bias):
+            pass
+        case (Ref() as bias, Contraction((one, two), (_, *_)) as made):
+            pass
+        case _:
+            return None
+    last = axes_of_index(bias.index)
+    own = [{*free_axes(each)}.difference(free_axes(other)) for each, other in ((one, two), (two, one))]
+    if "linear" not in context.target.supported or {*last} not in own:
+        return None
+    rows, other = (one, two) if own[1] == {*last} else (two, one)
+    first = axes_of_index(rows.index) if isinstance(rows, Ref) else free_axes(rows)
+    kept = tuple(axis for axis in first if axis not in made.summed)
+    if not kept or not set(kept).isdisjoint(free_axes(other)):
+        return None  # a batch of products, to which no library adds a bias
+    if len(kept) > 1 and (not isinstance(rows, Ref) or set(first[len(kept) :]) != set(made.summed)):
+        return None
+    m, n, k = (float(context.count(axes)) for axes in (kept, last, made.summed))
+    size, profile = context.itemsize, context.profile
+    alone = profile.pointwise(2 * size * m * n, size * m * n)
+    return (*kept, *last) if alone > WORTH * profile.matmul(1.0, m, n, k, size) else None
 
 
 def _with_bias(context: LoweringContext, terms: Sequence[Operand]) -> Value | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..display import Memory
+from ..display import Memory, in_bytes
 from ..dtypes import element_type, itemsize
 from ..errors import BackendError, DtypeError, TensornetError
 from ..frontend.layers import layer
@@ -103,7 +103,7 @@ def compile(
     held = None if params is None else fitting(graph, params, chosen, dtype, device)
     options: dict[str, Any] = {
         "dtype": dtype,
-        "memory_limit": memory_limit,
+        "memory_limit": in_bytes(memory_limit),
         "params": held,
         "backward": backward,
     }
