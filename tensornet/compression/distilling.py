@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from ..errors import ShapeError
+from ..errors import ShapeError, path_of
 from .compressed import Compressed, networks
 
 __all__ = ["distill"]
@@ -22,6 +23,7 @@ def distill(
     rate: float = 3e-4,
     hidden: str | Sequence[str] = (),
     progress: Callable[[int, int, float], None] | None = None,
+    resume: str | Path | None = None,
 ) -> float:
     """Trains a smaller network, in place, to answer what another answers: it minimises Σ ‖y − ŷ‖² / ‖y‖².
 
@@ -37,6 +39,7 @@ def distill(
         rate: the learning rate at the start, in units of the size of each parameter; it falls to 0 along a cosine.
         hidden: the names of modules, the same in both networks, whose results are compared too.
         progress: called ten times, with the step, `steps`, and the loss on the held batches.
+        resume: a file that is written each time, and read if it exists: training goes on where it ended.
 
     Returns:
         The loss on the held batches, the mean of Σ ‖y − ŷ‖² / ‖y‖².
@@ -61,5 +64,6 @@ def distill(
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise ShapeError(f"rate={rate!r} of training", fix="give a positive number, as 3e-4")
     names = (hidden,) if isinstance(hidden, str) else tuple(hidden)
-    found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress)
+    place = None if resume is None else path_of(resume)
+    found: float = torch.distilled(student, teacher, batches, steps, rate, names, progress, place)
     return found

@@ -2,13 +2,17 @@
 
     r, z, n = σ(x·Wᵣ + h·Uᵣ), σ(x·W_z + h·U_z), tanh(x·Wₙ + r ∘ h·Uₙ),    h' = (1 − z) ∘ n + z ∘ h    (GRU)
 
-A call multiplies factors together and runs the kernel of torch. Without gradients, it loops over positions and
-multiplies each state by the factors, if these are fewer numbers than the weights.
+A call multiplies factors together and runs the kernel of torch, or loops over positions and multiplies each state by
+the factors. Without gradients, it measures both at each new number of rows, and then takes what was faster: at half of
+the parameters the kernel, at a tenth the loop, and between them it depends on the rows.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -17,8 +21,12 @@ import torch
 from ..module import held_value
 from ..rnn import CELLS
 from .factorized import Factorized
+from .rounded import state_of
 
 Module: TypeAlias = torch.nn.Module
+
+LOOPED = 3
+"""How often each way is measured."""
 
 
 class _Opened(torch.nn.Module):
@@ -26,11 +34,9 @@ class _Opened(torch.nn.Module):
 
     Attributes:
         suffixes: what follows `weight_ih` in the names of the weights of each layer and direction.
-        saves: whether the factors have fewer elements than the weights.
     """
 
     suffixes: tuple[str, ...]
-    saves = False
 
     def __init__(self, base: Any) -> None:
         super().__init__()
@@ -64,10 +70,7 @@ class _Opened(torch.nn.Module):
 
     def closed(self) -> Any:
         """The module as it was, if all weights are as they were; else this one."""
-        layers = [each for pair in self.pairs() for each in pair]
-        if any(isinstance(each, Factorized) for each in layers):
-            held = sum(each.numel() for each in itertools.chain(self.parameters(), self.buffers()))
-            self.saves = held < sum(each.in_features * each.out_features for each in layers)
+        if any(isinstance(each, Factorized) for pair in self.pairs() for each in pair):
             return self
         for suffix, kind, way in itertools.product(self.suffixes, ("weight", "bias"), ("ih", "hh")):
             if (held := getattr(self._modules[f"{way}{suffix}"], kind)) is not None:
@@ -101,21 +104,47 @@ class Recurrence(_Opened):
         super().__init__(base)
         nothing = [None for _ in base._flat_weights_names]
         base.__dict__.update(_flat_weights=nothing, _flat_weight_refs=nothing)
+        self.__dict__.update(_whole=None, _faster={})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_whole": None}
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """All states of the last layer, and the last ones of all layers, as the module of torch gives them."""
         watched = any(each._forward_hooks for pair in self.pairs() for each in pair)
-        faster = self.saves and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-        if (watched or faster) and isinstance(input, torch.Tensor) and input.ndim == 3:
-            return self._looped(input, hx)
+        if isinstance(input, torch.Tensor) and input.ndim == 3:
+            if watched:
+                return self._looped(input, hx)
+            draws = self.training and self.base.dropout  # which measuring would do more than once
+            if not (draws or torch.is_grad_enabled() or torch.compiler.is_compiling()):
+                return self._measured(input, hx)
         return self._fused(input, hx)
+
+    def _measured(self, input: Any, hx: Any) -> Any:
+        """The faster way at about so many rows, by the clock."""
+        rows = math.ceil(math.log2(max(1, input.shape[0 if self.base.batch_first else 1])))
+        key = rows, input.device, input.dtype
+        ways = self._looped, self._fused
+        if key not in self._faster:
+            times = [_clocked(functools.partial(way, input, hx)) for way in ways]
+            self._faster[key] = times.index(min(times))
+        return ways[self._faster[key]](input, hx)
 
     def _fused(self, input: Any, hx: Any) -> Any:
         """By the kernel of torch, with whole weights, which a copy of the module holds: threads may call at once."""
         base = object.__new__(type(self.base))
-        weights = [getattr(self, name) for name in self.base._flat_weights_names]
-        base.__dict__.update(self.base.__dict__, _flat_weights=weights, training=self.training)
+        base.__dict__.update(self.base.__dict__, _flat_weights=self._flat(), training=self.training)
         return base(input, hx)
+
+    def _flat(self) -> Any:
+        """The weights in the order of torch. Without gradients they are made once, and again when a factor changed."""
+        is_new = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        key = None if is_new else state_of([*self.parameters(), *self.buffers()])
+        if key is not None and self._whole is not None and self._whole[0] == key:
+            return self._whole[1]
+        found = [getattr(self, name) for name in self.base._flat_weights_names]
+        self.__dict__["_whole"] = None if key is None else (key, found)
+        return found
 
     def _looped(self, input: Any, hx: Any) -> Any:
         """Position by position, with factors as they are."""
@@ -143,6 +172,18 @@ class Recurrence(_Opened):
                     x = torch.dropout(x, base.dropout, True)
         last = tuple(map(torch.stack, zip(*ends, strict=True)))
         return x, last if is_lstm else last[0]
+
+
+def _clocked(run: Callable[[], Any]) -> float:
+    """The least time of some runs, in seconds; the first does not count."""
+    found = []
+    for _ in range(1 + LOOPED):
+        start = time.perf_counter()
+        made = run()[0]
+        if made.is_cuda:
+            torch.cuda.synchronize(made.device)
+        found.append(time.perf_counter() - start)
+    return min(found[1:])
 
 
 def _product(layer: Any) -> Callable[[Any], Any]:
