@@ -11,7 +11,7 @@ from typing import Any
 from ..autodiff.joint import JointGraph
 from ..autodiff.vjp import differentiated
 from ..contraction.order_search import fastest_with_vjp
-from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten
+from ..contraction.pairs import Layout, Order, Problem, Strategy, flatten, view_order
 from ..graph.element_types import of_number
 from ..graph.graph import Graph
 from ..graph.leaves import Leaf
@@ -237,7 +237,8 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
     """Emits the steps of one contraction. Their costs exclude the copy of the result that its readers make."""
     made = list(values)
     for pair in order:
-        a, b, way = made[pair.first], made[pair.second], pair.way
+        a, b = made[pair.first], _settled(context, made[pair.second], made[pair.first], pair.way)
+        way = pair.way
         if pair is order[-1]:
             later = problem.pricing.brought(flatten(way.result), problem.wanted)
             way = replace(way, seconds=max(0.0, way.seconds - later))
@@ -246,6 +247,17 @@ def _pairs(context: LoweringContext, problem: Problem, order: Order, values: Seq
         right = Contraction((a.ref, b.ref), tuple(sorted(way.contracted)))
         made.append(context.emit(left_of(way.result), right, [a, b], a.element, arrangement=way))
     return made[-1]
+
+
+def _settled(context: LoweringContext, value: Value, other: Value, way: Strategy) -> Value:
+    """The second operand of a product. If it is invariant, it is copied once into the layout that each call reads."""
+    invariant = context.invariant
+    if way.kind != "matmul" or value.ref.name not in invariant or other.ref.name in invariant:
+        return value
+    batch = tuple(axis for axis in way.batch if axis in value.layout)
+    inner = (way.summed, way.columns) if batch and not way.swapped else (way.columns, way.summed)
+    offered = batch and view_order(value.layout, (batch, *inner)) is not None
+    return value if offered else context.reorder(value, flatten((batch, *inner)))
 
 
 def _linear(way: Strategy, a: Value, b: Value) -> Strategy:

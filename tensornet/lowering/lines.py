@@ -6,7 +6,6 @@ The name of an axis is local to its line. In a graph it may also have to identif
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from ..ir.rewriting import Program
 from ..language.equation import Equation
 from ..language.expression import Expression
 from ..sizes import evaluate, name_of, symbol
-
-_NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 
 @dataclass(frozen=True)
@@ -119,12 +116,11 @@ class _Axes:
         return self.sized(size, own or next(hints(self.lines, each, axis), ""))
 
     def sized(self, size: Size, stem: str = "") -> str:
-        """A name for an axis of some size: without the number that tells it from axes of other equations."""
-        stem = stem or name_of(size) or "n"
-        numbered = _NUMBERED.fullmatch(stem)
-        stem = numbered[1] if numbered and numbered[1] in self.lines.known else stem
+        """A name for an axis of some size. An axis may have the name of a size only if it has that size."""
+        stem, known = stem or name_of(size) or "n", self.lines.known
         names = itertools.chain((stem,), (f"{stem}_{n}" for n in itertools.count(1)))
-        name = next(each for each in names if each not in self.sizes)
+        unused = (each for each in names if each not in self.sizes)
+        name = next(each for each in unused if self.lines.same(known.get(each, size), size))
         self.sizes[name] = size
         return name
 

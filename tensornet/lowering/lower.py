@@ -20,16 +20,19 @@ from ..graph.graph import Apply, Graph
 from ..graph.shape_inference import Axis, dim_size
 from ..ir.rewriting import Program
 from ..language.affine import is_window, reached
+from ..language.equation import renamed_axes
 from ..language.expression import (
     Call,
     Contraction,
     Expression,
     Literal,
     Ref,
+    Size,
     axes_of_index,
     free_axes,
     fresh,
     is_scalar,
+    occurring,
     scalar_value,
     transform,
 )
@@ -48,6 +51,7 @@ from .reading import in_logical_order, read
 Planned: TypeAlias = "Callable[[Graph, frozenset[str]], Plan]"
 
 _VARIABLE = re.compile(r"t\d+")
+_NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 COPIED = 0.05
 """The assumed share of callers who copy an output into row-major order. An output may have any layout, as with the
@@ -87,7 +91,8 @@ def lower(
             context.asked = COPIED if item.equation.name in leaving and plain else 1.0
             _lower_line(context, item, item.equation.name in asked_for)
     results = tuple(_result(context, name, inside) for name in outputs)
-    return tuple(context.steps), results
+    names = {*lines.known}.union(*(line.sizes for line in lines.own))
+    return tuple([_plainly(step, names) for step in context.steps]), results
 
 
 class _Lowering(LoweringContext):
@@ -257,3 +262,34 @@ def _variable_of(context: LoweringContext, name: str) -> str:
     variable = in_logical_order(context, stored)
     context.stored[name] = replace(stored, variable=variable, entries=stored.left)
     return variable
+
+
+# ---------------------------------------------------------------------------- names
+
+
+def _plainly(step: AnyStep, known: set[str]) -> AnyStep:
+    """The step with the numbers removed from axis names where its axes stay distinct without them.
+
+    Axes are local to an equation. Numbers distinguish axes of different sizes across equations, where blocks are
+    inlined. They also distinguish axes of one equation that becomes several steps.
+
+    Args:
+        step: the step.
+        known: the names of the graph's sizes and axes.
+    """
+    if isinstance(step, CallStep):
+        return step
+    present = occurring(step.equation.right) | set(axes_of_index(step.equation.left))
+    spoken = {
+        part.axis for part in step.equation.parts if isinstance(part, Size)
+    }  # these are sizes of the graph
+    names: dict[str, str] = {}
+    for axis in step.axes:
+        found = None if axis.name in spoken else _NUMBERED.fullmatch(axis.name)
+        if found is not None and found[1] in known - present and found[1] not in names.values():
+            names[axis.name] = found[1]
+    if not names:
+        return step
+    axes = tuple(replace(axis, name=names.get(axis.name, axis.name)) for axis in step.axes)
+    way = None if step.arrangement is None else step.arrangement.renamed(names)
+    return replace(step, equation=renamed_axes(step.equation, names), axes=axes, arrangement=way)
