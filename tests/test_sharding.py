@@ -236,7 +236,6 @@ def test_the_program_of_each_device_prints_as_equations() -> None:
     assert not any("all_reduce" in line for line in back.lines() if line.startswith("W.grad"))
 
 
-@pytest.mark.slow
 def test_llama_is_divided_as_by_megatron() -> None:
     """Sequence and tensor parallelism: two gathers and two scatters of a layer's tokens forward, as many backward."""
     llama = tn.models.llama(128256, 4096, 32, 32, 14336, groups=8)

@@ -20,6 +20,7 @@ from ..graph.shape_inference import dim_size
 from ..language.equation import Equation
 from ..language.expression import Call, Expression, free_axes, references, rename, show
 from ..ops.collectives import COLLECTIVES, MESH, VJP
+from ..ops.table import Element
 from ..planning.blocks import with_functions
 from ..planning.gradients import leaves_of
 from ..planning.plans import CallStep, Plan
@@ -93,9 +94,9 @@ def _of_call(
     n = int(getattr(told, "value", 0))
     scope = local.scope(item)
     lengths = [int(evaluate(scope[axis], local.bound)) for axis in free_axes(argument)]
-    before = float(
-        math.prod(lengths) * bytes_of(max(elements[ref.name] for ref in references(argument)), size)
-    )
+    # a mask of positions reads no tensor: each device has it
+    element = max((elements[ref.name] for ref in references(argument)), default=Element.NUMBER)
+    before = float(math.prod(lengths) * bytes_of(element, size))
     after = mesh.after(call.function, n, before)
     runs = [(call.function, before, False)]
     if any(ref.name in known for ref in references(argument)):
