@@ -111,6 +111,25 @@ def test_multi_head_attention_with_widths_of_its_own(
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
+def test_one_stacked_projection_is_three() -> None:
+    """Lecture: q, k, v from one tall W ∈ R^{3d×d}."""
+    stacked = tn.layer(
+        """
+        p[s,b,n,c] = x[b,n,e] * W[(s,c),e]
+        a[b,i,j] = softmax[j](p[0,b,i,c] * p[1,b,j,c] / sqrt(c))
+        y[b,i,c] = a[b,i,j] * p[2,b,j,c]
+        """,
+        inputs="x",
+        s=3,
+        c=4,
+    )
+    rng = np.random.default_rng(3)
+    x, w, eye = rng.standard_normal((2, 5, 4)), rng.standard_normal((12, 4)), np.eye(4)
+    apart = tn.compile(attention(4, bias=False, out_bias=False))
+    parts = {"Wq": w[:4], "Wk": w[4:8], "Wv": w[8:], "Wo": eye}
+    np.testing.assert_allclose(tn.compile(stacked)({"W": w}, x), apart(parts, x), rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("past", [0, 1, 4])
 def test_attention_goes_on_from_stored_keys_and_values(past: int) -> None:
     whole, step = attention(8, 2, mask="causal"), attention(8, 2, mask="causal", past=True)

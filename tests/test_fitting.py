@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import tensorly
@@ -171,10 +172,13 @@ def test_a_ridge_on_two_factors_shrinks_singular_values(program: str) -> None:
     graph, penalty = tn.layer(program, r=ranks), 0.9 * (weight**2).mean()
     a, b = approximate(graph, weight, settings=Settings(regularization=0.9)).factors.values()
     a = np.roll(a, 1, 0) if "roll" in program else a
-    found = ((weight - a @ b) ** 2).sum() + penalty * ((a**2).sum() + (b**2).sum())
-    values = np.linalg.svd(weight, compute_uv=False)[:ranks]
-    least = (weight**2).sum() - (np.maximum(values - penalty, 0) ** 2).sum()
-    assert least * (1 - 1e-12) <= found <= least * (1 + 1e-3)  # both are sums of rounded numbers
+    with mpmath.workdps(40):  # the fit may meet its least value to the last digit of a float
+        whole, one, other = (mpmath.matrix(each.tolist()) for each in (weight, a, b))
+        squares = [mpmath.mnorm(each, "f") ** 2 for each in (whole - one * other, one, other)]
+        found = squares[0] + penalty * (squares[1] + squares[2])
+        values = sorted(mpmath.svd_r(whole, compute_uv=False), reverse=True)[:ranks]
+        least = mpmath.mnorm(whole, "f") ** 2 - sum(max(each - penalty, 0) ** 2 for each in values)
+        assert least <= found <= least * (1 + 1e-3)
 
 
 def test_fits_are_in_float32_or_float64() -> None:

@@ -87,7 +87,7 @@ def _calls(plan: Plan) -> list[CallStep]:
 
 
 def _positions(step: CallStep) -> int:
-    """The number of iterations of a loop, each of which can be recomputed by itself; 1 if a call is not a loop."""
+    """The number of iterations of a loop, which can be recomputed one by one; 1 if a call is not a loop."""
     return 1 if step.along is None else max(1, step.along.count)
 
 
