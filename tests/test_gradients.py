@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -576,3 +577,18 @@ def test_a_product_that_no_gradient_goes_through_is_kept() -> None:
     found = joint_graph(graph, ("u",), alone=False)
     assert len(found.residuals) == 1
     assert [leaf.name for leaf in found.backward.leaves] == [*found.residuals, "y.grad"]
+
+
+def test_a_loss_with_its_gradients_is_pickled_and_has_the_graph_of_its_plan() -> None:
+    graph = tn.layer(
+        "y[b,o] = tanh(x[b,i] * W[o,i])\nl = sum[b,o](y[b,o])", inputs="x", outputs="l", i=4, o=3
+    )
+    parameters, f = tn.init(graph, seed=0, dtype="float64"), tn.value_and_grad(graph, memory_limit="1 MiB")
+    for size in (2, 200, 2):
+        value, gradients = f(parameters, np.ones((size, 4)))
+        assert f.graph == f.plan.graph
+    again = pickle.loads(pickle.dumps(f))
+    other, others = again(parameters, np.ones((2, 4)))
+    assert other == value
+    np.testing.assert_array_equal(others["W"], gradients["W"])
+    assert (again.memory_limit, again.wrt) == (f.memory_limit, f.wrt)

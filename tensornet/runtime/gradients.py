@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..autodiff.joint import JointGraph
+from ..codegen.loading import LoadedProgram
 from ..codegen.program import planned
 from ..device.cost_model import DeviceProfile
 from ..display import Memory, in_bytes
@@ -34,6 +35,7 @@ class ValueAndGrad(Executable):
 
     def __post_init__(self) -> None:
         self._whole, self.graph = self.graph, joint_graph(self.graph, self.wrt).joined(self.graph.outputs)
+        self._at_any_sizes = self.graph
         super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -53,11 +55,16 @@ class ValueAndGrad(Executable):
             at = {name: sizes[name] for name in graph.open_sizes}
             return planned(graph, at, self.backend, device, dtype, profile).peak_memory
 
-        if sizes:
-            of = self._whole, self.wrt, profile, element_type(dtype)
-            joint = rematerialized_to_fit(self.memory_limit, *of, sizes, peak)
-            self.graph = joint.joined(self._whole.outputs)
-        return self.graph
+        if not sizes:
+            return self._at_any_sizes
+        of = self._whole, self.wrt, profile, element_type(dtype)
+        return rematerialized_to_fit(self.memory_limit, *of, sizes, peak).joined(self._whole.outputs)
+
+    def planned(self, *asked: Any, **options: Any) -> LoadedProgram:
+        """The program planned for some sizes. The graph is that of the last plan."""
+        found = super().planned(*asked, **options)
+        self.graph = found.plan.graph
+        return found
 
     def lengths(self, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         """What sizes that share a plan have in common: where recurrences may run in segments, all of them."""
