@@ -24,7 +24,7 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 import tensornet as tn
 from tensornet.backends.torch import collectives
@@ -199,6 +199,23 @@ def smoke() -> None:
         gradients_of_gradients(graph, told)
     rows()
     copies()
+    inputs()
+
+
+def inputs() -> None:
+    """A batch that does not divide is computed whole, and other tensors on another process are an error on all."""
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=2, o=4)
+    told: dict[str, Any] = {"dtype": "float64", "seed": 0}
+    module = tn.module(graph, **told, mesh=mesh(), shard={"b": "data"})
+    x = torch.arange(6.0).reshape(3, 2)
+    with pytest.warns(
+        tn.TensornetWarning, match="3 positions, which 2 devices along 'data' do not divide: each takes all"
+    ):
+        agree(whole(module(x)), whole(tn.module(graph, **told)(x)))
+    for other in (torch.full((4, 2), float(mesh().get_rank())), torch.ones(4 + 2 * mesh().get_rank(), 2)):
+        with pytest.raises(tn.BackendError, match="'x' is not the same tensor on the processes 0 and 1"):
+            module(other)
+    assert module(torch.ones(4, 2)).placements == (Shard(0), Replicate())
 
 
 def gradients_of_gradients(graph: tn.Graph, shard: Any) -> None:
@@ -224,7 +241,8 @@ def rows() -> None:
         agree(whole(module(torch.tensor(at)))[0].nan_to_num(5.0), table[torch.tensor(at) + 1].nan_to_num(5.0))
     for at in ([3, 0], [-2, 0]):
         with pytest.raises(
-            tn.ShapeError, match=f"holds the position {at[0] + 1 - 2 * mesh().get_local_rank(0)}"
+            tn.ShapeError,
+            match=f"holds the position {at[0] + 1 - 2 * mesh().get_local_rank(0)}.*on process {mesh().get_rank()} of 2",
         ):
             module(torch.tensor(at))
 

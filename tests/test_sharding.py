@@ -4,6 +4,7 @@ modules over several processes against one (`sharding_worker.py`)."""
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
@@ -344,6 +345,69 @@ def test_a_killed_run_goes_on_with_fewer_processes(tmp_path: Path) -> None:
     assert [n for n, _ in losses[1]] == [n for n, _ in losses[0]] == [str(n) for n in range(6)]
     expected, mended = ([float(loss) for _, loss in each] for each in losses)
     assert mended == pytest.approx(expected, rel=1e-9)
+
+
+STUDY = """
+study = "thesis"
+data = "digits"
+optimizers = ["adamw"]
+recipe = { epochs = 2, batch = 128, learning_rate = 0.003 }
+
+[rows.vit]
+model = "vit"
+settings = { image = 8, patch = 4, dim = 16, depth = 2, heads = 2, hidden = 32, dropout = 0.1 }
+
+[rows.small]
+from = "vit"
+parameters = 0.5
+recipe = { epochs = 1 }
+"""
+
+STUDIED = """
+import functools, os, signal, sys
+from tensornet.cli import main
+from tensornet.study import jobs
+from tensornet.study.training import TrainingRun
+
+dies, *command = sys.argv[1:]
+advance, jobs.train = TrainingRun.advance, functools.partial(jobs.train, every=0.0)
+
+
+def advance_or_die(run):
+    if str(run.step) == dies and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    advance(run)
+
+
+TrainingRun.advance, sys.argv = advance_or_die, ["tensornet", *command]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_with_fewer_processes(tmp_path: Path) -> None:
+    """To the losses of a study that nothing stops, in training and in training what is compressed of that."""
+    (tmp_path / "mine.toml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "script.py").write_text(STUDIED, encoding="utf-8")
+    divide = ["--shard=b=data", "--shard=h=model", "--shard=f=model"]
+
+    def study(folder: str, dies: str = "", **mesh: int) -> tuple[str, list[list[float]]]:
+        axes = ",".join(f"{name}={size}" for name, size in mesh.items())
+        command = [dies, "study", "mine.toml", "--no-measure", f"--out={folder}"]
+        command += [f"--mesh={axes}", *divide] if mesh else []
+        told = {"script": tmp_path / "script.py", "fails": bool(dies)}
+        said = run(tmp_path, math.prod(mesh.values()), *command, **told)
+        found = tmp_path / folder / "results.json"
+        rows = json.loads(found.read_text("utf-8"))["results"] if found.exists() else []
+        return said, [[epoch["train_loss"] for epoch in row["history"]] for row in rows]
+
+    _, whole = study("whole")
+    assert [len(losses) for losses in whole] == [2, 1]
+    study("parts", "5", data=2, model=2)
+    study("parts", "14", data=1, model=2)
+    said, mended = study("parts", data=1, model=1)
+    assert "vit: goes on after step 14 of 22" in said
+    assert mended == [pytest.approx(losses, rel=1e-5) for losses in whole]
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from tensornet.study import Dask, Processes
 from tensornet.study.jobs import TRIES, on_workers
 from tensornet.study.store import read_tensors
 
-from .studies import Unsteady, study
+from .studies import Unsteady, study, wrong_study
 
 pytestmark = pytest.mark.usefixtures("without_pictures", "users_plans")
 
@@ -116,6 +116,37 @@ def test_killed_processes_are_replaced(tmp_path: Path) -> None:
     assert killed
     assert results(tmp_path / "two") == results(tmp_path / "one")
     assert {path.suffix for path in (tmp_path / "two" / "runs").iterdir()} == {".safetensors"}
+
+
+# ---- together
+
+
+def test_a_mesh_of_one_process_gives_the_numbers_of_none(tmp_path: Path) -> None:
+    """`test_sharding.py` has meshes of several."""
+    chosen: dict[str, Any] = {"rows": ROWS[:1], "epochs": 1}
+    study(tmp_path / "one", **chosen)
+    study(tmp_path / "mesh", **chosen, mesh={"data": 1}, shard={"b": "data"})
+    losses = [results(tmp_path / name)[0]["history"][0]["train_loss"] for name in ("one", "mesh")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    text = (tmp_path / "mesh" / "report.md").read_text(encoding="utf-8")
+    assert "--mesh data=1" in text
+
+
+def test_what_no_mesh_can_be_is_refused() -> None:
+    for told, message in {
+        (
+            ("data", 2),
+        ): r"the mesh data=2 is of 2 processes, and 1 run here\nfix: torchrun --nproc-per-node 2",
+        (("data", 0),): "the mesh axis 'data' has 0 devices",
+    }.items():
+        with pytest.raises(TensornetError, match=message):
+            wrong_study(mesh=dict(told), epochs=1)
+    with pytest.raises(TensornetError, match=r"no tensor has an axis 'z'.*\nfix: there are"):
+        wrong_study(mesh={"data": 1}, shard={"z": "data"}, epochs=1)
+    with pytest.raises(TensornetError, match="mesh and workers are both given"):
+        wrong_study(mesh={"data": 1}, workers=Processes(2))
+    with pytest.raises(TensornetError, match="shard= and links= are for a mesh"):
+        wrong_study(shard={"b": "data"})
 
 
 # ---- elsewhere

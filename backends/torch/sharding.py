@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from tensornet.device.cost_model import default_profile
-from tensornet.errors import BackendError
+from tensornet.errors import BackendError, TensornetError
 from tensornet.graph.graph import Graph
 from tensornet.planning.plans import Plan
 from tensornet.runtime.executable import PLANS, Executable
@@ -103,19 +106,21 @@ class ShardedModule(TensorModule):
                 f"the block '{min(asked)}' was replaced, hooked or wrapped, and on a mesh all blocks are one program",
                 fix="change the graph before tn.module, or hook the whole module",
             )
-        ready = self._ready(tuple(tuple(each.shape) for each in inputs))
+        ready = self._ready(inputs)
         names = [leaf.name for leaf in self.graph.inputs]
         given = [self._local(x, ready.sharded.places[name]) for name, x in zip(names, inputs, strict=True)]
         held = {leaf.name: _own(self.get_parameter(leaf.name)) for leaf in self.graph.parameters}
-        with on_mesh(self._mesh):
+        with on_mesh(self._mesh), _by_rank():
             made = ready.function(held, *given, training=self.training)
         results = made if isinstance(made, tuple) else (made,)
         found = [self._whole(*each) for each in zip(results, ready.sharded.results, strict=True)]
         return tuple(found) if isinstance(made, tuple) else found[0]
 
-    def _ready(self, shapes: tuple[tuple[int, ...], ...]) -> _Ready:
-        """The part of this device at some shapes of the inputs; parameters stay where they are."""
+    def _ready(self, inputs: Sequence[torch.Tensor]) -> _Ready:
+        """The part of this device at the shapes of the inputs; parameters stay where they are."""
+        shapes = tuple(tuple(each.shape) for each in inputs)
         if shapes not in self._ready_at:
+            _check_equal(self._mesh, [leaf.name for leaf in self.graph.inputs], inputs)
             if len(self._ready_at) >= PLANS:
                 self._ready_at.clear()
             names = [leaf.name for leaf in self.graph.inputs]
@@ -150,6 +155,42 @@ class ShardedModule(TensorModule):
     def _whole(self, x: torch.Tensor, place: Place) -> DTensor:
         """A result as a DTensor."""
         return DTensor.from_local(x, self._mesh, _torch(place), run_check=False)
+
+
+def _check_equal(mesh: DeviceMesh, names: Sequence[str], inputs: Sequence[torch.Tensor]) -> None:
+    """Raises an error on all processes if an input is another tensor on one. It is checked once for new shapes."""
+    held = [(tuple(x.shape), None if isinstance(x, DTensor) else _digest(x)) for x in inputs]
+    every = [(distributed.get_rank(), held)]
+    for axis in range(mesh.ndim):
+        found: list[Any] = [None] * mesh.size(axis)
+        distributed.all_gather_object(found, every, mesh.get_group(axis))
+        every = [each for several in found for each in several]
+    first, expected = min(every)
+    for rank, held in every:
+        for name, own, other in zip(names, held, expected, strict=True):
+            if own != other:
+                raise BackendError(
+                    f"'{name}' is not the same tensor on the processes {first} and {rank}",
+                    fix="pass the same tensor on each process, or a DTensor of the parts",
+                )
+
+
+def _digest(x: torch.Tensor) -> str:
+    held = x.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(held.numpy().data).hexdigest()
+
+
+@contextlib.contextmanager
+def _by_rank() -> Iterator[None]:
+    """Tells in an error which process raised it: it may be the only one."""
+    try:
+        yield
+    except TensornetError as error:
+        what = f"{error.message}, on process {distributed.get_rank()} of {distributed.get_world_size()}"
+        waits = "leave the error uncaught: the others wait for this process until torchrun ends them"
+        raise type(error)(
+            what, error.place, f"{error.fix}; {waits}" if error.fix else waits, error.see
+        ) from None
 
 
 def _torch(place: Place) -> list[Placement]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer import Option
 
 from ..errors import TensornetError
-from .options import Device, Json, Texts, Threads, choices, settings_of
+from .options import Device, Json, Texts, Threads, choices, pairs, settings_of
 
 __all__ = ["study", "workers_of"]
 
@@ -33,6 +33,10 @@ def study(
     measure: Annotated[bool, Option(help="Measure the time of a step and of a prediction.")] = True,
     jobs: Annotated[Count, Option(min=1, help="Train so many runs at once; the cores are divided.")] = None,
     dask: Annotated[str | None, Option(metavar="ADDRESS", help="Train on this Dask cluster.")] = None,
+    mesh: Annotated[
+        str | None, Option(metavar="AXIS=SIZE,…", help="Divide each run among processes.")
+    ] = None,
+    shard: Annotated[Texts, Option(metavar="AXIS=MESH", help="Divide `b=data`; repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train classifiers of handwritten digits, photographs, texts or your own examples, and compare them.
@@ -51,7 +55,8 @@ def study(
     `model = "trl"` and `settings = { sizes = [8, 8], outputs = 10, factorization = "tucker", rank = 0.1 }`.
 
     If stopped at any moment, the same command continues from there, with the same results. `--jobs` and
-    `--dask` train several runs at the same time.
+    `--dask` train several runs at the same time. `torchrun --nproc-per-node 4 -m tensornet study --mesh data=2,model=2
+    --shard b=data --shard f=model` trains each run on four processes.
 
     Example: tensornet study --data wine.npz --epochs 20
 
@@ -75,6 +80,8 @@ def study(
         precision=precision,
         measure=measure,
         workers=workers_of(jobs, dask),
+        mesh=settings_of(mesh.split(",") if mesh else None),
+        shard=pairs(shard, "AXIS=MESH") if shard else "auto",
         console=Console(stderr=as_json),
     )
     if as_json:

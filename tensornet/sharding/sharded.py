@@ -5,12 +5,12 @@ from __future__ import annotations
 import fnmatch
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..dtypes import element_type, itemsize
-from ..errors import ShapeError, near
+from ..errors import ShapeError, TensornetWarning, near, warn
 from ..frontend.instantiate import instance, names_of_sizes
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
@@ -89,7 +89,8 @@ def shard_graph(
         links: bytes a second and seconds of latency along each axis of the mesh.
         dtype: the element type, for costs.
         sizes: the values of open sizes; those that are missing are assumed.
-        shapes: the shapes of inputs, by name, which determine open sizes as well.
+        shapes: the shapes of inputs, by name, which determine open sizes as well. If an axis of these does not divide,
+            as in the last batch of an epoch, it is whole, with a warning.
         wrt: the parameters and inputs that get gradients, by default all parameters.
         kept: the placements of parameters that have one already.
 
@@ -97,22 +98,27 @@ def shard_graph(
         ShapeError: there is no such axis, or its size does not divide.
     """
     divided = Mesh.of(mesh, links)
-    whole = in_numbers(graph, sizes, shapes)
+    whole = in_numbers(graph, sizes, shapes, math.lcm(NOMINAL, divided.size))
     rules = replace(_rules(shard, divided), kept=tuple(kept.items()))
-    _check(whole, rules, divided)
+    _check(whole, rules, divided, shapes.keys())
     leaves = frozenset(leaf.name for leaf in whole.parameters) if wrt is None else frozenset(wrt)
     return _sharded(whole, divided, rules, leaves, itemsize(element_type(dtype)))
 
 
-def in_numbers(graph: Graph, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]] = {}) -> Graph:
-    """The graph with a number for each size."""
+def in_numbers(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    shapes: Mapping[str, Sequence[int]] = {},
+    assumed: int = NOMINAL,
+) -> Graph:
+    """The graph with a number for each size; those that are not given are assumed."""
     leaves = [leaf for leaf in graph.leaves if leaf.name in shapes]
     begins = any(dim[0].name == ELLIPSIS for leaf in graph.leaves for dim in leaf.dims)
     leads = (_lead(leaf, shapes[leaf.name]) for leaf in leaves)
-    lead = next((lead for lead in leads if lead is not None), (NOMINAL,) if begins else None)
+    lead = next((lead for lead in leads if lead is not None), (assumed,) if begins else None)
     told = sizes_from_shapes(graph, leaves, [tuple(shapes[leaf.name]) for leaf in leaves])
     given = whole_sizes(graph, {**told, **sizes})
-    known = {**graph.bound, **{name: given.get(name, NOMINAL) for name in graph.open_sizes}}
+    known = {**graph.bound, **{name: given.get(name, assumed) for name in graph.open_sizes}}
     values = {name: evaluate(symbol(name), known) for name in names_of_sizes(graph)}
     axes = (
         None
@@ -222,8 +228,11 @@ def _asked(graph: Graph, rules: _Rules, path: str) -> Asked:
     return Asked(rules.at(path), tuple(inside), tuple(pair for pair in pairs if pair[0] in names))
 
 
-def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
-    """Raises a ShapeError if an axis is nowhere, or does not divide, or if a pattern matches no block."""
+def _check(graph: Graph, rules: _Rules, mesh: Mesh, called: Container[str] = ()) -> None:
+    """Raises a ShapeError if an axis is nowhere, or does not divide, or if a pattern matches no block.
+
+    Of the inputs of a call, it only warns.
+    """
     parts = list(_parts(graph, ""))
     for pattern, axes in [("", rules.everywhere or ()), *rules.blocks]:
         matched = [part for path, part in parts if not pattern or _matches(path, pattern)]
@@ -244,9 +253,12 @@ def _check(graph: Graph, rules: _Rules, mesh: Mesh) -> None:
                 what = f"no tensor has an axis '{name}' to divide along '{mesh.axes[n]}'"
                 raise ShapeError(what, fix=f"{near(name, names)}{_there_are(sorted(names))}")
             by = math.prod(mesh.shape[m] for other, m in axes if other == name)
-            for leaf, axis, size in dims:
-                if axis == name and size % by:
-                    raise _undivided(leaf, Axis(axis, size), mesh, n, by)
+            odd = [(leaf, size) for leaf, axis, size in dims if axis == name and size % by]
+            for leaf, size in sorted(odd, key=lambda pair: pair[0].name in called)[:1]:
+                told = _undivided(leaf, Axis(name, size), mesh, n, by)
+                if leaf.name not in called:
+                    raise told
+                warn(TensornetWarning(f"{told.message}: each takes all of them", fix=told.fix))
 
 
 def _there_are(names: Sequence[str]) -> str:
@@ -268,10 +280,10 @@ def _own_leaves(graph: Graph) -> Iterator[Leaf]:
 
 
 def _undivided(leaf: Leaf, axis: Axis, mesh: Mesh, n: int, by: int) -> ShapeError:
-    known = [str(d) for d in range(2, min(axis.size, 64) + 1) if axis.size % d == 0]
+    known = ", ".join(str(d) for d in range(2, min(axis.size, 64) + 1) if axis.size % d == 0)
     return ShapeError(
         f"the axis '{axis.name}' of '{leaf}' has {axis.size} positions, which {by} devices along"
         f" '{mesh.axes[n]}' do not divide",
-        fix=f"choose a multiple of {by}, or {', '.join(known) or 'no'} devices;"
+        fix=f"choose a multiple of {by}{f', or {known} devices' if known else ''};"
         " {'blocks.*': …} divides some blocks only",
     )

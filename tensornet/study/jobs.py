@@ -24,6 +24,7 @@ from tensornet.errors import TensornetError
 from .compressing import Start, classifier, compressed_start
 from .configuration import Subject
 from .libraries import library, versions
+from .mesh import first, is_first
 from .results import Appraisal, Compression, RunResult
 from .store import RunStore, load_trained
 from .task import Examples, Recipe
@@ -97,6 +98,8 @@ def counts(examples: Examples) -> dict[str, int]:
 def train_job(job: Job, say: Callable[[str], None], progress: Progress | None = None) -> RunResult:
     """Trains a run, or resumes it from its checkpoint, and keeps the result in the folder.
 
+    The processes of a mesh call it together; the first keeps the files.
+
     Args:
         job: the run.
         say: receives a message if a file is damaged, or the run resumes.
@@ -107,7 +110,8 @@ def train_job(job: Job, say: Callable[[str], None], progress: Progress | None = 
     """
     run, settings, store = job.run, job.settings, RunStore(job.folder, say)
     task, examples = job.subject.task, job.subject.examples(job.seed)
-    row, start = task.rows[run.of], None if run.origin is None else _start(job, run.origin, store)
+    row = task.rows[run.of]
+    start = None if run.origin is None else first(_start, job, run.origin, store)
     trained = train(
         run.name,
         run.of,
@@ -123,7 +127,8 @@ def train_job(job: Job, say: Callable[[str], None], progress: Progress | None = 
     )
     if start is not None:
         trained = replace(trained, result=replace(trained.result, compression=start.compression))
-    store.save(trained, settings)
+    if is_first():
+        store.save(trained, settings)
     return trained.result
 
 

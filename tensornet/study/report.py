@@ -221,7 +221,11 @@ def _command(task: Task, firsts: Sequence[RunResult], environment: Mapping[str, 
     command = ["tensornet study", shlex.quote(environment["task"])]
     command += [f"--data {shlex.quote(place)}"] if isinstance(place, str) else []
     command += [f"--seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}"]
-    command += [f"--{name} {hardware[name]}" for name in ("threads", "device", "precision")]
+    command += [
+        f"--{name} {hardware[name]}"
+        for name in ("threads", "device", "precision", "mesh")
+        if name in hardware
+    ]
     shown = {each.row for each in firsts}
     rows = [name for name in task.rows if name in shown]
     command += [f"--row {name}" for name in rows] if rows != list(task.rows) else []

@@ -7,20 +7,24 @@ import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tensornet as tn
 from tensornet.codec import Part, read, write
 from tensornet.display import printable
 from tensornet.errors import TensornetError
 from tensornet.files import Store, check_writable
+from tensornet.sharding.mesh import Mesh
+from tensornet.sharding.sharded import check_undivided
 
 from .arrays import Data, name_of
 from .compressing import CompressedRow, check_row
 from .configuration import Subject, forget_examples, located
 from .jobs import Job, Run, Workers, appraisals, counts, on_workers, settings_of, train_job, train_on_worker
 from .libraries import check_libraries, versions
+from .mesh import first, own_device, together
 from .report import table, write_outputs
 from .results import Appraisal, RunResult
 from .store import RunStore
@@ -49,6 +53,8 @@ def run_study(
     precision: str = "auto",
     measure: bool = True,
     workers: Workers | None = None,
+    mesh: Mapping[str, int] | None = None,
+    shard: Any = "auto",
     console: Console | None = None,
 ) -> list[RunResult]:
     """Trains the classifiers of a task on its examples and writes the results into a folder.
@@ -82,6 +88,9 @@ def run_study(
         measure: whether to measure times, apart from training, and to report the bytes kept for gradients.
         workers: train several runs at once: `Processes(2)`, `Dask(address)`. If not given, this process trains
             one run after the other.
+        mesh: `{"data": 2, "model": 2}`: the processes that `torchrun` started, as many, train each run together. Each
+            of them calls this function. A run goes on with other meshes, to the same numbers but for rounding.
+        shard: what is divided along which axis of the mesh, as for `tensornet.module`.
         console: where progress is shown; standard output if not given.
 
     Returns:
@@ -104,14 +113,13 @@ def run_study(
     check_libraries()
     forget_examples()
     threads = subject.task.threads if threads is None else threads
-    hardware = _hardware(subject, workers, device, threads, precision)
+    if mesh is not None and workers is not None:
+        raise TensornetError("mesh and workers are both given", fix="give one of them")
+    hardware = _hardware(subject, workers, device if mesh is None else own_device(device), threads, precision)
+    hardware = _on_mesh(hardware, mesh, shard)
     here = Path(folder).absolute() if workers else Path(folder)
     study = _Study(here, subject, changes, chosen, hardware, console or Console(), workers)
-    study.check(runs)
-    check_writable(here / "runs" / "run")
-    results = study.run(runs)
-    study.write(results, measure)
-    return results
+    return together(hardware.mesh, hardware.kind, lambda: study.all(runs, measure), Job, train_on_worker)
 
 
 def results_folder(task: str | Path, data: Data | Path = None) -> Path:
@@ -142,6 +150,15 @@ def _hardware(
     found: list[Hardware] = []
     on_workers(workers, chosen, [device], lambda _, there: found.append(there))
     return found[0]
+
+
+def _on_mesh(hardware: Hardware, mesh: Mapping[str, int] | None, shard: Any) -> Hardware:
+    """The hardware of the processes of a mesh."""
+    if mesh is None:
+        check_undivided(shard, None)
+        return hardware
+    made = Mesh.of(mesh)
+    return replace(hardware, mesh=dict(zip(made.axes, made.shape, strict=True)), shard=shard)
 
 
 def _runs(
@@ -192,6 +209,14 @@ class _Study:
         """The runs in the folder."""
         return RunStore(self.folder, self._say)
 
+    def all(self, runs: Sequence[Run], measure: bool) -> list[RunResult]:
+        """Checks, trains and writes these runs."""
+        self.check(runs)
+        check_writable(self.folder / "runs" / "run")
+        results = self.run(runs)
+        self.write(results, measure)
+        return results
+
     def check(self, runs: Sequence[Run]) -> None:
         """Raises now the errors that would otherwise appear only after other runs were trained."""
         examples, task = self.subject.examples(self.seeds[0]), self.subject.task
@@ -204,8 +229,13 @@ class _Study:
             with located(task.places.get(name, f"row {name}")):
                 if isinstance(row, CompressedRow):
                     check_row(row, task.build(task.rows[row.origin], examples))
-                else:
-                    check_classifier(task.build(row, examples), examples)
+                    continue
+                graph = task.build(row, examples)
+                check_classifier(graph, examples)
+                if self.hardware.mesh:
+                    tn.plan(
+                        examples.behind_standard(graph), mesh=self.hardware.mesh, shard=self.hardware.shard
+                    )
 
     def environment(self) -> dict[str, Any]:
         """The values that numbers depend on besides the run: seeds, recipe, data, hardware, versions."""
@@ -219,10 +249,16 @@ class _Study:
             "recipe": asdict(subject.task.recipe.changed(self.changes)),
             "changes": dict(self.changes),
             "data": {"place": place, "about": examples.about, **counts(examples)},
-            "hardware": self.hardware.described(),
+            "hardware": {**self.hardware.described(), **self._division()},
             "machine": self.hardware.machine,
             "versions": versions(),
         }
+
+    def _division(self) -> dict[str, Any]:
+        """How the processes of a mesh divide each run, for readers."""
+        hardware = self.hardware
+        axes = ",".join(f"{name}={size}" for name, size in hardware.mesh.items())
+        return {"mesh": axes, "shard": hardware.shard, "threads": hardware.threads} if axes else {}
 
     def jobs(self, runs: Sequence[Run]) -> Iterator[Job]:
         """A job for each run and seed; jobs of one seed come together, as they share examples.
@@ -321,7 +357,8 @@ class _Study:
                 on_workers(self.workers, train_on_worker, jobs, finished, ready, self._say)
                 return
             for job in jobs:
-                finished(job, train_job(job, self._say, functools.partial(show, self._name(job))))
+                progress = functools.partial(show, self._name(job))
+                finished(job, train_job(first(lambda each: each, job), self._say, progress))
 
     def _say(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

@@ -22,6 +22,7 @@ from tensornet.errors import BackendError, TensornetError
 from tensornet.graph.argument_shapes import sizes_from_shapes
 
 from .libraries import library
+from .mesh import divided, first, is_first, part_like, whole
 from .results import Epoch, RunResult, Trained
 from .store import RunFile
 from .task import Examples, Recipe
@@ -46,12 +47,16 @@ class Hardware:
         threads: threads of one process on the CPU.
         precision: "float32", or the type in which autocast computes contractions.
         machine: a description of the machine for readers.
+        mesh: the names and sizes of the axes of a mesh of processes, if several train each run together.
+        shard: what is divided along its axes, as for `tensornet.module`.
     """
 
     device: str = "cpu"
     threads: int = 1
     precision: str = "float32"
     machine: str = field(default="", compare=False)
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    shard: Any = "auto"
 
     @classmethod
     def chosen(
@@ -90,8 +95,9 @@ class Hardware:
         return self.device.partition(":")[0]
 
     def described(self) -> dict[str, Any]:
-        """The properties that numbers depend on."""
-        return {"device": self.kind, "threads": self.threads, "precision": self.precision}
+        """The properties that numbers depend on. On a mesh, sums are rounded as its sizes ask for: all count as one."""
+        how = {"mesh": "any"} if self.mesh else {"threads": self.threads}
+        return {"device": self.kind, **how, "precision": self.precision}
 
     def autocast(self) -> Any:
         """The context in which the forward pass runs."""
@@ -212,10 +218,17 @@ def train(
             if progress is not None:
                 progress(run.step, run.steps, run.history[-1].test_top1 if run.history else None)
             run.advance()
-            if checkpoint is not None and time.monotonic() - saved >= every:
-                checkpoint.save(*run.state())
+            if checkpoint is not None and first(_is_due, saved, every):
+                state = run.state()
+                if is_first():
+                    checkpoint.save(*state)
                 saved = time.monotonic()
         return Trained(run.result(row, about), run.graph, run.parameters())
+
+
+def _is_due(saved: float, every: float) -> bool:
+    """Whether so many seconds are over since the last checkpoint."""
+    return time.monotonic() - saved >= every
 
 
 @dataclass(eq=False)
@@ -240,7 +253,8 @@ class TrainingRun:
         # initial values are derived for inputs of variance 1, as the classifier gets them
         parameters = self.start or tn.init(self.classifier, seed=self.seed, backend="torch")
         starts = {name: each.clone() for name, each in parameters.items()}
-        self.module = tn.module(self.graph, params=starts, dtype="float32").to(hardware.device)
+        module = tn.module(self.graph, params=starts, dtype="float32", **divided(hardware.shard))
+        self.module = module.to(hardware.device)
         self.optimizer = recipe.update_rule(self.module.parameters())
         self.order: tuple[int, Any] = (-1, None)
         self.sums = self.torch.zeros(3, dtype=self.torch.float64, device=hardware.device)
@@ -254,7 +268,7 @@ class TrainingRun:
         for group in self.optimizer.param_groups:
             group["lr"] = recipe.rate(self.step, self.steps)
         with self.hardware.autocast():
-            logits = self.module(*inputs).float()
+            logits = whole(self.module(*inputs)).float()
         smoothing = recipe.smoothing
         loss = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
         self.optimizer.zero_grad()
@@ -309,30 +323,30 @@ class TrainingRun:
     # ------------------------------------------------------------------------ interruption
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters, by name, on the CPU."""
-        return {name: each.detach().cpu().clone() for name, each in self.module.state_dict().items()}
+        """The parameters, by name, whole and on the CPU."""
+        return {name: whole(each.detach()).cpu().clone() for name, each in self.module.state_dict().items()}
 
     def state(self) -> tuple[dict[str, Any], dict[str, str]]:
         """All tensors and texts that the rest of the run depends on."""
         tensors = {f"module.{name}": each for name, each in self.parameters().items()}
         for number, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{number}.{name}": each.cpu() for name, each in state.items()}
+            tensors |= {f"optimizer.{number}.{name}": whole(each).cpu() for name, each in state.items()}
         place = {"step": self.step, "history": [asdict(epoch) for epoch in self.history]}
         return {**tensors, "sums": self.sums.cpu()}, {"place": json.dumps(place)}
 
     def resume(self, checkpoint: RunFile | None) -> None:
         """Restores the newest checkpoint, if there is one."""
-        read = None if checkpoint is None else checkpoint.load(lambda *found: found)
+        read = None if checkpoint is None else first(checkpoint.load, lambda *found: found)
         if checkpoint is None or read is None:
             return
         tensors, place = read[0], json.loads(read[1]["place"])
         names = self.module.state_dict()
         self.module.load_state_dict({name: tensors[f"module.{name}"] for name in names})
-        states: dict[int, dict[str, Any]] = {}
+        held, states = [*self.module.parameters()], dict[int, dict[str, Any]]()
         for key, each in tensors.items():
             match key.split("."):
                 case ["optimizer", number, name]:
-                    states.setdefault(int(number), {})[name] = each
+                    states.setdefault(int(number), {})[name] = part_like(each, held[int(number)])
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
         self.sums.copy_(tensors["sums"])
@@ -367,7 +381,7 @@ def predictions(
     with library("torch").no_grad(), hardware.autocast():
         for each in zip(*(each.split(4 * batch) for each in part), strict=True):
             *inputs, labels = (tensor.to(hardware.device) for tensor in each)
-            yield module(*examples.batch(tuple(inputs))), labels
+            yield whole(module(*examples.batch(tuple(inputs)))), labels
 
 
 def right_ones(logits: Any, labels: Any) -> list[Any]:

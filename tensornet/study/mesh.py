@@ -1,0 +1,148 @@
+"""Device meshes: the processes that `torchrun` started train each run of a study together.
+
+The first process runs the study and holds its files. The others train each run with it, and wait for the next.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from tensornet.errors import TensornetError, TensornetWarning
+
+from .libraries import library
+
+__all__ = ["divided", "first", "is_first", "own_device", "part_like", "together", "whole"]
+
+Result = TypeVar("Result")
+
+PATIENCE = timedelta(days=7)
+"""How long processes wait for the first, which compresses, measures and writes alone."""
+
+
+@dataclass(frozen=True)
+class _Processes:
+    """The processes of a mesh, and the group by which the first tells the others what it found."""
+
+    devices: Any
+    group: Any
+
+
+_PROCESSES: ContextVar[_Processes | None] = ContextVar("processes", default=None)
+
+
+def own_device(device: str | None) -> str | None:
+    """The device of this process: processes of one machine have a GPU each."""
+    cuda = library("torch").cuda
+    if not cuda.is_available() or not (device or "cuda").startswith("cuda"):
+        return device
+    cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    return "cuda"
+
+
+def together(
+    mesh: Mapping[str, int], kind: str, study: Callable[[], Result], item: type, train: Callable[[Any], Any]
+) -> Result:
+    """The result of a study, which runs on the first process of a mesh.
+
+    Args:
+        mesh: names and sizes of its axes; empty if this process is alone.
+        kind: "cpu" or "cuda".
+        study: runs the study; it sends each item as `first(lambda: item)` before it trains it.
+        item: the type of an item.
+        train: trains an item on the other processes.
+
+    Raises:
+        TensornetError: there are more or fewer processes than devices of the mesh, or the study raises it.
+    """
+    if not mesh:
+        return study()
+    with _started(mesh, kind):
+        if is_first():
+            return first(study)
+        while isinstance(found := first(study), item):
+            train(found)
+        return found
+
+
+@contextmanager
+def _started(mesh: Mapping[str, int], kind: str) -> Iterator[None]:
+    """Joins the processes that torchrun started; without it, this process is the only one."""
+    distributed, alone = library("torch.distributed"), {}
+    started = not distributed.is_initialized()
+    if started:
+        if "WORLD_SIZE" not in os.environ:
+            alone = {"store": distributed.HashStore(), "rank": 0, "world_size": 1}
+        distributed.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl", **alone)
+    try:
+        count, found = math.prod(mesh.values()), distributed.get_world_size()
+        if count != found:
+            axes = ",".join(f"{name}={size}" for name, size in mesh.items())
+            fix = f"torchrun --nproc-per-node {count} -m tensornet study … --mesh {axes}"
+            raise TensornetError(f"the mesh {axes} is of {count} processes, and {found} run here", fix=fix)
+        made = library("torch.distributed.device_mesh").init_device_mesh(
+            kind, tuple(mesh.values()), mesh_dim_names=tuple(mesh)
+        )
+        token = _PROCESSES.set(_Processes(made, distributed.new_group(backend="gloo", timeout=PATIENCE)))
+        try:
+            with warnings.catch_warnings():  # the last batch of an epoch
+                warnings.filterwarnings("ignore", ".*do not divide: each takes all", TensornetWarning)
+                yield
+        finally:
+            _PROCESSES.reset(token)
+    finally:
+        if started:
+            distributed.destroy_process_group()
+
+
+def is_first() -> bool:
+    """Whether this process holds the files: it is alone, or the first of a mesh."""
+    return _PROCESSES.get() is None or library("torch.distributed").get_rank() == 0
+
+
+def first(function: Callable[..., Result], *arguments: Any) -> Result:
+    """The result of a call on the first process, on all of them; all raise its error."""
+    processes, found = _PROCESSES.get(), list[Any]([None])
+    if is_first():
+        try:
+            found = [function(*arguments)]
+        except TensornetError as error:
+            found = [error]
+    if processes is not None:
+        try:
+            library("torch.distributed").broadcast_object_list(found, 0, processes.group)
+        except RuntimeError:
+            if not isinstance(found[0], TensornetError):  # such an error ended the others
+                raise
+    if isinstance(found[0], TensornetError):
+        raise found[0]
+    return found[0]  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------------- tensors
+
+
+def divided(shard: Any) -> dict[str, Any]:
+    """The options by which a module is divided on the mesh."""
+    processes = _PROCESSES.get()
+    return {} if processes is None else {"mesh": processes.devices, "shard": shard}
+
+
+def whole(x: Any) -> Any:
+    """The whole of a tensor of which each process holds a part."""
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
+
+
+def part_like(x: Any, like: Any) -> Any:
+    """The own part of a tensor that is divided as another of its shape is."""
+    if not hasattr(like, "placements") or x.shape != like.shape:
+        return x
+    distribute = library("torch.distributed.tensor").distribute_tensor
+    return distribute(x, like.device_mesh, like.placements, src_data_rank=None)
