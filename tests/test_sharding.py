@@ -295,10 +295,10 @@ def run(folder: Path, count: int, *arguments: str, script: Path | None = None, f
     command += [str(script)] if script is not None else ["-m", "tests.sharding_worker"]
     done = subprocess.run(
         [*command, *arguments], cwd=ROOT if script is None else folder,
-        capture_output=True, text=True, timeout=900, check=False,
+        capture_output=True, text=True, timeout=7200, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TENSORNET_CALIBRATE": "0", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert (done.returncode != 0) == fails, done.stderr[-4000:]
+    assert (done.returncode != 0) == fails, done.stdout[-1000:] + done.stderr[-4000:]
     return done.stdout + (done.stderr if fails else "")
 
 
@@ -313,9 +313,9 @@ def test_two_processes_move_what_the_plan_says(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("name", NAMES)
-def test_processes_train_as_one(name: str, count: int, tmp_path: Path) -> None:
-    run(tmp_path, count, "models", name)
+def test_processes_train_as_one(count: int, tmp_path: Path) -> None:
+    found = run(tmp_path, count, "models", *NAMES)
+    assert {line.split()[0] for line in found.splitlines() if "gradients" in line} == {*NAMES}
 
 
 @pytest.mark.slow
@@ -325,12 +325,11 @@ def test_random_programs_in_random_placements(seed: int, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_models_move_and_hold_what_their_plans_say(name: str, tmp_path: Path) -> None:
-    found = run(tmp_path, 4, "bytes_of_models", name)
-    shares = [float(each) for each in re.findall(r"([\d.]+) of the memory", found)]
-    assert shares
-    assert max(abs(each - 1) for each in shares) < 0.1, found
+def test_models_move_and_hold_what_their_plans_say(tmp_path: Path) -> None:
+    found = run(tmp_path, 4, "bytes_of_models", *NAMES)
+    shares = re.findall(r"(\w+) .* ([\d.]+) of the memory", found)
+    assert {name for name, _ in shares} == {*NAMES}
+    assert max(abs(float(share) - 1) for _, share in shares) < 0.1, found
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ from ..ops.collectives import COLLECTIVES, MESH
 from ..ops.table import CONVERSIONS, FUNCTIONS
 from ..scan.cut import put_together
 from .mesh import Mesh, Move
-from .part import Part
-from .placement import VARYING, Placement, divisors, local_shape
+from .part import Part, with_axis
+from .placement import Placement, divisors, local_shape
 from .redistribution import route
 from .rules import ShardingStrategy, operands_of, tensors_of
 from .search import Variable
@@ -77,9 +77,7 @@ class _Builder:
 
     def place(self, each: Node) -> Placement:
         """The placement in which a tensor is computed, or given."""
-        choice = self.part.choices[each][self.chosen.get(each, 0)]
-        found: Placement = choice.out if isinstance(choice, ShardingStrategy) else choice
-        return found
+        return self.part.outs(each)[self.chosen.get(each, 0)]
 
     # ---- blocks
 
@@ -171,7 +169,7 @@ class _Builder:
             inside = part.nodes[leaf_.name]
             place = part.choices[inside][self.chosen.get((k, inside), 0)]
             if at < len(cuts):
-                place = tuple(p + (p >= cuts[at]) if isinstance(p, int) else p for p in place)
+                place = with_axis(place, cuts[at])
             operands.append(self._named(name, place))
         return replace(call, graph=self.calls[k].graph, operands=tuple(operands))
 
@@ -221,9 +219,7 @@ class _Builder:
         operands = [Operand(_flat(child, reads), _rebuilt(reads, held)) for child, reads in operands]
         result = _rebuilt(each.result, held)
         self._tables(each, strategy, sizes, operands)
-        shape = local_shape(
-            each.shape, tuple(p if isinstance(p, int) else VARYING for p in strategy.out), self.mesh.shape
-        )
+        shape = local_shape(each.shape, strategy.out, self.mesh.shape)
         options = tuple((n, self.new.get(v, v) if isinstance(v, Node) else v) for n, v in each.options)
         return node(each.op, sizes, operands, result, shape, each.over, options, each.element)
 

@@ -35,7 +35,7 @@ from .redistribution import route
 from .rules import Division, ShardingStrategy, operands_of, strategies, work
 from .search import CostTable, Solved, Variable, eliminated
 
-__all__ = ["Asked", "Part", "cost_of_route", "in_loops", "part_of"]
+__all__ = ["Asked", "Part", "cost_of_route", "in_loops", "part_of", "with_axis"]
 
 BOUNDARY = 1 << 19
 """The most combinations of placements of the inputs and outputs of a block that is solved by itself."""
@@ -244,9 +244,14 @@ class Part:
             self.fixed(self.dims(leaf.name)) if leaf.kind == "parameter" else (REPLICATED,) * len(places[0])
         )
         fixed = dict(self.asked.kept).get(leaf.name, fixed)
-        free = [VARYING not in place and fixed in (None, place) for place in places]
-        costs = [cost * n if each else math.inf for n, each in zip(size, free, strict=True)]
-        self.tables.append(CostTable((node,), numpy.array(costs)))
+        self.tables.append(self.only(node, fixed, cost * numpy.array(size)))
+
+    def only(self, node: Node, fixed: Placement | None, costs: Any = 0.0) -> CostTable:
+        """The costs of a leaf, which is never varying, in one placement if that is fixed."""
+        import numpy
+
+        free = [VARYING not in place and fixed in (None, place) for place in self.choices[node]]
+        return CostTable((node,), numpy.where(free, costs, math.inf))
 
     def fixed(self, dims: Sequence[Dim]) -> Placement | None:
         """The placement that a user asks for, of a leaf with these dimensions; None if it is free."""
@@ -337,16 +342,13 @@ class Part:
         """The expected time of the work of a node on one device, forward and backward."""
         tensors = [child for child, _ in operands_of(each)]
         numbers = 2.0 * math.prod(each.sizes) if each.op == "contract" and len(tensors) > 1 else 0.0
-        size = math.prod(local_shape(each.shape, _as_whole(strategy.out), self.mesh.shape))
-        size += sum(
-            math.prod(local_shape(child.shape, _as_whole(strategy.need(k)), self.mesh.shape))
-            for k, child in enumerate(tensors)
-        )
+        held = [(each, strategy.out), *((child, strategy.need(k)) for k, child in enumerate(tensors))]
+        size = sum(math.prod(local_shape(tensor.shape, place, self.mesh.shape)) for tensor, place in held)
         flops = numbers / work(each, strategy, self.mesh.shape) / self.mesh.flops
         once = max(flops, size * self.itemsize / self.mesh.memory)
         return once * (3.0 if each in self.moving else 1.0)
 
-    def outs(self, each: Node) -> list[Placement]:
+    def outs(self, each: Variable) -> list[Placement]:
         """The placements of a tensor, for each of its choices."""
         found = self.choices.get(each, ())
         return [choice.out if isinstance(choice, ShardingStrategy) else choice for choice in found]
@@ -374,7 +376,7 @@ class Part:
         for at, leaf in enumerate(call.graph.inputs):
             node = self.nodes[names[leaf.name]]
             places = part.choices[part.nodes[leaf.name]]
-            needs = [_with_axis(place, cuts[at]) if at < len(cuts) else place for place in places]
+            needs = [with_axis(place, cuts[at]) if at < len(cuts) else place for place in places]
             self.readers.setdefault(node, []).append(((k, part.nodes[leaf.name]), needs))
         return part
 
@@ -385,7 +387,7 @@ class Part:
         for at, (output, result) in enumerate(call.made):
             node, places = self.nodes[result], part.choices["out", output]
             if call.along is not None and at < joined:
-                places = [_with_axis(place, 0) for place in places]
+                places = [with_axis(place, 0) for place in places]
             self.choices[node] = places
             if output in found:  # the last state, which is an output too
                 self.tables.append(CostTable((found[output], node), _equal(places, places)))
@@ -547,11 +549,6 @@ def _equal(one: Sequence[Placement], other: Sequence[Placement]) -> Any:
     return numpy.array([[0.0 if a == b else math.inf for b in other] for a in one])
 
 
-def _as_whole(place: Placement) -> Placement:
-    """A placement with the sums as whole tensors, for its size."""
-    return tuple(p if isinstance(p, int) else REPLICATED for p in place)
-
-
-def _with_axis(place: Placement, at: int) -> Placement:
+def with_axis(place: Placement, at: int) -> Placement:
     """The placement of a tensor that has one more dimension."""
     return tuple(p + (p >= at) if isinstance(p, int) else p for p in place)

@@ -90,13 +90,11 @@ def _of_call(
     local: Graph, item: Equation, call: Call, mesh: Mesh, elements: Any, size: int, known: frozenset[str]
 ) -> Iterator[Collective]:
     """The collective of a call, and that of its backward pass."""
-    (argument,), ((told,),) = call.arguments, [value for name, value in call.options if name == MESH]
-    n = int(getattr(told, "value", 0))
-    scope = local.scope(item)
-    lengths = [int(evaluate(scope[axis], local.bound)) for axis in free_axes(argument)]
+    (argument,), scope = call.arguments, local.scope(item)
     # a mask of positions reads no tensor: each device has it
     element = max((elements[ref.name] for ref in references(argument)), default=Element.NUMBER)
-    before = float(math.prod(lengths) * bytes_of(element, size))
+    lengths = {axis: evaluate(scope[axis], local.bound) for axis in free_axes(argument)}
+    n, before = _operand(call, lengths, bytes_of(element, size))
     after = mesh.after(call.function, n, before)
     runs = [(call.function, before, False)]
     if any(ref.name in known for ref in references(argument)):
@@ -106,6 +104,12 @@ def _of_call(
         if moved:
             of = show(argument)
             yield Collective(name, mesh.axes[n], of, moved, mesh.seconds(name, n, operand), backward)
+
+
+def _operand(call: Call, lengths: Mapping[str, Any], size: int) -> tuple[int, float]:
+    """The number of the mesh axis of a collective, and the bytes of its operand, given those of a number."""
+    (told,), axes = dict(call.options)[MESH], free_axes(call.arguments[0])
+    return int(getattr(told, "value", 0)), float(size * math.prod(int(lengths[axis]) for axis in axes))
 
 
 @dataclass(frozen=True)
@@ -251,10 +255,8 @@ def _priced(plan: Plan, mesh: Mesh) -> Plan:
         call = step.equation.right
         if not isinstance(call, Call) or call.function not in COLLECTIVES:
             return step
-        n = int(getattr(dict(call.options)[MESH][0], "value", 0))
-        axes = {axis.name: axis.size for axis in step.axes}
-        size = math.prod(int(axes[axis]) for axis in free_axes(call.arguments[0]) if axis in axes)
-        size *= bytes_of(step.element, itemsize(plan.dtype))
+        lengths = {axis.name: axis.size for axis in step.axes}
+        n, size = _operand(call, lengths, bytes_of(step.element, itemsize(plan.dtype)))
         moved, seconds = mesh.moved(call.function, n, size), mesh.seconds(call.function, n, size)
         return replace(step, bytes=round(moved), seconds=seconds)
 

@@ -22,7 +22,7 @@ from ..sizes import evaluate, symbol
 from .local import local_graph
 from .mesh import Mesh
 from .part import Asked, Part, in_loops, part_of
-from .placement import VARYING, Placement
+from .placement import Placement
 from .search import CostTable, Variable, eliminated
 
 __all__ = ["AUTO", "Shard", "Sharded", "check_undivided", "in_numbers", "of_choices", "shard_graph"]
@@ -158,14 +158,9 @@ def of_choices(part: Part, graph: Graph, chosen: Mapping[Variable, int], seconds
 
 
 def _inputs(part: Part) -> Iterator[CostTable]:
-    """The costs that leave each input of the whole graph where the user asks for it, and never varying."""
-    import numpy
-
+    """The costs that leave each input of the whole graph where the user asks for it."""
     for leaf in part.graph.inputs:
-        node = part.nodes[leaf.name]
-        fixed, places = part.fixed(part.dims(leaf.name)), part.choices[node]
-        free = [VARYING not in place and fixed in (None, place) for place in places]
-        yield CostTable((node,), numpy.where(free, 0.0, math.inf))
+        yield part.only(part.nodes[leaf.name], part.fixed(part.dims(leaf.name)))
 
 
 # ---------------------------------------------------------------------------- what is asked for
