@@ -6,20 +6,20 @@ import itertools
 import json
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from ..codec import Part, Text, document, read, write
 from ..display import Filled, printable, rounded, table
 from ..errors import ShapeError
-from ..weights.equations import Modes, rounding_of
+from ..weights.equations import rounding_of
 from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
 from ..weights.ranks import Rank
-from .levels import AUTO, BYTES, Candidate, Cost, Level, check_modes, levels
+from .levels import AUTO, BYTES, ROUNDED, Candidate, Cost, Level, check_modes, levels
 
-__all__ = ["Allocation", "Allotted", "Budget", "Options", "allotted", "flat"]
+__all__ = ["Allocation", "Allotted", "Budget", "Options", "allotted", "flat", "is_positive"]
 
 LEAST = 1e-6
 """Differences of the error below this value are ignored."""
@@ -51,15 +51,13 @@ class Budget:
         """
         told = [(kind, amount) for kind, amount in given.items() if amount is not None]
         if len(told) != 1:
-            fix = f"give one of {', '.join(f'{kind}=' for kind in given)}"
-            told_of = f"are {len(told)} budgets" if told else "is no budget"
-            raise ShapeError(f"there {told_of}", fix=fix)
-        kind, amount = told[0]
-        is_number = isinstance(amount, Real) and not isinstance(amount, bool)
+            found = f"are {len(told)} budgets" if told else "is no budget"
+            raise ShapeError(f"there {found}", fix=f"give one of {', '.join(f'{kind}=' for kind in given)}")
+        ((kind, amount),) = told
         is_part = kind in ("seconds", "error") or not isinstance(amount, Integral)
-        if not is_number or not 0 < amount < math.inf or (is_part and amount > 1):
-            fix = "give a part of what it is now, as 0.2"
-            fix += "" if kind in ("seconds", "error") else ", or a whole number"
+        if not is_positive(amount, 1.0 if is_part else math.inf):
+            whole = "" if kind in ("seconds", "error") else ", or a whole number"
+            fix = f"give a part of what it is now, as 0.2{whole}"
             raise ShapeError(f"{kind}={amount!r} is no budget", fix=fix)
         return Budget(kind, float(amount) if is_part else int(amount))
 
@@ -70,41 +68,40 @@ class Budget:
         return self.amount * now if isinstance(self.amount, float) else float(self.amount)
 
 
+def is_positive(value: Any, most: float = math.inf) -> bool:
+    """Whether a value is a finite number larger than 0 and up to `most`. A truth value is no number."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and 0 < value <= most and value < math.inf
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of an allocation; see `tensornet.allocate`."""
 
     budget: Budget
     methods: tuple[str, ...]
-    modes: FrozenModes | None = None
-    uniform: bool = False
-    max_error: float | None = None
-    progress: Callable[[str, int, int], None] | None = None
+    modes: FrozenModes | None
+    max_error: float
+    uniform: bool
+    include: str | Sequence[str]
+    exclude: str | Sequence[str]
+    progress: Callable[[str, int, int], None] | None
 
     @staticmethod
-    def of(
-        method: str | Sequence[str] | None,
-        modes: Modes | None,
-        uniform: bool,
-        max_error: float | None,
-        progress: Callable[[str, int, int], None] | None,
-        **budget: float | None,
-    ) -> Options:
-        """The options as a user gives them: one budget, and names of forms.
+    def of(budget: Budget, method: Any, modes: Any, max_error: float | None, *others: Any) -> Options:
+        """The options as a user gives them.
 
         Raises:
-            ShapeError: the budget, a form or the largest error is invalid.
+            ShapeError: a form or the largest error is invalid.
         """
-        is_number = isinstance(max_error, Real) and not isinstance(max_error, bool)
-        if max_error is not None and not (is_number and 0 < max_error <= 1):
-            raise ShapeError(
-                f"max_error={max_error!r} is no error of a weight", fix="give a number up to 1, as 0.3"
-            )
-        if not (modes is None or isinstance(modes, int)):
+        if max_error is not None and not is_positive(max_error, 1.0):
+            told = f"max_error={max_error!r} is no error of a weight"
+            raise ShapeError(told, fix="give a number up to 1, as 0.3")
+        if isinstance(modes, Iterable):
             modes = tuple(each if isinstance(each, int) else tuple(each) for each in modes)
-        found = Budget.of(**budget)
-        method = (AUTO if found.kind == BYTES else "low_rank") if method is None else method
-        return Options(found, _named(flat(method)), modes, uniform, max_error, progress)
+        methods = _named(flat((AUTO if budget.kind == BYTES else "low_rank") if method is None else method))
+        methods = ROUNDED if methods == (AUTO,) and budget.kind == BYTES else methods
+        return Options(budget, methods, modes, math.inf if max_error is None else max_error, *others)
 
 
 @document()
@@ -165,14 +162,13 @@ class Allocation:
 
     def __str__(self) -> str:
         """Plain text, 80 characters wide: a line of numbers for each weight, and below it the reason for its level."""
-        heads, *rows = self._table
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        first = min(widths[0], max(len(heads[0]), WIDTH - sum(width + 2 for width in widths[1:])))
-        lines, reasons = [*textwrap.wrap(self._title, WIDTH), ""], ["", *(row.reason for row in self.rows)]
-        for (name, *cells), reason in zip([heads, *rows], reasons, strict=True):
-            sides = zip(cells, "<<<>>>", widths[1:], strict=True)
+        widths = [max(map(len, column)) for column in zip(*self._table, strict=True)]
+        first = min(widths[0], max(len("weight"), WIDTH - sum(width + 2 for width in widths[1:])))
+        lines = [*textwrap.wrap(self._title, WIDTH), ""]
+        for (name, *cells), reason in zip(self._table, ["", *(row.reason for row in self.rows)], strict=True):
             # a name that is too wide gets its own line before the rest
             lead = f"{name}\n{'':{first}}" if len(name) > first else f"{name:<{first}}"
+            sides = zip(cells, "<<<>>>", widths[1:], strict=True)
             lines.append(
                 "  ".join([lead, *(f"{cell:{side}{width}}" for cell, side, width in sides)]).rstrip()
             )
@@ -194,24 +190,23 @@ class Allocation:
         unit = "bytes" if in_bytes else "parameters"
         found: list[tuple[str, ...]] = [("weight", "shape", "form", "rank", unit, "of dense", "error")]
         for row in self.rows:
-            level = row.level
+            level, shape = row.level, "×".join(map(str, row.shape))
             size, dense = (each.cost if in_bytes else each.parameters for each in (level, row.dense))
             rank = level.rank if isinstance(level.rank, str) else ",".join(map(str, level.rank))
-            texts = printable(row.path), "×".join(map(str, row.shape)), level.method or "dense"
-            numbers = f"{size:,.0f}", f"{size / dense:.0%}", f"{level.error:.3f}"
-            found.append((*texts, rank if level.method else "", *numbers))
+            texts = printable(row.path), shape, level.method or "dense", rank if level.method else ""
+            found.append((*texts, f"{size:,.0f}", f"{size / dense:.0%}", f"{level.error:.3f}"))
         return found
 
     @property
     def _title(self) -> str:
-        kind, parts = self.budget.kind, list[str]()
+        kind, changes = self.budget.kind, list[tuple[float, float, str, str]]()
         if kind in ("bytes", "flops", "seconds"):
-            digits = ",.0f" if kind == BYTES else ",.4g"
-            spent = f"{self.before:{digits}} → {self.after:{digits}} {UNITS[kind]}"
-            parts.append(f"{spent} ({self.after / self.before:.1%})")
+            changes.append((self.before, self.after, ",.0f" if kind == BYTES else ",.4g", UNITS[kind]))
         if kind != BYTES:
-            before, after = self.parameters
-            parts.append(f"{before:,} → {after:,} parameters ({after / before:.1%})")
+            changes.append((*self.parameters, ",", "parameters"))
+        parts = [
+            f"{old:{digits}} → {new:{digits}} {unit} ({new / old:.1%})" for old, new, digits, unit in changes
+        ]
         return ", ".join([*parts, f"mean error {self.error:.3f}"])
 
     def to_json(self) -> str:
@@ -247,27 +242,27 @@ def allotted(
     Raises:
         ShapeError: even the lowest levels cost more than the budget, or modes fit no weight.
     """
-    budget, modes = options.budget, options.modes
-    check_modes(candidates, options.methods, modes)
-    curves: list[tuple[Level, ...]] = []
-    for number, candidate in enumerate(candidates):
+    check_modes(candidates, options.methods, options.modes)
+    curves = list[tuple[Level, ...]]()
+    for number, each in enumerate(candidates):
         if options.progress is not None:
-            options.progress(candidate.path, number, len(candidates))
-        curves.append(levels(candidate, options.methods, cost, modes, options.max_error))
+            options.progress(each.path, number, len(candidates))
+        curves.append(levels(each, options.methods, cost, options.modes, options.max_error))
     own = sum(curve[0].cost for curve in curves)
     others = 0.0 if total is None else max(0.0, total - own)
-    before = others + own
+    limit = options.budget.limit(others + own)
     hulls = [_hull(curve, options.uniform) for curve in curves]
-    chosen = _descended(hulls, options, before, others)
+    chosen = _descended(hulls, options, others + own, others)
     if not options.uniform:
-        chosen = _filled(curves, chosen, budget.limit(before), others)
+        chosen = _filled(curves, chosen, limit - others - sum(level.cost for level in chosen))
     after = others + sum(level.cost for level in chosen)
     saved = sum(curve[0].parameters - level.parameters for curve, level in zip(curves, chosen, strict=True))
     rows = tuple(
-        _allotted(candidate, hull, level, options.uniform)
-        for candidate, hull, level in zip(candidates, hulls, chosen, strict=True)
+        Allotted(each.path, each.shape, level, hull[0], *_reason(hull, level, options.uniform))
+        for each, hull, level in zip(candidates, hulls, chosen, strict=True)
     )
-    return Allocation(budget, before, after, (parameters, parameters - saved), rows, modes)
+    sizes = (parameters, parameters - saved)
+    return Allocation(options.budget, others + own, after, sizes, rows, options.modes)
 
 
 def _hull(curve: Sequence[Level], uniform: bool) -> tuple[Level, ...]:
@@ -298,90 +293,76 @@ def _descended(
 
     For an error budget, each step is taken that stays within it.
     """
-    budget, down = (
-        options.budget,
-        ((n, *pair) for n, hull in enumerate(hulls) for pair in itertools.pairwise(hull)),
-    )
 
     def order(step: tuple[int, Level, Level]) -> tuple[float, int]:
         number, above, below = step
         return (-above.cost / hulls[number][0].cost if options.uniform else _slope(above, below)), number
 
+    limit, is_error = options.budget.limit(before), options.budget.kind == "error"
     chosen, total = [hull[0] for hull in hulls], before
-    is_error = budget.kind == "error"
-    for number, _, below in sorted(down, key=order):
-        if not is_error and total <= budget.limit(before) and (options.uniform or below.error > LEAST):
+    steps = ((n, *pair) for n, hull in enumerate(hulls) for pair in itertools.pairwise(hull))
+    for number, _, below in sorted(steps, key=order):
+        if total <= limit and (options.uniform or below.error > LEAST):
             break
-        former, chosen[number] = chosen[number], below
-        if is_error and _mean(chosen) > budget.amount:
-            chosen[number] = former
-            if options.uniform:
-                break
-            continue
-        total += below.cost - former.cost
-    if not is_error and total > budget.limit(before) * (1 + 1e-9):
-        raise _too_little(budget, before, others, total)
+        lower = [*chosen[:number], below, *chosen[number + 1 :]]
+        if not is_error or _mean(lower) <= options.budget.amount:
+            total += below.cost - chosen[number].cost
+            chosen = lower
+        elif options.uniform:
+            break
+    if not is_error and total > limit * (1 + 1e-9):
+        raise _too_little(options.budget, before, others, total)
     return chosen
 
 
 def _too_little(budget: Budget, before: float, others: float, lowest: float) -> ShapeError:
-    unit = UNITS[budget.kind]
-    if budget.kind == "seconds" and lowest >= before * (1 - 1e-9):
-        told = f"no form is faster than what there is, {rounded(before, 3)} {unit}"
+    unit, in_seconds = UNITS[budget.kind], budget.kind == "seconds"
+    if in_seconds and lowest >= before * (1 - 1e-9):
         fix = "give a budget of parameters or FLOPs, include more, or choose other methods"
-        return ShapeError(told, fix=fix)
+        return ShapeError(f"no form is faster than what there is, {rounded(before, 3)} {unit}", fix=fix)
     limit, now, outside, forms, least = (
-        rounded(each, 3) if budget.kind == "seconds" else f"{each:,.0f}"
+        rounded(each, 3) if in_seconds else f"{each:,.0f}"
         for each in (budget.limit(before), before, others, lowest - others, lowest)
     )
     told = f"{limit} {unit} of {now} are too few: {outside} are of what no form is looked for, and the lowest forms"
     return ShapeError(f"{told} take {forms}", fix=f"allow {least}, include more, or choose other methods")
 
 
-def _filled(
-    curves: Sequence[tuple[Level, ...]], chosen: Sequence[Level], limit: float, others: float
-) -> list[Level]:
+def _filled(curves: Sequence[tuple[Level, ...]], chosen: Sequence[Level], room: float) -> list[Level]:
     """The levels after spending the rest of the budget on better ones. Hulls have few corners and leave such a rest."""
     found = list(chosen)
-    room = limit - others - sum(level.cost for level in found)
-    while True:
-        better = [
-            ((level.loss - each.loss) / (each.cost - level.cost), number, each)
-            for number, (curve, level) in enumerate(zip(curves, found, strict=True))
-            for each in curve
-            if level.cost < each.cost <= level.cost + room
-            and each.loss < level.loss
-            and each.error < level.error - LEAST
-        ]
-        if not better:
-            return found
+    while better := [
+        ((level.loss - each.loss) / (each.cost - level.cost), number, each)
+        for number, (curve, level) in enumerate(zip(curves, found, strict=True))
+        for each in curve
+        if level.cost < each.cost <= level.cost + room
+        and each.loss < level.loss
+        and each.error < level.error - LEAST
+    ]:
         _, number, each = max(better, key=lambda one: one[:2])
         room -= each.cost - found[number].cost
         found[number] = each
+    return found
 
 
 def _mean(chosen: Sequence[Level]) -> float:
     return math.sqrt(sum(level.error**2 for level in chosen) / len(chosen)) if chosen else 0.0
 
 
-def _allotted(candidate: Candidate, hull: Sequence[Level], level: Level, uniform: bool) -> Allotted:
-    """The level of a weight, with the reason for it."""
+def _reason(hull: Sequence[Level], level: Level, uniform: bool) -> tuple[Level | None, str]:
+    """The next costlier level with less error, and why a level was chosen."""
     above = [each for each in hull if each.cost > level.cost and each.error < level.error]
-    below = [each for each in hull if each.cost < level.cost]
-    following = min(above, key=lambda each: each.cost, default=None)
+    following = above[-1] if above else None
     if len(hull) == 1:
-        reason = "no form of it costs less"
-    elif uniform:
-        reason = "the part of its cost that each weight is left"
-    elif level.method is None:
-        lower = max(below, key=lambda each: each.cost)
-        reason = f"the next form down would lose {lower.error:.1%} of it"
-    elif following is None:
-        reason = "the highest level that is worth its cost"
-    else:
-        times = rounded(following.cost / level.cost, 2)
-        reason = f"{following.method or 'dense'} at {times}× the cost would leave {following.error:.1%}"
-    return Allotted(candidate.path, candidate.shape, level, hull[0], following, reason)
+        return following, "no form of it costs less"
+    if uniform:
+        return following, "the part of its cost that each weight is left"
+    if level.method is None:
+        return following, f"the next form down would lose {hull[1].error:.1%} of it"
+    if following is None:
+        return following, "the highest level that is worth its cost"
+    times, form = rounded(following.cost / level.cost, 2), following.method or "dense"
+    return following, f"{form} at {times}× the cost would leave {following.error:.1%}"
 
 
 def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
@@ -391,19 +372,14 @@ def flat(methods: str | Sequence[str]) -> tuple[str, ...]:
         ShapeError: there are none, or a form has factors that several weights share.
     """
     given = methods.replace(",", " ").split() if isinstance(methods, str) else methods
-    if given == [AUTO] or given == (AUTO,):
-        return (AUTO,)
     found = tuple(given) if isinstance(given, Sequence) else ()
     if not found or not all(isinstance(each, str) for each in found):
         fix = f"give one or several of {', '.join(FACTORIZATIONS)}"
         raise ShapeError(f"method={methods!r} names no forms", fix=fix)
-    for name in found:
-        if name.lower() in SHARING:
-            what = (
-                f"'{name}' is a form of several weights together, and a budget is spread over them one by one"
-            )
-            fix = f"""choose its rank: tensornet.substitute(graph, {{"*.Wq": "{name}"}}, rank=16), tensornet.fit"""
-            raise ShapeError(what, fix=fix)
+    if shared := [name for name in found if name.lower() in SHARING]:
+        told = f"'{shared[0]}' is a form of several weights together, and a budget is spread over them one by one"
+        call = f"""tensornet.substitute(graph, {{"*.Wq": "{shared[0]}"}}, rank=16), tensornet.fit"""
+        raise ShapeError(told, fix=f"choose its rank: {call}")
     return found
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..codegen.program import planned
-from ..dtypes import itemsize
 from ..errors import EquationError, ShapeError
-from ..fitting.activations import Site, batches_of, metrics, sites
+from ..fitting.activations import batches_of, metrics, sites
 from ..fitting.approximating import Approximation
-from ..fitting.metrics import DAMPING
+from ..fitting.metrics import DAMPING, Metric
 from ..fitting.weights import Misfit
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
 from ..graph.leaves import told_by
+from ..language.equation import Equation
 from ..language.expression import Ref, axes_of_index
 from ..planning.planner import NOMINAL, whole_sizes
 from ..protocol import Backend, backend_of, load_backend
@@ -28,11 +28,11 @@ from ..sizes import evaluate
 from ..weights.equations import CODES, Modes
 from ..weights.freezing import freeze
 from ..weights.substitution import substitute
-from .allocating import Allocation, Options, allotted
+from .allocating import Allocation, Budget, Options, allotted
 from .compressed import Compressed, networks
-from .levels import BYTES, Candidate, Cost, alone, any_rank, bytes_of, parameters_of, planned_cost
+from .levels import BYTES, Candidate, Cost, alone, any_rank, bytes_in, cost_of, dims_of
 
-__all__ = ["allocate", "best", "compress", "cost_of", "held_out", "included", "lost_by", "misfits_of"]
+__all__ = ["Network", "allocate", "compress", "held_out", "included", "lost_by"]
 
 T = TypeVar("T")
 
@@ -103,9 +103,9 @@ def allocate(
         >>> found.weights, round(found.error, 3)
         ({'A': ('low_rank', (1,))}, 0.0)
     """
-    budget = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
-    options = Options.of(method, modes, uniform, max_error, progress, **budget)
-    network = _Weights(graph, params, load_backend(backend), device, sizes, include, exclude, options)
+    budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
+    options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
+    network = _of_graph(graph, params, options, load_backend(backend), device, sizes)
     return network.allocated(network.candidates(inputs))
 
 
@@ -165,127 +165,172 @@ def compress(
         >>> tn.parameter_count(small.model), small.misfits["W"].weight < 1e-12
         (128, True)
     """
-    budget = {"parameters": parameters, "bytes": bytes, "flops": flops, "seconds": seconds, "error": error}
-    if not isinstance(network, Graph):
-        torch = networks(network)
-        if params is not None or sizes:
-            told = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
-            raise EquationError(f"a module has no use for {told}", fix="leave it out, or give a graph")
-        options = Options.of(method, modes, uniform, max_error, progress, **budget)
-        return best(torch.network_of(network, include, exclude, options, device, calibrate), modes)
-    if params is None:
-        raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
-    options = Options.of(method, modes, uniform, max_error, progress, **budget)
-    target = load_backend(backend), device, sizes
-    return best(_weighed(_Weights(network, params, *target, include, exclude, options), calibrate), modes)
+    torch = None if isinstance(network, Graph) else networks(network)
+    budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
+    options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
+    if torch is None:
+        if params is None:
+            raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
+        return _of_graph(network, params, options, load_backend(backend), device, sizes).weighed(calibrate)
+    if params is not None or sizes:
+        names = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
+        raise EquationError(f"a module has no use for {names}", fix="leave it out, or give a graph")
+    found: Compressed = torch.compress(network, options, device, calibrate)
+    return found
 
 
-class Network(Protocol):
-    """A network, and the ways in which its weights may be weighed."""
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network, and what it costs.
 
-    @property
-    def ways(self) -> Sequence[Sequence[Candidate]]:
-        """The weights, weighed in each way."""
+    Attributes:
+        options: the budget, and how it is spread.
+        cost: the cost of a weight in the unit of the budget.
+        total: the cost of the whole network; None where only the weights count that may become factors.
+        parameters: the number of its parameters.
+    """
+
+    options: Options
+    cost: Cost
+    total: float | None
+    parameters: int
 
     def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
-        """The allocation of the budget."""
+        """The allocation of the budget to some weights."""
+        return allotted(candidates, self.options, self.cost, self.total, self.parameters)
 
-    def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
-        """The network with factors."""
+    def made(self, allocation: Allocation, factors: Mapping[str, Mapping[str, Any]]) -> Compressed:
+        """The network with factors in the place of weights, by the names of both."""
+        raise NotImplementedError
 
-    @property
-    def held(self) -> Sequence[Any]:
-        """The batches that were held out."""
+    def loss(self, made: Compressed, held: Sequence[Any]) -> float | None:
+        """‖y − ŷ‖² / ‖y‖² of its outputs for batches; None if these tell nothing."""
+        raise NotImplementedError
 
-    def loss(self, made: Compressed) -> float | None:
-        """What its output loses on these; None if its output tells nothing."""
-
-
-def best(network: Network, modes: Modes | None) -> Compressed:
-    """The compressed network of the way to weigh weights that loses least on held batches; the first if none tells."""
-    made = []
-    for candidates in network.ways:
-        allocation = network.allocated(candidates)
-        chosen = [each for each in candidates if each.path in allocation.weights]
-        found = {each.path: each.fitted(*allocation.weights[each.path], modes) for each in chosen}
-        made.append(network.made(allocation, found))
-    if network.held:
-        made = [replace(each, loss=network.loss(each)) for each in made]
-    return min(made, key=lambda each: math.inf if each.loss is None else each.loss)
+    def best(self, ways: Iterable[Sequence[Candidate]], held: Sequence[Any] = ()) -> Compressed:
+        """The compressed network of the way to weigh weights that loses least on held batches; else of the first."""
+        made = list[Compressed]()
+        for candidates in ways:
+            allocation, found = self.allocated(candidates), dict[str, Approximation]()
+            for each in candidates:
+                if each.path in allocation.weights:
+                    found[each.path] = each.fitted(*allocation.weights[each.path], self.options.modes)
+            small = self.made(allocation, {path: each.factors for path, each in found.items()})
+            misfits = {path: Misfit(each.error, each.output) for path, each in found.items()}
+            made.append(replace(small, misfits=misfits, loss=self.loss(small, held) if held else None))
+        return min(made, key=lambda each: math.inf if each.loss is None else each.loss)
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """A graph with its parameters, and the target for which its costs are planned."""
+@dataclass(frozen=True, eq=False)
+class _OfGraph(Network):
+    """A graph with its parameters, and the sizes of open axes."""
 
     graph: Graph
     params: Mapping[str, Any]
-    backend: Backend
-    device: str | None
     sizes: Mapping[str, int]
-    include: str | Sequence[str]
-    exclude: str | Sequence[str]
-    options: Options
-    ways: Sequence[Sequence[Candidate]] = ()
-    held: Sequence[tuple[Any, ...]] = ()
 
-    def __post_init__(self) -> None:
-        if not hasattr(self.params, "keys") or set(self.params) != {
-            leaf.name for leaf in self.graph.parameters
-        }:
-            raise wrong_names(self.graph, self.params)
+    def weighed(self, calibrate: Any) -> Compressed:
+        """The best compressed graph, where batches weigh the weights if there are any."""
+        if calibrate is None:
+            return self.best([self.candidates(None)])
+        batches, held = held_out(batches_of(calibrate))
+        weighed = self.candidates(batches)
+        plain = [replace(each, metric=None) for each in weighed]
+        ways = [weighed] if self.options.budget.kind == "error" else [weighed, plain]
+        return self.best(ways, held if weighed else ())
 
-    def candidates(self, inputs: Any) -> Sequence[Candidate]:
-        """The weights that may become factors, weighed by some batches."""
-        known = [leaf.name for leaf in self.graph.parameters]
-        names = included(known, self.include, self.exclude, "parameter of this graph", "parameters")
-        return tuple(_candidates(self.graph, self.params, names, inputs, self.sizes))
+    def candidates(self, inputs: Any) -> list[Candidate]:
+        """The weights that are an operand of a contraction wherever they are read, and those whose rows are looked up.
 
-    def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
-        """The allocation of the budget."""
-        whole, kind = parameter_count(self.graph), self.options.budget.kind
-        if not isinstance(whole, int):
-            missing = ", ".join(f"{name}=" for name in self.graph.open_sizes)
-            raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
-        device = self.device or self.backend.device()
-        cost, total = cost_of(self.options, self.backend, device), float(whole)
-        if kind == BYTES:
-            arrays = self.params.values()
-            total = sum(math.prod(each.shape) * itemsize(self.backend.dtype(each)) for each in arrays)
-        elif kind in ("flops", "seconds"):
-            total = getattr(planned(self.graph, self.sizes, self.backend, device, "float32"), kind)
-        return allotted(candidates, self.options, cost, total, whole)
+        Args:
+            inputs: batches that weigh them, or None.
+        """
+        options, params, whole = self.options, self.params, self.graph.flat
+        leaves = {leaf.name: leaf for leaf in self.graph.parameters}
+        told = ("parameter of this graph", "parameters")
+        names = included([*leaves], options.include, options.exclude, *told)
+        places = {name: sites(whole, name) or () for name in names if params[name].ndim > 1}
+        paths, weighed = [name for name, each in places.items() if each], dict[str, Metric]()
+        if inputs is not None and paths:
+            backend = backend_of(params[paths[0]])
+            weighed = metrics(self.graph, params, paths, batches_of(inputs), backend, DAMPING)
+        found = list[Candidate]()
+        for name, at in places.items():
+            dims = dims_of(leaves[name], self.graph)
+            columns = at[0].dims if at else ()
+            kept = tuple(n for n in columns if set(at[0].axes(n)) & set(at[0].kept))
+            read = [(each.line, set(each.around) - {*axes_of_index(each.weight.index)}) for each in at]
+            if rows := self._rows(read or _looked_up(whole, name)):
+                layer = alone(dims, columns, kept)
+                found.append(Candidate(name, dims, layer, params[name], rows, weighed.get(name)))
+        return found
 
-    def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
-        """The graph with factors."""
-        if not found:
+    def _rows(self, read: Iterable[tuple[Equation, Iterable[str]]]) -> int:
+        """The number of rows of a weight that a call reads, from each equation and the axes of its rows."""
+        whole = self.graph.flat
+        sizes = {**dict.fromkeys(self.graph.open_sizes, NOMINAL), **whole_sizes(self.graph, self.sizes)}
+        known = {**whole.bound, **sizes}
+        return sum(
+            math.prod(int(evaluate(evaluate(whole.scope(line)[axis], whole.bound), known)) for axis in axes)
+            for line, axes in read
+        )
+
+    def made(self, allocation: Allocation, factors: Mapping[str, Mapping[str, Any]]) -> Compressed:
+        """The graph with factors in the place of weights."""
+        if not factors:
             return Compressed(self.graph, dict(self.params), allocation)
         with any_rank():
             graph = substitute(self.graph, allocation.weights, modes=self.options.modes)
-        factors = {f"{path}.{name}": a for path, each in found.items() for name, a in each.factors.items()}
-        codes = {name: array for name, array in factors.items() if name.endswith(CODES)}
-        graph = freeze(graph, codes, [*codes]) if codes else graph
-        params = {leaf.name: {**self.params, **factors}[leaf.name] for leaf in graph.parameters}
-        return Compressed(graph, params, allocation, misfits_of(found))
+        added = {f"{path}.{name}": array for path, each in factors.items() for name, array in each.items()}
+        codes = {name: array for name, array in added.items() if name.endswith(CODES)}
+        graph, known = freeze(graph, codes, [*codes]) if codes else graph, {**self.params, **added}
+        return Compressed(graph, {leaf.name: known[leaf.name] for leaf in graph.parameters}, allocation)
 
-    def loss(self, made: Compressed) -> float | None:
-        """‖y − ŷ‖² / ‖y‖² of the outputs for the batches that were held out."""
-        runs = [
-            compile(graph, backend=backend_of(next(iter(params.values()))), params=params)
-            for graph, params in ((self.graph, self.params), (made.model, made.params or {}))
-        ]
-        return lost_by([run(*batch) for run in runs] for batch in self.held)
+    def loss(self, made: Compressed, held: Sequence[Any]) -> float | None:
+        """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
+        backend = backend_of(next(iter(self.params.values())))
+        pairs = ((self.graph, self.params), (made.model, made.params))
+        runs = [compile(graph, backend=backend, params=params) for graph, params in pairs]
+        return lost_by([run(*batch) for run in runs] for batch in held)
 
 
-def _weighed(network: _Weights, calibrate: Any) -> _Weights:
-    """A network with the ways to weigh its weights by some batches."""
-    if calibrate is None:
-        return replace(network, ways=(network.candidates(None),))
-    batches, held = held_out(batches_of(calibrate))
-    weighed = network.candidates(batches)
-    plain = [each.plain or each for each in weighed]
-    ways = (weighed,) if network.options.budget.kind == "error" else (weighed, plain)
-    return replace(network, ways=ways, held=held if weighed else [])
+def _of_graph(
+    graph: Graph,
+    params: Any,
+    options: Options,
+    backend: Backend,
+    device: str | None,
+    sizes: Mapping[str, int],
+) -> _OfGraph:
+    """A graph with its parameters, and what it costs on a target.
+
+    Raises:
+        ShapeError: the parameters have other names or open sizes.
+    """
+    if not hasattr(params, "keys") or set(params) != {leaf.name for leaf in graph.parameters}:
+        raise wrong_names(graph, params)
+    count, kind = parameter_count(graph), options.budget.kind
+    if not isinstance(count, int):
+        missing = ", ".join(f"{name}=" for name in graph.open_sizes)
+        raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
+    total = float(count)
+    if kind == BYTES:
+        total = float(sum(map(bytes_in, params.values())))
+    elif kind in ("flops", "seconds"):
+        total = getattr(planned(graph, sizes, backend, device or backend.device(), "float32"), kind)
+    cost = cost_of(kind, backend, device, options.modes)
+    return _OfGraph(options, cost, total, count, graph, params, sizes)
+
+
+def _looked_up(graph: Graph, name: str) -> list[tuple[Equation, list[str]]]:
+    """The equations that look up rows of a weight, each with the axes of these; none if one uses it in another way."""
+    reads = [(line, ref.index) for line in graph.own for ref in line.references if ref.name == name]
+    found = list[tuple[Equation, list[str]]]()
+    for line, (first, *rest) in reads:
+        if not isinstance(first, Ref) or not all(isinstance(entry, str) for entry in rest):
+            return []
+        found.append((line, [axis for axis in first.index if isinstance(axis, str)]))
+    return found
 
 
 def lost_by(pairs: Iterable[Sequence[Any]]) -> float | None:
@@ -295,11 +340,10 @@ def lost_by(pairs: Iterable[Sequence[Any]]) -> float | None:
     """
     lost = whole = 0.0
     for pair in pairs:
-        ours, theirs = (each if isinstance(each, tuple) else (each,) for each in pair)
-        arrays = [[_wide(each) for each in results] for results in (ours, theirs)]
-        if [each.shape for each in arrays[0]] != [each.shape for each in arrays[1]]:
+        ours, theirs = ([*map(_wide, each)] if isinstance(each, tuple) else [_wide(each)] for each in pair)
+        if [each.shape for each in ours] != [each.shape for each in theirs]:
             return math.inf
-        for before, after in zip(*arrays, strict=True):
+        for before, after in zip(ours, theirs, strict=True):
             differing = before != after
             lost += float((np.abs(before[differing] - after[differing]) ** 2).sum())
             whole += float((np.abs(before[np.isfinite(before)]) ** 2).sum())
@@ -317,12 +361,7 @@ def held_out(batches: Iterable[T]) -> tuple[list[T], list[T]]:
     """The batches to weigh weights by, and those to choose by: each fourth, or all if there are fewer."""
     given = list(batches)
     held = given[3::4]
-    return (given, given) if not held else ([each for n, each in enumerate(given) if n % 4 != 3], held)
-
-
-def misfits_of(found: Mapping[str, Approximation]) -> dict[str, Misfit]:
-    """The errors of some weights."""
-    return {path: Misfit(each.error, each.output) for path, each in found.items()}
+    return ([each for n, each in enumerate(given) if n % 4 != 3], held) if held else (given, given)
 
 
 def included(
@@ -337,63 +376,3 @@ def included(
     """
     out = told_by(exclude, known, what, all_of) if exclude else ()
     return tuple(name for name in told_by(include, known, what, all_of) if name not in out)
-
-
-def cost_of(options: Options, backend: Backend, device: str | None) -> Cost:
-    """The function for the cost of a weight in the unit of a budget."""
-    kind = options.budget.kind
-    if kind in ("flops", "seconds"):
-        return planned_cost(kind, backend, device, options.modes)
-    return bytes_of if kind == BYTES else parameters_of
-
-
-def _candidates(
-    graph: Graph, params: Mapping[str, Any], names: Sequence[str], inputs: Any, sizes: Mapping[str, int]
-) -> Iterator[Candidate]:
-    """The weights that are an operand of a contraction wherever they are read, and those whose rows are looked up."""
-    whole = graph.flat
-    given = whole_sizes(graph, sizes)
-    known = {**whole.bound, **{name: given.get(name, NOMINAL) for name in graph.open_sizes}}
-    found = {name: sites(whole, name) for name in names if params[name].ndim > 1}
-    dims_of = {
-        leaf.name: tuple(tuple(int(evaluate(axis.size, graph.bound)) for axis in dim) for dim in leaf.dims)
-        for leaf in graph.parameters
-        if leaf.name in found
-    }
-    weighed = {}
-    if inputs is not None and any(found.values()):
-        paths = [name for name, each in found.items() if each]
-        weighed = metrics(graph, params, paths, batches_of(inputs), backend_of(params[paths[0]]), DAMPING)
-    for name, each in found.items():
-        dims = dims_of[name]
-        if each:
-            kept = tuple(n for n in each[0].dims if set(each[0].axes(n)) & set(each[0].kept))
-            rows = sum(_rows(whole, site, known) for site in each)
-            layer = alone(dims, each[0].dims, kept)
-            plain = Candidate(name, dims, layer, params[name], max(1, rows))
-            yield replace(plain, metric=weighed[name], plain=plain) if name in weighed else plain
-        elif looked_up := _looked_up(whole, name, known):
-            yield Candidate(name, dims, alone(dims), params[name], looked_up)
-
-
-def _rows(graph: Graph, site: Site, known: Mapping[str, int]) -> int:
-    """The number of rows that one contraction multiplies by a weight."""
-    scope, own = graph.scope(site.line), axes_of_index(site.weight.index)
-    rest = (axis for axis in site.around if axis not in own)
-    return math.prod(int(evaluate(evaluate(scope[axis], graph.bound), known)) for axis in rest)
-
-
-def _looked_up(graph: Graph, name: str, known: Mapping[str, int]) -> int:
-    """The number of rows of a weight that a call looks up; 0 if the weight is used in any other way."""
-    rows = 0
-    for line in graph.own:
-        for ref in line.references:
-            if ref.name != name:
-                continue
-            first, *rest = ref.index
-            if not isinstance(first, Ref) or not all(isinstance(entry, str) for entry in rest):
-                return 0
-            scope = graph.scope(line)
-            axes = [axis for axis in first.index if isinstance(axis, str)]
-            rows += math.prod(int(evaluate(evaluate(scope[axis], graph.bound), known)) for axis in axes)
-    return rows

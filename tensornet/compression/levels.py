@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf, log, prod, sqrt
 from typing import Any, TypeAlias
 
 from ..codec import Text, document
@@ -23,16 +23,21 @@ from ..fitting.rounding import Halves, scaled
 from ..fitting.trees import tree_of
 from ..frontend.layers import layer
 from ..graph.graph import Graph
+from ..graph.leaves import Leaf
 from ..protocol import Backend, backend_of
+from ..sizes import evaluate
 from ..weights.equations import CODES, Formed, Modes, formed, rounding_of
 from ..weights.factorizations import FACTORIZATIONS
 from ..weights.ranks import Rank
 from ..weights.substitution import substitute
 
 __all__ = [
-    *("AUTO", "BYTES", "WEIGHT", "Candidate", "Cost", "Level"),
-    *("alone", "any_rank", "bytes_of", "check_modes", "levels", "parameters_of", "planned_cost"),
+    *("AUTO", "BYTES", "ROUNDED", "WEIGHT", "Candidate", "Cost", "Level", "alone", "any_rank", "bytes_in"),
+    *("bytes_of", "check_modes", "cost_of", "dims_of", "elements", "levels", "parameters_of"),
 ]
+
+Dims: TypeAlias = tuple[tuple[int, ...], ...]
+"""The sizes of the axes of each dimension of a weight."""
 
 WEIGHT = "weight"
 """The name of the weight in a layer of this weight alone."""
@@ -80,27 +85,20 @@ class Candidate:
         rows: the number of rows that a call of the network multiplies by it, or looks up in it.
         metric: the metric that weighs its columns and rows, if there is one.
         scale: the loss at an error of 1.
-        plain: the same without a metric, if it has one.
     """
 
     path: str
-    dims: tuple[tuple[int, ...], ...]
+    dims: Dims
     layer: Graph
     array: Any
     rows: int = 1
     metric: Metric | None = None
     scale: float = 1.0
-    plain: Candidate | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the weight."""
         return tuple(int(size) for size in self.array.shape)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of its values."""
-        return math.prod(self.shape) * itemsize(backend_of(self.array).dtype(self.array))
 
     @property
     def dtype(self) -> str:
@@ -122,28 +120,23 @@ class Candidate:
         """The factors of a form. Of weighed ones, decompositions are a good start, and few rounds follow."""
         form = formed(self.dims, method, rank, modes)
         if form.bits is not None:
-            return self._rounded(form, rounding_of(method)[0], form.bits)
+            return self._rounded(form, form.bits)
         is_start = self.metric is not None and tree_of(_form(form)) is not None
         settings = Settings(iterations=AFTER if is_start else None)
         return approximate(form.program, self.array, settings=settings, shared=self.target)
 
-    def _rounded(self, form: Formed, kind: str, bits: int) -> Approximation:
+    def _rounded(self, form: Formed, bits: int) -> Approximation:
         """The codes and scales of a rounded form."""
-        halves, backend = self.halves, backend_of(self.array)
-        if kind == "dense":
-            arrays: Any = halves.dense(bits, _group(form))
-            made = scaled(*arrays)
+        if form.product.ranks:
+            arrays: tuple[Any, ...] = self.halves.low_rank(form.sizes["r"], bits)
+            made = (arrays[1] * arrays[0]) @ (arrays[3] * arrays[2])
         else:
-            scales, left, others, right = arrays = halves.low_rank(form.sizes["r"], bits)
-            made = (left * scales) @ (right * others)
-        factors = {
-            factor.name: backend.asarray(
-                array.reshape(shape).astype("int8" if factor.name.endswith(CODES) else "float64"),
-                "int8" if factor.name.endswith(CODES) else self.dtype,
-                backend.device(self.array),
-            )
-            for factor, shape, array in zip(form.product.factors, form.shapes, arrays, strict=True)
-        }
+            arrays = self.halves.dense(bits, _group(form))
+            made = scaled(*arrays)
+        backend, factors = backend_of(self.array), dict[str, Any]()
+        for factor, shape, array in zip(form.product.factors, form.shapes, arrays, strict=True):
+            dtype = "int8" if factor.name.endswith(CODES) else self.dtype
+            factors[factor.name] = backend.asarray(array.reshape(shape), dtype, backend.device(self.array))
         return Approximation(factors, *errors(self.target.weight, made.reshape(self.shape), self.metric))
 
 
@@ -170,13 +163,13 @@ class Level:
     loss: float
 
 
+def dims_of(leaf: Leaf, graph: Graph) -> Dims:
+    """The sizes of the axes of each dimension of a leaf of a graph, which are bound."""
+    return tuple(tuple(int(evaluate(axis.size, graph.bound)) for axis in dim) for dim in leaf.dims)
+
+
 @functools.lru_cache(maxsize=256)
-def alone(
-    dims: tuple[tuple[int, ...], ...],
-    columns: tuple[int, ...] = (),
-    kept: tuple[int, ...] = (),
-    groups: int = 1,
-) -> Graph:
+def alone(dims: Dims, columns: tuple[int, ...] = (), kept: tuple[int, ...] = (), groups: int = 1) -> Graph:
     """The layer of a weight alone.
 
     Args:
@@ -188,34 +181,37 @@ def alone(
     Example:
         >>> for made in (alone(((8,), (2, 2)), (1,)), alone(((100,), (8,))), alone(((8,), (3,)), (1,), groups=2)):
         ...     print(made.equations[0])
-        y[n,a] = x[n,(b1,b2)] * weight[a,(b1,b2)]
-        y[n,b] = weight[k[n],b]
-        y[n,g,a] = x[n,g,b] * weight[(g,a),b]
+        y[n,a0] = x[n,(b0,b1)] * weight[a0,(b0,b1)]
+        y[n,b0] = weight[k[n],b0]
+        y[n,g,a0] = x[n,g,b0] * weight[(g,a0),b0]
     """
-    axes, sizes = list[str](), dict[str, Any]()
-    for letter, dim in zip("abcdefghijlm", dims, strict=False):
-        names = [f"{letter}{n}" for n in range(1, len(dim) + 1)] if len(dim) > 1 else [letter]
-        axes.append(f"({','.join(names)})" if len(dim) > 1 else letter)
-        sizes |= zip(names, dim, strict=True)
-    weight, rest = f"{WEIGHT}[{','.join(axes)}]", ",".join(axes[1:])
+    names = [
+        tuple(f"{letter}{n}" for n in range(len(dim)))
+        for letter, dim in zip("abcdefghijlm", dims, strict=False)
+    ]
+    sizes: dict[str, Any] = dict(zip(itertools.chain(*names), itertools.chain(*dims), strict=True))
+    axes = [each[0] if len(each) == 1 else f"({','.join(each)})" for each in names]
+    rest, rows = ",".join(axes[1:]), ["n"]
     if not columns:
-        return layer(f"{weight}: parameter\ny[n,{rest}] = {WEIGHT}[k[n],{rest}]", inputs="k", **sizes)
+        text = f"{WEIGHT}[{axes[0]},{rest}]: parameter\ny[n,{rest}] = {WEIGHT}[k[n],{rest}]"
+        return layer(text, inputs="k", **sizes)
+    read = [axes[each] for each in columns]
+    left = [axis for each, axis in enumerate(axes) if each not in columns or each in kept]
     if groups > 1:
-        sizes |= {"g": groups, "a": dims[0][0] // groups}
-        return layer(f"y[n,g,a] = x[n,g,{rest}] * {WEIGHT}[(g,a),{rest}]", inputs="x", **sizes)
-    read = ",".join(["n", *(axes[each] for each in columns)])
-    left = ",".join(["n", *(axis for each, axis in enumerate(axes) if each not in columns or each in kept)])
-    return layer(f"y[{left}] = x[{read}] * {weight}", inputs="x", **sizes)
+        rows, axes[0] = ["n", "g"], f"(g,{axes[0]})"
+        sizes |= {"g": groups, "a0": dims[0][0] // groups}
+    x, y = ",".join([*rows, *read]), ",".join([*rows, *left])
+    return layer(f"y[{y}] = x[{x}] * {WEIGHT}[{','.join(axes)}]", inputs="x", **sizes)
 
 
 @functools.lru_cache(maxsize=4096)
-def _formed(dims: tuple[tuple[int, ...], ...], method: str, rank: Rank, modes: Modes | None) -> Formed | None:
-    """A weight in a form, or None if it has no such form."""
+def _formed(dims: Dims, method: str, rank: Rank, modes: Modes | None) -> Formed | ShapeError:
+    """A weight in a form, or the error that it has no such form."""
     try:
         with any_rank():
             return formed(dims, method, rank, modes)
-    except ShapeError:
-        return None
+    except ShapeError as error:
+        return error
 
 
 @contextlib.contextmanager
@@ -232,93 +228,90 @@ def check_modes(candidates: Sequence[Candidate], methods: Sequence[str], modes: 
     Raises:
         ShapeError: the message names the modes, and why they do not fit the first weight.
     """
-    refused = list[ShapeError]()
-    pairs = itertools.product(candidates, methods) if modes is not None and methods != (AUTO,) else ()
-    for candidate, method in pairs:
-        try:
-            with any_rank():
-                formed(candidate.dims, method, 1, modes)
-        except ShapeError as error:
-            told = f"modes={modes!r} fit no weight: of '{candidate.path}', {error.message}"
-            refused.append(ShapeError(told, fix=error.fix))
-        else:
-            return
-    if refused:
-        raise refused[0]
+    if modes is None or methods == (AUTO,):
+        return
+    tried = [(each.path, _formed(each.dims, name, 1, modes)) for each in candidates for name in methods]
+    refused = [(path, found) for path, found in tried if isinstance(found, ShapeError)]
+    if refused and len(refused) == len(tried):
+        path, error = refused[0]
+        raise ShapeError(f"modes={modes!r} fit no weight: of '{path}', {error.message}", fix=error.fix)
 
 
-def _group(form: Formed) -> int | None:
-    """The elements of a row that share a scale, if not all do."""
-    scale, codes = form.shapes
-    return math.prod(codes) // math.prod(scale) if len(scale) > 1 else None
-
-
-def levels(
-    candidate: Candidate,
-    methods: Sequence[str],
-    cost: Cost,
-    modes: Modes | None = None,
-    max_error: float | None = None,
-) -> tuple[Level, ...]:
-    """The levels of a weight: dense, and each form at each rank that has fewer parameters and costs less.
-
-    Args:
-        candidate: the weight.
-        methods: the names of forms.
-        cost: the cost of a weight in the unit of the budget.
-        modes: the parts into which dimensions are split, as for `substitute`.
-        max_error: levels with a larger error are left out.
-    """
-    size, dense = math.prod(candidate.shape), cost(candidate)
-    found = [Level(None, "same", (candidate.shape,), size, dense, 0.0, 0.0)]
-    auto = ROUNDED if cost is bytes_of else KERNELS if len(candidate.dims) > 2 else MATRICES
-    for kind in auto if methods == (AUTO,) else methods:
-        for parameters, form in _forms(candidate, kind, modes).items():
-            rank = tuple(form.product.ranks.values()) or "same"
-            cheap = parameters < size or form.bits is not None
-            if cheap and (spent := cost(candidate, form, (kind, rank))) < dense:
-                error = _error(candidate, form, kind)
-                if max_error is None or error <= max_error:
-                    loss = candidate.scale * error**2
-                    found.append(Level(kind, rank, form.shapes, parameters, spent, error, loss))
-    return tuple(found)
-
+# ---------------------------------------------------------------------------- costs
 
 Cost: TypeAlias = Callable[..., float]
 """A function for the cost of a candidate, dense or as a `Formed` weight, whose method and rank come third."""
 
 
-def parameters_of(candidate: Candidate, form: Formed | None = None, named: Any = None) -> float:
-    """The number of elements of a weight or its factors."""
-    return float(sum(map(math.prod, (candidate.shape,) if form is None else form.shapes)))
-
-
-def bytes_of(candidate: Candidate, form: Formed | None = None, named: Any = None) -> float:
-    """The bytes of a weight or its factors."""
-    return float(candidate.bytes if form is None else form.bytes(itemsize(candidate.dtype)))
-
-
-def planned_cost(kind: str, backend: Backend, device: str | None, modes: Modes | None) -> Cost:
-    """The FLOPs or seconds of a call of a candidate's layer."""
+def cost_of(kind: str, backend: Backend, device: str | None, modes: Modes | None) -> Cost:
+    """The function for the cost of a weight in the unit of a budget; FLOPs and seconds are of a call of its layer."""
+    if kind not in ("flops", "seconds"):
+        return bytes_of if kind == BYTES else parameters_of
 
     @functools.cache
     def of_layer(layer: Graph, rows: int, named: tuple[str, Rank] | None) -> float:
         with any_rank():
             layer = layer if named is None else substitute(layer, {WEIGHT: named}, modes=modes)
-        return float(
-            getattr(planned(layer, {"n": rows}, backend, device or backend.device(), "float32"), kind)
-        )
+        plan = planned(layer, {"n": rows}, backend, device or backend.device(), "float32")
+        return float(getattr(plan, kind))
 
-    def cost(candidate: Candidate, form: Formed | None = None, named: Any = None) -> float:
-        return of_layer(candidate.layer, candidate.rows, named)
+    return lambda candidate, form=None, named=None: of_layer(candidate.layer, candidate.rows, named)
 
-    return cost
+
+def parameters_of(candidate: Candidate, form: Formed | None = None, named: Any = None) -> float:
+    """The number of elements of a weight or its factors."""
+    return float(elements((candidate.shape,) if form is None else form.shapes))
+
+
+def bytes_of(candidate: Candidate, form: Formed | None = None, named: Any = None) -> float:
+    """The bytes of a weight or its factors."""
+    return float(bytes_in(candidate.array) if form is None else form.bytes(itemsize(candidate.dtype)))
+
+
+def bytes_in(array: Any) -> int:
+    """The bytes of the elements of an array."""
+    return int(prod(array.shape)) * itemsize(backend_of(array).dtype(array))
+
+
+def elements(shapes: Iterable[Sequence[int]]) -> int:
+    """The number of elements of arrays of some shapes."""
+    return sum(map(prod, shapes))
+
+
+# ---------------------------------------------------------------------------- levels
+
+
+def levels(
+    weight: Candidate, methods: Sequence[str], cost: Cost, modes: Modes | None = None, max_error: float = inf
+) -> tuple[Level, ...]:
+    """The levels of a weight: dense, and each form at each rank that has fewer parameters and costs less.
+
+    Args:
+        weight: the weight.
+        methods: the names of forms.
+        cost: the cost of a weight in the unit of the budget.
+        modes: the parts into which dimensions are split, as for `substitute`.
+        max_error: levels with a larger error are left out.
+    """
+    size, dense = prod(weight.shape), cost(weight)
+    found = [Level(None, "same", (weight.shape,), size, dense, 0.0, 0.0)]
+    auto = KERNELS if len(weight.dims) > 2 else MATRICES
+    for kind in auto if methods == (AUTO,) else methods:
+        for count, form in _forms(weight, kind, modes).items():
+            rank = tuple(form.product.ranks.values()) or "same"
+            saves = count < size or form.bits is not None
+            if saves and (spent := cost(weight, form, (kind, rank))) < dense:
+                error = _error(weight, form)
+                if error <= max_error:
+                    loss = weight.scale * error**2
+                    found.append(Level(kind, rank, form.shapes, count, spent, error, loss))
+    return tuple(found)
 
 
 def _forms(candidate: Candidate, kind: str, modes: Modes | None) -> dict[int, Formed]:
     """A form of a weight at each rank that is tried, by the number of parameters."""
     tried = (_formed(candidate.dims, kind, rank, modes) for rank in _ranks(candidate, kind, modes))
-    return {sum(map(math.prod, each.shapes)): each for each in tried if each is not None}
+    return {elements(each.shapes): each for each in tried if isinstance(each, Formed)}
 
 
 def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Rank]:
@@ -327,38 +320,37 @@ def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Ran
     if rounding is not None and kind == "dense":
         return ("same",)
     if FACTORIZATIONS[kind].halves:
-        return _ladder(min(candidate.shape[0], math.prod(candidate.shape[1:])))
+        return _ladder(min(candidate.shape[0], prod(candidate.shape[1:])))
     full = _formed(candidate.dims, kind, "same", modes)
-    spectrum = None if full is None else candidate.target.spectrum(_form(full))
-    return FRACTIONS if full is None or spectrum is None else _descent(full, *spectrum)
+    if isinstance(full, ShapeError) or (spectrum := candidate.target.spectrum(_form(full))) is None:
+        return FRACTIONS
+    return _descent(full, *spectrum)
 
 
-def _descent(full: Formed, squares: Any, bonds: Sequence[tuple[str, ...]]) -> list[tuple[int, ...]]:
+def _descent(full: Formed, squares: Any, bonds: Sequence[tuple[str, ...]]) -> list[Rank]:
     """Ranks from full ones down: each step lowers the one that loses least for the parameters that it saves."""
     for dim in range(squares.ndim):
         squares = squares.cumsum(dim)
-    place, names = {axis: n for n, (axis,) in enumerate(bonds)}, list(full.product.ranks)
-    ranks, found = tuple(full.product.ranks.values()), list[tuple[int, ...]]()
 
-    def kept(ranks: Sequence[int]) -> float:
-        sizes = {place[name]: rank for name, rank in zip(names, ranks, strict=True)}
-        return float(squares[tuple(min(sizes[n], size) - 1 for n, size in enumerate(squares.shape))])
-
-    def count(ranks: Sequence[int]) -> int:
-        sizes = {**full.sizes, **dict(zip(names, ranks, strict=True))}
-        return sum(math.prod(sizes[axis] for axis in factor.axes) for factor in full.product.factors)
+    def measured(ranks: Sequence[int]) -> tuple[float, int]:
+        """What is kept of the squares at some ranks, and the number of parameters."""
+        form = replace(full, sizes={**full.sizes, **dict(zip(full.product.ranks, ranks, strict=True))})
+        ends = (min(form.sizes[axis], most) - 1 for (axis,), most in zip(bonds, squares.shape, strict=True))
+        return float(squares[tuple(ends)]), elements(form.shapes)
 
     def worth(lower: tuple[int, ...]) -> float:
-        return (kept(ranks) - kept(lower)) / max(1, count(ranks) - count(lower))
+        less, fewer = measured(lower)
+        return (kept - less) / max(1, count - fewer)
 
+    ranks, found = tuple(full.product.ranks.values()), dict[int, tuple[int, ...]]()
     while max(ranks) > 1:
-        found.append(ranks)
+        kept, count = measured(ranks)
+        found[round(log(count) * RANKS / 2)] = ranks
         lower = [
             (*ranks[:n], min(r - 1, int(0.9 * r)), *ranks[n + 1 :]) for n, r in enumerate(ranks) if r > 1
         ]
         ranks = min(lower, key=worth)
-    counts = {round(math.log(count(each)) * RANKS / 2): each for each in found}
-    return [*counts.values(), ranks]
+    return [*found.values(), ranks]
 
 
 @functools.cache
@@ -377,12 +369,18 @@ def _form(form: Formed) -> Form:
     return Form(form.dims, form.sizes, (Product(1.0, form.product.factors),))
 
 
-def _error(candidate: Candidate, form: Formed, name: str) -> float:
+def _group(form: Formed) -> int:
+    """The number of elements of a row of a rounded weight that share a scale."""
+    scale, codes = form.shapes
+    return prod(codes) // prod(scale)
+
+
+def _error(candidate: Candidate, form: Formed) -> float:
     """The error of a form: by roundings or decompositions alone, if its factors form no tree by least squares."""
+    if form.bits is not None and form.product.ranks:
+        return sqrt(candidate.halves.losses(form.bits)[form.sizes["r"] - 1])
     if form.bits is not None:
-        if rounding_of(name)[0] == "dense":
-            return math.sqrt(candidate.halves.dense_loss(form.bits, _group(form)))
-        return math.sqrt(candidate.halves.losses(form.bits)[form.sizes["r"] - 1])
+        return sqrt(candidate.halves.dense_loss(form.bits, _group(form)))
     error = candidate.target.error(_form(form))
     if error is not None:
         return error

@@ -1,7 +1,7 @@
 """Torch networks that were built elsewhere: compressed weights, adapters, and the layers that hold them."""
 
 from .adapters import adapted, adapters_of, load_peft, merged, save_peft, with_adapters
-from .compressed import network_of, restored
+from .compressed import compress, restored
 from .distilling import distilled
 
 __all__ = [
@@ -10,7 +10,7 @@ __all__ = [
     "distilled",
     "load_peft",
     "merged",
-    "network_of",
+    "compress",
     "restored",
     "save_peft",
     "with_adapters",

@@ -11,13 +11,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensornet.compression.allocating import Allocation, Options, allotted
+from tensornet.compression.allocating import Allocation, Options
 from tensornet.compression.compressed import Compressed
-from tensornet.compression.compressing import cost_of, held_out, included, lost_by, misfits_of
-from tensornet.compression.levels import Candidate, alone
+from tensornet.compression.compressing import Network, held_out, included, lost_by
+from tensornet.compression.levels import Candidate, alone, cost_of
 from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.activations import no_batches
-from tensornet.fitting.approximating import Approximation
 from tensornet.protocol import load_backend
 from tensornet.weights.equations import CODES, Modes, formed, rounding_of
 from tensornet.weights.ranks import Rank
@@ -114,64 +113,46 @@ def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Hol
     return [each for each in whole if each.path in wanted]
 
 
-@dataclass(eq=False)
-class _Network:
-    """A network, its weights, and the batches that weigh them."""
+@dataclass(frozen=True, eq=False)
+class _OfModule(Network):
+    """A network whose weights may become factors."""
 
-    network: Module
-    include: Patterns
-    exclude: Patterns
-    options: Options
-    device: str | None
-    ways: Sequence[Sequence[Candidate]] = ()
-    held: Sequence[Any] = ()
+    module: Module
 
-    def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
-        """The allocation of the budget."""
-        weights, kind = [*self.network.parameters()], self.options.budget.kind
-        count = sum(each.numel() for each in weights)
-        total = sum(each.numel() * each.element_size() for each in weights) if kind == "bytes" else count
-        cost = cost_of(self.options, load_backend("torch"), self.device)
-        return allotted(
-            candidates, self.options, cost, None if kind in ("flops", "seconds") else total, count
-        )
-
-    def made(self, allocation: Allocation, found: Mapping[str, Approximation]) -> Compressed:
-        """A copy of the network with factors."""
-        network = copied(self.network)
-        for each in _holdings(network, self.include, self.exclude):
-            if each.path in found:
-                _put(each, *allocation.weights[each.path], self.options.modes, found[each.path].factors)
+    def made(self, allocation: Allocation, factors: Mapping[str, Mapping[str, Any]]) -> Compressed:
+        """A copy of the network with factors in the place of weights."""
+        network = copied(self.module)
+        for each in _holdings(network, self.options.include, self.options.exclude):
+            if each.path in factors:
+                _put(each, *allocation.weights[each.path], self.options.modes, factors[each.path])
         network = closed(network)
-        if found:
+        if factors:
             saves_itself(network, functools.partial(_write, allocation), INSTEAD)
-        return Compressed(network, None, allocation, misfits_of(found))
+        return Compressed(network, None, allocation)
 
-    def loss(self, made: Compressed) -> float | None:
-        """‖y − ŷ‖² / ‖y‖² of the outputs for the batches that were held out."""
-        with evaluating(self.network), evaluating(made.model), torch.no_grad():
-            networks = (self.network, made.model)
-            return lost_by([tuple(results(each, batch)) for each in networks] for batch in self.held)
+    def loss(self, made: Compressed, held: Sequence[Any]) -> float | None:
+        """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
+        with evaluating(self.module), evaluating(made.model), torch.no_grad():
+            networks = (self.module, made.model)
+            return lost_by([tuple(results(each, batch)) for each in networks] for batch in held)
 
 
-def network_of(
-    module: Module, include: Patterns, exclude: Patterns, options: Options, device: str | None, calibrate: Any
-) -> _Network:
-    """A network to be compressed, and the ways to weigh its weights. See `tensornet.compress`.
+def compress(module: Module, options: Options, device: str | None, calibrate: Any) -> Compressed:
+    """A compressed network, of the best way to weigh its weights. See `tensornet.compress`.
 
     Raises:
         EquationError: a pattern matches nothing, parameters have no values yet, or there are no batches.
         ShapeError: no batches tell what a call costs, or a batch does not fit the network.
         DtypeError: a weight, or an operand that it is multiplied by, is not finite.
     """
-    network = opened(copied(module))
+    network, kind = opened(copied(module)), options.budget.kind
     _check_values(network)
-    holdings = _holdings(network, include, exclude)
+    holdings = _holdings(network, options.include, options.exclude)
     batches, held = list[Any](), list[Any]()
     if calibrate is not None:
         batches, held = held_out(batches_in(calibrate))
         _calibrate(network, holdings, batches)
-    if options.budget.kind in ("flops", "seconds"):
+    if kind in ("flops", "seconds"):
         _check_costs(holdings, options, calibrate)
     plain = [each.candidate() for each in holdings]
     ways: list[Sequence[Candidate]] = [plain]
@@ -180,11 +161,16 @@ def network_of(
         by_input, by_output = (
             [each.moments.weighed(one, both) for each, one in pairs] for both in (False, True)
         )
-        most = max((each.scale for each in by_output if each.plain), default=1.0)
-        by_output = [each if each.plain else replace(each, scale=most) for each in by_output]
+        most = max((each.scale for each in by_output if each.metric), default=1.0)
+        by_output = [each if each.metric else replace(each, scale=most) for each in by_output]
         of_kind: dict[str, list[Sequence[Candidate]]] = {"error": [by_input], "bytes": [by_output, plain]}
-        ways = of_kind.get(options.budget.kind, [by_input, by_output, plain])
-    return _Network(network, include, exclude, options, device, ways, held)
+        ways = of_kind.get(kind, [by_input, by_output, plain])
+    weights = [*network.parameters()]
+    count = sum(each.numel() for each in weights)
+    total = sum(each.numel() * each.element_size() for each in weights) if kind == "bytes" else count
+    cost = cost_of(kind, load_backend("torch"), device, options.modes)
+    whole = None if kind in ("flops", "seconds") else total
+    return _OfModule(options, cost, whole, count, network).best(ways, held)
 
 
 def _check_values(network: Module) -> None:

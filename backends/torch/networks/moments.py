@@ -80,12 +80,12 @@ class Moments:
         """The candidate weighed by inputs alone or by both; as it is if there were no calls."""
         if not by_output:
             metric = _metric(self.inputs, candidate.shape, DAMPING)
-            return candidate if metric is None else replace(candidate, metric=metric, plain=candidate)
+            return candidate if metric is None else replace(candidate, metric=metric)
         metric = _metric(self.both, candidate.shape, OUTPUT_DAMPING) if self.total else None
         if metric is None:
             return candidate
         scale = metric.norm(candidate.target.weight) ** 2
-        return replace(candidate, metric=metric, scale=scale, plain=candidate)
+        return replace(candidate, metric=metric, scale=scale)
 
 
 def _metric(sides: Sides, shape: tuple[int, ...], damping: float) -> Metric | None:
