@@ -112,7 +112,7 @@ def over_others(old: Node, new: Mapping[Node, Node], kept: Mapping[Node, Sequenc
         return interned(
             old.op, old.sizes, operands, old.result, old.shape, old.over, old.options, old.element
         )
-    result = tuple([_entry(each, new, kept) for each in old.result])
+    result = tuple([entry_over(each, new, kept) for each in old.result])
     pairs = (
         (name, new.get(value, value) if isinstance(value, Node) else value) for name, value in old.options
     )
@@ -124,12 +124,13 @@ def _read(
     each: Node, reads: Entries, new: Mapping[Node, Node], kept: Mapping[Node, Sequence[int]]
 ) -> Operand:
     own = tuple([reads[d] for d in kept[each]]) if each in kept else reads
-    return Operand(new.get(each, each), tuple([_entry(entry, new, kept) for entry in own]))
+    return Operand(new.get(each, each), tuple([entry_over(entry, new, kept) for entry in own]))
 
 
-def _entry(
-    each: Affine | Gather, new: Mapping[Node, Node], kept: Mapping[Node, Sequence[int]]
+def entry_over(
+    each: Affine | Gather, new: Mapping[Node, Node], kept: Mapping[Node, Sequence[int]] = {}
 ) -> Affine | Gather:
+    """An entry with the nodes that hold its positions replaced."""
     return Gather(*_read(each.node, each.reads, new, kept)) if isinstance(each, Gather) else each
 
 

@@ -5,8 +5,9 @@ holds the collectives as functions, and the placement of each of its inputs, par
 
     mesh             meshes of devices, and the time that a collective takes on them
     placement        where the parts of a tensor are
-    redistribution   the collectives from one placement to another
+    redistribution   the collectives from one placement to another, and their costs
     rules            the ways to divide the work of one node
+    program          recurrences as calls along an axis, and a number for each size
     part             the choices of one graph, and their costs
     search           the cheapest of these choices
     local            the graph that each device runs

@@ -12,7 +12,7 @@ from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf, scoped
 from ..graph.shape_inference import Axis, Dim
 from ..ir.equations import again
-from ..ir.function import Function, Names, order, rebuilt
+from ..ir.function import Function, Names, entry_over, order, rebuilt
 from ..ir.naming import graph_of
 from ..ir.node import Affine, Gather, Node, Operand, along, cast, index, leaf, node, number, row_major
 from ..ir.positions import applied
@@ -216,8 +216,11 @@ class _Builder:
             for child, reads in each.operands
         ]
         held = {child: self._sent(child, needs[child]) for child, _ in operands_of(each)[tensors_of(each) :]}
-        operands = [Operand(_flat(child, reads), _rebuilt(reads, held)) for child, reads in operands]
-        result = _rebuilt(each.result, held)
+        operands = [
+            Operand(_flat(child, reads), tuple(entry_over(entry, held) for entry in reads))
+            for child, reads in operands
+        ]
+        result = tuple(entry_over(entry, held) for entry in each.result)
         self._tables(each, strategy, sizes, operands)
         shape = local_shape(each.shape, strategy.out, self.mesh.shape)
         options = tuple((n, self.new.get(v, v) if isinstance(v, Node) else v) for n, v in each.options)
@@ -257,16 +260,6 @@ class _Builder:
 def _built(part: Part, chosen: tuple[tuple[Variable, int], ...]) -> Local:
     """The local graph of a block, the same for equal choices."""
     return local_graph(part, dict(chosen))
-
-
-def _rebuilt(entries: Sequence[Affine | Gather], held: Mapping[Node, Node]) -> tuple[Affine | Gather, ...]:
-    """Entries that read positions from local tensors."""
-    return tuple(
-        Gather(held.get(each.node, each.node), _rebuilt(each.reads, held))
-        if isinstance(each, Gather)
-        else each
-        for each in entries
-    )
 
 
 def _flat(each: Node, reads: Sequence[Affine | Gather]) -> Node:

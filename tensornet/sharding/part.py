@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..autodiff.a_normal_form import take_apart
@@ -20,22 +20,18 @@ from ..graph.element_types import bytes_of
 from ..graph.graph import Apply, Graph
 from ..graph.leaves import Leaf
 from ..graph.shape_inference import Dim, resized
-from ..ir.function import Function
-from ..ir.node import Affine, Gather, Node, Operand, interned
-from ..ir.rewriting import Program
-from ..ops.collectives import VJP
+from ..ir.node import Node
 from ..ops.table import Element
 from ..planning.gradients import in_pairs
-from ..scan.cut import cut
-from ..scan.lowering import lower_recurrences
 from ..sizes import evaluate
 from .mesh import Mesh
 from .placement import PARTIAL, REPLICATED, VARYING, Placement, local_shape
-from .redistribution import route
+from .program import in_loops, program_of
+from .redistribution import cost_of_route, costs_of_routes
 from .rules import Division, ShardingStrategy, operands_of, strategies, work
 from .search import CostTable, Solved, Variable, eliminated
 
-__all__ = ["Asked", "Part", "cost_of_route", "in_loops", "part_of", "with_axis"]
+__all__ = ["Asked", "Part", "part_of", "with_axis"]
 
 BOUNDARY = 1 << 19
 """The most combinations of placements of the inputs and outputs of a block that is solved by itself."""
@@ -67,46 +63,6 @@ class Asked:
         return self.axes is not None and ((name, n) in self.axes or (stem, n) in self.axes)
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def cost_of_route(given: Placement, asked: Placement, mesh: Mesh, backward: bool) -> tuple[float, float]:
-    """The seconds of the collectives between two placements, and those for each byte of the whole tensor.
-
-    Args:
-        given, asked: the placements.
-        mesh: the mesh.
-        backward: whether the collectives of the backward pass count too.
-    """
-    dims = [*dict.fromkeys(place for place in (*given, *asked) if isinstance(place, int))]
-    if dims != [*range(len(dims))]:  # it does not matter which dimensions these are
-        one, other = (tuple(dims.index(p) if p in dims else p for p in each) for each in (given, asked))
-        return cost_of_route(one, other, mesh, backward)
-    moves = route(given, asked)
-    if moves is None:
-        return math.inf, 0.0
-    latency = rate = 0.0
-    size = 1.0 / math.prod(n for n, place in zip(mesh.shape, given, strict=True) if isinstance(place, int))
-    for move in moves:
-        runs = [(move.name, size)]
-        size = mesh.after(move.name, move.axis, size)
-        runs += [(VJP[move.name], size)] if backward else []
-        for name, operand in runs:
-            latency += mesh.seconds(name, move.axis, 0.0)
-            rate += mesh.seconds(name, move.axis, operand) - mesh.seconds(name, move.axis, 0.0)
-    return latency, rate
-
-
-@functools.lru_cache(maxsize=1 << 10)
-def _costs_of_routes(
-    own: tuple[Placement, ...], needs: tuple[Placement, ...], mesh: Mesh, backward: bool
-) -> tuple[Any, Any]:
-    """`cost_of_route` from each of some placements to each of some others, as two arrays."""
-    import numpy
-
-    found = [[cost_of_route(p, q, mesh, backward) for q in needs] for p in own]
-    latency, rate = numpy.moveaxis(numpy.array(found), -1, 0)
-    return latency, rate
-
-
 @functools.lru_cache(maxsize=256)
 def part_of(
     graph: Graph,
@@ -118,30 +74,6 @@ def part_of(
 ) -> Part:
     """The part of a graph, made once for equal ones; leaves in `held` are kept by its caller."""
     return Part(graph, mesh, asked, wrt, itemsize, held)
-
-
-@functools.lru_cache(maxsize=256)
-def in_loops(graph: Graph) -> Graph:
-    """The graph with its recurrences as calls along an axis, which are given all that they read."""
-    graph = lower_recurrences(graph)
-    body = (_closed(each, graph.bound) if isinstance(each, Apply) else each for each in graph.body)
-    return replace(graph, body=tuple(body))
-
-
-def _closed(call: Apply, bound: Mapping[str, Any]) -> Apply:
-    """A call along an axis with its own leaves as inputs, so that collectives of them stand before the loop."""
-    if call.along is None:
-        return call
-    axis = replace(call.along.axis, size=evaluate(call.along.axis.size, bound))
-    own = [leaf for leaf in call.graph.leaves if leaf.kind != "input" and leaf.value is None]
-    given = [replace(leaf, kind="input") for leaf in own]
-    others = [leaf for leaf in call.graph.leaves if leaf not in own]
-    inputs = [leaf for leaf in others if leaf.kind == "input"]
-    block = replace(call.graph, leaves=(*inputs, *given, *(leaf for leaf in others if leaf.kind != "input")))
-    along = replace(call.along, axis=axis)
-    return replace(
-        call, graph=block, along=along, operands=(*call.operands, *(call.scoped(leaf.name) for leaf in own))
-    )
 
 
 class Part:
@@ -171,14 +103,11 @@ class Part:
         self.graph = in_loops(graph)
         self.active = active_names(self.graph, tuple(wrt))
         self.bound = self.graph.bound
-        found = cut(self.graph)
-        new = _numbered(found.program.nodes, self.bound)
-        program = _over(found.program, new)
+        program, nodes = program_of(self.graph)
         numbers = {each for each in program.nodes if each.op == "input" and each.element >= Element.WIDE}
         self.program = take_apart(program, numbers, in_pairs)
-        outputs = dict(zip(program.names.outputs, self.program.function.outputs, strict=True))
-        leaves = {name: each for name, each in found.nodes.items() if name not in outputs}
-        self.nodes: dict[str, Node] = {**dict(_named(leaves, new, self.bound)), **outputs}
+        outputs = zip(program.names.outputs, self.program.function.outputs, strict=True)
+        self.nodes: dict[str, Node] = {**nodes, **dict(outputs)}
         self.leaf_of = {self.nodes[each.name]: each for each in self.graph.leaves}
         self.moving = {self.nodes[name] for name in self.active if name in self.nodes and self._floats(name)}
         self.known: set[Node] = set()
@@ -485,7 +414,7 @@ class Part:
         self.choices.setdefault(each, [(REPLICATED,) * len(self.mesh.shape)])  # a number
         outs = self.outs(each)
         own, needs = list(dict.fromkeys(outs)), list(dict.fromkeys(p for _, found in readers for p in found))
-        latency, rate = _costs_of_routes(tuple(own), tuple(needs), self.mesh, each in self.moving)
+        latency, rate = costs_of_routes(tuple(own), tuple(needs), self.mesh, each in self.moving)
         prices = (latency + rate * self._bytes(each))[[own.index(p) for p in outs]]
         at = [[needs.index(p) for p in found] for _, found in readers]
         if len(readers) == 1:
@@ -499,47 +428,6 @@ class Part:
         there = numpy.concatenate([numpy.full((1, len(needs)), math.inf), there])
         for (reader, _), places in zip(readers, at, strict=True):
             self._add((each, sent, reader), numpy.minimum(prices[:, None, :], there[None])[:, :, places])
-
-
-def _numbered(nodes: Iterable[Node], bound: Mapping[str, Any]) -> dict[Node, Node]:
-    """Nodes with a number for each size."""
-    new: dict[Node, Node] = {}
-
-    def number_of(size: Any) -> Any:
-        return evaluate(size, bound)
-
-    def entry(each: Affine | Gather) -> Affine | Gather:
-        if isinstance(each, Gather):
-            return Gather(new[each.node], tuple(map(entry, each.reads)))
-        steps = ((axis, number_of(step)) for axis, step in each.terms)
-        return Affine(tuple(steps), number_of(each.offset))
-
-    for old in nodes:
-        operands = [Operand(new[child], tuple(map(entry, reads))) for child, reads in old.operands]
-        pairs = ((name, new[each] if isinstance(each, Node) else each) for name, each in old.options)
-        options = tuple((name, number_of(each) if name == "size" else each) for name, each in pairs)
-        sizes, shape = (tuple(map(number_of, each)) for each in (old.sizes, old.shape))
-        result = tuple(map(entry, old.result))
-        new[old] = interned(old.op, sizes, tuple(operands), result, shape, old.over, options, old.element)
-    return new
-
-
-def _over(program: Program, new: Mapping[Node, Node]) -> Program:
-    """A program with other nodes, which have the same axes."""
-    names = program.names
-    tensors = {new[each]: name for each, name in names.tensors.items() if each in new}
-    axes = {new[each]: found for each, found in names.axes.items() if each in new}
-    inputs = tuple(new.get(each, each) for each in program.function.inputs)
-    function = Function(inputs, tuple(new[each] for each in program.function.outputs))
-    return Program(function, replace(names, sizes=(), tensors=tensors, axes=axes))
-
-
-def _named(
-    nodes: Mapping[str, Node], new: dict[Node, Node], bound: Mapping[str, Any]
-) -> Iterator[tuple[str, Node]]:
-    """Leaves by name, with numbers for their sizes; those that no equation reads too."""
-    for name, each in nodes.items():
-        yield name, new[each] if each in new else _numbered([each], bound)[each]
 
 
 def _equal(one: Sequence[Placement], other: Sequence[Placement]) -> Any:

@@ -1,14 +1,17 @@
-"""Redistribution: the collectives that lead from one placement of a tensor to another."""
+"""Redistribution: the collectives that lead from one placement of a tensor to another, and what they cost."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from .mesh import Move
+from ..ops.collectives import VJP
+from .mesh import Mesh, Move
 from .placement import PARTIAL, REPLICATED, VARYING, Placement
 
-__all__ = ["route"]
+__all__ = ["cost_of_route", "costs_of_routes", "route"]
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -80,3 +83,46 @@ def _onto(one: int | str, two: int | str, n: int) -> Iterator[Move]:
         yield Move("all_reduce", n)
     if two == VARYING:
         yield Move("vary", n)
+
+
+# ---------------------------------------------------------------------------- costs
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def cost_of_route(given: Placement, asked: Placement, mesh: Mesh, backward: bool) -> tuple[float, float]:
+    """The seconds of the collectives between two placements, and those for each byte of the whole tensor.
+
+    Args:
+        given, asked: the placements.
+        mesh: the mesh.
+        backward: whether the collectives of the backward pass count too.
+    """
+    dims = [*dict.fromkeys(place for place in (*given, *asked) if isinstance(place, int))]
+    if dims != [*range(len(dims))]:  # it does not matter which dimensions these are
+        one, other = (tuple(dims.index(p) if p in dims else p for p in each) for each in (given, asked))
+        return cost_of_route(one, other, mesh, backward)
+    moves = route(given, asked)
+    if moves is None:
+        return math.inf, 0.0
+    latency = rate = 0.0
+    size = 1.0 / math.prod(n for n, place in zip(mesh.shape, given, strict=True) if isinstance(place, int))
+    for move in moves:
+        runs = [(move.name, size)]
+        size = mesh.after(move.name, move.axis, size)
+        runs += [(VJP[move.name], size)] if backward else []
+        for name, operand in runs:
+            latency += mesh.seconds(name, move.axis, 0.0)
+            rate += mesh.seconds(name, move.axis, operand) - mesh.seconds(name, move.axis, 0.0)
+    return latency, rate
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def costs_of_routes(
+    own: tuple[Placement, ...], needs: tuple[Placement, ...], mesh: Mesh, backward: bool
+) -> tuple[Any, Any]:
+    """`cost_of_route` from each of some placements to each of some others, as two arrays."""
+    import numpy
+
+    found = [[cost_of_route(p, q, mesh, backward) for q in needs] for p in own]
+    latency, rate = numpy.moveaxis(numpy.array(found), -1, 0)
+    return latency, rate

@@ -21,8 +21,9 @@ from ..planning.planner import NOMINAL, whole_sizes
 from ..sizes import evaluate, symbol
 from .local import local_graph
 from .mesh import Mesh
-from .part import Asked, Part, in_loops, part_of
+from .part import Asked, Part, part_of
 from .placement import Placement
+from .program import in_loops
 from .search import CostTable, Variable, eliminated
 
 __all__ = ["AUTO", "Shard", "Sharded", "check_undivided", "in_numbers", "of_choices", "shard_graph"]
