@@ -49,9 +49,8 @@ def compress(
 
     import tensornet as tn
 
-    from ..compression.compressed import read_checkpoint
+    from ..compression.compressed import read_checkpoint, read_folder
     from ..compression.compressing import compress as compressed
-    from ..compression.hugging_face import read_folder
 
     if equations is not None and checkpoint.is_dir():
         raise EquationError(f"{checkpoint} is a folder", fix="--equations are for a file of tensors")

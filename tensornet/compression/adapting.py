@@ -17,12 +17,11 @@ from ..errors import EquationError, ShapeError, path_of
 from ..graph.graph import Graph
 from ..protocol import backend_of
 from ..runtime.compiling import compile, to_backend
-from ..sizes import evaluate
 from ..weights.equations import Modes, formed
 from ..weights.ranks import Rank
 from ..weights.substitution import replaced, substitute
 from .compressed import file_of, networks, read_arrays, write_arrays
-from .levels import any_rank
+from .levels import Dims, any_rank, dims_of, elements
 
 __all__ = ["adapt", "load_adapters", "load_peft", "merge", "save_adapters", "save_peft"]
 
@@ -85,30 +84,25 @@ def adapt(
         scale = alpha / rank
     if not weights:
         raise EquationError("no weights are told", fix='write their names, or a pattern such as "*"')
-    if isinstance(network, Graph):
-        patterns = (weights,) if isinstance(weights, str) else tuple(weights)
-        form = f"+{scale}*{method}" if scale != 1 else f"+{method}"
-        found = substitute(network, dict.fromkeys(patterns, (form, rank)), shared=shared, modes=modes)
-        for each in replaced(network, found):
-            dims = [[evaluate(axis.size, network.bound) for axis in dim] for dim in each.leaf.dims]
-            if all(isinstance(size, int) for dim in dims for size in dim):
-                check_rank(each.path, [tuple(dim) for dim in dims], method, rank, modes)
-        return found
     options = {"method": method, "rank": rank, "scale": scale, "shared": shared, "modes": modes, "seed": seed}
-    return networks(network).adapted(network, weights, **options)
+    if not isinstance(network, Graph):
+        return networks(network).adapted(network, weights, **options)
+    patterns = (weights,) if isinstance(weights, str) else tuple(weights)
+    form = f"+{scale}*{method}" if scale != 1 else f"+{method}"
+    found = substitute(network, dict.fromkeys(patterns, (form, rank)), shared=shared, modes=modes)
+    for each in replaced(network, found):
+        check_rank(each.path, dims_of(each.leaf, network), method, rank, modes)
+    return found
 
 
-def check_rank(
-    path: str, dims: Sequence[tuple[Any, ...]], method: str, rank: Rank, modes: Modes | None
-) -> None:
+def check_rank(path: str, dims: Dims, method: str, rank: Rank, modes: Modes | None) -> None:
     """Raises an error if the rank makes an adapter far larger than its weight.
 
     Raises:
         ShapeError: the message names the rank at which the adapter can express any change of the weight.
     """
     with any_rank():
-        count = sum(math.prod(shape) for shape in formed(dims, method, rank, modes).shapes)
-        dense = math.prod(math.prod(dim) for dim in dims)
+        count, dense = elements(formed(dims, method, rank, modes).shapes), math.prod(map(math.prod, dims))
         if count <= MOST * max(dense, SMALL):
             return
         full = tuple(formed(dims, method, "same", modes).product.ranks.values())
@@ -224,27 +218,24 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
         >>> bool((again(x) == adapted(x)).all())
         True
     """
-    arrays, metadata = read_arrays(file_of(path))
-    if metadata.get("format") != ADAPTERS or ("graph" in metadata) != isinstance(network, Graph):
-        what = "a graph" if "graph" in metadata else "a module"
-        told = f"holds those of {what}" if metadata.get("format") == ADAPTERS else "holds no adapters"
-        raise EquationError(f"{path} {told}", fix="give a file that tensornet.save_adapters wrote")
+    arrays, texts = read_arrays(file_of(path))
+    if texts.get("format") != ADAPTERS or ("graph" in texts) != isinstance(network, Graph):
+        what = f"those of a {'graph' if 'graph' in texts else 'module'}"
+        told = what if texts.get("format") == ADAPTERS else "no adapters"
+        raise EquationError(f"{path} holds {told}", fix="give a file that tensornet.save_adapters wrote")
     if not isinstance(network, Graph):
-        rows = json.loads(metadata["adapters"])
+        rows = json.loads(texts["adapters"])
         return networks(network).with_adapters(network, to_backend(arrays, "torch"), rows)
     if params is None:
-        raise EquationError(
-            "a graph is adapted with its parameters", fix="load_adapters(path, graph, params)"
-        )
-    adapted = Graph.from_json(metadata["graph"])
-    backend = backend_of(next(iter(params.values())))
-    kept = {name: params[path] for name, path in _kept(network, adapted).items() if path in params}
+        fix = "load_adapters(path, graph, params)"
+        raise EquationError("a graph is adapted with its parameters", fix=fix)
+    adapted, backend = Graph.from_json(texts["graph"]), backend_of(next(iter(params.values())))
+    kept = {name: params[own] for name, own in _kept(network, adapted).items() if own in params}
     known = {**params, **kept, **{name: backend.asarray(array) for name, array in arrays.items()}}
     missing = [leaf.name for leaf in adapted.parameters if leaf.name not in known]
     if missing:
-        raise EquationError(
-            f"{path} is of another network: nothing tells '{missing[0]}'", fix="give that one"
-        )
+        told = f"{path} is of another network: nothing tells '{missing[0]}'"
+        raise EquationError(told, fix="give that one")
     return adapted, {leaf.name: known[leaf.name] for leaf in adapted.parameters}
 
 

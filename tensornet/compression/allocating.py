@@ -19,7 +19,7 @@ from ..weights.factorizations import FACTORIZATIONS, SHARING, form_named
 from ..weights.ranks import Rank
 from .levels import AUTO, BYTES, ROUNDED, Candidate, Cost, Level, check_modes, levels
 
-__all__ = ["Allocation", "Allotted", "Budget", "Options", "allotted", "flat", "is_positive"]
+__all__ = ["Allocation", "Allotted", "Budget", "Options", "Whole", "allotted", "flat", "is_positive"]
 
 LEAST = 1e-6
 """Differences of the error below this value are ignored."""
@@ -223,9 +223,22 @@ class Allocation:
         return read(Allocation, Part.of(text, "allocation"))
 
 
-def allotted(
-    candidates: Sequence[Candidate], options: Options, cost: Cost, total: float | None, parameters: int
-) -> Allocation:
+@dataclass(frozen=True)
+class Whole:
+    """A network as a whole.
+
+    Attributes:
+        cost: the cost of a weight in the unit of the budget.
+        total: the cost of the network; None where only the weights count that may become factors.
+        parameters: the number of its parameters.
+    """
+
+    cost: Cost
+    total: float | None
+    parameters: int
+
+
+def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) -> Allocation:
     """Spreads a budget over weights. Weights step down their levels in the order of added loss per saved cost.
 
     The useful levels of a weight are the corners of the convex hull of cost and loss. All steps down these
@@ -235,9 +248,7 @@ def allotted(
     Args:
         candidates: the weights.
         options: the budget, and how it is spread.
-        cost: the cost of a weight.
-        total: the cost of the whole network; None where only these weights count.
-        parameters: the number of parameters of the whole network.
+        whole: the whole network.
 
     Raises:
         ShapeError: even the lowest levels cost more than the budget, or modes fit no weight.
@@ -247,9 +258,9 @@ def allotted(
     for number, each in enumerate(candidates):
         if options.progress is not None:
             options.progress(each.path, number, len(candidates))
-        curves.append(levels(each, options.methods, cost, options.modes, options.max_error))
+        curves.append(levels(each, options.methods, whole.cost, options.modes, options.max_error))
     own = sum(curve[0].cost for curve in curves)
-    others = 0.0 if total is None else max(0.0, total - own)
+    others = 0.0 if whole.total is None else max(0.0, whole.total - own)
     limit = options.budget.limit(others + own)
     hulls = [_hull(curve, options.uniform) for curve in curves]
     chosen = _descended(hulls, options, others + own, others)
@@ -261,7 +272,7 @@ def allotted(
         Allotted(each.path, each.shape, level, hull[0], *_reason(hull, level, options.uniform))
         for each, hull, level in zip(candidates, hulls, chosen, strict=True)
     )
-    sizes = (parameters, parameters - saved)
+    sizes = (whole.parameters, whole.parameters - saved)
     return Allocation(options.budget, others + own, after, sizes, rows, options.modes)
 
 

@@ -21,20 +21,13 @@ from ..fitting.weights import Misfit
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
-from ..weights.equations import CODES, rounding_of
+from ..weights.equations import rounding_of
 from ..weights.freezing import freeze, unfrozen
 from .allocating import Allocation
 
 __all__ = [
-    "PRETRAINED",
-    "file_of",
-    "Compressed",
-    "load_compressed",
-    "networks",
-    "read_arrays",
-    "read_checkpoint",
-    "read_header",
-    "write_arrays",
+    *("PRETRAINED", "Compressed", "file_of", "load_compressed", "networks"),
+    *("read_arrays", "read_checkpoint", "read_folder", "write_arrays"),
 ]
 
 FORMAT = "tensornet.compressed.2"
@@ -98,23 +91,20 @@ class Compressed:
         Raises:
             EquationError: the file exists.
         """
-        metadata = {"format": FORMAT, "allocation": self.allocation.to_json()}
+        metadata, place = {"format": FORMAT, "allocation": self.allocation.to_json()}, path_of(path)
         if isinstance(self.model, Graph):
-            forms = {path: rounding_of(method)[1] for path, (method, _) in self.allocation.weights.items()}
-            values = {leaf.name: leaf.value for leaf in self.model.constants if leaf.name.endswith(CODES)}
-            packed = {name: found.bits for name in values if (found := forms.get(name.rpartition(".")[0]))}
-            arrays = {
-                name: each.array() for name, each in values.items() if name in packed and each is not None
-            }
-            text = unfrozen(self.model, [*packed]).to_json()
-            return write_arrays(
-                path_of(path), {**(self.params or {}), **arrays}, {**metadata, "graph": text}, packed
-            )
-        with _anew(path_of(path)) as half:
+            codes, bits = dict[str, Any](), dict[str, int]()
+            for leaf in self.model.constants:
+                method, _ = self.allocation.weights.get(leaf.name.rpartition(".")[0], ("", None))
+                if leaf.value is not None and (rounding := rounding_of(method)[1]):
+                    codes[leaf.name], bits[leaf.name] = leaf.value.array(), rounding.bits
+            text = unfrozen(self.model, [*codes]).to_json()
+            return write_arrays(place, {**(self.params or {}), **codes}, {**metadata, "graph": text}, bits)
+        with _anew(place) as half:
             from safetensors.torch import save_model
 
             save_model(self.model, str(half), metadata)
-        return path_of(path)
+        return place
 
 
 @contextmanager
@@ -135,14 +125,11 @@ def _anew(path: Path) -> Iterator[Path]:
 
 
 def write_arrays(
-    path: Path,
-    arrays: Mapping[str, Any],
-    metadata: Mapping[str, str],
-    packed: Mapping[str, int] | None = None,
+    path: Path, arrays: Mapping[str, Any], texts: Mapping[str, str], bits: Mapping[str, int] | None = None
 ) -> Path:
     """Writes arrays of any library to a new safetensors file, atomically, with texts in its header.
 
-    Those of `packed` are codes of so many bits, and written without gaps.
+    Those of `bits` are codes of so many bits, and written without gaps.
 
     Raises:
         EquationError: the file exists.
@@ -150,10 +137,10 @@ def write_arrays(
     from safetensors.numpy import save_file
 
     found = {name: backend_of(array).numpy(array) for name, array in arrays.items()}
-    told = {name: [bits, found[name].shape] for name, bits in (packed or {}).items()}
-    found |= {name: pack(found[name], bits) for name, (bits, _) in told.items()}
+    packed = {name: [each, found[name].shape] for name, each in (bits or {}).items()}
+    found |= {name: pack(found[name], each) for name, (each, _) in packed.items()}
     with _anew(path) as half:
-        save_file(found, half, {**metadata, **({PACKED: json.dumps(told)} if told else {})})
+        save_file(found, half, {**texts, PACKED: json.dumps(packed)} if packed else {**texts})
     return path
 
 
@@ -197,7 +184,8 @@ def load_compressed(path: str | Path, module: Any = None) -> Compressed:
         True
     """
     path = file_of(path)
-    metadata = read_header(path)
+    with _opened(path) as file:
+        metadata = file.metadata() or {}
     kind = metadata.get("format", "")
     if kind != FORMAT:
         is_other = kind.startswith(FORMAT.rstrip("0123456789"))
@@ -244,17 +232,6 @@ def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict
     return graph.bind(**sizes_from_shapes(graph, graph.parameters, shapes)), arrays
 
 
-def read_header(path: Path) -> Mapping[str, str]:
-    """The texts in the header of a safetensors file.
-
-    Raises:
-        EquationError: there is no such file, or it is not a safetensors file.
-    """
-    with _opened(path) as file:
-        found: Mapping[str, str] = file.metadata() or {}
-        return found
-
-
 def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
     """The arrays in a safetensors file, and the texts in its header. Arrays of bfloat16 are converted to float32.
 
@@ -264,29 +241,21 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:
     """
     from safetensors import deserialize
 
+    arrays = dict[str, Any]()
     with _opened(path) as file:
-        kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-        arrays = {name: None if kind == "BF16" else _tensor(file, name) for name, kind in kinds.items()}
-        if "BF16" in kinds.values():
-            raw = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
-            arrays |= {name: _widened(each) for name, each in raw if kinds[name] == "BF16"}
         metadata = file.metadata() or {}
-    told = json.loads(metadata.get(PACKED, "{}"))
-    arrays |= {name: unpack(arrays[name], bits, shape) for name, (bits, shape) in told.items()}
+        kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+        content = path.read_bytes() if "BF16" in kinds.values() else None
+        raw = {} if content is None else dict(deserialize(content))  # type: ignore[no-untyped-call]
+        for name, kind in kinds.items():
+            try:
+                arrays[name] = _widened(raw[name]) if kind == "BF16" else file.get_tensor(name)
+            except AttributeError:
+                fix = "write it as bfloat16 or float32"
+                raise DtypeError(f"'{name}' is of type {kind}", fix=fix) from None
+    for name, (bits, shape) in json.loads(metadata.get(PACKED, "{}")).items():
+        arrays[name] = unpack(arrays[name], bits, shape)
     return arrays, metadata
-
-
-def _tensor(file: Any, name: str) -> Any:
-    """An array of a file.
-
-    Raises:
-        DtypeError: NumPy does not have its element type.
-    """
-    try:
-        return file.get_tensor(name)
-    except AttributeError:
-        kind = file.get_slice(name).get_dtype()
-        raise DtypeError(f"'{name}' is of type {kind}", fix="write it as bfloat16 or float32") from None
 
 
 def _widened(raw: Mapping[str, Any]) -> Any:
@@ -322,3 +291,57 @@ def _is_pickled(path: Path) -> bool:
     except OSError:
         return False
     return head.startswith((b"PK\x03\x04", b"\x80")) and not head.endswith(b"{")
+
+
+# ---------------------------------------------------------------------------- folders of transformers
+
+
+def read_folder(path: Path) -> Any:
+    """The module in a folder, of the class that its `config.json` names first; `AutoModel` if it names none.
+
+    Nothing is downloaded.
+
+    Raises:
+        EquationError: the folder holds no model or lacks values, or `transformers` is missing or too old.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise EquationError(
+            f"{path} is a folder, and transformers is not installed", fix="pip install transformers"
+        ) from None
+    config = path / "config.json"
+    if not config.is_file():
+        raise EquationError(f"{path} is no folder of a Hugging Face model", fix="one has a config.json")
+    kind = _class_of(config, transformers)
+    try:
+        found, told = kind.from_pretrained(path, local_files_only=True, output_loading_info=True)
+    except Exception as error:  # the library and its file readers raise many types
+        reason = str(error).strip().partition("\n")[0]
+        fix = "give a folder that save_pretrained wrote, whole, with safetensors"
+        raise EquationError(f"{path} cannot be loaded: {reason}", fix=fix) from None
+    missing = sorted(told["missing_keys"])
+    if missing:
+        shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        fix = "give the whole folder, or name in config.json the class that wrote it"
+        raise EquationError(f"{path} has no values of {shown}, which would be random", fix=fix)
+    return found
+
+
+def _class_of(config: Path, transformers: Any) -> Any:
+    """The class that a `config.json` names first, or `AutoModel`.
+
+    Raises:
+        EquationError: the file is invalid, or `transformers` has no such class.
+    """
+    try:
+        name = (json.loads(config.read_text(encoding="utf-8")).get("architectures") or ["AutoModel"])[0]
+        kind = getattr(transformers, name, None)
+    except (OSError, ValueError) as error:
+        raise EquationError(f"{config} is no JSON: {error}", fix="write it anew") from None
+    except (AttributeError, LookupError, TypeError):
+        fix = 'write it anew, with "architectures": ["BertModel"] or the like'
+        raise EquationError(f"{config} names no class", fix=fix) from None
+    if not hasattr(kind, "from_pretrained"):
+        raise EquationError(f"transformers has no '{name}'", fix="install the version that wrote it")
+    return kind

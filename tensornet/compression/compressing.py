@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from ..codegen.program import planned
 from ..errors import EquationError, ShapeError
 from ..fitting.activations import batches_of, metrics, sites
-from ..fitting.approximating import Approximation
 from ..fitting.metrics import DAMPING, Metric
 from ..fitting.weights import Misfit
 from ..graph.formulas import parameter_count
@@ -28,13 +28,16 @@ from ..sizes import evaluate
 from ..weights.equations import CODES, Modes
 from ..weights.freezing import freeze
 from ..weights.substitution import substitute
-from .allocating import Allocation, Budget, Options, allotted
+from .allocating import Allocation, Budget, Options, Whole, allotted
 from .compressed import Compressed, networks
-from .levels import BYTES, Candidate, Cost, alone, any_rank, bytes_in, cost_of, dims_of
+from .levels import BYTES, Candidate, alone, any_rank, bytes_in, cost_of, dims_of
 
-__all__ = ["Network", "allocate", "compress", "held_out", "included", "lost_by"]
+__all__ = ["Factors", "allocate", "best", "compress", "held_out", "included", "lost_by"]
 
 T = TypeVar("T")
+
+Factors: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The factors of each weight, by the names of both."""
 
 Telling = Callable[[str, int, int], None]
 """A callback for progress. Its arguments are a weight, the number of weights done, and their total."""
@@ -105,8 +108,8 @@ def allocate(
     """
     budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
     options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
-    network = _of_graph(graph, params, options, load_backend(backend), device, sizes)
-    return network.allocated(network.candidates(inputs))
+    whole = _whole(graph, params, options, load_backend(backend), device, sizes)
+    return allotted(_candidates(graph, params, options, inputs, sizes), options, whole)
 
 
 def compress(
@@ -168,144 +171,66 @@ def compress(
     torch = None if isinstance(network, Graph) else networks(network)
     budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
     options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
-    if torch is None:
-        if params is None:
-            raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
-        return _of_graph(network, params, options, load_backend(backend), device, sizes).weighed(calibrate)
-    if params is not None or sizes:
-        names = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
-        raise EquationError(f"a module has no use for {names}", fix="leave it out, or give a graph")
-    found: Compressed = torch.compress(network, options, device, calibrate)
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class Network:
-    """A network, and what it costs.
-
-    Attributes:
-        options: the budget, and how it is spread.
-        cost: the cost of a weight in the unit of the budget.
-        total: the cost of the whole network; None where only the weights count that may become factors.
-        parameters: the number of its parameters.
-    """
-
-    options: Options
-    cost: Cost
-    total: float | None
-    parameters: int
-
-    def allocated(self, candidates: Sequence[Candidate]) -> Allocation:
-        """The allocation of the budget to some weights."""
-        return allotted(candidates, self.options, self.cost, self.total, self.parameters)
-
-    def made(self, allocation: Allocation, factors: Mapping[str, Mapping[str, Any]]) -> Compressed:
-        """The network with factors in the place of weights, by the names of both."""
-        raise NotImplementedError
-
-    def loss(self, made: Compressed, held: Sequence[Any]) -> float | None:
-        """‖y − ŷ‖² / ‖y‖² of its outputs for batches; None if these tell nothing."""
-        raise NotImplementedError
-
-    def best(self, ways: Iterable[Sequence[Candidate]], held: Sequence[Any] = ()) -> Compressed:
-        """The compressed network of the way to weigh weights that loses least on held batches; else of the first."""
-        made = list[Compressed]()
-        for candidates in ways:
-            allocation, found = self.allocated(candidates), dict[str, Approximation]()
-            for each in candidates:
-                if each.path in allocation.weights:
-                    found[each.path] = each.fitted(*allocation.weights[each.path], self.options.modes)
-            small = self.made(allocation, {path: each.factors for path, each in found.items()})
-            misfits = {path: Misfit(each.error, each.output) for path, each in found.items()}
-            made.append(replace(small, misfits=misfits, loss=self.loss(small, held) if held else None))
-        return min(made, key=lambda each: math.inf if each.loss is None else each.loss)
-
-
-@dataclass(frozen=True, eq=False)
-class _OfGraph(Network):
-    """A graph with its parameters, and the sizes of open axes."""
-
-    graph: Graph
-    params: Mapping[str, Any]
-    sizes: Mapping[str, int]
-
-    def weighed(self, calibrate: Any) -> Compressed:
-        """The best compressed graph, where batches weigh the weights if there are any."""
-        if calibrate is None:
-            return self.best([self.candidates(None)])
-        batches, held = held_out(batches_of(calibrate))
-        weighed = self.candidates(batches)
-        plain = [replace(each, metric=None) for each in weighed]
-        ways = [weighed] if self.options.budget.kind == "error" else [weighed, plain]
-        return self.best(ways, held if weighed else ())
-
-    def candidates(self, inputs: Any) -> list[Candidate]:
-        """The weights that are an operand of a contraction wherever they are read, and those whose rows are looked up.
-
-        Args:
-            inputs: batches that weigh them, or None.
-        """
-        options, params, whole = self.options, self.params, self.graph.flat
-        leaves = {leaf.name: leaf for leaf in self.graph.parameters}
-        told = ("parameter of this graph", "parameters")
-        names = included([*leaves], options.include, options.exclude, *told)
-        places = {name: sites(whole, name) or () for name in names if params[name].ndim > 1}
-        paths, weighed = [name for name, each in places.items() if each], dict[str, Metric]()
-        if inputs is not None and paths:
-            backend = backend_of(params[paths[0]])
-            weighed = metrics(self.graph, params, paths, batches_of(inputs), backend, DAMPING)
-        found = list[Candidate]()
-        for name, at in places.items():
-            dims = dims_of(leaves[name], self.graph)
-            columns = at[0].dims if at else ()
-            kept = tuple(n for n in columns if set(at[0].axes(n)) & set(at[0].kept))
-            read = [(each.line, set(each.around) - {*axes_of_index(each.weight.index)}) for each in at]
-            if rows := self._rows(read or _looked_up(whole, name)):
-                layer = alone(dims, columns, kept)
-                found.append(Candidate(name, dims, layer, params[name], rows, weighed.get(name)))
+    if torch is not None:
+        if params is not None or sizes:
+            names = "parameters" if params is not None else ", ".join(f"{name}=" for name in sizes)
+            raise EquationError(f"a module has no use for {names}", fix="leave it out, or give a graph")
+        found: Compressed = torch.compress(network, options, device, calibrate)
         return found
-
-    def _rows(self, read: Iterable[tuple[Equation, Iterable[str]]]) -> int:
-        """The number of rows of a weight that a call reads, from each equation and the axes of its rows."""
-        whole = self.graph.flat
-        sizes = {**dict.fromkeys(self.graph.open_sizes, NOMINAL), **whole_sizes(self.graph, self.sizes)}
-        known = {**whole.bound, **sizes}
-        return sum(
-            math.prod(int(evaluate(evaluate(whole.scope(line)[axis], whole.bound), known)) for axis in axes)
-            for line, axes in read
-        )
-
-    def made(self, allocation: Allocation, factors: Mapping[str, Mapping[str, Any]]) -> Compressed:
-        """The graph with factors in the place of weights."""
-        if not factors:
-            return Compressed(self.graph, dict(self.params), allocation)
-        with any_rank():
-            graph = substitute(self.graph, allocation.weights, modes=self.options.modes)
-        added = {f"{path}.{name}": array for path, each in factors.items() for name, array in each.items()}
-        codes = {name: array for name, array in added.items() if name.endswith(CODES)}
-        graph, known = freeze(graph, codes, [*codes]) if codes else graph, {**self.params, **added}
-        return Compressed(graph, {leaf.name: known[leaf.name] for leaf in graph.parameters}, allocation)
-
-    def loss(self, made: Compressed, held: Sequence[Any]) -> float | None:
-        """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
-        backend = backend_of(next(iter(self.params.values())))
-        pairs = ((self.graph, self.params), (made.model, made.params))
-        runs = [compile(graph, backend=backend, params=params) for graph, params in pairs]
-        return lost_by([run(*batch) for run in runs] for batch in held)
+    if params is None:
+        raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
+    whole = _whole(network, params, options, load_backend(backend), device, sizes)
+    batches, held = (None, []) if calibrate is None else held_out(batches_of(calibrate))
+    ways = [_candidates(network, params, options, batches, sizes)]
+    if calibrate is not None and budget.kind != "error":
+        ways.append([replace(each, metric=None) for each in ways[0]])
+    made = functools.partial(_made, network, params)
+    loss = functools.partial(_loss, network, params, held if ways[0] else ())
+    return best(ways, options, whole, made, loss)
 
 
-def _of_graph(
+def best(
+    ways: Iterable[Sequence[Candidate]],
+    options: Options,
+    whole: Whole,
+    made: Callable[[Allocation, Factors], Compressed],
+    loss: Callable[[Compressed], float | None],
+) -> Compressed:
+    """The compressed network of the way to weigh weights that loses least, or of the first if none tells a loss.
+
+    Args:
+        ways: the weights, weighed in each way.
+        options: the budget, and how it is spread.
+        whole: the whole network.
+        made: makes the network with factors, from the allocation and the factors of each weight.
+        loss: what its output loses on batches that were held out; None if there are none, or these tell nothing.
+    """
+    found = list[Compressed]()
+    for candidates in ways:
+        allocation = allotted(candidates, options, whole)
+        chosen = [each for each in candidates if each.path in allocation.weights]
+        fits = {each.path: each.fitted(*allocation.weights[each.path], options.modes) for each in chosen}
+        small = made(allocation, {path: each.factors for path, each in fits.items()})
+        misfits = {path: Misfit(each.error, each.output) for path, each in fits.items()}
+        found.append(replace(small, misfits=misfits, loss=loss(small)))
+    return min(found, key=lambda each: math.inf if each.loss is None else each.loss)
+
+
+# ---------------------------------------------------------------------------- graphs
+
+
+def _whole(
     graph: Graph,
     params: Any,
     options: Options,
     backend: Backend,
     device: str | None,
     sizes: Mapping[str, int],
-) -> _OfGraph:
-    """A graph with its parameters, and what it costs on a target.
+) -> Whole:
+    """What a graph costs on a target, whose parameters are given.
 
     Raises:
-        ShapeError: the parameters have other names or open sizes.
+        ShapeError: the parameters have other names, or open sizes.
     """
     if not hasattr(params, "keys") or set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
@@ -313,24 +238,81 @@ def _of_graph(
     if not isinstance(count, int):
         missing = ", ".join(f"{name}=" for name in graph.open_sizes)
         raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
-    total = float(count)
-    if kind == BYTES:
-        total = float(sum(map(bytes_in, params.values())))
-    elif kind in ("flops", "seconds"):
+    total = float(sum(map(bytes_in, params.values())) if kind == BYTES else count)
+    if kind in ("flops", "seconds"):
         total = getattr(planned(graph, sizes, backend, device or backend.device(), "float32"), kind)
-    cost = cost_of(kind, backend, device, options.modes)
-    return _OfGraph(options, cost, total, count, graph, params, sizes)
+    return Whole(cost_of(kind, backend, device, options.modes), total, count)
 
 
-def _looked_up(graph: Graph, name: str) -> list[tuple[Equation, list[str]]]:
+def _candidates(
+    graph: Graph, params: Mapping[str, Any], options: Options, inputs: Any, sizes: Mapping[str, int]
+) -> list[Candidate]:
+    """The weights that are an operand of a contraction wherever they are read, and those whose rows are looked up.
+
+    Args:
+        graph, params: a graph and its parameters.
+        options: which weights are included.
+        inputs: batches that weigh them, or None.
+        sizes: the sizes of open axes.
+    """
+    whole, leaves = graph.flat, {leaf.name: leaf for leaf in graph.parameters}
+    told = ("parameter of this graph", "parameters")
+    names = included([*leaves], options.include, options.exclude, *told)
+    places = {name: sites(whole, name) or () for name in names if params[name].ndim > 1}
+    paths, weighed = [name for name, each in places.items() if each], dict[str, Metric]()
+    if inputs is not None and paths:
+        backend = backend_of(params[paths[0]])
+        weighed = metrics(graph, params, paths, batches_of(inputs), backend, DAMPING)
+    known = {**whole.bound, **dict.fromkeys(graph.open_sizes, NOMINAL), **whole_sizes(graph, sizes)}
+    found = list[Candidate]()
+    for name, at in places.items():
+        columns = at[0].dims if at else ()
+        kept = tuple(n for n in columns if set(at[0].axes(n)) & set(at[0].kept))
+        read = [(each.line, set(each.around) - {*axes_of_index(each.weight.index)}) for each in at]
+        rows = 0
+        for line, axes in read or _looked_up(whole, name):
+            scope = whole.scope(line)
+            rows += math.prod(int(evaluate(evaluate(scope[axis], whole.bound), known)) for axis in axes)
+        if rows:
+            dims = dims_of(leaves[name], graph)
+            layer = alone(dims, columns, kept)
+            found.append(Candidate(name, dims, layer, params[name], rows, weighed.get(name)))
+    return found
+
+
+def _looked_up(graph: Graph, name: str) -> list[tuple[Equation, set[str]]]:
     """The equations that look up rows of a weight, each with the axes of these; none if one uses it in another way."""
+    found = list[tuple[Equation, set[str]]]()
     reads = [(line, ref.index) for line in graph.own for ref in line.references if ref.name == name]
-    found = list[tuple[Equation, list[str]]]()
     for line, (first, *rest) in reads:
         if not isinstance(first, Ref) or not all(isinstance(entry, str) for entry in rest):
             return []
-        found.append((line, [axis for axis in first.index if isinstance(axis, str)]))
+        found.append((line, {axis for axis in first.index if isinstance(axis, str)}))
     return found
+
+
+def _made(graph: Graph, params: Mapping[str, Any], allocation: Allocation, factors: Factors) -> Compressed:
+    """A graph with factors in the place of weights."""
+    if not factors:
+        return Compressed(graph, dict(params), allocation)
+    with any_rank():
+        graph = substitute(graph, allocation.weights, modes=allocation.modes)
+    known = dict(params) | {f"{path}.{name}": a for path, each in factors.items() for name, a in each.items()}
+    codes = [leaf.name for leaf in graph.parameters if leaf.name.endswith(CODES) and leaf.name not in params]
+    graph = freeze(graph, known, codes) if codes else graph
+    return Compressed(graph, {leaf.name: known[leaf.name] for leaf in graph.parameters}, allocation)
+
+
+def _loss(graph: Graph, params: Mapping[str, Any], held: Sequence[Any], made: Compressed) -> float | None:
+    """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
+    if not held:
+        return None
+    pairs, backend = ((graph, params), (made.model, made.params)), backend_of(next(iter(params.values())))
+    runs = [compile(each, backend=backend, params=values) for each, values in pairs]
+    return lost_by([run(*batch) for run in runs] for batch in held)
+
+
+# ---------------------------------------------------------------------------- batches and names
 
 
 def lost_by(pairs: Iterable[Sequence[Any]]) -> float | None:

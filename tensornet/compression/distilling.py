@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ShapeError, path_of
+from .allocating import is_positive
 from .compressed import Compressed, networks
 
 __all__ = ["distill"]
@@ -61,7 +61,7 @@ def distill(
     torch = networks(student, teacher)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ShapeError(f"steps={steps!r} of training", fix="give a positive integer")
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+    if not is_positive(rate):
         raise ShapeError(f"rate={rate!r} of training", fix="give a positive number, as 3e-4")
     names = (hidden,) if isinstance(hidden, str) else tuple(hidden)
     place = None if resume is None else path_of(resume)

@@ -32,8 +32,8 @@ from ..weights.ranks import Rank
 from ..weights.substitution import substitute
 
 __all__ = [
-    *("AUTO", "BYTES", "ROUNDED", "WEIGHT", "Candidate", "Cost", "Level", "alone", "any_rank", "bytes_in"),
-    *("bytes_of", "check_modes", "cost_of", "dims_of", "elements", "levels", "parameters_of"),
+    *("AUTO", "BYTES", "ROUNDED", "WEIGHT", "Candidate", "Cost", "Dims", "Level", "alone", "any_rank"),
+    *("bytes_in", "bytes_of", "check_modes", "cost_of", "dims_of", "elements", "levels", "parameters_of"),
 ]
 
 Dims: TypeAlias = tuple[tuple[int, ...], ...]

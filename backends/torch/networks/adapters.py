@@ -83,7 +83,7 @@ def adapted(
     tensors, rows = dict[str, torch.Tensor](), list[Row]()
     for together in _groups(layers, weights):
         layer, kind = layers[together[0]]
-        dims = [(size,) for size in layer.weight.shape]
+        dims = tuple((size,) for size in layer.weight.shape)
         check_rank(together[0], dims, method, rank, modes)
         product = formed(dims, method, rank, modes, common, len(together)).product
         ranks = tuple(product.ranks.values())

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tensornet.compression.allocating import Allocation, Options
+from tensornet.compression.allocating import Allocation, Options, Whole
 from tensornet.compression.compressed import Compressed
-from tensornet.compression.compressing import Network, held_out, included, lost_by
+from tensornet.compression.compressing import Factors, best, held_out, included, lost_by
 from tensornet.compression.levels import Candidate, alone, cost_of
 from tensornet.errors import EquationError, ShapeError
 from tensornet.fitting.activations import no_batches
@@ -113,28 +113,22 @@ def _holdings(module: Module, include: Patterns, exclude: Patterns) -> list[_Hol
     return [each for each in whole if each.path in wanted]
 
 
-@dataclass(frozen=True, eq=False)
-class _OfModule(Network):
-    """A network whose weights may become factors."""
+def _made(module: Module, options: Options, allocation: Allocation, factors: Factors) -> Compressed:
+    """A copy of a network with factors in the place of weights."""
+    network = copied(module)
+    for each in _holdings(network, options.include, options.exclude):
+        if each.path in factors:
+            _put(each, *allocation.weights[each.path], options.modes, factors[each.path])
+    network = closed(network)
+    if factors:
+        saves_itself(network, functools.partial(_write, allocation), INSTEAD)
+    return Compressed(network, None, allocation)
 
-    module: Module
 
-    def made(self, allocation: Allocation, factors: Mapping[str, Mapping[str, Any]]) -> Compressed:
-        """A copy of the network with factors in the place of weights."""
-        network = copied(self.module)
-        for each in _holdings(network, self.options.include, self.options.exclude):
-            if each.path in factors:
-                _put(each, *allocation.weights[each.path], self.options.modes, factors[each.path])
-        network = closed(network)
-        if factors:
-            saves_itself(network, functools.partial(_write, allocation), INSTEAD)
-        return Compressed(network, None, allocation)
-
-    def loss(self, made: Compressed, held: Sequence[Any]) -> float | None:
-        """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
-        with evaluating(self.module), evaluating(made.model), torch.no_grad():
-            networks = (self.module, made.model)
-            return lost_by([tuple(results(each, batch)) for each in networks] for batch in held)
+def _loss(module: Module, held: Sequence[Any], made: Compressed) -> float | None:
+    """‖y − ŷ‖² / ‖y‖² of the outputs for batches."""
+    with evaluating(module), evaluating(made.model), torch.no_grad():
+        return lost_by([tuple(results(each, batch)) for each in (module, made.model)] for batch in held)
 
 
 def compress(module: Module, options: Options, device: str | None, calibrate: Any) -> Compressed:
@@ -170,7 +164,8 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     total = sum(each.numel() * each.element_size() for each in weights) if kind == "bytes" else count
     cost = cost_of(kind, load_backend("torch"), device, options.modes)
     whole = None if kind in ("flops", "seconds") else total
-    return _OfModule(options, cost, whole, count, network).best(ways, held)
+    made = functools.partial(_made, network, options)
+    return best(ways, options, Whole(cost, whole, count), made, functools.partial(_loss, network, held))
 
 
 def _check_values(network: Module) -> None:
