@@ -199,14 +199,12 @@ class Allocation:
 
     @property
     def _title(self) -> str:
-        kind, changes = self.budget.kind, list[tuple[float, float, str, str]]()
+        kind, (before, after) = self.budget.kind, self.parameters
+        parts = [] if kind == BYTES else [f"{before:,} → {after:,} parameters ({after / before:.1%})"]
         if kind in ("bytes", "flops", "seconds"):
-            changes.append((self.before, self.after, ",.0f" if kind == BYTES else ",.4g", UNITS[kind]))
-        if kind != BYTES:
-            changes.append((*self.parameters, ",", "parameters"))
-        parts = [
-            f"{old:{digits}} → {new:{digits}} {unit} ({new / old:.1%})" for old, new, digits, unit in changes
-        ]
+            digits = ",.0f" if kind == BYTES else ",.4g"
+            spent = f"{self.before:{digits}} → {self.after:{digits}} {UNITS[kind]}"
+            parts.insert(0, f"{spent} ({self.after / self.before:.1%})")
         return ", ".join([*parts, f"mean error {self.error:.3f}"])
 
     def to_json(self) -> str:
@@ -278,13 +276,13 @@ def allotted(candidates: Sequence[Candidate], options: Options, whole: Whole) ->
 
 def _hull(curve: Sequence[Level], uniform: bool) -> tuple[Level, ...]:
     """The levels on the lower convex hull of cost and loss, from the dense level down; if uniform, on the front."""
+
+    def is_above(last: Level, level: Level) -> bool:
+        return last.loss >= level.loss if uniform else _slope(found[-2], last) >= _slope(found[-2], level)
+
     found: list[Level] = []
     for level in sorted(curve, key=lambda each: (-each.cost, each.loss)):
-        while len(found) > 1 and (
-            found[-1].loss >= level.loss
-            if uniform
-            else _slope(found[-2], found[-1]) >= _slope(found[-2], level)
-        ):
+        while len(found) > 1 and is_above(found[-1], level):
             found.pop()
         if not found or level.cost < found[-1].cost:
             found.append(level)

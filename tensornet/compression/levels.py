@@ -297,7 +297,9 @@ def levels(
     found = [Level(None, "same", (weight.shape,), size, dense, 0.0, 0.0)]
     auto = KERNELS if len(weight.dims) > 2 else MATRICES
     for kind in auto if methods == (AUTO,) else methods:
-        for count, form in _forms(weight, kind, modes).items():
+        tried = (_formed(weight.dims, kind, rank, modes) for rank in _ranks(weight, kind, modes))
+        forms = {elements(each.shapes): each for each in tried if isinstance(each, Formed)}
+        for count, form in forms.items():
             rank = tuple(form.product.ranks.values()) or "same"
             saves = count < size or form.bits is not None
             if saves and (spent := cost(weight, form, (kind, rank))) < dense:
@@ -308,12 +310,6 @@ def levels(
     return tuple(found)
 
 
-def _forms(candidate: Candidate, kind: str, modes: Modes | None) -> dict[int, Formed]:
-    """A form of a weight at each rank that is tried, by the number of parameters."""
-    tried = (_formed(candidate.dims, kind, rank, modes) for rank in _ranks(candidate, kind, modes))
-    return {elements(each.shapes): each for each in tried if isinstance(each, Formed)}
-
-
 def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Rank]:
     """The ranks at which a form is tried."""
     kind, rounding = rounding_of(kind)
@@ -322,9 +318,8 @@ def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Ran
     if FACTORIZATIONS[kind].halves:
         return _ladder(min(candidate.shape[0], prod(candidate.shape[1:])))
     full = _formed(candidate.dims, kind, "same", modes)
-    if isinstance(full, ShapeError) or (spectrum := candidate.target.spectrum(_form(full))) is None:
-        return FRACTIONS
-    return _descent(full, *spectrum)
+    spectrum = candidate.target.spectrum(_form(full)) if isinstance(full, Formed) else None
+    return _descent(full, *spectrum) if isinstance(full, Formed) and spectrum else FRACTIONS
 
 
 def _descent(full: Formed, squares: Any, bonds: Sequence[tuple[str, ...]]) -> list[Rank]:
