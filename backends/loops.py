@@ -29,8 +29,7 @@ def scan(
         cut, axes: the inputs, and the axis of each that is cut into positions.
         states, following: the initial states, and the index of the result that becomes the next value of each.
         rest: operands that are the same at all positions.
-        size: the number of positions.
-        results: the number of results to stack.
+        size, results: the number of positions, and of results to stack.
         back: whether it runs from the last position to the first.
     """
     inputs = list(zip(cut, axes, strict=True))
@@ -39,18 +38,20 @@ def scan(
         found = as_tuple(function(*blank, *states, *rest))
         return [library.xp.stack([each], axis=0)[:0, ...] for each in found[:results]], states
     pieces = [library.unbind(each, axis) for each, axis in inputs]
-    made: list[Any] = []
+    made = list[Any]()
     for at in range(size)[::-1] if back else range(size):
         found = as_tuple(function(*(each[at] for each in pieces), *states, *rest))
         states = [found[number] for number in following]
         if not made:
-            made = [
-                [None] * size if library.joins(each) else library.empty(each, (size, *each.shape))
-                for each in found[:results]
-            ]
+            made = [_blank(library, each, size) for each in found[:results]]
         for whole, each in zip(made, found, strict=False):
             whole[at if isinstance(whole, list) else (at, ...)] = each
     return [library.xp.stack(each, axis=0) if isinstance(each, list) else each for each in made], states
+
+
+def _blank(library: Any, like: Any, size: int) -> Any:
+    """Room for a result at each position: an array, or a list if the library must stack."""
+    return [None] * size if library.joins(like) else library.empty(like, (size, *like.shape))
 
 
 def as_tuple(found: Any) -> tuple[Any, ...]:

@@ -515,6 +515,16 @@ def test_numbers_that_are_none(backend: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+def test_autograd_through_logsumexp() -> None:
+    function = tn.compile(tn.layer("y[b] = logsumexp[i,j](x[b,i,j])", inputs="x"), backend="torch")
+    x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: function({}, x), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: function({}, x), (x,))
+    nothing = torch.full((1, 3, 4), -math.inf, requires_grad=True)
+    (found,) = torch.autograd.grad(function({}, nothing).sum(), nothing)
+    assert not found.any()
+
+
 HALF = [*((backend, "float16") for backend in ("numpy", "torch", "jax")), ("torch", "bfloat16")]
 
 

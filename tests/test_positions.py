@@ -60,3 +60,17 @@ def test_windows_at_several_lengths_in_turn(text: str, reach: int, reference: An
                 function({"k": k}, x)
         else:
             np.testing.assert_allclose(function({"k": k}, x), reference(x, k), rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
+def test_amounts_whose_sign_depends_on_an_open_size(backend: str) -> None:
+    text = "y[b,t] = pad(x[b,t], t=(t-4, 6-t), value=2)"
+    function = tn.compile(tn.layer(text, inputs="x[b,t]"), backend=backend)
+    rng = np.random.default_rng(0)
+    for length in (4, 2, 7, 5, 6, 3):
+        x = rng.standard_normal((2, length)).astype(np.float32)
+        wide = np.full((2, length + 20), 2, np.float32)
+        wide[:, 10 : 10 + length] = x
+        first, last = 10 - (length - 4), 10 + length + (6 - length)
+        found = function({}, *tn.to_backend({"x": x}, backend).values())
+        np.testing.assert_array_equal(np.asarray(found), wide[:, first:last])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.quick
 
 FLOORS = (
     (
-        *("errors", "sizes", "dtypes", "token_orders", "protocol", "threads", "nodes"),
+        *("errors", "sizes", "dtypes", "token_orders", "protocol", "threads", "syntax"),
         *("codec", "display", "files"),
     ),
     ("ops",),

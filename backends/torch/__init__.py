@@ -32,7 +32,8 @@ templates: Mapping[str, str] = {
         name: f"{name}({{0}}, back={{back}})"
         for name in ("lstm_along", "gru_along", "tanh_along", "relu_along")
     },
-    **{name: f"torch.{name}({{0}}, {{axes}})" for name in ("sum", "mean", "logsumexp")},
+    **{name: f"torch.{name}({{0}}, {{axes}})" for name in ("sum", "mean")},
+    "logsumexp": "logsumexp({0}, {axes})",
     **{name: f"torch.{name}({{0}}, {{axis}})" for name in ("softmax", "log_softmax", "prod")},
     **{name: f"torch.{name}({{0}}, dim={{axis}})" for name in ("argmax", "argmin")},
     **{name: f"{name}({{0}}, {{mesh}})" for name in COLLECTIVES},

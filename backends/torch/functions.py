@@ -121,6 +121,28 @@ class _Gather(torch.autograd.Function):
         return gradient.new_zeros(ctx.shape).scatter_add(ctx.axis, index, gradient), None, None
 
 
+def logsumexp(x: Any, axes: tuple[int, ...]) -> Any:
+    """log Σ eˣ. Where all of x is −∞ the gradient is 0; that of `torch.logsumexp` is NaN."""
+    return _LogSumExp.apply(x, axes) if changing((x,)) else torch.logsumexp(x, axes)  # type: ignore[no-untyped-call]
+
+
+class _LogSumExp(torch.autograd.Function):
+    """The function whose gradient is g · exp(x − y), with 0 for an infinite y."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
+        y = torch.logsumexp(x, axes)
+        ctx.save_for_backward(x, y)
+        ctx.shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, y = ctx.saved_tensors
+        y = y.masked_fill(y.isinf(), 0.0)
+        return gradient.reshape(ctx.shape) * torch.exp(x - y.reshape(ctx.shape)), None
+
+
 def windows(x: Any, axis: int, first: int, by: int, apart: int, outer: int, inner: int) -> Any:
     """y[…,p,u,…] = x[…,first + by·p + apart·u,…], as a view."""
     if not outer * inner:
@@ -197,7 +219,21 @@ def _counted(rows: Any, count: int) -> Any:
 
 
 _OWN = (
-    *(binary, dropped, floating, gather, number, roll, sign, spaced, take, whole_matmul, wide, widen),
+    *(
+        binary,
+        dropped,
+        floating,
+        gather,
+        logsumexp,
+        number,
+        roll,
+        sign,
+        spaced,
+        take,
+        whole_matmul,
+        wide,
+        widen,
+    ),
     *(windows, within),
 )
 

@@ -237,8 +237,10 @@ def _of_joined(each: Node, gradient: Operand, active: AbstractSet[Node]) -> Iter
             if has and joined in axes_of(gradient.reads):
                 factor = _piece(gradient, joined, axis, before, sizes)
             elif not has:
-                here = substitute(gradient.reads, {**_plain(sizes), joined: Affine((), before)})
-                factor = Operand(gradient.node, here)
+                is_inside = joined in axes_of(gradient.reads) and along(joined) not in gradient.reads
+                whole = _split(gradient, sizes) if is_inside else gradient
+                here = substitute(whole.reads, {**_plain(sizes), joined: Affine((), before)})
+                factor = Operand(whole.node, here)
             there = {*axes_of(operand.reads), *axes_of(factor.reads), joined}
             alike = tuple(a for a in axes_of(each.result) if a not in there)
             yield Part(operand.node, operand.reads, (factor,), sizes, alike)
@@ -249,11 +251,16 @@ def _plain(axes: Iterable[Axis]) -> dict[Axis, Affine]:
     return {axis: along(axis) for axis in axes}
 
 
+def _split(gradient: Operand, sizes: Mapping[Axis, Size]) -> Operand:
+    """A cotangent with a dimension for each axis: a position on an axis of a composite would be a window."""
+    left = tuple(map(along, dict.fromkeys(axes_of(gradient.reads))))
+    return Operand(node("copy", sizes, [gradient], left), left)
+
+
 def _piece(gradient: Operand, joined: Axis, axis: Axis, before: Size, sizes: Mapping[Axis, Size]) -> Operand:
     """The slice of a cotangent at the positions of one of several concatenated operands."""
-    axes = [*dict.fromkeys(axes_of(gradient.reads))]
-    left, lengths = tuple(map(along, axes)), {**sizes, joined: sizes[axis]}
-    plain = node("copy", sizes, [gradient], left)
+    plain, left = _split(gradient, sizes)
+    axes, lengths = axes_of(left), {**sizes, joined: sizes[axis]}
     read = tuple(Affine(((a, 1),), before if a == joined else 0) for a in axes)
     options = (("fill", number(0)),)
     made = node("copy", lengths, [Operand(plain, read)], left, [lengths[a] for a in axes], (), options)

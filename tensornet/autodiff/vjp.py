@@ -94,7 +94,7 @@ def rematerializable(graph: Graph, wrt: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-# ---------------------------------------------------------------------------- calls and scans
+# ---------------------------------------------------------------------------- scans
 
 FIRST = "{}.firsts"
 """The name of the state that each iteration starts from, stacked over all of them."""
@@ -140,13 +140,12 @@ def saving_carries(passes: Backward, call: Apply) -> Apply:
 def backward_scan(passes: Backward, called: Called) -> None:
     """Adds the vjp of a scan: a scan in the other direction, over the backward pass of the block.
 
-    It is given what the scan is given by position, the states that each iteration started from, and gradients of
-    stacked results; then, as states, the gradients of the last states and sums of gradients, at first 0; then what all
-    iterations read. It returns stacked gradients, and the last values of its states.
+    By position it is given what the scan is given, the states that each iteration started from, and the gradients of
+    stacked results. Its states are the gradients of the last states, and sums of gradients, at first 0.
     """
     call, along, names = called.call, called.call.along, called.names
-    assert along is not None
     both, seeds = called.joint.joined(), dict(called.joint.seeds)
+    assert along is not None
     leaves = {leaf.name: leaf for leaf in (*both.inputs, *call.graph.inputs)}
     own = [leaf.name for leaf in call.graph.inputs]
     grads = dict(zip(called.wrt, both.outputs, strict=True))
@@ -157,22 +156,14 @@ def backward_scan(passes: Backward, called: Called) -> None:
     lasts = dict(zip(carried, call.results[joined:], strict=True))
     stacked, moved, summed = ([name for name in part if name in grads] for part in (cuts, carried, wholes))
     taken = Taken(both.named)
-    lasting = [
-        leaves.get(seeds.get(carried[name], ""))
-        or replace(leaves[name], name=taken.fresh(f"{name}.none"), holds=None)
-        for name in moved
-    ]
-    sums = [replace(leaves[name], name=taken.fresh(f"{name}.sum"), holds=None) for name in summed]
+    seeded = [(name, leaves.get(seeds.get(carried[name], ""))) for name in moved]
+    lasting = [leaf or _like(taken, leaves[name], "none") for name, leaf in seeded]
+    sums = [_like(taken, leaves[name], "sum") for name in summed]
     totals = [_added(taken, leaf, name, grads[name]) for name, leaf in zip(summed, sums, strict=True)]
-    inputs = (
-        *(leaves[name] for name in (*cuts, *carried, *given)),
-        *lasting,
-        *sums,
-        *(leaves[name] for name in wholes),
-    )
-    others = (leaf for leaf in both.leaves if leaf.kind != "input")
+    first, last = ([leaves[name] for name in each] for each in ((*cuts, *carried, *given), wholes))
     outputs = (*(grads[name] for name in (*stacked, *moved)), *(each.name for each in totals))
-    block = Graph((*inputs, *others), (*both.body, *totals), outputs, both.sizes)
+    others = (leaf for leaf in both.leaves if leaf.kind != "input")
+    block = Graph((*first, *lasting, *sums, *last, *others), (*both.body, *totals), outputs, both.sizes)
     operands = (
         *call.operands[: len(cuts)],
         *call.results[joined - len(carried) : joined],
@@ -182,14 +173,26 @@ def backward_scan(passes: Backward, called: Called) -> None:
         *call.operands[len(cuts) + len(carried) :],
     )
     results = {name: passes.part_of(passes.nodes[names[name]]) for name in (*stacked, *moved, *summed)}
-    by_position = (*along.cuts, *([0] * (len(carried) + len(given))))
-    back = Along(along.axis, by_position, tuple(range(len(stacked), len(outputs))), not along.back, last=True)
+    axes, states = (*along.cuts, *(0 for _ in (*carried, *given))), range(len(stacked), len(outputs))
+    back = Along(along.axis, axes, tuple(states), not along.back, last=True)
     made = Apply(block, operands, tuple(results.values()), call.scope, True, back)
-    passes.items.append(made)
-    for (name, result), (_, dims) in zip(results.items(), made.returned(passes.bound), strict=True):
-        at = cuts.get(name, 0)
+    _take_results(passes, made, [names[name] for name in results], [cuts.get(name, 0) for name in results])
+
+
+def _like(taken: Taken, leaf: Leaf, suffix: str) -> Leaf:
+    """An input of the shape of another leaf, of the working element type."""
+    return replace(leaf, name=taken.fresh(f"{leaf.name}.{suffix}"), holds=None)
+
+
+def _take_results(passes: Backward, call: Apply, tensors: Iterable[str], places: Iterable[int]) -> None:
+    """Adds a call to the backward pass, and each of its results to the gradient of a tensor.
+
+    The first dimension of a result is that of the tensor at its place. The others follow in order.
+    """
+    passes.items.append(call)
+    for name, at, (result, dims) in zip(tensors, places, call.returned(passes.bound), strict=True):
         order = (at, *(d for d in range(len(dims)) if d != at))[: len(dims)]
-        passes.take(result, [*map(dim_size, dims)], names[name], order)
+        passes.take(result, [*map(dim_size, dims)], name, order)
 
 
 def _added(taken: Taken, sum_so_far: Leaf, name: str, gradient: str) -> Equation:
@@ -199,7 +202,7 @@ def _added(taken: Taken, sum_so_far: Leaf, name: str, gradient: str) -> Equation
     return Equation(taken.fresh(f"{name}.total"), axes, total)
 
 
-# ---------------------------------------------------------------------------- x
+# ---------------------------------------------------------------------------- calls
 
 
 def asked(passes: Backward, call: Apply) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -252,6 +255,4 @@ def backward_call(passes: Backward, called: Called) -> None:
     results = tuple(passes.part_of(passes.nodes[name]) for name in wrt)
     operands = tuple(inner[leaf.name] for leaf in joint.backward.inputs)
     made = Apply(joint.backward, operands, results, call.scope)
-    passes.items.append(made)
-    for (result, dims), name in zip(made.returned(passes.bound), wrt, strict=True):
-        passes.take(result, [*map(dim_size, dims)], name, tuple(range(len(dims))))
+    _take_results(passes, made, wrt, [0] * len(wrt))

@@ -253,17 +253,23 @@ class DeviceProfile:
         arithmetic = 2.0 * batch * (m * self.row(columns, k, lies) + packed) / self.flops
         moved = size * batch * (m * k + k * n + m * n)
         each = self.batch * batch if batch > 1 else 0.0
-        if crossed and m > 1:
-            shared = math.gcd(int(m) * size, PAGE) / PAGE
-            each += self.aliased * shared * batch * m * k * (AGAIN if n < UNPACKED else 1.0)
-        if turned:
-            each += self.turned * batch * n * k
-            if m < NARROW:
-                each += batch * n * (self.scattered * k if crossed and m > 1 else self.run * m * SHORT)
+        each += batch * self._transposed(m, n, k, size, turned, crossed and m > 1)
         seconds = math.hypot(arithmetic, self.stream(moved))
         if batch == 1 and min(m, n) == 1:
             seconds = max(seconds, moved / self.vector_bandwidth)
         return fixed + seconds + each
+
+    def _transposed(self, m: float, n: float, k: float, size: int, turned: bool, crossed: bool) -> float:
+        """The further seconds of a product with transposed matrices."""
+        seconds = 0.0
+        if crossed:
+            shared = math.gcd(int(m) * size, PAGE) / PAGE
+            seconds += self.aliased * shared * m * k * (AGAIN if n < UNPACKED else 1.0)
+        if turned:
+            seconds += self.turned * n * k
+            if m < NARROW:
+                seconds += n * (self.scattered * k if crossed else self.run * m * SHORT)
+        return seconds
 
     def at_least(self, work: float, moved: float) -> float:
         """A lower bound on the seconds of a product, from its multiply-adds and bytes."""

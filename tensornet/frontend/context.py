@@ -118,12 +118,7 @@ class Text:
         self.init = {name: start_of(name, value) for name, value in init.items()}
         self.known: dict[str, Known] = {}
         self.declared_outputs = [each.name for each in declarations if each.kind == "output"]
-        taken = parse_names(inputs, "input")
-        declared = [(each.name, None) for each in declarations if each.kind == "input"]
-        if declared and declared == [(each.name, each.dims) for each in taken]:  # the lines order the leaves
-            self._take_declarations([*declarations, *taken])
-        else:
-            self._take_declarations([*taken, *declarations])
+        self._take_declarations(_in_order(declarations, parse_names(inputs, "input")))
         self._take_constants(
             constants, leaves_of(s for s in statements if isinstance(s, Calling | Definition))
         )
@@ -242,6 +237,13 @@ class Text:
         """The names without a value: those in sizes of tensors, and those of axes in windows."""
         dims = self.unifier.dims(tuple(self.dims_known()))
         return (size_names_of(dims) | self.windowed) - set(self.unifier.bound)
+
+
+def _in_order(declarations: Sequence[Declaration], inputs: Sequence[Declaration]) -> list[Declaration]:
+    """Declared leaves and inputs: the lines order the leaves if they declare the same inputs."""
+    declared = [(each.name, None) for each in declarations if each.kind == "input"]
+    same = declared and declared == [(each.name, each.dims) for each in inputs]
+    return [*declarations, *inputs] if same else [*inputs, *declarations]
 
 
 def _sizes_told(given: Mapping[str, Any], declarations: Iterable[Declaration]) -> dict[str, Any]:

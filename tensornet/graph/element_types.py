@@ -121,8 +121,11 @@ def read_in(entry: Expression) -> Iterator[Ref]:
 
 
 def finds_positions(entry: Expression) -> bool:
-    """Whether the entry is a call that yields positions, whatever its operands are."""
-    return isinstance(entry, Call) and FUNCTIONS[entry.function].yields == "position"
+    """Whether the entry is a call that yields positions, whatever its operands are: `argmax`, or `int64` of reals."""
+    if not isinstance(entry, Call):
+        return False
+    row = FUNCTIONS[entry.function]
+    return row.yields == "position" or row.converts is Element.WHOLE
 
 
 def _handed_on(expression: Expression) -> Iterator[Ref]:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, TypeGuard, TypeVar
 
 from ..errors import EquationError, Place
-from ..nodes import Call, Contraction, Expression, Index, Literal, Ref, Size, Span
 from ..ops.structure import INDEX
 from ..ops.table import FUNCTIONS
+from ..syntax import Call, Contraction, Expression, Index, Literal, Ref, Size, Span
 
 __all__ = ["Call", "Contraction", "Expression", "Index", "Literal", "Ref", "Size", "Span"]
 

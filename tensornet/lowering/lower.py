@@ -1,4 +1,4 @@
-"""Lowering: a program to steps, each one operation, with loop-invariant code motion of blocks that are called.
+"""Lowering: a program to steps, each one operation.
 
 Each n-ary contraction goes to `choose`, which returns the pairs to contract and the layouts of the intermediates. The
 layouts of all other intermediates, the left sides of their steps, are decided here.
@@ -11,13 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from ..autodiff.joint import JointGraph
 from ..contraction.pairs import Choose, Layout, view_order
-from ..graph.element_types import holding, of_number
-from ..graph.graph import Apply, Graph
-from ..graph.shape_inference import Axis, dim_size
+from ..graph.element_types import of_number
+from ..graph.graph import Apply
+from ..graph.shape_inference import Axis
 from ..ir.rewriting import Program
 from ..language.affine import is_window, reached
 from ..language.equation import renamed_axes
@@ -30,7 +29,6 @@ from ..language.expression import (
     Size,
     axes_of_index,
     free_axes,
-    fresh,
     is_scalar,
     occurring,
     scalar_value,
@@ -39,18 +37,16 @@ from ..language.expression import (
 from ..ops.protocols import Reached, Value
 from ..ops.table import FUNCTIONS, Element
 from ..planning.plans import AnyStep, CallStep, Plan
-from ..planning.steps import Repetition, Result, Step
+from ..planning.steps import Result
 from ..planning.target import Target
 from .calls import lower_call
-from .context import LoweringContext, Stored, as_declared
+from .context import LoweringContext, Stored
 from .contractions import lower_contraction, lower_quotient
 from .lines import Line, Lines
+from .loop_invariants import Planned, lower_block
 from .pointwise import applied, is_reciprocal
-from .reading import in_logical_order, read
+from .reading import read
 
-Planned: TypeAlias = "Callable[[Graph, frozenset[str]], Plan]"
-
-_VARIABLE = re.compile(r"t\d+")
 _NUMBERED = re.compile(r"(.+?)(?:_\d+)+")
 
 COPIED = 0.05
@@ -85,7 +81,7 @@ def lower(
     for item in lines.body:
         if isinstance(item, Apply):
             assert planned is not None
-            _lower_block(context, item, planned)
+            lower_block(context, item, planned)
         else:
             plain = not any(isinstance(entry, tuple) for entry in item.equation.left)
             context.asked = COPIED if item.equation.name in leaving and plain else 1.0
@@ -203,65 +199,6 @@ def _result(context: LoweringContext, name: str, inside: bool) -> Result:
     ):
         value = context.reorder(value, stored.left)  # a caller expects the declared layout
     return Result(name, value.ref, stored.left, axes, value.element)
-
-
-# ---------------------------------------------------------------------------- blocks
-
-
-def _lower_block(context: LoweringContext, call: Apply, planned: Planned) -> None:
-    """Emits the call of a block. Its operands and results have the declared layout."""
-    names, changing = call.names(), context.changing
-    seen = {leaf.name: context.stored[names[leaf.name]].element for leaf in call.graph.leaves}
-    given = frozenset(leaf for leaf, name in names.items() if context.stored[name].variable in changing)
-    both_ways = given if call.along is None else frozenset[str]()  # autograd differentiates small steps
-    plan = planned(holding(call.graph, seen), both_ways)
-    tables, along = _hoist_loop_invariants(context, plan, call) if call.along is not None else ((), None)
-    operands = tuple(_variable_of(context, name) for name in call.operands)
-    dims = [context.lines.dims[name] for name in call.results]
-    shapes = tuple(tuple(context.open(dim_size(dim)) for dim in each) for each in dims)
-    context.add(CallStep(plan, call.scope, operands, call.results, shapes, tables=tables, along=along))
-    elements = {result.name: result.element for result in plan.results}
-    for (output, name), each in zip(call.made, dims, strict=True):
-        context.stored[name] = as_declared(name, each, elements[output])
-        if given and elements[output] >= Element.WIDE:
-            changing.add(name)
-
-
-def _hoist_loop_invariants(
-    context: LoweringContext, plan: Plan, call: Apply
-) -> tuple[tuple[str, ...], Repetition]:
-    """Emits the steps of a block that depend on constants alone before its loop, under other names.
-
-    Terms that do not recur, such as `x * W` in `h[t] = tanh(x[t] * W + h[t-1] * U)`, leave the loop in
-    `scan.lowering`, where the scan is built.
-
-    The result is the names of the block's tables here, and the repetition.
-    """
-    along = call.along
-    assert along is not None
-    outer = call.names()
-    names = {leaf.name: _variable_of(context, outer[leaf.name]) for leaf in call.graph.constants}
-    for step in plan.once:
-        assert isinstance(step, Step)
-        name = fresh(step.equation.name, context.taken)
-        if _VARIABLE.fullmatch(name):  # another variable has or will get that name
-            name = context.name()
-        context.taken.add(name)
-        moved = step.reading(names).defining((name,))
-        names[step.equation.name] = name
-        context.add(moved)
-    axis = Axis(along.axis.name, context.open(along.axis.size))
-    count = context.positions({axis.name: axis.size}, (axis.name,))
-    tables = tuple(names[table.made] for table in plan.tables)
-    return tables, Repetition(axis, along.cuts, along.states, along.back, along.last, count)
-
-
-def _variable_of(context: LoweringContext, name: str) -> str:
-    """The variable of a block's operand, in its declared layout. A copy into that layout serves other calls too."""
-    stored = context.stored[name]
-    variable = in_logical_order(context, stored)
-    context.stored[name] = replace(stored, variable=variable, entries=stored.left)
-    return variable
 
 
 # ---------------------------------------------------------------------------- names

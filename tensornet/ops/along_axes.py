@@ -12,7 +12,7 @@ import functools
 from dataclasses import replace
 from typing import cast
 
-from ..nodes import Call, Literal, Ref
+from ..syntax import Call, Literal, Ref
 from .moments import STANDARD, Known, Moments
 from .protocols import Left, Lowering, Value, Writer, names_in, numeric
 from .record import Element, Example, Function

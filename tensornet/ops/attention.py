@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from ..nodes import Call, Expression, Ref
+from ..syntax import Call, Expression, Ref
 from .protocols import (
     Left,
     Lowering,

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from ..nodes import Call, Ref
+from ..syntax import Call, Ref
 from .protocols import Left, Lowering, Value, Writer, axes_in, left_of
 from .record import Axes, Function
 

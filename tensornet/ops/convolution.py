@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
-from ..nodes import Call, Expression, Ref
+from ..syntax import Call, Expression, Ref
 from .protocols import Left, Lowering, Value, Writer, common, extent, layout_of, left_of, sizes_of
 from .record import Element, Function, placed_kernel
 

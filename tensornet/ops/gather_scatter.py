@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import cast
 
-from ..nodes import Call, Expression, Ref
+from ..syntax import Call, Expression, Ref
 from .protocols import (
     Left,
     Lowering,

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ..nodes import Call
+from ..syntax import Call
 from .moments import Known, Moments, average
 from .protocols import Left, Lowering, Value, Writer
 from .record import Element, Example, Function, Yield

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ..dtypes import Element
-from ..nodes import Call, Expression, Ref
 from ..sizes import product
+from ..syntax import Call, Expression, Ref
 
 Entry: TypeAlias = "str | tuple[str, ...]"
 """A dimension: an axis, or a composite of several."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from ..dtypes import Element as Element
-from ..nodes import Call
+from ..syntax import Call
 from .moments import Rule
 from .protocols import Left, Lowering, Value, Writer
 

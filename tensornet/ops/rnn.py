@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
-from ..nodes import Call, Ref
+from ..syntax import Call, Ref
 from .protocols import Left, Lowering, Value, Writer, extent, layout_of, left_of, roles, sizes_of
 from .record import Element, Function, KernelEquation, placed_kernel
 

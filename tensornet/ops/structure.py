@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from ..nodes import Call, Contraction, Expression, Literal, Ref, Size
+from ..syntax import Call, Contraction, Expression, Literal, Ref, Size
 from .moments import Known, Moments, average
 from .pointwise import EQUAL
 from .protocols import Left, Lowering, Value, Writer, layout_of, names_in
@@ -48,8 +49,13 @@ def _made(lowering: Lowering, call: Call, values: Sequence[Value], element: Elem
 
 
 def _cuts_off(call: Call) -> bool:
-    """Whether a call only removes positions, so that its result is a view."""
-    return all(_is_cut(each) for _, values in call.options if len(values) == 2 for each in values)
+    """Whether a call only removes positions, or may do so at the sizes of a call. Its result is a view then."""
+    return all(
+        _is_cut(each) or not _is_growth(each)
+        for _, values in call.options
+        if len(values) == 2
+        for each in values
+    )
 
 
 def _is_cut(amount: Expression) -> bool:
@@ -65,7 +71,8 @@ def _is_cut(amount: Expression) -> bool:
 def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     """The source of padding: a slice removes positions, and an operation of the backend adds them.
 
-    A shift along an axis that may be empty adds first, since nothing can be removed from an empty axis.
+    A shift along an axis that may be empty adds first, since nothing can be removed from an empty axis. So does an
+    amount whose sign depends on open sizes, such as `2 - n`.
     """
     ref = cast("Ref", call.arguments[0])
     text, fill, layout = writer.atomic(ref), writer.options(call)["value"], layout_of(ref)
@@ -73,7 +80,8 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
     cut = [_slice(writer, axis, pairs.get(axis, ())) for axis in layout]
     cuts = "" if all(each == ":" for each in cut) else f"[{', '.join(cut)}]"
     grown = [tuple(_grown(writer, each) for each in pairs.get(axis, ())) or ("0", "0") for axis in layout]
-    if all(amount == "0" for pair in grown for amount in pair):
+    amounts = [amount for pair in grown for amount in pair if amount != "0"]
+    if not amounts:
         return f"{text}{cuts}"
     forwards = " ".join(f"({before}, {after})," for before, after in grown)
     backwards = ", ".join(amount for pair in reversed(grown) for amount in pair)
@@ -81,35 +89,46 @@ def _spell_pad(writer: Writer, call: Call, left: Left) -> str:
         slice_ != ":" and pair != ("0", "0") and not writer.extent((axis,)).isdigit()
         for axis, slice_, pair in zip(layout, cut, grown, strict=True)
     )
-    first, last = ("", cuts) if shifted else (cuts, "")
+    uncertain = all(amount.startswith(_AT_LEAST_0) for amount in amounts)
+    first, last = ("", cuts) if shifted or uncertain else (cuts, "")
     made = writer.op(
         call.function, f"{text}{first}", pairs=f"({forwards})", backwards=f"({backwards})", value=fill
     )
-    return f"{made}{last}"
+    return f"({made} if {' or '.join(amounts)} else {text}){last}" if uncertain else f"{made}{last}"
+
+
+_AT_LEAST_0 = "max(0, "
 
 
 def _grown(writer: Writer, amount: Expression) -> str:
-    """The number of added positions: a known number, or a sum of open sizes."""
+    """The number of added positions: a known number, or an expression of open sizes."""
     if _is_cut(amount):
         return "0"
-    return writer.scalar(amount) if _is_of_sizes(amount) else str(writer.integer(amount))
+    if not _is_of_sizes(amount):
+        return str(writer.integer(amount))
+    return writer.scalar(amount) if _is_growth(amount) else f"{_AT_LEAST_0}{writer.scalar(amount)})"
 
 
-def _is_of_sizes(amount: Expression) -> bool:
-    """Whether an amount is a sum of sizes or of non-negative multiples of sizes."""
+def _is_of_sizes(amount: Expression, least: float = -math.inf) -> bool:
+    """Whether an amount is a sum or a product of sizes and of whole numbers, these not below some value."""
     match amount:
         case Call("add", parts) | Contraction(parts):
-            return all(map(_is_of_sizes, parts))
+            return all(_is_of_sizes(part, least) for part in parts)
         case Literal(int() as value):
-            return value >= 0
+            return value >= least
     return isinstance(amount, Size)
+
+
+def _is_growth(amount: Expression) -> bool:
+    """Whether an amount is at least 0 for all open sizes."""
+    return _is_of_sizes(amount, 0)
 
 
 def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
     """The slice of an axis that removes the given amounts of positions before and after."""
     if not amounts:
         return ":"
-    before, after = (writer.scalar(each) if _is_cut(each) else "0" for each in amounts)
+    before, after = ("0" if _is_growth(each) else writer.scalar(each) for each in amounts)
     start = "" if before == "0" else _without_sign(writer, amounts[0])
     if after == "0" or after[1:].isdigit():
         return f"{start}:{'' if after == '0' else after}"
@@ -117,7 +136,9 @@ def _slice(writer: Writer, axis: str, amounts: Sequence[Expression]) -> str:
 
 
 def _without_sign(writer: Writer, amount: Expression) -> str:
-    """The number of positions that a negative amount removes, without its sign."""
+    """The number of positions that an amount removes, without its sign."""
+    if not _is_cut(amount):
+        return f"{_AT_LEAST_0}-{writer.scalar(amount)})"
     if isinstance(amount, Call) and amount.function == "add" and writer.value(amount) is None:
         return " + ".join(_without_sign(writer, each) for each in amount.arguments)
     text = writer.scalar(amount)

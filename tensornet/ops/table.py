@@ -14,7 +14,7 @@ from typing import Any
 
 from ..codec import Part, refuses
 from ..errors import BackendError, EquationError
-from ..nodes import Call
+from ..syntax import Call
 from . import (
     along_axes,
     attention,

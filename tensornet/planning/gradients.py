@@ -7,7 +7,7 @@ import functools
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -210,8 +210,8 @@ def rematerialized_to_fit(
 ) -> JointGraph:
     """The joint graph that is expected to be fastest, with just enough rematerialisation to keep to a memory limit.
 
-    First the fewest leading calls are rematerialised; then recurrences are also cut into the fewest segments. If that
-    does not keep to the limit, the lowest peak is taken. For autograd see `codegen/rematerialization.py`.
+    First the fewest leading calls are rematerialised; then recurrences are also cut into the fewest segments, else
+    into those with the lowest peak. For autograd see `codegen/rematerialization.py`.
 
     Args:
         limit: the most bytes that may be alive at once, or None.
@@ -221,33 +221,45 @@ def rematerialized_to_fit(
     """
     pairs = PairwiseOrder(profile, itemsize(dtype), tuple(sorted(sizes.items())))
 
-    def joint(graph: Graph, recomputed: Iterable[str]) -> JointGraph:
-        return joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(recomputed))
-
     if limit is None:
-        return joint(graph, ())
-    graph = _with_lengths(graph, sizes)
-    calls = rematerializable(graph, wrt)
+        return joint_graph(graph, wrt, pairs=pairs)
+    whole = _with_lengths(graph, sizes)
+    calls = rematerializable(whole, wrt)
 
     @functools.cache
-    def priced(count: int) -> tuple[int, JointGraph]:
-        found = joint(graph, calls[:count])
+    def priced(graph: Graph, recomputed: tuple[str, ...]) -> tuple[int, JointGraph]:
+        found = joint_graph(graph, wrt, pairs=pairs, recomputed=frozenset(recomputed))
         return peak(found), found
 
     def fits(count: int) -> bool:
-        return priced(count)[0] <= limit
+        return priced(whole, calls[:count])[0] <= limit
 
-    whole = best = priced(0 if fits(0) else 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits))
+    count = 0 if fits(0) else 1 + bisect.bisect_left(range(1, len(calls)), True, key=fits)
+    parted = (priced(each, rematerializable(each, wrt)) for each in _in_segments(whole))
+    return _first_to_fit(limit, priced(whole, calls[:count]), parted)
+
+
+def _in_segments(graph: Graph) -> Iterator[Graph]:
+    """The graph with its recurrences in 2, 4, 8, … segments, while that changes it."""
     parted = checkpoint_recurrences(graph, 1)
     for doublings in itertools.count(1):
         before, parted = parted, checkpoint_recurrences(graph, 2**doublings)
-        if best[0] <= limit or parted == before:
+        if parted == before:
             break
-        found = joint(parted, rematerializable(parted, wrt))
-        trial = (peak(found), found)
+        yield parted
+
+
+def _first_to_fit(
+    limit: int, whole: tuple[int, JointGraph], parted: Iterable[tuple[int, JointGraph]]
+) -> JointGraph:
+    """The first joint graph whose peak keeps to a limit; else the best one before the peaks rise."""
+    best = whole
+    for trial in parted if best[0] > limit else ():
         if trial[0] >= best[0] and best is not whole:
             break
         best = min(best, trial, key=operator.itemgetter(0))
+        if best[0] <= limit:
+            break
     return best[1]
 
 

@@ -27,7 +27,7 @@ from tensornet.weights.equations import Modes, formed, shared_names
 from tensornet.weights.ranks import Rank
 from tensornet.weights.substitution import substitute
 
-from .factorized import LINEAR, TURNED, Factorized, Kind, attach, dense, detach, form_of, kind_of
+from .factorized import LINEAR, TURNED, Factorized, Form, Kind, attach, dense, detach, form_of, kind_of
 from .saving import check_dense, copied, saves_as_before, saves_itself
 
 Module: TypeAlias = torch.nn.Module
@@ -127,22 +127,8 @@ def with_adapters(module: Module, tensors: Tensors, rows: Sequence[Row]) -> Modu
     layers = _layers(network)
     factors: dict[str, torch.nn.Parameter] = {}
     for row in rows:
-        name, keys = row["layer"], row["factors"]
-        path = f"{name}.weight" if name else "weight"
-        if path not in layers or any(key not in tensors for key in keys.values()):
-            fix = f"{ANOTHER}; this one has {', '.join(list(layers)[:4])}, …"
-            raise EquationError(f"there is an adapter of '{name}', which is no linear layer here", fix=fix)
-        layer, kind = layers[path]
-        if isinstance(layer, Adapted):
-            raise EquationError(
-                "a layer has an adapter already", fix="merge it first: tensornet.merge(module)"
-            )
-        weight = layer.weight
-        form = form_of(kind, tuple(weight.shape), row["method"], row["rank"], row["modes"])
-        bound, leaves = form.run.bound, form.run.parameters
-        shapes = {leaf.name: tuple(evaluate(size, bound) for size in leaf.shape) for leaf in leaves}
-        if shapes != {factor: tuple(tensors[key].shape) for factor, key in keys.items()}:
-            raise EquationError(f"the adapter of '{name}' is of other shapes than its layer", fix=ANOTHER)
+        layer, kind, form = _layer_of(row, layers, tensors)
+        weight, keys = layer.weight, row["factors"]
         for key in keys.values():
             factors.setdefault(key, torch.nn.Parameter(tensors[key].to(weight.device, weight.dtype)))
         own = {factor: factors[key] for factor, key in keys.items()}
@@ -155,6 +141,28 @@ def with_adapters(module: Module, tensors: Tensors, rows: Sequence[Row]) -> Modu
         parameter.requires_grad_(id(parameter) in trained)
     _put_trained(network, tensors)
     return network
+
+
+def _layer_of(row: Row, layers: Mapping[str, tuple[Any, Kind]], tensors: Tensors) -> tuple[Any, Kind, Form]:
+    """The layer that an adapter belongs to, its kind, and the form of the adapter.
+
+    Raises:
+        EquationError: there is no such layer, it has an adapter already, or the factors do not fit it.
+    """
+    name, keys = row["layer"], row["factors"]
+    path = f"{name}.weight" if name else "weight"
+    if path not in layers or any(key not in tensors for key in keys.values()):
+        fix = f"{ANOTHER}; this one has {', '.join(list(layers)[:4])}, …"
+        raise EquationError(f"there is an adapter of '{name}', which is no linear layer here", fix=fix)
+    layer, kind = layers[path]
+    if isinstance(layer, Adapted):
+        raise EquationError("a layer has an adapter already", fix="merge it first: tensornet.merge(module)")
+    form = form_of(kind, tuple(layer.weight.shape), row["method"], row["rank"], row["modes"])
+    bound, leaves = form.run.bound, form.run.parameters
+    shapes = {leaf.name: tuple(evaluate(size, bound) for size in leaf.shape) for leaf in leaves}
+    if shapes != {factor: tuple(tensors[key].shape) for factor, key in keys.items()}:
+        raise EquationError(f"the adapter of '{name}' is of other shapes than its layer", fix=ANOTHER)
+    return layer, kind, form
 
 
 def _write(network: Module, path: Path) -> Path:

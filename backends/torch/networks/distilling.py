@@ -58,9 +58,6 @@ def distilled(
                 with torch.no_grad():
                     lost = sum(float(_loss(*pair, batch)) for batch in held) / len(held)
                 state.see(step, lost)
-                if state.best == math.inf:
-                    fix = "give batches to which both networks answer finite numbers"
-                    raise DtypeError("what student and teacher answer is not finite", fix=fix)
                 if progress is not None:
                     progress(step, steps, lost)
                 if resume is not None:
@@ -85,10 +82,13 @@ class _State:
         self.step, self.best, self.kept = 0, math.inf, _copies(parameters)
 
     def see(self, step: int, lost: float) -> None:
-        """Keeps the parameters if they do best."""
+        """Keeps the parameters if they do best. Raises an error if no loss was finite so far."""
         self.step = step
         if lost < self.best:
             self.best, self.kept = lost, _copies(self.parameters)
+        if self.best == math.inf:
+            fix = "give batches to which both networks answer finite numbers"
+            raise DtypeError("what student and teacher answer is not finite", fix=fix)
 
     def write(self, path: Path) -> None:
         """Writes all to a file."""

@@ -1,4 +1,4 @@
-"""Expressions, the right sides of equations: five kinds of frozen nodes.
+"""Abstract syntax of expressions, the right sides of equations: five kinds of frozen nodes.
 
     expression := Ref          x[b, i], E[t[b, i], c], Q[(h, d), e], z[b, 0], x[b, 2*p + u]
                 | Literal      2, 0.5, inf
