@@ -18,13 +18,23 @@ import numpy as np
 from ..errors import EquationError
 from ..graph.graph import Graph
 from ..language.equation import Equation
-from ..language.expression import Contraction, Ref, free_axes, fresh, is_scalar
+from ..language.expression import (
+    Contraction,
+    Expression,
+    Ref,
+    axes_of_index,
+    free_axes,
+    fresh,
+    is_scalar,
+    product_of,
+)
 from ..passes.dead_code import eliminate_dead_code
 from ..protocol import Backend
 from ..runtime.compiling import compile
+from .forms import contract
 from .metrics import Metric
 
-__all__ = ["Site", "batches_of", "metrics", "no_batches", "sites"]
+__all__ = ["Site", "batches_of", "metrics", "no_batches", "others_of", "products_with", "sites"]
 
 
 @dataclass(frozen=True)
@@ -45,27 +55,22 @@ class Site:
 
     def axes(self, dim: int) -> tuple[str, ...]:
         """The axes of a dimension of the weight."""
-        return _axes(self.weight.index[dim])
+        return axes_of_index((self.weight.index[dim],))
 
     @property
     def around(self) -> tuple[str, ...]:
         """The axes of the other operands."""
-        rest = (factor for factor in self.product.factors if factor is not self.weight)
-        return tuple(dict.fromkeys(axis for factor in rest for axis in free_axes(factor)))
+        return free_axes(product_of(others_of(self.product, self.weight)))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The axes of `dims`."""
-        return tuple(axis for dim in self.dims for axis in _axes(self.weight.index[dim]))
+        return axes_of_index(tuple(self.weight.index[dim] for dim in self.dims))
 
     @property
     def kept(self) -> tuple[str, ...]:
         """The axes of `dims` that are not summed."""
         return tuple(axis for axis in self.columns if axis not in self.product.summed)
-
-
-def _axes(entry: Any) -> tuple[str, ...]:
-    return (entry,) if isinstance(entry, str) else entry
 
 
 def batches_of(inputs: Any) -> Iterator[tuple[Any, ...]]:
@@ -108,47 +113,48 @@ def metrics(
         DtypeError: a tensor that multiplies a weight is not finite.
     """
     flat = graph.flat
-    places = {path: found for path in paths if (found := sites(flat, path)) is not None}
-    if not places:
+    found = [(path, site) for path in paths for site in sites(flat, path) or ()]
+    if not found:
         return {}
-    lines = {path: [_moments(flat, path, site) for site in found] for path, found in places.items()}
-    new = tuple(line for path in lines for pair in lines[path] for line in pair)
-    outputs = tuple(pair[-1].name for path in lines for pair in lines[path])
-    asked = eliminate_dead_code(replace(flat, body=(*flat.body, *new), outputs=outputs))
-    held = {leaf.name: params[leaf.name] for leaf in asked.parameters}
-    run = compile(asked, backend=backend, params=held)
-    names = [leaf.name for leaf in graph.inputs]
-    taken = [names.index(leaf.name) for leaf in asked.inputs]
+    lines = [_moments(flat, path, site) for path, site in found]
+    body, outputs = (*flat.body, *itertools.chain(*lines)), tuple(moments.name for _, moments in lines)
+    asked = eliminate_dead_code(replace(flat, body=body, outputs=outputs))
+    run = compile(asked, backend=backend, params={leaf.name: params[leaf.name] for leaf in asked.parameters})
     sums: list[Any] = []
     for batch in batches:
-        made = run(*(batch[n] for n in taken))
-        parts = [made] if len(outputs) == 1 else made
+        made = run(*batch[: len(asked.inputs)])
+        parts = made if isinstance(made, tuple) else (made,)
         seen = [backend.numpy(each).astype(np.float64) for each in parts]
         sums = [total + each for total, each in zip(sums, seen, strict=True)] if sums else seen
     if not sums:
         raise no_batches()
-    rest = iter(sums)
-    return {
-        path: Metric(at[0].dims, sum(_matrix(site, next(rest)) for site in at), damping)
-        for path, at in places.items()
-    }
+    totals: dict[str, Any] = {}
+    for (path, site), moments in zip(found, sums, strict=True):
+        totals[path] = totals.get(path, 0.0) + _matrix(site, moments)
+    return {path: Metric(site.dims, totals[path], damping) for path, site in found}
 
 
 def sites(graph: Graph, path: str) -> tuple[Site, ...] | None:
     """The contractions that read a weight, or None if another expression reads it or their dimensions differ."""
     reads = sum(ref.name == path for line in graph.own for ref in line.references)
-    found = tuple(site for line in graph.own for site in _in_line(line, path))
-    if not reads or len(found) != reads or any(site.dims != found[0].dims for site in found):
-        return None
-    return found
+    found = [Site(*each, dims) for each in products_with(graph, path) if (dims := _contracted(*each[1:]))]
+    is_all = reads and len(found) == reads and len({site.dims for site in found}) == 1
+    return tuple(found) if is_all else None
 
 
-def _in_line(line: Equation, path: str) -> Iterator[Site]:
-    for part in line.parts:
-        if isinstance(part, Contraction):
-            weights = [f for f in part.factors if isinstance(f, Ref) and f.name == path]
-            if len(weights) == 1 and (dims := _contracted(part, weights[0])):
-                yield Site(line, part, weights[0], dims)
+def products_with(graph: Graph, name: str) -> Iterator[tuple[Equation, Contraction, Ref]]:
+    """The contractions of which a tensor is one operand: the equation, the contraction and the operand."""
+    for line in graph.own:
+        for part in line.parts:
+            if isinstance(part, Contraction):
+                operands = [each for each in part.factors if isinstance(each, Ref) and each.name == name]
+                if len(operands) == 1:
+                    yield line, part, operands[0]
+
+
+def others_of(product: Contraction, operand: Ref) -> tuple[Expression, ...]:
+    """The operands of a contraction that have axes, except one."""
+    return tuple(each for each in product.factors if each is not operand and not is_scalar(each))
 
 
 def _contracted(product: Contraction, weight: Ref) -> tuple[int, ...] | None:
@@ -157,46 +163,36 @@ def _contracted(product: Contraction, weight: Ref) -> tuple[int, ...] | None:
     None if they have only some axes of a dimension, if an axis of the weight alone is summed, or if none of
     these dimensions is summed.
     """
-    others = {axis for factor in product.factors if factor is not weight for axis in free_axes(factor)}
     if any(not isinstance(entry, str | tuple) for entry in weight.index):
         return None
-    dims = []
-    for number, entry in enumerate(weight.index):
-        have = [axis in others for axis in _axes(entry)]
-        if any(have) and not all(have):
-            return None
-        if not any(have) and set(_axes(entry)) & set(product.summed):
-            return None
-        if have and all(have):
-            dims.append(number)
-    return tuple(dims) if set(product.summed) & {a for d in dims for a in _axes(weight.index[d])} else None
+    axes = [{*axes_of_index((entry,))} for entry in weight.index]
+    own = {*axes_of_index(weight.index)}
+    both = own.intersection(free_axes(product_of(others_of(product, weight))))
+    dims = tuple(n for n, each in enumerate(axes) if each and each <= both)
+    summed = own.intersection(product.summed)
+    is_whole = both == {axis for n in dims for axis in axes[n]}
+    return dims if is_whole and summed and summed <= both else None
 
 
 def _moments(graph: Graph, path: str, site: Site) -> tuple[Equation, Equation]:
     """The tensor that multiplies a weight, and its second moments, separate for each position along kept axes."""
     at = f"{path}.{site.line.name}.{site.line.parts.index(site.product)}"
-    rest = [factor for factor in site.product.factors if factor is not site.weight and not is_scalar(factor)]
-    product = rest[0] if len(rest) == 1 else Contraction(tuple(rest))
+    product = product_of(others_of(site.product, site.weight))
     axes = free_axes(product)
     tensor = Equation(fresh(f"{at}.x", {*graph.named}), axes, product)
     twice = {axis: fresh(f"{axis}_2", {*axes}) for axis in site.columns if axis not in site.kept}
     index = tuple(twice.get(axis, axis) for axis in axes)
     summed = tuple(sorted(axis for axis in axes if axis not in site.columns))
     moments = Contraction((Ref(tensor.name, axes), Ref(tensor.name, index)), summed)
-    name = fresh(f"{at}.xx", {*graph.named})
-    return tensor, Equation(name, (*site.columns, *twice.values()), moments)
+    return tensor, Equation(fresh(f"{at}.xx", {*graph.named}), (*site.columns, *twice.values()), moments)
 
 
 def _matrix(site: Site, moments: Any) -> Any:
     """The moments as one matrix. Entries between different positions along kept axes are zero."""
     columns, kept = site.columns, site.kept
-    shape = moments.shape[: len(columns)]
-    whole = np.zeros((*shape, *shape))
-    places = [
-        range(size) if axis in kept else (slice(None),) for axis, size in zip(columns, shape, strict=True)
-    ]
-    for place in itertools.product(*places):
-        twice: tuple[Any, ...] = (*place, *place)
-        whole[twice] = moments[place]
-    size = math.prod(shape)
-    return whole.reshape(size, size)
+    twice = tuple(f"{axis}′" for axis in columns)
+    read = (*columns, *(other for axis, other in zip(columns, twice, strict=True) if axis not in kept))
+    sizes = dict(zip(columns, moments.shape, strict=False))
+    same = [(np.eye(sizes[axis]), (axis, f"{axis}′")) for axis in kept]
+    size = math.prod(sizes.values())
+    return contract([(moments, read), *same], (*columns, *twice)).reshape(size, size)

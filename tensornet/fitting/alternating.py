@@ -50,7 +50,7 @@ UNKNOWNS = 500
 """The most elements that all factors may have to be moved at once when rounds are slow."""
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Least(Problem):
     """Least squares in the factors of a form. A factor to be found is in exactly one of its products, once."""
 
@@ -61,6 +61,11 @@ class Least(Problem):
         """The products that have factors to be found, with these factors."""
         found = ((p, tuple(f for f in p.factors if f.name in self.wanted)) for p in self.form.products)
         return tuple((product, own) for product, own in found if own)
+
+    @property
+    def widest(self) -> int:
+        """The most unknowns that a factor has for each position along the axes that it shares with the weight."""
+        return max(self.form.count(self.inner(factor)) for _, own in self.terms for factor in own)
 
     def whole(self) -> Any:
         """Ŵ."""
@@ -89,10 +94,10 @@ class Least(Problem):
             most: the limit of rounds.
             slow: rounds also end when one lowers the error by less than this fraction, after the first `WARM` rounds.
         """
-        error, first = math.inf, self.done
-        while self.done - first < most:
+        error = math.inf
+        for number in range(most):
             before, error = error, self.round()
-            if self.has_ended(before, error, slow if self.done - first >= WARM else 0.0):
+            if self.has_ended(before, error, slow if number >= WARM else 0.0):
                 break
         return error
 
@@ -101,8 +106,7 @@ class Least(Problem):
 
         So they are from the start if one has too many unknowns for a direct solution.
         """
-        widest = max(self.form.count(self.inner(factor)) for _, own in self.terms for factor in own)
-        if widest > DIRECT:
+        if self.widest > DIRECT:
             self.descend(self.limit(LONG))
             return
         are_few = sum(self.arrays[name].size for name in self.wanted) <= UNKNOWNS
@@ -149,15 +153,10 @@ class Least(Problem):
         def primed(axes: Axes) -> Axes:
             return tuple(axis if axis in self.form.axes else f"{axis}′" for axis in axes)
 
-        operands = [
-            (self.arrays[each.name], axes) for each in others for axes in (each.axes, primed(each.axes))
-        ]
+        pairs = [(self.arrays[each.name], f(each.axes)) for each in others for f in (tuple, primed)]
         scale = product.coefficient**2 * self.form.count([a for a in self.form.axes if a not in product.axes])
-        return (
-            scale * contract(operands, (*batched, *summed, *primed(summed)))
-            if operands
-            else np.full((), scale)
-        )
+        made = contract(pairs, (*batched, *summed, *primed(summed))) if pairs else np.ones(())
+        return scale * made
 
     # ---- starts
 
@@ -190,37 +189,23 @@ class Least(Problem):
         """
         generator = self.generator
         for _, own in self.terms:
-            between = [*dict.fromkeys(axis for factor in own for axis in self.inner(factor))]
+            counts = Counter(axis for factor in own for axis in self.inner(factor))
+            between = [axis for axis, count in counts.items() if count > 1]
             for axis in (*between * rounds, None):
-                factors, norms = self._norms(own, axis)
-                norms = np.where((norms > 0).all(axis=0), norms, 1.0)
-                mean = np.exp(np.log(norms).mean(axis=0))
-                for factor, norm in zip(factors, norms if len(factors) > 1 else (), strict=False):
-                    self._scale(factor, axis, mean / norm)
+                arrays, norms = self._along(own, axis)
+                logs = np.log(np.where((norms > 0).all(axis=0), norms, 1.0))
+                for array, log in zip(arrays, logs, strict=True):
+                    array *= np.exp(logs.mean(axis=0) - log)
             for axis in between:
-                factors, norms = self._norms(own, axis)
+                (first, *_), norms = self._along(own, axis)
                 asleep = (norms == 0).all(axis=0)
-                if len(factors) > 1 and asleep.any():
-                    array = self.arrays[factors[0].name]
-                    norm = max(float(norms[0].mean()), 1.0 if asleep.all() else 0.0)
-                    random = (
-                        generator.standard_normal(array.shape) * norm / math.sqrt(array.size / len(asleep))
-                    )
-                    self.arrays[factors[0].name] = random.astype(array.dtype)
-                    self._scale(factors[0], axis, asleep)
-                    self.arrays[factors[0].name] += array
+                norm = max(float(norms[0].mean()), 1.0 if asleep.all() else 0.0)
+                if asleep.any():
+                    random = generator.standard_normal(first.shape) * norm / math.sqrt(first[..., 0].size)
+                    first += (asleep * random).astype(first.dtype)
 
-    def _norms(self, own: Sequence[Factor], axis: str | None) -> tuple[list[Factor], Any]:
-        """The factors that have an axis, all if it is None, and their norms at every position along it."""
-        factors = [factor for factor in own if axis is None or axis in factor.axes]
-        arrays = (
-            self.arrays[f.name] if axis is None else np.moveaxis(self.arrays[f.name], f.axes.index(axis), 0)
-            for f in factors
-        )
-        rows = (each.reshape(1 if axis is None else len(each), -1) for each in arrays)
-        return factors, np.array([np.linalg.norm(each, axis=1) for each in rows])
-
-    def _scale(self, factor: Factor, axis: str | None, by: Any) -> None:
-        """Multiplies a factor by a number for each position along an axis."""
-        wide = by.reshape([-1 if each == axis else 1 for each in factor.axes])
-        self.arrays[factor.name] = self.arrays[factor.name] * wide
+    def _along(self, own: Sequence[Factor], axis: str | None) -> tuple[list[Any], Any]:
+        """The factors that have an axis, with it last, and their norms along it; all of them if it is None."""
+        pairs = [(self.arrays[each.name], each.axes) for each in own if axis in (*each.axes, None)]
+        views = [a[..., None] if axis is None else np.moveaxis(a, own.index(axis), -1) for a, own in pairs]
+        return views, np.array([np.sqrt((each**2).sum(tuple(range(each.ndim - 1)))) for each in views])

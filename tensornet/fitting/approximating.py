@@ -19,9 +19,9 @@ from ..protocol import backend_of
 from ..sizes import evaluate
 from .alternating import ROUNDS, Least
 from .forms import Form, form_of
-from .least_squares import EXACT, OfGraphs, Settings
-from .metrics import Metric, held, holder, remaining, times, weighed
-from .trees import Decomposed, Tree, tree_of
+from .least_squares import OfGraph, Settings, split
+from .metrics import Metric, held, holders, remaining, times, weighed
+from .trees import Decomposed, tree_of, trees_of
 
 __all__ = ["Approximation", "Target", "approximate", "errors", "in_library", "numbers", "solved"]
 
@@ -136,36 +136,33 @@ def approximate(
     settings = settings or Settings()
     if shared is None:
         shared = Target(numbers(target, path or program.outputs[0], settings.dtype), metric, path)
-    found, (made,) = solved([program], [shared], known or {}, settings)
+    found, (made,) = solved(program, [shared], known or {}, settings)
     return Approximation(in_library(found, target), *errors(shared.weight, made, shared.metric))
 
 
 def solved(
-    programs: Sequence[Graph], targets: Sequence[Target], known: Mapping[str, Any], settings: Settings
-) -> tuple[dict[str, Any], list[Any]]:
+    program: Graph, targets: Sequence[Target], known: Mapping[str, Any], settings: Settings
+) -> tuple[dict[str, Any], Sequence[Any]]:
     """The factors of one weight, or of several that share factors, as NumPy arrays, and each Ŵ.
 
     Args:
-        programs: a graph for each weight.
+        program: a graph whose outputs are the weights.
         targets: the weights.
-        known: the leaves of the programs that keep their values.
+        known: the leaves of the program that keep their values.
         settings: the options.
     """
     kind = str(targets[0].weight.dtype)
-    given = {name: numbers(array, name, kind) for name, array in known.items()}
-    have = {name: array.shape for name, array in given.items()}
-    programs = [sized(*each, have) for each in zip(programs, (t.weight.shape for t in targets), strict=True)]
-    leaves = [(leaf, program) for program in programs for leaf in program.leaves]
-    given |= {leaf.name: leaf.value.array().astype(kind) for leaf, _ in leaves if leaf.value is not None}
-    shapes = {
-        leaf.name: tuple(int(evaluate(size, program.bound)) for size in leaf.shape)
-        for leaf, program in leaves
-        if leaf.kind == "parameter" and leaf.name not in given
-    }
-    form = form_of(programs[0]) if len(programs) == 1 else None
+    given = {leaf.name: leaf.value.array().astype(kind) for leaf in program.leaves if leaf.value is not None}
+    given |= {name: numbers(array, name, kind) for name, array in known.items()}
+    program = sized(program, [each.weight.shape for each in targets], given)
+    wanted = [leaf for leaf in program.parameters if leaf.name not in given]
+    shapes = {leaf.name: [int(evaluate(size, program.bound)) for size in leaf.shape] for leaf in wanted}
+    form = form_of(program) if len(targets) == 1 else None
     counts = Counter(factor.name for product in form.products for factor in product.factors) if form else {}
     if form is None or any(counts.get(name) != 1 for name in shapes):
-        return _by_programs(programs, targets, given, shapes, settings)
+        arrays = given | {name: np.empty(shape, kind) for name, shape in shapes.items()}
+        problem = _by_graph(program, targets, arrays, tuple(shapes), settings)
+        return {name: problem.arrays[name] for name in shapes}, problem.made()
     found, made = _by_form(form, targets[0], given, tuple(shapes), settings)
     return {name: found[name].reshape(shape) for name, shape in shapes.items()}, [made]
 
@@ -209,20 +206,22 @@ def numbers(array: Any, name: str, dtype: str | None = None) -> Any:
     return made
 
 
-def sized(program: Graph, shape: tuple[int, ...], known: Mapping[str, tuple[int, ...]]) -> Graph:
-    """The program with the sizes that follow from the weight and the known leaves.
+def sized(program: Graph, shapes: Sequence[tuple[int, ...]], known: Mapping[str, Any]) -> Graph:
+    """The program with the sizes that follow from the weights and the known leaves.
 
     Raises:
         ShapeError: sizes do not match, or some remain open.
     """
-    (output,) = program.outputs
-    leaves = [leaf for leaf in program.leaves if leaf.name in known]
-    whole = Leaf(output, "input", program.named[output])
-    sizes = sizes_from_shapes(program, [whole, *leaves], [shape, *(known[leaf.name] for leaf in leaves)])
+    leaves = [Leaf(name, "input", program.named[name]) for name in program.outputs]
+    given = [leaf for leaf in program.leaves if leaf.name in known]
+    sizes = sizes_from_shapes(
+        program, [*leaves, *given], [*shapes, *(known[each.name].shape for each in given)]
+    )
     bound = program.bind(**sizes) if sizes else program
     if bound.open_sizes:
         names = ", ".join(f"{name}=" for name in bound.open_sizes)
-        raise ShapeError(f"'{output}' has open sizes: {', '.join(bound.open_sizes)}", fix=f"give {names}")
+        told = f"'{program.outputs[0]}' has open sizes: {', '.join(bound.open_sizes)}"
+        raise ShapeError(told, fix=f"give {names}")
     return bound
 
 
@@ -236,107 +235,75 @@ def _by_form(
     factors = [factor for product in form.products for factor in product.factors]
     arrays = {f.name: known[f.name].reshape(form.shape(f.axes)) for f in factors if f.name in known}
     fixed = [each for each in form.products if not any(factor.name in wanted for factor in each.factors)]
+    constant = form.value(arrays, fixed)
     if fixed:
-        constant = form.value(arrays, fixed) + np.zeros(form.shape(form.axes), target.weight.dtype)
-        left = replace(target, weight=target.weight - constant.reshape(target.weight.shape), _decomposed={})
-        others = tuple(each for each in form.products if each not in fixed)
-        found, made = _by_form(replace(form, products=others), left, known, wanted, settings)
-        return found, made + constant.reshape(made.shape)
+        form = replace(form, products=tuple(each for each in form.products if each not in fixed))
+        constant = constant.astype(target.weight.dtype).reshape(target.weight.shape)
+        target = Target(target.weight - constant, target.metric, target.path)
     decomposed = target.decomposed(form, tuple(arrays))
-    least = Least(
-        form=form,
-        weight=decomposed.weight,
-        arrays=arrays,
-        wanted=wanted,
-        settings=settings,
-        path=target.path,
-    )
+    least = Least(decomposed.weight, arrays, wanted, settings, target.path, form)
     least.best(functools.partial(_solve, least, decomposed))
     if decomposed.rest:
         least.weigh(lambda gap: times(gap, *((side.dims, side.moments) for side in decomposed.rest)))
         least.descend(least.limit(WEIGHED))
         least.balance()
     for side in decomposed.sides:
-        for factor in filter(None, (holder(side, form, product) for product in form.products)):
+        for factor in holders(side, form):
             dims = tuple(factor.axes.index(form.axes[dim]) for dim in side.dims)
             least.arrays[factor.name] = times(least.arrays[factor.name], (dims, side.roots[1]))
-    made = least.whole() + np.zeros_like(least.weight)
-    return least.arrays, made.reshape(target.weight.shape)
+    return least.arrays, least.whole().reshape(target.weight.shape) + constant
 
 
 def _solve(least: Least, decomposed: Decomposed) -> None:
     """The factors of the terms: by decompositions if there is one term and it is a tree, else by least squares."""
-    trees = [tree_of(least.form, product) for product in least.form.products]
-    are_trees = all(tree is not None for tree in trees) and not any(
-        factor.name not in least.wanted for product in least.form.products for factor in product.factors
-    )
-    if are_trees and trees[0] is not None and len(trees) == 1 and not least.settings.regularization:
-        _decompose(least, trees[0], decomposed)
+    trees = trees_of(least.form, least.wanted)
+    if len(trees) == 1 and not least.settings.regularization:
+        least.arrays.update(decomposed.factors(trees[0]))
+        is_exact = least.has_ended(math.inf, math.sqrt(least.loss()[0]))
+        if trees[0].has_centre and len(trees[0].cuts) > 1 and not is_exact:
+            least.alternate()
+        elif not trees[0].has_centre and not is_exact:
+            least.rounds(least.limit(FEW if least.widest <= NARROW else 0))
     else:
         least.start()
-        left = least.weight
-        for tree, product in zip(trees, least.form.products, strict=True):
-            if are_trees and tree is not None and least.attempt == 0:
-                # each term decomposes what the terms before it leave of the weight
-                least.arrays.update(Decomposed(left / product.coefficient).factors(tree))
-                left = left - least.form.value(least.arrays, [product])
+        for tree in trees if least.attempt == 0 else ():
+            # each term decomposes what the terms before it leave of the weight
+            least.arrays.update(decomposed.factors(tree))
+            decomposed = Decomposed(decomposed.weight - least.form.value(least.arrays, [tree.product]))
         least.alternate()
     least.balance()
-
-
-def _decompose(least: Least, tree: Tree, decomposed: Decomposed) -> None:
-    """Finds the factors of a tree by decompositions, then improves them in rounds unless they are optimal."""
-    (product,) = least.form.products
-    if product.coefficient != 1:
-        decomposed = Decomposed(decomposed.weight / product.coefficient)
-    least.arrays.update(decomposed.factors(tree))
-    error = math.sqrt(least.loss()[0])
-    least.has_ended(math.inf, error)
-    if error < EXACT or len(product.factors) <= 2:
-        return
-    if tree.has_centre:
-        least.alternate()
-    else:
-        widest = max(least.form.count(least.inner(factor)) for factor in product.factors)
-        least.rounds(least.limit(FEW) if widest <= NARROW else least.limit(0))
 
 
 # ---------------------------------------------------------------------------- general programs
 
 
-def _by_programs(
-    programs: Sequence[Graph],
+def _by_graph(
+    program: Graph,
     targets: Sequence[Target],
-    known: Mapping[str, Any],
-    shapes: Mapping[str, Sequence[int]],
+    arrays: dict[str, Any],
+    wanted: tuple[str, ...],
     settings: Settings,
-) -> tuple[dict[str, Any], list[Any]]:
-    """The factors of programs that are no sums of products, or share factors, and each Ŵ."""
-    problem = OfGraphs(
-        weight=np.concatenate([each.weight.ravel() for each in targets]),
-        arrays=dict(known),
-        wanted=tuple(shapes),
-        settings=settings,
-        path=targets[0].path,
-        programs=tuple(programs),
-        shapes=tuple(each.weight.shape for each in targets),
-    )
+) -> OfGraph:
+    """The solved problem of a program that is no sum of products, or of weights that share factors."""
+    shapes = [each.weight.shape for each in targets]
+    whole = np.concatenate([each.weight for each in targets], axis=None)
+    problem = OfGraph(whole, arrays, wanted, settings, targets[0].path, program, shapes)
 
     def turned(gap: Any) -> Any:
         """G·gap·C of each weight, with the scale of both: weights count by what they are multiplied by."""
         found = []
-        for target, part in zip(targets, problem.parts(gap), strict=True):
+        for target, part in zip(targets, split(gap, shapes), strict=True):
             sides = target.metric.sides if target.metric is not None else ()
-            found.append(times(part, *((side.dims, side.mean * side.damped) for side in sides)).ravel())
-        return np.concatenate(found)
+            found.append(times(part, *((side.dims, side.mean * side.damped) for side in sides)))
+        return np.concatenate(found, axis=None)
 
     def start() -> None:
         problem.weigh(lambda gap: gap)
-        problem.start(shapes)
+        problem.start()
         problem.descend(problem.limit(ROUNDS))
         if any(each.metric is not None for each in targets):
             problem.weigh(turned)
             problem.descend(problem.limit(ROUNDS))
 
     problem.best(start)
-    return {name: problem.arrays[name] for name in shapes}, problem.made()
+    return problem

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..frontend.elaborate_ir import function_of
 from ..graph.graph import Graph
-from ..ir.node import Affine, Node, fills
+from ..ir.node import Node, axes_of, fills
 from ..ops.table import FUNCTIONS
 from ..runtime.eager import einsum
 from ..sizes import evaluate
@@ -83,15 +83,13 @@ class Form:
     def value(self, arrays: Mapping[str, Any], products: Sequence[Product] | None = None) -> Any:
         """The sum of all or some products, with the axes of the result; 0 if there are none."""
         total: Any = 0.0
-        for product in self.products if products is None else products:
+        chosen = self.products if products is None else products
+        for product in chosen:
             axes = tuple(axis for axis in self.axes if axis in product.axes)
             made = contract([(arrays[each.name], each.axes) for each in product.factors], axes)
-            wide = [
-                size if axis in axes else 1
-                for axis, size in zip(self.axes, self.shape(self.axes), strict=True)
-            ]
+            wide = [self.sizes[axis] if axis in axes else 1 for axis in self.axes]
             total = total + product.coefficient * made.reshape(wide)
-        return total
+        return np.broadcast_to(total, self.shape(self.axes)) if chosen else total
 
 
 # ---------------------------------------------------------------------------- from programs
@@ -149,50 +147,43 @@ class _Reader:
             return [Product(float(self.number(each)), ())]
         if each.op not in ("contract", "copy", "add") or each.options:
             raise _NoFormError
-        axes_of = self.axes_of(each, dims)
-        terms = []
+        axes, terms = self.named(each, dims), []
         for node, reads in each.operands:
-            read = [self.read(entry, axes_of, size) for entry, size in zip(reads, node.shape, strict=True)]
+            for entry, length in zip(reads, node.shape, strict=True):
+                if not fills(entry, each.sizes, length, self.same):
+                    raise _NoFormError
+            read = [tuple(name for n in axes_of((entry,)) for name in axes[n]) for entry in reads]
             terms.append(self.products(node, read))
         if each.op == "add":
             return [*itertools.chain(*terms)]
-        inner = {axis for axes in axes_of.values() for axis in axes} - {*itertools.chain(*dims)}
+        inner = {*itertools.chain(*axes.values())} - {*itertools.chain(*dims)}
         return [self.joined(parts, inner) for parts in itertools.product(*terms)]
 
-    def axes_of(self, each: Node, dims: Sequence[Axes]) -> dict[int, Axes]:
+    def named(self, each: Node, dims: Sequence[Axes]) -> dict[Any, Axes]:
         """The axes of the form that each axis of a node is, if its dimensions have these axes."""
-        found: dict[int, Axes] = {}
+        found: dict[Any, Axes] = {}
         for axes, names in zip(each.dims, dims, strict=True):
             if axes is None or len(axes) not in (1, len(names)):
                 raise _NoFormError
-            found |= (
-                {axes[0]: names}
-                if len(axes) == 1
-                else {n: (name,) for n, name in zip(axes, names, strict=True)}
-            )
+            parts = [names] if len(axes) == 1 else [(name,) for name in names]
+            found.update(zip(axes, parts, strict=True))
         for n, size in enumerate(each.sizes):
             found[n] = found[n] if n in found else self.split((n,), each)
-            if math.prod(self.sizes[axis] for axis in found[n]) != evaluate(size, self.bound):
+            if not self.same(math.prod(self.sizes[axis] for axis in found[n]), size):
                 raise _NoFormError
         return found
 
-    def read(self, entry: Any, axes_of: Mapping[int, Axes], length: Any) -> Axes:
-        """The axes of the form that a dimension of an operand is read along."""
-        sizes = {n: math.prod(self.sizes[axis] for axis in axes) for n, axes in axes_of.items()}
-        if not isinstance(entry, Affine):
-            raise _NoFormError
-        whole = Affine(tuple((n, evaluate(step, self.bound)) for n, step in entry.terms), entry.offset)
-        if not fills(whole, sizes, evaluate(length, self.bound)):
-            raise _NoFormError
-        return tuple(axis for n, _ in entry.terms for axis in axes_of[n])
+    def same(self, one: Any, other: Any) -> bool:
+        """Whether two sizes have the same value."""
+        return bool(evaluate(one, self.bound) == evaluate(other, self.bound))
 
     def number(self, each: Node) -> Any:
         """The value of a number."""
         if each.op in ("number", "size"):
             return evaluate(dict(each.options).popitem()[1], self.bound)
         values = [self.number(operand.node) for operand in each.operands]
-        function: Any = math.prod if each.op == "contract" else FUNCTIONS[each.op].scalar
-        return function(values) if each.op == "contract" else function(*values)
+        scalar: Any = math.prod if each.op == "contract" else FUNCTIONS[each.op].scalar
+        return scalar(values) if each.op == "contract" else scalar(*values)
 
     def joined(self, terms: Sequence[Product], summed: Collection[str]) -> Product:
         """The product of terms. A summed axis that none of them has multiplies the coefficient by its size."""

@@ -24,8 +24,9 @@ from ..graph.graph import Graph
 from ..planning.gradients import gradient
 from ..protocol import load_backend
 from ..runtime.executable import Executable
+from ..weights.substitution import computing
 
-__all__ = ["EXACT", "OfGraphs", "Problem", "Progress", "Settings"]
+__all__ = ["EXACT", "OfGraph", "Problem", "Progress", "Settings", "split"]
 
 STEPS = 40
 """The steps of L-BFGS in one round."""
@@ -75,7 +76,7 @@ class Settings:
             raise DtypeError(f"nothing is fitted in {self.dtype}", fix="give dtype='float32' or 'float64'")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Problem(ABC):
     """A least squares problem in the factors of a weight, and their current values.
 
@@ -86,6 +87,7 @@ class Problem(ABC):
         settings: the options.
         path: the name of the weight.
         turned: the symmetric linear map of the metric: losses are ⟨W − Ŵ, turned(W − Ŵ)⟩.
+        square: ‖W‖² in this metric; 1 if it is 0.
         attempt, done: the number of the start, and of its rounds so far.
     """
 
@@ -94,9 +96,17 @@ class Problem(ABC):
     wanted: tuple[str, ...]
     settings: Settings
     path: str
-    turned: Callable[[Any], Any] = lambda gap: gap
-    attempt: int = 0
+    turned: Callable[[Any], Any] = field(init=False)
+    square: float = field(init=False)
+    attempt: int = field(default=0, init=False)
     done: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.weigh(lambda gap: gap)
+
+    def weigh(self, turned: Callable[[Any], Any]) -> None:
+        """Sets the metric."""
+        self.turned, self.square = turned, float(np.vdot(self.weight, turned(self.weight))) or 1.0
 
     @abstractmethod
     def whole(self) -> Any:
@@ -105,16 +115,6 @@ class Problem(ABC):
     @abstractmethod
     def pulled_back(self, gap: Any) -> Mapping[str, Any]:
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
-
-    @functools.cached_property
-    def square(self) -> float:
-        """‖W‖²; 1 if it is 0."""
-        return float(np.vdot(self.weight, self.turned(self.weight))) or 1.0
-
-    def weigh(self, turned: Callable[[Any], Any]) -> None:
-        """Sets the metric."""
-        self.turned = turned
-        self.__dict__.pop("square", None)
 
     @property
     def penalty(self) -> float:
@@ -139,15 +139,14 @@ class Problem(ABC):
 
     def best(self, start: Callable[[], None]) -> None:
         """The factors with the least error of several starts."""
-        found: list[tuple[float, int, dict[str, Any]]] = []
+        found = list[tuple[float, int, dict[str, Any]]]()
         for attempt in range(self.settings.restarts):
             self.attempt, self.done = attempt, 0
             start()
-            found.append((math.sqrt(self.loss()[0]), self.attempt, dict(self.arrays)))
+            found.append((math.sqrt(self.loss()[0]), attempt, dict(self.arrays)))
             if found[-1][0] < EXACT:
                 break
-        *_, arrays = min(found)
-        self.arrays.update(arrays)
+        self.arrays.update(min(found)[-1])
 
     def has_ended(self, before: float, error: float, least: float = 0.0) -> bool:
         """Reports a round, and says whether it lowered the error by less than the tolerance or another fraction."""
@@ -167,22 +166,18 @@ class Problem(ABC):
 
         if rounds < 1:
             return
-        before = {name: self.arrays[name] for name in self.wanted}
-        ends, errors = [*itertools.accumulate(each.size for each in before.values())], list[float]()
+        before, errors = [self.arrays[name] for name in self.wanted], list[float]()
 
         def put(values: Any) -> None:
-            for (name, old), part in zip(before.items(), np.split(values, ends[:-1]), strict=True):
-                self.arrays[name] = part.reshape(old.shape).astype(old.dtype)
+            parts = zip(self.wanted, before, split(values, [each.shape for each in before]), strict=True)
+            self.arrays.update((name, part.astype(old.dtype)) for name, old, part in parts)
 
         def loss(values: Any) -> tuple[float, Any]:
             put(values)
             found, turned = self.loss()
             pulled = self.pulled_back(turned)
-            parts = [self.penalty * self.arrays[name] - pulled[name] for name in self.wanted]
-            return found, 2 * joined(parts) / self.square
-
-        def joined(parts: Sequence[Any]) -> Any:
-            return np.concatenate([each.ravel() for each in parts]).astype(np.float64)
+            slopes = [self.penalty * self.arrays[name] - pulled[name] for name in self.wanted]
+            return found, 2 * np.concatenate(slopes, axis=None, dtype=np.float64) / self.square
 
         def told(intermediate_result: Any) -> None:
             errors.append(math.sqrt(intermediate_result.fun))
@@ -190,70 +185,64 @@ class Problem(ABC):
                 raise StopIteration
 
         limits = {"maxiter": rounds * STEPS, "maxfun": 2 * rounds * STEPS, "ftol": 1e-16, "gtol": 1e-12}
-        start = joined([*before.values()])
+        start = np.concatenate(before, axis=None, dtype=np.float64)
         put(minimize(loss, start, jac=True, method="L-BFGS-B", callback=told, options=limits).x)
 
 
-@dataclass(kw_only=True)
-class OfGraphs(Problem):
-    """Least squares in the parameters of graphs, one for each of some weights, that may share parameters.
+def split(elements: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Arrays of some shapes of their elements, one array after another."""
+    ends = [*itertools.accumulate(map(math.prod, shapes))]
+    return [part.reshape(shape) for part, shape in zip(np.split(elements, ends[:-1]), shapes, strict=True)]
+
+
+@dataclass
+class OfGraph(Problem):
+    """Least squares in the parameters of a graph, whose outputs are one weight or several that share parameters.
 
     Attributes:
-        programs: the graphs, each with a weight as its one output.
+        graph: the graph.
         shapes: the shapes of the weights. `weight` has all their elements.
     """
 
-    programs: tuple[Graph, ...]
-    shapes: tuple[tuple[int, ...], ...]
+    graph: Graph
+    shapes: Sequence[tuple[int, ...]]
 
     @functools.cached_property
-    def _runs(self) -> list[tuple[Executable, tuple[str, ...], Executable, tuple[str, ...]]]:
-        """The functions that compute each weight and the derivative by its factors, with the names that they take."""
-        found = []
-        numpy = load_backend("numpy")
-        for program in self.programs:
-            own, needed = program.outputs[0], program.needed()
-            leaves = tuple(replace(each, kind="parameter", start=None, value=None) for each in program.leaves)
-            whole, names = replace(program, leaves=leaves), tuple(each.name for each in leaves)
-            wanted = tuple(leaf.name for leaf in program.parameters if leaf.name in self.wanted)
-            for name in wanted:
-                if name not in needed:
-                    raise EquationError(f"'{own}' does not depend on '{name}'", fix="take it out")
-            back = Executable(gradient(whole, wrt=wanted), numpy)
-            found.append((Executable(whole, numpy), names, back, wanted))
-        return found
+    def _runs(self) -> tuple[Executable, Executable]:
+        """The functions that compute the weights, and the derivative by the factors."""
+        leaves = tuple(replace(each, kind="parameter", start=None, value=None) for each in self.graph.leaves)
+        whole, numpy, needed = replace(self.graph, leaves=leaves), load_backend("numpy"), self.graph.needed()
+        for name in self.wanted:
+            if name not in needed:
+                raise EquationError(f"'{whole.outputs[0]}' does not depend on '{name}'", fix="take it out")
+        return Executable(whole, numpy), Executable(gradient(whole, wrt=self.wanted), numpy)
 
-    def made(self) -> list[Any]:
+    def made(self) -> tuple[Any, ...]:
         """Each Ŵ."""
-        return [run({name: self.arrays[name] for name in names}) for run, names, *_ in self._runs]
+        made = self._runs[0](self.arrays)
+        return made if isinstance(made, tuple) else (made,)
 
     def whole(self) -> Any:
         """All Ŵ."""
-        return np.concatenate([each.ravel() for each in self.made()])
-
-    def parts(self, array: Any) -> list[Any]:
-        """An array with the elements of all weights as one for each."""
-        ends = [*itertools.accumulate(map(math.prod, self.shapes))]
-        pairs = zip(np.split(array, ends[:-1]), self.shapes, strict=True)
-        return [part.reshape(shape) for part, shape in pairs]
+        return np.concatenate(self.made(), axis=None)
 
     def pulled_back(self, gap: Any) -> Mapping[str, Any]:
         """Jᵀ·gap for each factor, J the derivative of Ŵ."""
-        total = {name: np.zeros_like(self.arrays[name]) for name in self.wanted}
-        for (_, names, back, wanted), part in zip(self._runs, self.parts(gap), strict=True):
-            made = back({name: self.arrays[name] for name in names}, part)
-            for name, each in zip(wanted, made if isinstance(made, tuple) else (made,), strict=True):
-                total[name] = total[name] + each
-        return total
+        made = self._runs[1](self.arrays, *split(gap, self.shapes))
+        return dict(zip(self.wanted, made if isinstance(made, tuple) else (made,), strict=True))
 
-    def start(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def start(self) -> None:
         """Sets factors to random initial values; if terms without factors suffice, the last factors to zero."""
         generator = self.generator
-        for name, shape in shapes.items():
+        for name in self.wanted:
+            shape = self.arrays[name].shape
             made = generator.standard_normal(shape) / math.sqrt(max(shape, default=1))
             self.arrays[name] = made.astype(self.weight.dtype)
         before = dict(self.arrays)
-        for *_, wanted in self._runs:
-            self.arrays[wanted[-1]] = np.zeros_like(self.arrays[wanted[-1]])
+        for output in self.graph.outputs:
+            *_, last = (
+                leaf.name for leaf in computing(self.graph, output).leaves if leaf.name in self.wanted
+            )
+            self.arrays[last] = np.zeros_like(self.arrays[last])
         if (self.whole() != self.weight).any():
             self.arrays.update(before)

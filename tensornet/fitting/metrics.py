@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError
-from .forms import Factor, Form, Product
+from .forms import Factor, Form
 
-__all__ = ["DAMPING", "Metric", "held", "holder", "remaining", "times", "weighed"]
+__all__ = ["DAMPING", "Metric", "held", "holders", "remaining", "times", "weighed"]
 
 DAMPING = 1e-4
 """The default damping of second moments, in units of their mean."""
@@ -110,30 +110,29 @@ def weighed(weight: Any, sides: Iterable[Metric], inverse: bool = False) -> Any:
     return times(weight, *((side.dims, side.roots[inverse]) for side in sides))
 
 
-def holder(side: Metric, form: Form, product: Product) -> Factor | None:
-    """The factor of a product that alone has the axes of a side of a weight, and has them all; None without one."""
-    axes = {form.axes[dim] for dim in side.dims}
-    having = [factor for factor in product.factors if not axes.isdisjoint(factor.axes)]
-    return having[0] if len(having) == 1 and axes <= {*having[0].axes} else None
-
-
-def held(metric: Metric | None, form: Form, known: Iterable[str] = ()) -> list[Metric]:
-    """The sides that factors hold, in each product one that is not known; of other sides, their held axes.
+def holders(side: Metric, form: Form, known: Iterable[str] = ()) -> list[Factor]:
+    """The factor of each product that alone has the axes of a side, and has them all; none if a product has none.
 
     Args:
-        metric: the metric of the weight with a dimension for each axis of the form.
+        side: a side of the metric of the weight with a dimension for each axis of the form.
         form: the form.
         known: the names of the factors that are not looked for.
     """
+    axes, found = {form.axes[dim] for dim in side.dims}, list[Factor]()
+    for product in form.products:
+        having = [factor for factor in product.factors if not axes.isdisjoint(factor.axes)]
+        if len(having) != 1 or not axes <= {*having[0].axes} or having[0].name in known:
+            return []
+        found += having
+    return found
 
-    def is_held(side: Metric) -> bool:
-        names = [each and each.name for each in (holder(side, form, product) for product in form.products)]
-        return None not in names and not {*names} & {*known}
 
+def held(metric: Metric | None, form: Form, known: Iterable[str] = ()) -> list[Metric]:
+    """The sides of a metric that factors hold, in each product one to be found; of other sides, their held axes."""
     found = list[Metric]()
     for side in metric.sides if metric is not None else ():
-        parts = [side] if is_held(side) else side.marginals(form.shape(form.axes))
-        found += [part for part in parts if part is side or is_held(part)]
+        parts = [side] if holders(side, form, known) else side.marginals(form.shape(form.axes))
+        found += [part for part in parts if holders(part, form, known)]
     return found
 
 
@@ -142,11 +141,9 @@ def remaining(metric: Metric, sides: Sequence[Metric], shape: Sequence[int]) -> 
     found = list[Metric]()
     for side in metric.sides:
         parts = [each for each in sides if {*each.dims} <= {*side.dims}]
-        if [part.dims for part in parts] == [side.dims]:
-            continue
-        local = [replace(each, dims=tuple(side.dims.index(dim) + 1 for dim in each.dims)) for each in parts]
-        matrix, sizes = side.damped, [shape[dim] for dim in side.dims]
-        for _ in range(2):
-            matrix = weighed(matrix.reshape(-1, *sizes), local, inverse=True).reshape(matrix.shape).T
-        found.append(Metric(side.dims, matrix, 0.0))
+        if [part.dims for part in parts] != [side.dims]:
+            local = [(tuple(side.dims.index(dim) + 1 for dim in each.dims), each.roots[1]) for each in parts]
+            inverse = np.eye(len(side.damped)).reshape(-1, *(shape[dim] for dim in side.dims))
+            inverse = times(inverse, *local).reshape(side.damped.shape)
+            found.append(Metric(side.dims, inverse @ side.damped @ inverse, 0.0))
     return found

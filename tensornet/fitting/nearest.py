@@ -10,17 +10,10 @@ from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph
 from ..graph.shape_inference import dim_size
 from ..language.equation import Equation
-from ..language.expression import (
-    Contraction,
-    Ref,
-    axes_of_index,
-    contraction,
-    free_axes,
-    is_scalar,
-    references,
-)
+from ..language.expression import axes_of_index, contraction, free_axes, product_of, references
 from ..sizes import evaluate
 from ..weights.substitution import computing
+from .activations import others_of, products_with
 from .approximating import approximate, numbers
 
 __all__ = ["nearest"]
@@ -84,23 +77,15 @@ def _reshaped(array: Any, sizes: Iterable[Any], graph: Graph, name: str) -> Any:
 
 def _multiplying(flat: Graph) -> Graph:
     """The tensor that multiplies the one input of a layer, as a graph: the axes of the result, then of the input."""
-    found = [
-        (line, part, ref)
-        for line in flat.own
-        for part in line.parts
-        if isinstance(part, Contraction)
-        for ref in part.factors
-        if isinstance(ref, Ref) and [ref.name] == [leaf.name for leaf in flat.inputs]
-    ]
-    if len(flat.own) != 1 or len(found) != 1:
+    found = [each for leaf in flat.inputs for each in products_with(flat, leaf.name)]
+    if len(flat.own) != 1 or len(flat.inputs) != 1 or len(found) != 1:
         fix = 'name the weights, as {"W": array}, of a graph that has or computes them'
         raise EquationError("the graph is no layer that multiplies one input by its parameters", fix=fix)
     ((line, part, ref),) = found
-    factors = tuple(each for each in part.factors if each is not ref and not is_scalar(each))
-    own = {axis for each in factors for axis in free_axes(each)}
+    factors = others_of(part, ref)
+    own = free_axes(product_of(factors))
     ins = [axis for axis in axes_of_index(ref.index) if axis in own and axis in part.summed]
     outs = [axis for axis in axes_of_index(line.left) if axis in own]
     right = contraction(factors, tuple(axis for axis in part.summed if axis not in ins), part.place)
-    names = {each.name for factor in factors for each in references(factor)}
-    leaves = tuple(leaf for leaf in flat.leaves if leaf.name in names)
+    leaves = tuple(leaf for leaf in flat.leaves if leaf.name in {each.name for each in references(right)})
     return Graph(leaves, (Equation(WEIGHT, (*outs, *ins), right),), (WEIGHT,), flat.sizes)

@@ -23,9 +23,10 @@ N. Pitsianis, in Linear Algebra for Large Scale and Real-Time Applications (1993
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ import numpy as np
 from .forms import Axes, Factor, Form, Product, contract, moved
 from .metrics import Metric
 
-__all__ = ["Decomposed", "Tree", "leading", "tree_of", "unfolded"]
+__all__ = ["Decomposed", "Tree", "leading", "tree_of", "trees_of", "unfolded"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Tree:
 
     Attributes:
         form: the form that has the product.
+        product: the product.
         shared: the axes of the weight that all factors have, if there are several.
         cuts: the factors in the order of decomposition. Around a centre, each is cut from the whole weight. Else at
             each step the end of the remaining tree with fewest rows.
@@ -66,25 +68,36 @@ class Tree:
     """
 
     form: Form
+    product: Product
     shared: Axes
     cuts: tuple[Cut, ...]
     last: Factor
     has_centre: bool
 
 
+def trees_of(form: Form, wanted: Collection[str]) -> list[Tree]:
+    """The trees of all products, or none if one is no tree, or has other factors than those that are looked for."""
+    found = [tree_of(form, each) for each in form.products if {f.name for f in each.factors} <= {*wanted}]
+    trees = [each for each in found if each is not None]
+    return trees if len(trees) == len(form.products) else []
+
+
 def tree_of(form: Form, product: Product | None = None) -> Tree | None:
     """The tree that the factors of a product form, the first if none is given, or None."""
-    factors = (product or form.products[0]).factors
-    readers = Counter(axis for factor in factors for axis in factor.axes)
-    shared = tuple(axis for axis in form.axes if readers[axis] == len(factors) > 1)
-    counts = {axis: 1 if axis in form.axes else 2 for axis in (*form.axes, *readers) if axis not in shared}
-    if any(readers[axis] != count for axis, count in counts.items()) or len({*factors}) < len(factors):
+    product = product or form.products[0]
+    waiting, cuts, axes = [*product.factors], list[Cut](), form.axes
+    readers = Counter(axis for factor in waiting for axis in factor.axes)
+    shared = tuple(axis for axis in axes if readers[axis] == len(waiting) > 1)
+    inner = readers.keys() - {*axes}
+    if any(readers[axis] != 2 for axis in inner) or any(readers[axis] != 1 for axis in {*axes} - {*shared}):
         return None
-    cuts, waiting, axes = list[Cut](), [*factors], form.axes
+
+    def bond(one: Factor, other: Factor) -> Axes:
+        return tuple(axis for axis in one.axes if axis in other.axes and axis in inner)
 
     def neighbours(factor: Factor) -> list[Factor]:
-        others = (other for other in waiting if other is not factor)
-        return [each for each in others if len(factors) == 2 or set(_bond(form, factor, each))]
+        others = [other for other in waiting if other is not factor]
+        return [each for each in others if len(product.factors) == 2 or bond(factor, each)]
 
     def rows(factor: Factor) -> Axes:
         return tuple(axis for axis in factor.axes if axis in axes and axis not in shared)
@@ -92,22 +105,18 @@ def tree_of(form: Form, product: Product | None = None) -> Tree | None:
     def height(factor: Factor) -> int:
         return form.count(rows(factor))
 
-    centres = [each for each in factors if len(neighbours(each)) == len(factors) - 1]
+    centres = [each for each in waiting if len(neighbours(each)) == len(waiting) - 1]
     centre = max(centres, key=height, default=None)
     while len(waiting) > 1:
         ends = [each for each in waiting if each is not centre and len(neighbours(each)) == 1]
         if not ends:
             return None
         end = min(ends, key=height) if centre is None else ends[0]
-        own, bond = rows(end), _bond(form, end, *neighbours(end))
-        cuts.append(Cut(end, own, bond))
-        axes = (*bond, *(axis for axis in axes if axis not in own)) if centre is None else axes
+        cuts.append(Cut(end, rows(end), bond(end, *neighbours(end))))
+        if centre is None:
+            axes = (*cuts[-1].bond, *(axis for axis in axes if axis not in cuts[-1].rows))
         waiting.remove(end)
-    return Tree(form, shared, tuple(cuts), waiting[0], centre is not None)
-
-
-def _bond(form: Form, one: Factor, other: Factor) -> Axes:
-    return tuple(axis for axis in one.axes if axis in other.axes and axis not in form.axes)
+    return Tree(form, product, shared, tuple(cuts), waiting[0], centre is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,20 +135,19 @@ class Decomposed:
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     def factors(self, tree: Tree) -> dict[str, Any]:
-        """The factors of a tree whose coefficient is 1, by one decomposition for each bond."""
+        """The factors of a tree, by one decomposition for each bond."""
         found, rest, axes = dict[str, Any](), self.weight, tree.form.axes
         for cut in tree.cuts:
             rank, own = tree.form.count(cut.bond), (*tree.shared, *cut.rows, *cut.bond)
             if found and not tree.has_centre:
                 vectors = leading(unfolded(rest, axes, tree.shared, cut.rows), rank)
             else:
-                vectors = self._vectors(tree, cut)
-            spare = [(0, 0)] * (vectors.ndim - 1) + [(0, max(0, rank - vectors.shape[-1]))]
-            vectors = np.pad(vectors[..., :rank], spare).reshape(tree.form.shape(own))
+                vectors = self._vectors(tree, cut)[..., :rank]
+            spare = [(0, 0)] * (vectors.ndim - 1) + [(0, rank - vectors.shape[-1])]
+            vectors = np.pad(vectors, spare).reshape(tree.form.shape(own))
             found[cut.factor.name] = moved(vectors, own, cut.factor.axes)
-            left = (*tree.shared, *cut.bond, *(axis for axis in axes if axis not in own))
-            rest, axes = contract([(vectors, own), (rest, axes)], left), left
-        return {**found, tree.last.name: moved(rest, axes, tree.last.axes)}
+            rest, axes = _projected((rest, axes), (vectors, own), (*tree.shared, *cut.bond))
+        return {**found, tree.last.name: moved(rest, axes, tree.last.axes) / tree.product.coefficient}
 
     def error(self, tree: Tree) -> float:
         """‖W − Ŵ‖ / ‖W‖ of the factors that decompositions give."""
@@ -147,9 +155,14 @@ class Decomposed:
             ranks = (slice(tree.form.count(cut.bond)) for cut in tree.cuts)
             kept = float(self.squares(tree)[tuple(ranks)].sum())
         else:
-            kept = float(np.linalg.norm(self.factors(tree)[tree.last.name])) ** 2
-        whole = self._once("square", tree, lambda: float(np.vdot(self.weight, self.weight)))
-        return math.sqrt(max(0.0, 1.0 - kept / whole)) if whole else 0.0
+            last = self.factors(tree)[tree.last.name]
+            kept = float(np.linalg.norm(last) * tree.product.coefficient) ** 2
+        return math.sqrt(max(0.0, 1.0 - kept / self._square)) if self._square else 0.0
+
+    @functools.cached_property
+    def _square(self) -> float:
+        """‖W‖²."""
+        return float(np.vdot(self.weight, self.weight))
 
     def squares(self, tree: Tree) -> Any:
         """The squares of the core of full rank, summed over all axes but the bonds, along the cuts of the tree."""
@@ -159,13 +172,12 @@ class Decomposed:
             for cut in tree.cuts:
                 own, bond = (*tree.shared, *cut.rows), cut.factor.name
                 vectors = self._vectors(tree, cut).reshape(*tree.form.shape(own), -1)
-                left = (*tree.shared, bond, *(axis for axis in axes if axis not in own))
-                core, axes = contract([(vectors, (*own, bond)), (core, axes)], left), left
+                core, axes = _projected((core, axes), (vectors, (*own, bond)), (*tree.shared, bond))
             bonds = tuple(cut.factor.name for cut in tree.cuts)
             core = moved(core, axes, (*bonds, *(axis for axis in axes if axis not in bonds)))
             return (core**2).sum(tuple(range(len(bonds), core.ndim)), dtype=np.float64)
 
-        return self._once("squares", tree, summed, *tree.cuts)
+        return self._once("squares", tree, tree.cuts, summed)
 
     def _vectors(self, tree: Tree, cut: Cut) -> Any:
         """All left singular vectors of an unfolding of the weight."""
@@ -173,15 +185,21 @@ class Decomposed:
         def made() -> Any:
             return singular_vectors(unfolded(self.weight, tree.form.axes, tree.shared, cut.rows))
 
-        return self._once("vectors", tree, made, cut)
+        return self._once("vectors", tree, (cut,), made)
 
-    def _once(self, what: str, tree: Tree, make: Callable[[], Any], *cuts: Cut) -> Any:
+    def _once(self, what: str, tree: Tree, cuts: Sequence[Cut], make: Callable[[], Any]) -> Any:
         """A result that depends on the weight and its unfoldings but not on ranks, computed once."""
         place = tree.form.axes.index
         key = (what, *(tuple(map(place, axes)) for axes in (tree.shared, *(cut.rows for cut in cuts))))
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
+
+
+def _projected(array: tuple[Any, Axes], vectors: tuple[Any, Axes], first: Axes) -> tuple[Any, Axes]:
+    """An array with named axes, in a basis of the space along the axes that both have, and its axes."""
+    axes = (*first, *(axis for axis in array[1] if axis not in vectors[1]))
+    return contract([vectors, array], axes), axes
 
 
 # ---------------------------------------------------------------------------- matrices

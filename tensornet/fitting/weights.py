@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from ..errors import EquationError, ShapeError
 from ..graph.graph import Graph
 from ..protocol import backend_of
 from ..runtime.arguments import wrong_names
-from ..weights.substitution import Replacement, replaced
+from ..weights.substitution import Replacement, computing, replaced
 from .activations import batches_of, metrics
 from .approximating import Target, errors, in_library, numbers, solved
 from .least_squares import Progress, Settings
@@ -106,49 +107,42 @@ def fit(
     if set(params) != {leaf.name for leaf in graph.parameters}:
         raise wrong_names(graph, params)
     found = _replacements(graph, substituted)
-    groups = _sharing(found, [leaf.name for leaf in graph.parameters])
     weighed: dict[str, Metric] = {}
     if inputs is not None:
-        backend = backend_of(params[found[0].path])
-        paths = [each.path for each in found]
+        paths, backend = [each.path for each in found], backend_of(params[found[0].path])
         weighed = metrics(graph, params, paths, batches_of(inputs), backend, damping)
-    made: dict[str, Any] = {}
-    lost: dict[str, Misfit] = {}
-    for group in groups:
-        known = {name: array for each in group for name, array in _known(each, params).items()}
+    made, lost = dict(params), dict[str, Misfit]()
+    for group in _sharing(found, params):
+        program = computing(substituted.flat, *(each.path for each in group))
+        known = {leaf.name: params[leaf.name] for leaf in program.parameters if leaf.name in params}
+        known |= {each.kept: params[each.path] for each in group if each.kept is not None}
         targets = [
-            Target(numbers(params[each.path], each.path, settings.dtype), weighed.get(each.path), each.path)
+            Target(numbers(params[each.path], each.path, dtype), weighed.get(each.path), each.path)
             for each in group
         ]
-        factors, wholes = solved([each.program for each in group], targets, known, settings)
+        factors, wholes = solved(program, targets, known, settings)
         made |= known | in_library(factors, params[group[0].path])
         for target, whole in zip(targets, wholes, strict=True):
             lost[target.path] = Misfit(*errors(target.weight, whole, target.metric))
-    in_order = {each.path: lost[each.path] for each in found}
-    return _all_of(substituted, {**params, **made}), in_order
+    return _all_of(substituted, made), {each.path: lost[each.path] for each in found}
 
 
-def _known(each: Replacement, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves of a weight's program that keep their values."""
-    known = {leaf.name: params[leaf.name] for leaf in each.program.parameters if leaf.name in params}
-    return known if each.kept is None else {**known, each.kept: params[each.path]}
-
-
-def _sharing(found: Sequence[Replacement], before: Collection[str]) -> list[tuple[Replacement, ...]]:
+def _sharing(found: Sequence[Replacement], before: Collection[str]) -> list[list[Replacement]]:
     """The weights in groups: those connected by shared factors are in one group.
 
     Args:
         found: the weights, and what replaces each.
         before: the parameters of the original graph. They keep their values, and do not connect weights.
     """
-    groups: list[tuple[set[str], list[Replacement]]] = []
+
+    def factors(weights: Sequence[Replacement]) -> set[str]:
+        return {leaf.name for each in weights for leaf in each.program.parameters} - {*before}
+
+    groups: list[list[Replacement]] = []
     for each in found:
-        names = {leaf.name for leaf in each.program.parameters} - set(before)
-        joined = [group for group in groups if group[0] & names]
-        groups = [group for group in groups if not group[0] & names]
-        whole = [*(one for _, ones in joined for one in ones), each]
-        groups.append((names.union(*(group[0] for group in joined)), whole))
-    return [tuple(ones) for _, ones in groups]
+        joined = [group for group in groups if factors(group) & factors([each])]
+        groups = [group for group in groups if group not in joined] + [[*itertools.chain(*joined), each]]
+    return groups
 
 
 def _replacements(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:

@@ -266,9 +266,9 @@ def replaced(graph: Graph, substituted: Graph) -> tuple[Replacement, ...]:
     return tuple(Replacement(leaf.name, leaf, computing(substituted.flat, leaf.name)) for leaf in gone)
 
 
-def computing(flat: Graph, name: str) -> Graph:
-    """The part of a graph without calls that computes one of its tensors."""
-    pruned = eliminate_dead_code(replace(flat, outputs=(name,)))
+def computing(flat: Graph, *names: str) -> Graph:
+    """The part of a graph without calls that computes some of its tensors."""
+    pruned = eliminate_dead_code(replace(flat, outputs=names))
     needed = pruned.needed()
     leaves = tuple(leaf for leaf in pruned.leaves if leaf.name in needed)
     return replace(pruned, leaves=leaves, sizes=tuple(_sizes_in(leaves, pruned.own, flat.bound).items()))
