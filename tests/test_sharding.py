@@ -390,23 +390,24 @@ def test_a_killed_study_goes_on_with_fewer_processes(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(STUDIED, encoding="utf-8")
     divide = ["--shard=b=data", "--shard=h=model", "--shard=f=model"]
 
-    def study(folder: str, dies: str = "", **mesh: int) -> tuple[str, list[list[float]]]:
+    def study(folder: str, dies: str = "", *options: str, **mesh: int) -> str:
         axes = ",".join(f"{name}={size}" for name, size in mesh.items())
-        command = [dies, "study", "mine.toml", "--no-measure", f"--out={folder}"]
+        command = [dies, "study", "mine.toml", "--no-measure", f"--out={folder}", *options]
         command += [f"--mesh={axes}", *divide] if mesh else []
-        told = {"script": tmp_path / "script.py", "fails": bool(dies)}
-        said = run(tmp_path, math.prod(mesh.values()), *command, **told)
-        found = tmp_path / folder / "results.json"
-        rows = json.loads(found.read_text("utf-8"))["results"] if found.exists() else []
-        return said, [[epoch["train_loss"] for epoch in row["history"]] for row in rows]
+        count, script = math.prod(mesh.values()), tmp_path / "script.py"
+        return run(tmp_path, count, *command, script=script, fails=bool(dies))
 
-    _, whole = study("whole")
-    assert [len(losses) for losses in whole] == [2, 1]
+    def losses(document: str) -> list[list[float]]:
+        return [[epoch["train_loss"] for epoch in row["history"]] for row in json.loads(document)["results"]]
+
+    study("whole")
+    whole = losses((tmp_path / "whole" / "results.json").read_text("utf-8"))
+    assert [len(each) for each in whole] == [2, 1]
     study("parts", "5", data=2, model=2)
     study("parts", "14", data=1, model=2)
-    said, mended = study("parts", data=1, model=1)
-    assert "vit: goes on after step 14 of 22" in said
-    assert mended == [pytest.approx(losses, rel=1e-5) for losses in whole]
+    assert "vit: goes on after step 14 of 22" in study("parts", data=1, model=1)
+    mended = losses(study("parts", "", "--json", data=2, model=1))  # all is kept, and one process prints
+    assert mended == [pytest.approx(each, rel=1e-5) for each in whole]
 
 
 @pytest.mark.slow

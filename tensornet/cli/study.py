@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,7 +85,7 @@ def study(
         shard=pairs(shard, "AXIS=MESH") if shard else "auto",
         console=Console(stderr=as_json),
     )
-    if as_json:
+    if as_json and os.environ.get("RANK", "0") == "0":  # of the processes of torchrun
         typer.echo((folder / "results.json").read_text())
 
 
