@@ -430,6 +430,9 @@ def _leaf(text: Text, name: str, entry: Known) -> Leaf:
             "parameter": f"read it in an equation, or take the line out; a number is {name}[()]: parameter",
             "constant": "read it in an equation, or take it out of constants=",
         }[entry.kind]
+        part = next((other for other in text.known if other.startswith(f"{name}.")), None)
+        if part is not None:
+            fix = f"'{part}' is a parameter of its own, as tensors have no attributes: write {name}[i,b]"
         raise EquationError(f"the {entry.kind} '{name}' is never used", entry.place, fix)
     if entry.start == ("array", 0.0):
         fix = f'pass init={{"{name}": array}}'

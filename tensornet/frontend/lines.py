@@ -89,11 +89,13 @@ def _check_order(text: Text, line: Equation, defined: set[str]) -> None:
     for ref in early(line):
         ahead = ref.name in defined and ref.name not in text.openings
         if ahead and text.known.get(ref.name, Known("foreseen")).kind == "foreseen":
-            raise EquationError(
-                f"'{ref.name}' is used before it is defined",
-                ref.place,
-                "order the lines so that it comes first",
-            )
+            if ref.name == line.name:
+                message = f"'{ref.name}' reads itself, and not at an earlier position"
+                fix = "step by a number along one axis, as in h[b,t-1,o]: a step is no size and no tensor"
+            else:
+                message = f"'{ref.name}' is used before it is defined"
+                fix = "order the lines so that it comes first"
+            raise EquationError(message, ref.place, fix)
 
 
 def _resolved(text: Text, line: Equation) -> Equation:

@@ -36,6 +36,8 @@ IN_OTHER_WORDS = {
     "flip": "read it from its end, as in x[b,n-1-i]",
     "sort": "gather in order, as in x[b,argsort[i](x[b,i])]",
     **dict.fromkeys(("fft", "rfft"), "multiply with cos and sin of 2 * pi * index(k) * index(i) / n"),
+    **dict.fromkeys(("maxpool", "maxpool1d", "maxpool2d"), "take it of windows, max[u](x[b,c,2*p+u])"),
+    **dict.fromkeys(("avgpool", "avgpool1d", "avgpool2d"), "take it of windows, mean[u](x[b,c,2*p+u])"),
     **dict.fromkeys(
         ("detach", "stopgradient"),
         'tn.register("stop_gradient", derivative="0", numpy=lambda a: a, torch=lambda a: a.detach())',

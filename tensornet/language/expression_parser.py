@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import math
 import re
 from collections import Counter
@@ -40,6 +41,7 @@ _SCOPED = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)+")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _RUN_ON = re.compile(rf"(?<![\w{DOT}])\.?\d[\w.]*?(?:and|else|for|if|in|is|not|or)")
+_WORD = re.compile(r"[^\W\d]\w*")
 _ESCAPE = re.compile(r"\\(?!\s*$)")
 """`ast` warns of numbers that run into a word (`1if`) and of escapes in quotes. Neither is in the language.
 Filters for warnings are global: silencing them here would also silence the warnings of other threads."""
@@ -71,10 +73,12 @@ class Parsed:
             line = self.lines[number - 1]
             column = min(max(0, (error.offset or 1) - 1), len(line))
             message = (error.msg or "this cannot be read").removesuffix(" Perhaps you forgot a comma?")
+            fix = "an equation reads `name[axes] = expression`, as in `y[b,p] = x[b,i] * W[p,i]`"
+            words = [word for word in _WORD.findall(line) if keyword.iskeyword(word) and word != "def"]
+            if words:
+                fix = f"'{words[0]}' is a word of Python: choose another name; {fix}"
             raise EquationError(
-                f"syntax error: {message.rstrip('.')}",
-                Place(line, number, column),
-                "an equation reads `name[axes] = expression`, as in `y[b,p] = x[b,i] * W[p,i]`",
+                f"syntax error: {message.rstrip('.')}", Place(line, number, column), fix
             ) from None
         except (ValueError, RecursionError, MemoryError, OverflowError) as error:
             raise EquationError(f"the equations cannot be read: {error}") from None
@@ -280,7 +284,8 @@ class Terms(Parsed):
                 fix = f"write {method}{'[i]' if function.takes_axes else ''}(x)"
             raise self.fail(node.func, "tensors have no methods", fix)
         if function is None:
-            hint = called_elsewhere(name, axes) or near(name, [*FUNCTIONS, SUM.name])
+            known = (each.name for each in (*FUNCTIONS.values(), SUM) if not each.is_kernel or each.exchanges)
+            hint = called_elsewhere(name, axes) or near(name, known)
             named = [each.id for each in node.args if isinstance(each, ast.Name)]
             if not hint and named and not axes and len(named) == len(node.args):
                 hint = f"write the axes of a tensor in square brackets, {name}[{','.join(named)}]; "
