@@ -39,6 +39,12 @@ T = TypeVar("T")
 Factors: TypeAlias = Mapping[str, Mapping[str, Any]]
 """The factors of each weight, by the names of both."""
 
+Making: TypeAlias = Callable[[Allocation, Factors], Compressed]
+"""Makes the network with factors, from the allocation and the factors of each weight."""
+
+Losing: TypeAlias = Callable[[Compressed], float | None]
+"""What the output of a compressed network loses on held batches; None if there are none, or these tell nothing."""
+
 Telling = Callable[[str, int, int], None]
 """A callback for progress. Its arguments are a weight, the number of weights done, and their total."""
 
@@ -190,11 +196,7 @@ def compress(
 
 
 def best(
-    ways: Iterable[Sequence[Candidate]],
-    options: Options,
-    whole: Whole,
-    made: Callable[[Allocation, Factors], Compressed],
-    loss: Callable[[Compressed], float | None],
+    ways: Iterable[Sequence[Candidate]], options: Options, whole: Whole, made: Making, loss: Losing
 ) -> Compressed:
     """The compressed network of the way to weigh weights that loses least, or of the first if none tells a loss.
 
@@ -202,8 +204,7 @@ def best(
         ways: the weights, weighed in each way.
         options: the budget, and how it is spread.
         whole: the whole network.
-        made: makes the network with factors, from the allocation and the factors of each weight.
-        loss: what its output loses on batches that were held out; None if there are none, or these tell nothing.
+        made, loss: the functions of this network.
     """
     found = list[Compressed]()
     for candidates in ways:

@@ -39,6 +39,9 @@ __all__ = [
 Dims: TypeAlias = tuple[tuple[int, ...], ...]
 """The sizes of the axes of each dimension of a weight."""
 
+LETTERS = "abcdefghijlm"
+"""The beginnings of the names of axes in a layer of a weight alone, one for each dimension."""
+
 WEIGHT = "weight"
 """The name of the weight in a layer of this weight alone."""
 
@@ -185,10 +188,7 @@ def alone(dims: Dims, columns: tuple[int, ...] = (), kept: tuple[int, ...] = (),
         y[n,b0] = weight[k[n],b0]
         y[n,g,a0] = x[n,g,b0] * weight[(g,a0),b0]
     """
-    names = [
-        tuple(f"{letter}{n}" for n in range(len(dim)))
-        for letter, dim in zip("abcdefghijlm", dims, strict=False)
-    ]
+    names = [[f"{letter}{n}" for n in range(len(dim))] for letter, dim in zip(LETTERS, dims, strict=False)]
     sizes: dict[str, Any] = dict(zip(itertools.chain(*names), itertools.chain(*dims), strict=True))
     axes = [each[0] if len(each) == 1 else f"({','.join(each)})" for each in names]
     rest, rows = ",".join(axes[1:]), ["n"]
@@ -341,10 +341,8 @@ def _descent(full: Formed, squares: Any, bonds: Sequence[tuple[str, ...]]) -> li
     while max(ranks) > 1:
         kept, count = measured(ranks)
         found[round(log(count) * RANKS / 2)] = ranks
-        lower = [
-            (*ranks[:n], min(r - 1, int(0.9 * r)), *ranks[n + 1 :]) for n, r in enumerate(ranks) if r > 1
-        ]
-        ranks = min(lower, key=worth)
+        down = [(*ranks[:n], min(r - 1, int(0.9 * r)), *ranks[n + 1 :]) for n, r in enumerate(ranks) if r > 1]
+        ranks = min(down, key=worth)
     return [*found.values(), ranks]
 
 
