@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ..errors import TensornetError, TensornetWarning, by_name
@@ -71,20 +72,20 @@ def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) ->
             raise TensornetError(told, fix=fix)
     found, refused = list[Candidate](), list[TensornetError]()
     for values in itertools.product(*over.values()):
+        settings = dict(zip(over, values, strict=True))
         # words appear without their setting, as in `cp, rank=0.1`
-        pairs = [*zip(over, values, strict=True)]
-        name = ", ".join(value if isinstance(value, str) else f"{key}={value}" for key, value in pairs)
-        chosen = tuple((key, plain(value)) for key, value in pairs)
+        words = (value if isinstance(value, str) else f"{key}={value}" for key, value in settings.items())
+        row = Row(", ".join(words), tuple((key, plain(value)) for key, value in settings.items()))
         try:
-            graph, note = _noting(build, dict(pairs))
+            graph, note = _noting(build, settings)
         except TensornetError as error:
-            found.append((Row(name, chosen, refused=error.message), None))
+            found.append((replace(row, refused=error.message), None))
             refused.append(error)
             continue
         if not isinstance(graph, Graph):
             told = f"what builds graphs returned a {type(graph).__name__}"
             raise TensornetError(told, fix="return a graph, as tn.layer does")
-        found.append((Row(name, chosen, note=note), graph))
+        found.append((replace(row, note=note), graph))
     if refused and len(refused) == len(found):
         raise refused[0]
     return found
@@ -95,10 +96,8 @@ def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[G
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         graph = build(**settings)
-    notes = dict[str, None]()
+    own = [each for each in heard if issubclass(each.category, TensornetWarning)]
     for each in heard:
-        if issubclass(each.category, TensornetWarning):
-            notes[str(each.message).split("\n")[0]] = None
-        else:
+        if each not in own:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    return graph, "; ".join(notes)
+    return graph, "; ".join(dict.fromkeys(str(each.message).split("\n")[0] for each in own))

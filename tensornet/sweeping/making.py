@@ -5,21 +5,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from numbers import Integral
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..codegen.program import plan, planned
-from ..device.calibration import profile_of
 from ..device.timing import timings
-from ..dtypes import element_type, itemsize
+from ..dtypes import element_type
 from ..errors import ShapeError, TensornetError, near
 from ..fitting.nearest import nearest
 from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
 from ..planning.flops import flop_count
-from ..planning.gradients import PairwiseOrder, joint_graph, leaves_of, results_of
 from ..planning.planner import NOMINAL, whole_sizes
 from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
@@ -98,11 +94,8 @@ def sweep(
     chosen = load_backend(backend)
     chosen.namespace()
     where = chosen.device() if device is None else device
-    place = Place(chosen, where, element_type(dtype), threads, clock, seed)
+    place = Place(chosen, where, element_type(dtype), threads, clock, seed, rounds)
     place.check()
-    for name, number, least in (("rounds", rounds, 1), ("seed", seed, 0)):
-        if isinstance(number, bool) or not isinstance(number, Integral) or number < least:
-            raise TensornetError(f"{name} is {number!r}", fix=f"give a whole number, {least} or more")
     if inputs is not None and not isinstance(inputs, Mapping):
         fix = 'give arrays by the names of inputs: {"x": array}'
         raise TensornetError(f"inputs is a {type(inputs).__name__}", fix=fix)
@@ -113,15 +106,14 @@ def sweep(
         raise TensornetError("error and weights are both given", fix="give one of them")
     error = error if weights is None else functools.partial(nearest, weights=weights)
     given = to_backend(inputs or {}, chosen, device=place.device)
-    asked = _Asked(place, training, error, sizes, given)
     found = candidates(graphs, over, baseline)
-    asked.check(found)
+    _check_names(found, sizes, given)
     with place.taken():
-        made = [asked.planned(*each) for each in found]
+        made = [_planned(*each, place, training, error, sizes, given) for each in found]
         plans = [each.plan for each in made if each.plan is not None]
         if not plans:
             raise TensornetError(f"none of the graphs can be planned: {made[0].row.refused}")
-        rows = _measured(made, place, given, rounds) if measure else [each.row for each in made]
+        rows = _measured(made, place, given) if measure else [each.row for each in made]
         where = chosen.version(place.device)
     first = next(row.name for row in rows if not row.refused)
     return Sweep(
@@ -133,11 +125,23 @@ def sweep(
         where=where,
         threads=threads,
         clock=clock,
-        sizes=tuple({name: size for each in made for name, size in each.sizes}.items()),
+        sizes=tuple({name: size for each in made for name, size in each.sizes.items()}.items()),
         assumed=tuple(dict.fromkeys(name for each in made for name in each.assumed)),
         rounds=rounds if measure else 0,
         certainty=str(plans[0].certainty or ""),
     )
+
+
+def _check_names(found: Sequence[Candidate], sizes: Mapping[str, int], given: Mapping[str, Any]) -> None:
+    """Raises an error for sizes and inputs that no graph has."""
+    graphs = [graph for _, graph in found if graph is not None]
+    all_sizes = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
+    inputs = {leaf.name for graph in graphs for leaf in graph.inputs}
+    for what, wanted, known in (("size", sizes, all_sizes), ("input", given, inputs)):
+        for name in wanted:
+            if name not in known:
+                fix = f"{near(name, known)}there are {', '.join(sorted(known)) or 'none'}"
+                raise ShapeError(f"no graph has the {what} '{name}'", fix=fix)
 
 
 @dataclass(frozen=True)
@@ -154,121 +158,82 @@ class _Planned:
     row: Row
     plan: Plan | None = None
     both: Plan | None = None
-    sizes: tuple[tuple[str, int], ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
     assumed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The options that apply to each graph of a sweep.
+def _planned(
+    row: Row,
+    graph: Graph | None,
+    place: Place,
+    training: bool,
+    error: Callable[[Graph], float] | None,
+    sizes: Mapping[str, int],
+    given: Mapping[str, Any],
+) -> _Planned:
+    """A graph with its costs before it runs; see `sweep` for the options."""
+    if graph is None:
+        return _Planned(row)
+    try:
+        sized, assumed = _sized(graph, sizes, given)
+        forward, both = place.planned(sized), None
+    except TensornetError as refusal:
+        return _Planned(replace(row, refused=refusal.message))
+    costs = {"flops": flop_count(sized), "bytes": forward.bytes, "expected_seconds": forward.seconds}
+    row = _with_error(replace(row, parameters=parameter_count(sized), **costs), graph, error)
+    try:
+        if training:
+            both, kept = place.planned_both_ways(sized)
+            row = replace(row, expected_training_seconds=both.seconds, kept=kept)
+    except TensornetError as refusal:
+        row = _noted(row, f"no backward pass: {refusal.message}")
+    return _Planned(row, forward, both, {name: sized.bound[name] for name in graph.open_sizes}, assumed)
 
-    Attributes:
-        place: where graphs run.
-        training: whether the backward pass is reported.
-        error: the function that returns the error of a graph.
-        sizes: the sizes of open axes, for the graphs that have them.
-        given: the inputs that are given.
-    """
 
-    place: Place
-    training: bool
-    error: Callable[[Graph], float] | None
-    sizes: Mapping[str, int]
-    given: Mapping[str, Any]
+def _sized(graph: Graph, sizes: Mapping[str, int], given: Mapping[str, Any]) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with every size bound, and the names of sizes that are assumed."""
+    known = {*graph.open_sizes, *graph.bound}
+    graph = graph.bind(**whole_sizes(graph, {name: size for name, size in sizes.items() if name in known}))
+    leaves = [leaf for leaf in graph.inputs if leaf.name in given]
+    shapes = [tuple(given[leaf.name].shape) for leaf in leaves]
+    graph = graph.bind(**sizes_from_shapes(graph, leaves, shapes))
+    return graph.bind(**dict.fromkeys(graph.open_sizes, NOMINAL)), graph.open_sizes
 
-    def check(self, found: Sequence[Candidate]) -> None:
-        """Raises an error for sizes and inputs that no graph has."""
-        graphs = [graph for _, graph in found if graph is not None]
-        sizes = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
-        inputs = {leaf.name for graph in graphs for leaf in graph.inputs}
-        for what, wanted, known in (("size", self.sizes, sizes), ("input", self.given, inputs)):
-            for name in wanted:
-                if name not in known:
-                    fix = f"{near(name, known)}there are {', '.join(sorted(known)) or 'none'}"
-                    raise ShapeError(f"no graph has the {what} '{name}'", fix=fix)
 
-    def planned(self, row: Row, graph: Graph | None) -> _Planned:
-        """A graph with its costs before it runs."""
-        if graph is None:
-            return _Planned(row)
-        try:
-            sized, assumed = self._sized(graph)
-            forward = self._plan(sized)
-        except TensornetError as error:
-            return _Planned(replace(row, refused=error.message))
-        costs = {"flops": flop_count(sized), "bytes": forward.bytes, "expected_seconds": forward.seconds}
-        row = self._with_error(replace(row, parameters=parameter_count(sized), **costs), graph)
-        sizes = tuple((name, sized.bound[name]) for name in graph.open_sizes)
-        both = None
-        try:
-            if self.training:
-                both, kept = self._both_ways(sized)
-                row = replace(row, expected_training_seconds=both.seconds, kept=kept)
-        except TensornetError as error:
-            row = _noted(row, f"no backward pass: {error.message}")
-        return _Planned(row, forward, both, sizes, assumed)
-
-    def _sized(self, graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-        """The graph with every size bound, and the names of sizes that are assumed."""
-        known = {*graph.open_sizes, *graph.bound}
-        told = {name: size for name, size in self.sizes.items() if name in known}
-        graph = graph.bind(**whole_sizes(graph, told))
-        leaves = [leaf for leaf in graph.inputs if leaf.name in self.given]
-        shapes = [tuple(self.given[leaf.name].shape) for leaf in leaves]
-        graph = graph.bind(**sizes_from_shapes(graph, leaves, shapes))
-        assumed = tuple(graph.open_sizes)
-        return graph.bind(**dict.fromkeys(assumed, NOMINAL)), assumed
-
-    def _plan(self, graph: Graph) -> Plan:
-        place = self.place
-        return planned(graph, {}, place.backend, place.device, place.dtype)
-
-    def _both_ways(self, graph: Graph) -> tuple[Plan, int]:
-        """The plan of the results and the gradients of the parameters as one graph, and the bytes kept between them."""
-        place = self.place
-        profile = profile_of(place.backend, place.device, place.dtype)
-        pairs = PairwiseOrder(profile, itemsize(place.dtype))
-        joint = joint_graph(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
-        target: dict[str, Any] = {"backend": place.backend, "device": place.device, "dtype": place.dtype}
-        back = plan(graph, **target, training=True, compare=False)
-        return self._plan(joint), sum(size for _, size in back.kept)
-
-    def _with_error(self, row: Row, graph: Graph) -> Row:
-        if self.error is None:
-            return row
-        try:
-            found = float(self.error(graph))
-        except TensornetError as error:
-            return _noted(row, f"no error: {error.message}")
-        except (TypeError, ValueError):
-            found = math.nan
-        return _noted(row, "no error: it is not a number") if math.isnan(found) else replace(row, error=found)
+def _with_error(row: Row, graph: Graph, error: Callable[[Graph], float] | None) -> Row:
+    """The row with the error of its graph, or a note that there is none."""
+    try:
+        found = None if error is None else float(error(graph))
+    except TensornetError as raised:
+        return _noted(row, f"no error: {raised.message}")
+    except (TypeError, ValueError):
+        found = math.nan
+    is_number = found is None or not math.isnan(found)
+    return replace(row, error=found) if is_number else _noted(row, "no error: it is not a number")
 
 
 def _noted(row: Row, note: str) -> Row:
     return replace(row, note=f"{row.note}; {note}" if row.note else note)
 
 
-def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any], rounds: int) -> list[Row]:
+def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any]) -> list[Row]:
     """The rows with the time of a call, and of both passes if these were planned."""
     rows = {each.row.name: each.row for each in made}
     for way in ("seconds", "training_seconds"):
         runs = dict[str, Callable[[], Any]]()
-        for each in made:
-            if each.plan is None or (each.both is None and way == "training_seconds"):
+        for name, plan, both in ((each.row.name, each.plan, each.both) for each in made):
+            if plan is None or (both is None and way == "training_seconds"):
                 continue
-            name = each.row.name
             try:
-                run = place.call(each.plan, each.both if way == "training_seconds" else None, given)
+                run = place.call(plan, both if way == "training_seconds" else None, given)
                 run()
+                runs[name] = run
             except (TensornetError, MemoryError, RuntimeError) as error:
                 if not isinstance(error, TensornetError) and not _is_of_memory(error):
                     raise
                 reason = getattr(error, "message", None) or str(error).partition("\n")[0]
                 rows[name] = _noted(rows[name], f"not timed: {reason}")
-            else:
-                runs[name] = run
-        for name, found in timings(runs, rounds, clock=place.read).items():
+        for name, found in timings(runs, place.rounds, clock=place.read).items():
             times: dict[str, Any] = {way: found.median, f"{way}_low": found.low, f"{way}_high": found.high}
             rows[name] = replace(rows[name], **times)
     return list(rows.values())

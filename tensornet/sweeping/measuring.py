@@ -8,14 +8,19 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy
 
 from ..codegen.loading import arguments, drawn
+from ..codegen.program import plan, planned
+from ..device.calibration import profile_of
 from ..device.timing import Clock
+from ..dtypes import itemsize
 from ..errors import BackendError, TensornetError, TensornetWarning
 from ..graph.graph import Graph
+from ..planning.gradients import PairwiseOrder, joint_graph, leaves_of, results_of
 from ..planning.plans import Plan
 from ..protocol import Backend
 from ..runtime.compiling import compile, module
@@ -33,6 +38,7 @@ class Place:
         threads: the number of threads of the processor, on torch; its default if not given.
         clock: "wall", or "process", which counts only the time in which this process runs.
         seed: the seed of random arrays.
+        rounds: the number of turns of each graph.
     """
 
     backend: Backend
@@ -41,12 +47,16 @@ class Place:
     threads: int | None
     clock: str
     seed: int
+    rounds: int
 
     def check(self) -> None:
-        """Raises an error for an unknown device or clock, and for threads or a clock that cannot be used here."""
+        """Raises an error for an unknown device or clock, and for numbers or a clock that cannot be used here."""
         self.backend.check_device(self.device)
-        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise TensornetError(f"threads is {self.threads!r}", fix="give a whole number, 1 or more")
+        for name, least in (("threads", 1), ("rounds", 1), ("seed", 0)):
+            number = getattr(self, name)
+            is_whole = isinstance(number, Integral) and not isinstance(number, bool)
+            if not (is_whole and number >= least) and (number, name) != (None, "threads"):
+                raise TensornetError(f"{name} is {number!r}", fix=f"give a whole number, {least} or more")
         if self.threads is not None and self.backend.name != "torch":
             fix = "leave it out, and set OMP_NUM_THREADS or the like before Python starts"
             raise BackendError(f"the threads of {self.backend.name} cannot be set", fix=fix)
@@ -59,17 +69,13 @@ class Place:
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
         """Sets the number of threads for the block, and restores it afterwards."""
-        if self.threads is None:
-            yield
-            return
-        import torch
+        with contextlib.ExitStack() as after:
+            if self.threads is not None:
+                import torch
 
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
+                after.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(self.threads)
             yield
-        finally:
-            torch.set_num_threads(before)
 
     @property
     def read(self) -> Clock:
@@ -77,7 +83,19 @@ class Place:
         now = time.process_time if self.clock == "process" else time.perf_counter
         return Clock(now, functools.partial(self.backend.synchronize, self.device))
 
-    # ---- calls
+    # ---- plans and calls
+
+    def planned(self, graph: Graph) -> Plan:
+        """The plan of a graph."""
+        return planned(graph, {}, self.backend, self.device, self.dtype)
+
+    def planned_both_ways(self, graph: Graph) -> tuple[Plan, int]:
+        """The plan of the results and the gradients of the parameters as one graph, and the bytes kept between them."""
+        pairs = PairwiseOrder(profile_of(self.backend, self.device, self.dtype), itemsize(self.dtype))
+        joint = joint_graph(graph, leaves_of(graph, None), pairs=pairs).joined(results_of(graph))
+        target: dict[str, Any] = {"backend": self.backend, "device": self.device, "dtype": self.dtype}
+        back = plan(graph, **target, training=True, compare=False)
+        return self.planned(joint), sum(size for _, size in back.kept)
 
     def call(self, plan: Plan, both: Plan | None, given: Mapping[str, Any]) -> Callable[[], Any]:
         """A call of a graph without dropout; or in training, and then the gradients of its parameters.
@@ -89,22 +107,24 @@ class Place:
             both: the plan of both passes; None for a forward call.
             given: the given inputs; others are random.
         """
-        is_training = both is not None
-        if self.backend.name == "torch":
-            return self._module(plan, is_training, given)
-        found = both or plan
-        own = {leaf.name for leaf in plan.graph.leaves}
-        seeds = {leaf.name: numpy.ones(shape) for leaf, shape, _ in arguments(found) if leaf.name not in own}
-        run, inputs = self._function(found.graph), self._inputs(found, {**given, **seeds})
-        return functools.partial(run, *inputs, **({"training": True} if is_training else {}))
+        with warnings.catch_warnings():  # initial values do not affect times
+            warnings.simplefilter("ignore", TensornetWarning)
+            if self.backend.name == "torch":
+                return self._of_module(plan, both is not None, given)
+            target: dict[str, Any] = {"backend": self.backend, "dtype": self.dtype, "device": self.device}
+            found, own = both or plan, {leaf.name for leaf in plan.graph.leaves}
+            ones = {
+                each.name: numpy.ones(shape) for each, shape, _ in arguments(found) if each.name not in own
+            }
+            parameters = init(found.graph, seed=self.seed, **target)
+            run = compile(found.graph, backend=self.backend, params=parameters)
+            mode = {} if both is None else {"training": True}
+            return functools.partial(run, *self._inputs(found, {**given, **ones}), **mode)
 
-    def _module(self, plan: Plan, is_training: bool, given: Mapping[str, Any]) -> Callable[[], Any]:
+    def _of_module(self, plan: Plan, is_training: bool, given: Mapping[str, Any]) -> Callable[[], Any]:
         import torch
 
-        with _whatever_the_start():
-            layer = module(plan.graph, seed=self.seed, device=self.device, dtype=self.dtype).train(
-                is_training
-            )
+        layer = module(plan.graph, seed=self.seed, device=self.device, dtype=self.dtype).train(is_training)
         inputs = self._inputs(plan, given)
         if not is_training:
             return functools.partial(torch.no_grad()(layer), *inputs)
@@ -118,25 +138,6 @@ class Place:
 
     def _inputs(self, plan: Plan, given: Mapping[str, Any]) -> list[Any]:
         taken = [each for each in arguments(plan) if each[0].kind == "input"]
-        missing = (each for each in taken if each[0].name not in given)
-        arrays = drawn(missing, self.backend, self.device, self.seed)
-        return [
-            self.backend.asarray(given[leaf.name], dtype, self.device)
-            if leaf.name in given
-            else arrays[leaf.name]
-            for leaf, _, dtype in taken
-        ]
-
-    def _function(self, graph: Graph) -> Callable[..., Any]:
-        with _whatever_the_start():
-            target: dict[str, Any] = {"backend": self.backend, "dtype": self.dtype, "device": self.device}
-            parameters = init(graph, seed=self.seed, **target)
-        return compile(graph, backend=self.backend, params=parameters)
-
-
-@contextlib.contextmanager
-def _whatever_the_start() -> Iterator[None]:
-    """A context without warnings about initial values, which do not affect times."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TensornetWarning)
-        yield
+        missing = [each for each in taken if each[0].name not in given]
+        arrays = {**given, **drawn(missing, self.backend, self.device, self.seed)}
+        return [self.backend.asarray(arrays[leaf.name], dtype, self.device) for leaf, _, dtype in taken]

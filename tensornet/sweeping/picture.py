@@ -105,12 +105,8 @@ def _draw(axes: Any, points: Sequence[Point]) -> None:
     axes.step(x, y, where="post", color="0.7", zorder=1, label="best")
     for number, group in enumerate(dict.fromkeys(each.group for each in points)):
         x, y, *_ = zip(*sorted(each for each in points if each.group == group), strict=True)
-        look = {
-            "color": COLOURS[number % len(COLOURS)],
-            "marker": MARKS[number % len(MARKS)],
-            "linestyle": "",
-        }
-        axes.plot(x, y, **look, markersize=5, zorder=2, label=group or None)
+        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+        axes.plot(x, y, mark, color=colour, markersize=5, zorder=2, label=group or None)
 
 
 def _write_out(axis: Any, column: Column, values: Sequence[float]) -> None:

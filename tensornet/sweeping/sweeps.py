@@ -71,6 +71,11 @@ class Row:
         """The settings by name."""
         return dict(self.chosen)
 
+    @property
+    def costs(self) -> dict[str, Any]:
+        """The name, the costs and the remarks by name: all but the settings."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "chosen"}
+
     def value(self, column: str) -> float | None:
         """The value in a column of `COLUMNS`, or None.
 
@@ -131,9 +136,8 @@ class Sweep:
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns that are not empty."""
-        return tuple(
-            each for each in COLUMNS.values() if any(row.value(each.name) is not None for row in self.rows)
-        )
+        rows, columns = self.rows, COLUMNS.values()
+        return tuple(each for each in columns if any(row.value(each.name) is not None for row in rows))
 
     def ratio(self, row: Row, column: str) -> float | None:
         """The ratio of a cost to that of the baseline, or None if one is missing or the baseline's is 0."""
@@ -170,17 +174,15 @@ class Sweep:
         """
         told, found = {each.name for each in self.columns}, list[list[list[str]]]()
         for column in self.columns:
-            blank = ["refused" if row.refused and not found else "" for row in self.rows]
-            values = zip(blank, (row.value(column.name) for row in self.rows), strict=True)
-            group = [
-                [column.heading, *(bare if each is None else column.shown(each) for bare, each in values)]
-            ]
+            values = [row.value(column.name) for row in self.rows]
+            found.append([[column.heading, *("" if each is None else column.shown(each) for each in values)]])
             measured = column.name.removeprefix("expected_")
             if column.compared and (measured == column.name or measured not in told):
                 ratios = [self.ratio(row, column.name) for row in self.rows]
                 shown = ("" if each is None else f"{each:.{3 if each >= 1 else 2}g}" for each in ratios)
-                group.append(["×", *shown])
-            found.append(group)
+                found[-1].append(["×", *shown])
+        for number, row in enumerate(self.rows, 1):
+            found[0][0][number] = "refused" if row.refused else found[0][0][number]
         return found
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -191,12 +193,13 @@ class Sweep:
 
         yield Text(self.title)
         for columns in self._fitting(options.max_width):
-            table = Table("", box=SIMPLE_HEAD, pad_edge=False)
+            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            table.add_column(no_wrap=True)
             for heading, *_ in columns:
                 table.add_column(heading, justify="right", no_wrap=True)
-            table.columns[0].no_wrap = True
-            for number, row in enumerate(self.rows, 1):
-                table.add_row(*map(Text, (printable(row.name), *(column[number] for column in columns))))
+            names = (printable(row.name) for row in self.rows)
+            for cells in zip(names, *(column[1:] for column in columns), strict=True):
+                table.add_row(*map(Text, cells))
             yield table
         yield from (Text(printable(remark)) for remark in self.remarks)
 
@@ -226,17 +229,15 @@ class Sweep:
 
     def csv(self) -> str:
         """The rows as comma-separated values in seconds, bytes and FLOPs. Each setting has its own column."""
-        lines = io.StringIO()
-        writer = csv.DictWriter(lines, self._fields, lineterminator="\n")
+        lines, records = io.StringIO(), self._records()
+        writer = csv.DictWriter(lines, [*records[0]], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self._records())
+        writer.writerows(records)
         return lines.getvalue()
 
     def json(self) -> str:
         """The sweep as JSON; `from_json` reads it back."""
-        rows = [
-            {"settings": row.settings, **{each: getattr(row, each) for each in _PLAIN}} for row in self.rows
-        ]
+        rows = [{"settings": row.settings, **row.costs} for row in self.rows]
         return json.dumps({**asdict(self), "sizes": dict(self.sizes), "rows": rows}, indent=1)
 
     @staticmethod
@@ -247,14 +248,10 @@ class Sweep:
             EquationError: the text is not a sweep.
         """
         part = Part.of(text, "sweep")
-        rows = (
-            _read(
-                Row,
-                each,
-                chosen=tuple((name, plain(value.value)) for name, value in each["settings"].items()),
-            )
-            for each in part["rows"]
-        )
+        rows = []
+        for each in part["rows"]:
+            chosen = tuple((name, plain(value.value)) for name, value in each["settings"].items())
+            rows.append(_read(Row, each, chosen=chosen))
         sizes = tuple((name, size.whole()) for name, size in part["sizes"].items())
         found = _read(Sweep, part, rows=tuple(rows), sizes=sizes)
         if found.baseline and found.baseline not in [row.name for row in found.rows]:
@@ -271,17 +268,14 @@ class Sweep:
             import pandas
         except ImportError as error:
             raise BackendError(f"pandas cannot be imported: {error}", fix="pip install pandas") from None
-        return pandas.DataFrame(self._records(), columns=self._fields).set_index("name")
-
-    @property
-    def _fields(self) -> list[str]:
-        return ["name", *map(_beside, self.settings), *(name for name in _PLAIN if name != "name")]
+        return pandas.DataFrame(self._records()).set_index("name")
 
     def _records(self) -> list[dict[str, Any]]:
-        """The rows as mappings, with their settings and their costs."""
+        """The rows as mappings, with their settings and their costs. A setting has another name than a cost."""
+        costs = {each.name for each in fields(Row)}
+        names = {f"setting {each}" if each in costs else each: each for each in self.settings}
         return [
-            {_beside(name): value for name, value in row.chosen}
-            | {name: getattr(row, name) for name in _PLAIN}
+            {"name": row.name, **{name: row.settings.get(each) for name, each in names.items()}, **row.costs}
             for row in self.rows
         ]
 
@@ -321,29 +315,16 @@ class Sweep:
 
     def _called(self, row: Row) -> tuple[str, str]:
         """The group of a row, which is its first setting if there are several, and its label within the group."""
-        if len(self.settings) < 2:
-            return "", row.name
-        if not row.chosen:
-            return row.name, ""
-        (_, first), *rest = row.chosen
-        return str(first), ", ".join(str(value) for _, value in rest)
-
-
-_PLAIN = tuple(each.name for each in fields(Row) if each.name != "chosen")
-"""The names of a row's attributes without its settings."""
+        if len(self.settings) < 2 or not row.chosen:
+            return ("", row.name) if len(self.settings) < 2 else (row.name, "")
+        first, *rest = (str(value) for _, value in row.chosen)
+        return first, ", ".join(rest)
 
 
 def _read(cls: type[T], part: Part, **given: Any) -> T:
     """A value of a class whose other fields are read from JSON."""
-    hints = get_type_hints(cls, include_extras=True)
-    return cls(
-        **given, **{name: read_value(hint, part[name]) for name, hint in hints.items() if name not in given}
-    )
-
-
-def _beside(setting: str) -> str:
-    """The name of a setting's column, different from those of costs."""
-    return f"setting {setting}" if setting in _PLAIN else setting
+    hints = get_type_hints(cls, include_extras=True).items()
+    return cls(**given, **{name: read_value(hint, part[name]) for name, hint in hints if name not in given})
 
 
 def plain(value: Any) -> Any:
