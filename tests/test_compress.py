@@ -607,7 +607,7 @@ def test_compensated_rounding_loses_less() -> None:
         draw.standard_normal((32, 64)),
         draw.standard_normal((500, 64)) @ draw.standard_normal((64, 64)),
     )
-    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x", i=64, o=32)
+    graph = tn.layer("y[b,o] = x[b,i] * W[o,i]", inputs="x")  # sizes are those of the arrays
     found = (
         tn.compress(graph, {"W": weight}, bytes=0.9, method="int3", calibrate=each) for each in (x, None)
     )

@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import EquationError, ShapeError, path_of
 from ..graph.graph import Graph
 from ..protocol import backend_of
+from ..runtime.arguments import wrong_names
 from ..runtime.compiling import compile, to_backend
 from ..weights.equations import Modes, formed
 from ..weights.ranks import Rank
@@ -127,6 +128,7 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
     Raises:
         EquationError: the network is a graph and `adapted` or `params` is missing; `adapted` computes no weight of
             it; the module has no adapters.
+        ShapeError: a parameter of `adapted` is missing.
 
     Example:
         >>> import numpy as np, tensornet as tn
@@ -143,11 +145,13 @@ def merge(network: Any, adapted: Graph | None = None, params: Mapping[str, Any] 
     if not found:
         fix = "give the graph as it was before, and then what tensornet.substitute made of it"
         raise EquationError("no weight of the one graph is computed in the other", fix=fix)
+    if any(leaf.name not in params for leaf in adapted.parameters):
+        raise wrong_names(adapted, params)
     made = dict(params)
     for each in found:
-        names = [leaf.name for leaf in each.program.parameters]
-        run = compile(each.program, backend=backend_of(params[names[0]]))
-        made[each.path] = run({name: params[name] for name in names})
+        own = {leaf.name: params[leaf.name] for leaf in each.program.parameters}
+        run = compile(each.program, backend=backend_of(next(iter(own.values()))))
+        made[each.path] = run(own)
     return {leaf.name: made[leaf.name] for leaf in network.parameters}
 
 
@@ -226,7 +230,7 @@ def load_adapters(path: str | Path, network: Any, params: Mapping[str, Any] | No
     if not isinstance(network, Graph):
         rows = json.loads(texts["adapters"])
         return networks(network).with_adapters(network, to_backend(arrays, "torch"), rows)
-    if params is None:
+    if not params:
         fix = "load_adapters(path, graph, params)"
         raise EquationError("a graph is adapted with its parameters", fix=fix)
     adapted, backend = Graph.from_json(texts["graph"]), backend_of(next(iter(params.values())))

@@ -18,7 +18,6 @@ from ..errors import DtypeError, EquationError, path_of
 from ..files import whole
 from ..fitting.rounding import pack, unpack
 from ..fitting.weights import Misfit
-from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
 from ..weights.equations import rounding_of
@@ -211,11 +210,10 @@ def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict
 
     Args:
         path: the file.
-        graph: the graph of the tensors, if the file does not hold it. Its sizes are taken from the tensors.
+        graph: the graph of the tensors, if the file does not hold it.
 
     Raises:
         EquationError: there is no graph, or its parameters have other names than the tensors.
-        ShapeError: the tensors do not have the shapes of the parameters.
     """
     arrays, metadata = read_arrays(path)
     if graph is None and "graph" not in metadata:
@@ -228,8 +226,7 @@ def read_checkpoint(path: Path, graph: Graph | None = None) -> tuple[Graph, dict
         odd = ", ".join(sorted(set(arrays) ^ names)[:4])
         fix = "give the names that the tensors have" if told else "write it anew"
         raise EquationError(f"{path}: its graph and its tensors disagree about {odd}", fix=fix)
-    shapes = [arrays[leaf.name].shape for leaf in graph.parameters]
-    return graph.bind(**sizes_from_shapes(graph, graph.parameters, shapes)), arrays
+    return graph, arrays
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], Mapping[str, str]]:

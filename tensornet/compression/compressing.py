@@ -11,10 +11,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from ..codegen.program import planned
-from ..errors import EquationError, ShapeError
+from ..errors import EquationError
 from ..fitting.activations import batches_of, metrics, sites
 from ..fitting.metrics import DAMPING, Metric
 from ..fitting.weights import Misfit
+from ..graph.argument_shapes import sizes_from_shapes
 from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
 from ..graph.leaves import told_by
@@ -99,8 +100,7 @@ def allocate(
         **sizes: the sizes of open axes, for FLOPs and seconds; 64 where none is given.
 
     Raises:
-        ShapeError: not exactly one budget is given, no forms meet it, or the parameters have open sizes or other
-            names.
+        ShapeError: not exactly one budget is given, no forms meet it, or the parameters have other names or shapes.
         EquationError: a pattern matches nothing.
 
     Example:
@@ -114,6 +114,7 @@ def allocate(
     """
     budget = Budget.of(parameters=parameters, bytes=bytes, flops=flops, seconds=seconds, error=error)
     options = Options.of(budget, method, modes, max_error, uniform, include, exclude, progress)
+    graph = _bound(graph, params)
     whole = _whole(graph, params, options, load_backend(backend), device, sizes)
     return allotted(_candidates(graph, params, options, inputs, sizes), options, whole)
 
@@ -185,6 +186,7 @@ def compress(
         return found
     if params is None:
         raise EquationError("a graph is compressed with its parameters", fix="compress(graph, params, …)")
+    network = _bound(network, params)
     whole = _whole(network, params, options, load_backend(backend), device, sizes)
     batches, held = (None, []) if calibrate is None else held_out(batches_of(calibrate))
     ways = [_candidates(network, params, options, batches, sizes)]
@@ -220,6 +222,19 @@ def best(
 # ---------------------------------------------------------------------------- graphs
 
 
+def _bound(graph: Graph, params: Any) -> Graph:
+    """A graph with the sizes that its parameters have.
+
+    Raises:
+        ShapeError: the parameters have other names, or shapes that do not fit.
+    """
+    if not hasattr(params, "keys") or set(params) != {leaf.name for leaf in graph.parameters}:
+        raise wrong_names(graph, params)
+    shapes = [tuple(params[leaf.name].shape) for leaf in graph.parameters]
+    sizes = sizes_from_shapes(graph, graph.parameters, shapes)
+    return graph.bind(**sizes) if sizes else graph
+
+
 def _whole(
     graph: Graph,
     params: Any,
@@ -228,17 +243,8 @@ def _whole(
     device: str | None,
     sizes: Mapping[str, int],
 ) -> Whole:
-    """What a graph costs on a target, whose parameters are given.
-
-    Raises:
-        ShapeError: the parameters have other names, or open sizes.
-    """
-    if not hasattr(params, "keys") or set(params) != {leaf.name for leaf in graph.parameters}:
-        raise wrong_names(graph, params)
+    """What a graph costs on a target."""
     count, kind = parameter_count(graph), options.budget.kind
-    if not isinstance(count, int):
-        missing = ", ".join(f"{name}=" for name in graph.open_sizes)
-        raise ShapeError("the parameters have open sizes", fix=f"bind them first: graph.bind({missing}…)")
     total = float(sum(map(bytes_in, params.values())) if kind == BYTES else count)
     if kind in ("flops", "seconds"):
         total = getattr(planned(graph, sizes, backend, device or backend.device(), "float32"), kind)
