@@ -20,9 +20,9 @@ from ..fitting.rounding import pack, unpack
 from ..fitting.weights import Misfit
 from ..graph.graph import Graph
 from ..protocol import backend_of, load_backend
-from ..weights.equations import rounding_of
+from ..weights.equations import CODES, formed, rounding_of
 from ..weights.freezing import freeze, unfrozen
-from .allocating import Allocation
+from .allocating import Allocation, Allotted
 
 __all__ = [
     *("PRETRAINED", "Compressed", "file_of", "load_compressed", "networks"),
@@ -92,11 +92,10 @@ class Compressed:
         """
         metadata, place = {"format": FORMAT, "allocation": self.allocation.to_json()}, path_of(path)
         if isinstance(self.model, Graph):
-            codes, bits = dict[str, Any](), dict[str, int]()
-            for leaf in self.model.constants:
-                method, _ = self.allocation.weights.get(leaf.name.rpartition(".")[0], ("", None))
-                if leaf.value is not None and (rounding := rounding_of(method)[1]):
-                    codes[leaf.name], bits[leaf.name] = leaf.value.array(), rounding.bits
+            bits = {name: each for row in self.allocation.rows for name, each in _widths(row)}
+            values = {leaf.name: leaf.value for leaf in self.model.constants if leaf.name in bits}
+            codes = {name: value.array() for name, value in values.items() if value is not None}
+            bits = {name: bits[name] for name in codes}
             text = unfrozen(self.model, [*codes]).to_json()
             return write_arrays(place, {**(self.params or {}), **codes}, {**metadata, "graph": text}, bits)
         with _anew(place) as half:
@@ -104,6 +103,15 @@ class Compressed:
 
             save_model(self.model, str(half), metadata)
         return place
+
+
+def _widths(row: Allotted) -> Iterator[tuple[str, Any]]:
+    """The names of the factors of codes of a weight, and the bits of each."""
+    if row.level.method is not None and rounding_of(row.level.method)[1]:
+        form = formed(tuple((size,) for size in row.shape), row.level.method, row.level.rank)
+        for factor in form.product.factors:
+            if factor.name.endswith(CODES):
+                yield f"{row.path}.{factor.name}", form.widths(factor).tolist()
 
 
 @contextmanager
@@ -124,11 +132,11 @@ def _anew(path: Path) -> Iterator[Path]:
 
 
 def write_arrays(
-    path: Path, arrays: Mapping[str, Any], texts: Mapping[str, str], bits: Mapping[str, int] | None = None
+    path: Path, arrays: Mapping[str, Any], texts: Mapping[str, str], bits: Mapping[str, Any] | None = None
 ) -> Path:
     """Writes arrays of any library to a new safetensors file, atomically, with texts in its header.
 
-    Those of `bits` are codes of so many bits, and written without gaps.
+    Those of `bits` are codes of so many bits, one number for all or nested lists, and written without gaps.
 
     Raises:
         EquationError: the file exists.

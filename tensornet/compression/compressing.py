@@ -46,6 +46,9 @@ Making: TypeAlias = Callable[[Allocation, Factors], Compressed]
 Losing: TypeAlias = Callable[[Compressed], float | None]
 """What the output of a compressed network loses on held batches; None if there are none, or these tell nothing."""
 
+Measuring: TypeAlias = Callable[[Sequence[Candidate], Compressed], Sequence[Candidate]]
+"""The weights at the losses that were measured for what was made of them."""
+
 Telling = Callable[[str, int, int], None]
 """A callback for progress. Its arguments are a weight, the number of weights done, and their total."""
 
@@ -89,7 +92,8 @@ def allocate(
             has as few parameters as the bound allows.
         method: a form of the table of `tensornet.substitute`, or several; "auto" finds one for each weight.
             By default it is "auto" for a budget of bytes, else "low_rank". With "int4" weights are rounded to 4 bits,
-            with "low_rank:int4" factors; "int4/64" has a scale for each 64 elements of a row.
+            with "low_rank:int4" factors, those of "low_rank:int" to bits for each rank; "int4/64" has a scale for each
+            64 elements of a row.
         modes: the parts into which dimensions are split, as for `substitute`.
         include, exclude: patterns of the names of the weights to compress and to leave out; `*` matches anything.
         uniform: whether each weight keeps the same fraction of its cost, whatever its error: for comparison.
@@ -198,7 +202,12 @@ def compress(
 
 
 def best(
-    ways: Iterable[Sequence[Candidate]], options: Options, whole: Whole, made: Making, loss: Losing
+    ways: Iterable[Sequence[Candidate]],
+    options: Options,
+    whole: Whole,
+    made: Making,
+    loss: Losing,
+    measured: Measuring | None = None,
 ) -> Compressed:
     """The compressed network of the way to weigh weights that loses least, or of the first if none tells a loss.
 
@@ -207,8 +216,9 @@ def best(
         options: the budget, and how it is spread.
         whole: the whole network.
         made, loss: the functions of this network.
+        measured: how the first way is corrected, by what was made of it.
     """
-    found = list[Compressed]()
+    ways, found = [*ways], list[Compressed]()
     for candidates in ways:
         allocation = allotted(candidates, options, whole)
         chosen = [each for each in candidates if each.path in allocation.weights]
@@ -216,6 +226,8 @@ def best(
         small = made(allocation, {path: each.factors for path, each in fits.items()})
         misfits = {path: Misfit(each.error, each.output) for path, each in fits.items()}
         found.append(replace(small, misfits=misfits, loss=loss(small)))
+        if measured is not None and len(found) == 1:
+            ways.append(measured(candidates, small))
     return min(found, key=lambda each: math.inf if each.loss is None else each.loss)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf, log, prod, sqrt
 from typing import Any, TypeAlias
 
@@ -26,7 +27,7 @@ from ..graph.graph import Graph
 from ..graph.leaves import Leaf
 from ..protocol import Backend, backend_of
 from ..sizes import evaluate
-from ..weights.equations import CODES, Formed, Modes, formed, rounding_of
+from ..weights.equations import CODES, MIXED, WIDTHS, Formed, Modes, formed, rounding_of
 from ..weights.factorizations import FACTORIZATIONS
 from ..weights.ranks import Rank
 from ..weights.substitution import substitute
@@ -65,7 +66,7 @@ BYTES = "bytes"
 
 ROUNDED = (
     *("int8", "int6", "int4", "int4/64", "int3", "int3/64", "int2", "int2/64"),
-    *(f"low_rank:int{bits}" for bits in (8, 6, 4, 3, 2)),
+    MIXED,
 )
 """The forms that are tried under a budget of bytes."""
 
@@ -88,6 +89,7 @@ class Candidate:
         rows: the number of rows that a call of the network multiplies by it, or looks up in it.
         metric: the metric that weighs its columns and rows, if there is one.
         scale: the loss at an error of 1.
+        times: corrections of the scale, of forms without ranks and with.
     """
 
     path: str
@@ -97,6 +99,7 @@ class Candidate:
     rows: int = 1
     metric: Metric | None = None
     scale: float = 1.0
+    times: Mapping[bool, float] = field(default_factory=lambda: {False: 1.0, True: 1.0})
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -119,22 +122,28 @@ class Candidate:
         """The weight as a matrix, with its roundings."""
         return Halves(self.target.weight, self.metric)
 
+    def scaled(self, times: Mapping[bool, float]) -> Candidate:
+        """The same at so many times the loss, with ranks or without; it shares decompositions and roundings."""
+        made = copy.copy(self)
+        object.__setattr__(made, "times", times)
+        return made
+
     def fitted(self, method: str, rank: Rank, modes: Modes | None) -> Approximation:
         """The factors of a form. Of weighed ones, decompositions are a good start, and few rounds follow."""
         form = formed(self.dims, method, rank, modes)
-        if form.bits is not None:
-            return self._rounded(form, form.bits)
+        if form.bits:
+            return self._rounded(form)
         is_start = self.metric is not None and tree_of(_form(form)) is not None
         settings = Settings(iterations=AFTER if is_start else None)
         return approximate(form.program, self.array, settings=settings, shared=self.target)
 
-    def _rounded(self, form: Formed, bits: int) -> Approximation:
+    def _rounded(self, form: Formed) -> Approximation:
         """The codes and scales of a rounded form."""
         if form.product.ranks:
-            arrays: tuple[Any, ...] = self.halves.low_rank(form.sizes["r"], bits)
+            arrays: tuple[Any, ...] = self.halves.low_rank(form.bits)
             made = (arrays[1] * arrays[0]) @ (arrays[3] * arrays[2])
         else:
-            arrays = self.halves.dense(bits, _group(form))
+            arrays = self.halves.dense(form.bits[0], _group(form))
             made = scaled(*arrays)
         backend, factors = backend_of(self.array), dict[str, Any]()
         for factor, shape, array in zip(form.product.factors, form.shapes, arrays, strict=True):
@@ -298,20 +307,22 @@ def levels(
     auto = KERNELS if len(weight.dims) > 2 else MATRICES
     for kind in auto if methods == (AUTO,) else methods:
         tried = (_formed(weight.dims, kind, rank, modes) for rank in _ranks(weight, kind, modes))
-        forms = {elements(each.shapes): each for each in tried if isinstance(each, Formed)}
-        for count, form in forms.items():
-            rank = tuple(form.product.ranks.values()) or "same"
-            saves = count < size or form.bits is not None
-            if saves and (spent := cost(weight, form, (kind, rank))) < dense:
+        forms = {(elements(each.shapes), each.bits): each for each in tried if isinstance(each, Formed)}
+        for (count, bits), form in forms.items():
+            counts = (*map(bits.count, WIDTHS),) if kind == MIXED else tuple(form.product.ranks.values())
+            rank = counts or "same"
+            if (bits or count < size) and (spent := cost(weight, form, (kind, rank))) < dense:
                 error = _error(weight, form)
                 if error <= max_error:
-                    loss = weight.scale * error**2
+                    loss = weight.scale * weight.times[rank != "same"] * error**2
                     found.append(Level(kind, rank, form.shapes, count, spent, error, loss))
     return tuple(found)
 
 
 def _ranks(candidate: Candidate, kind: str, modes: Modes | None) -> Sequence[Rank]:
     """The ranks at which a form is tried."""
+    if kind == MIXED:
+        return candidate.halves.mixtures(WIDTHS)
     kind, rounding = rounding_of(kind)
     if rounding is not None and kind == "dense":
         return ("same",)
@@ -370,10 +381,10 @@ def _group(form: Formed) -> int:
 
 def _error(candidate: Candidate, form: Formed) -> float:
     """The error of a form: by roundings or decompositions alone, if its factors form no tree by least squares."""
-    if form.bits is not None and form.product.ranks:
-        return sqrt(candidate.halves.losses(form.bits)[form.sizes["r"] - 1])
-    if form.bits is not None:
-        return sqrt(candidate.halves.dense_loss(form.bits, _group(form)))
+    if form.bits and form.product.ranks:
+        return sqrt(max(candidate.halves.loss(form.bits), 0.0))
+    if form.bits:
+        return sqrt(candidate.halves.dense_loss(form.bits[0], _group(form)))
     error = candidate.target.error(_form(form))
     if error is not None:
         return error

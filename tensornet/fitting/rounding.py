@@ -6,9 +6,11 @@ multiplied by, is moved to the columns after it (B. Hassibi, D. Stork, 1993; E. 
 
     W[:,j:] −= (W[:,j] − s·q[:,j]) / L[j,j] · L[j,j:],    Lᵀ·L = C⁻¹
 
+Then each code becomes what loses least with all others as they are (K. Behdin et al., 2023, "QuantEase").
 Columns with large moments come first. Of a matrix of low rank, U·V, the rows of V are rounded so by C, the columns of U
 by the moments G of the gradients, and then all scales are set to the least squares. What is lost of each rank by
-itself adds up, so that one rounding at full rank tells the loss at each rank.
+itself adds up, so that one rounding at full rank tells the loss at each rank. Large ranks have more bits, so that
+all lose about as much for a byte (reverse water-filling: T. Berger, 1971).
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ DAMPING = 5e-3
 PARTS = np.linspace(0.35, 1.0, 14)
 """The scales that are tried, in units of the one that holds the largest element of a row."""
 
+PRICES = 0.6 ** np.arange(60)
+"""The prices of a byte at which bits of ranks are chosen, in units of what the first rank is worth."""
+
+SWEEPS = 2
+"""How often the ranks with each number of bits are rounded again."""
+
 EXACT = 6
 """The bits from which errors are too small to be compensated."""
 
@@ -40,9 +48,9 @@ BLOCK = 64
 """The columns after which moved errors are added to all the rest at once."""
 
 
-def largest_code(bits: int) -> int:
-    """The largest code."""
-    return 127 if bits == 8 else 2**bits - 1
+def largest_code(bits: Any) -> Any:
+    """The largest code of so many bits, a number or an array."""
+    return 2**bits - 1 - 128 * (bits == 8)
 
 
 def codes_of(values: Any, bits: int) -> Any:
@@ -97,6 +105,11 @@ class Half:
         """The moment of each column of each part by itself."""
         return tuple(np.ones(size) if side is None else np.diagonal(side.damped) for size, side in self.parts)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are no moments."""
+        return all(side is None for _, side in self.parts)
+
     def times(self, matrix: Any, what: int) -> Any:
         """A matrix with these columns times C^½, its inverse or C: `what` is 0, 1 or 2."""
         array = matrix.reshape(len(matrix), *self.shape)
@@ -120,6 +133,11 @@ class Half:
             found.append(np.linalg.cholesky(np.linalg.inv(damped)).T)
         return tuple(found)
 
+    def solved(self, matrix: Any, rows: Any) -> Any:
+        """X of least ‖(matrix − Xᵀ·rows)·C^½‖."""
+        turned = self.times(rows, 2)
+        return np.linalg.lstsq(turned @ rows.T, turned @ matrix.T, rcond=1e-10)[0]
+
     def rounded(self, matrix: Any, bits: int, group: int | None = None) -> tuple[Any, Any]:
         """The scale of each group of each row of a matrix with these columns, and the codes.
 
@@ -132,12 +150,35 @@ class Half:
         size, weights = group or columns, functools.reduce(np.multiply.outer, self.diagonals)
         scale = scales_of(matrix.reshape(rows, -1, size), bits, weights.reshape(-1, size))
         whole = np.repeat(scale, size, axis=1)
-        if bits >= EXACT or all(side is None for _, side in self.parts):
+        if bits >= EXACT or self.is_plain:
             return scale, codes_of(matrix / whole, bits)
         order = np.arange(columns).reshape(self.shape)[np.ix_(*self.orders)].ravel()
         codes = np.empty_like(matrix)
         codes[:, order] = _compensated(matrix[:, order], whole[:, order], bits, self.uppers)
         return scale, codes
+
+    def descended(self, matrix: Any, scale: Any, codes: Any, bits: int) -> tuple[Any, Any]:
+        """Better scales and codes: each code in turn is the best with all others as they are (coordinate descent).
+
+        Args:
+            matrix, bits: as for `rounded`.
+            scale, codes: what that found; the codes are changed in place.
+        """
+        columns = codes.shape[1]
+        whole = np.repeat(scale, columns // scale.shape[1], axis=1)
+        left = matrix - codes * whole
+        for first in range(0, columns, BLOCK):
+            moments = self.times(np.eye(min(BLOCK, columns - first), columns, first), 2)
+            slopes, own = left @ moments.T, moments[:, first : first + BLOCK]
+            for n, column in enumerate(range(first, first + len(own))):
+                unit, former = whole[:, column], codes[:, column].copy()
+                codes[:, column] = codes_of(former + slopes[:, n] / (own[n, n] * unit), bits)
+                moved = (codes[:, column] - former) * unit
+                left[:, column] -= moved
+                slopes -= np.outer(moved, own[n])
+        made = codes * whole
+        turned = self.times(made, 2)
+        return scale * (_sums(matrix, turned) / np.maximum(_sums(made, turned), 1e-30))[:, None], codes
 
 
 def _compensated(matrix: Any, scale: Any, bits: int, uppers: Sequence[Any]) -> Any:
@@ -202,7 +243,13 @@ class Halves:
 
     def dense(self, bits: int, group: int | None) -> tuple[Any, Any]:
         """The scales and codes of the weight itself."""
-        return self._once(lambda: self.columns.rounded(self.matrix, bits, group), bits, group)
+
+        def rounded() -> tuple[Any, Any]:
+            found = self.columns.rounded(self.matrix, bits, group)
+            is_exact = bits >= EXACT or self.columns.is_plain
+            return found if is_exact else self.columns.descended(self.matrix, *found, bits)
+
+        return self._once(rounded, bits, group)
 
     def of_rank(self, bits: int) -> tuple[Any, Any, Any, Any]:
         """The scales and codes of U and V of full rank."""
@@ -229,28 +276,62 @@ class Halves:
         """The relative loss of the weight itself rounded."""
         return self.square(self.matrix - scaled(*self.dense(bits, group))) / self.norm
 
-    def losses(self, bits: int) -> Any:
-        """The relative losses at ranks 1, 2, …: what is left out, and what rounding each kept rank loses."""
+    def noise(self, bits: int) -> Any:
+        """What rounding loses of each rank."""
 
         def lost() -> Any:
-            (u, v, squares), (scales, left, others, right) = self.factors, self.of_rank(bits)
-            lost_u, own_u = (_squares(self.rows, each.T) for each in (u - left * scales, u))
-            lost_v, own_v = (_squares(self.columns, each) for each in (v - right * others, v))
-            noise = lost_u * own_v + own_u * lost_v + lost_u * lost_v
-            kept = np.cumsum(squares) - np.cumsum(noise)
-            return np.maximum(squares.sum() - kept, 0.0) / self.norm
+            (u, v, _), (scales, left, others, right) = self.factors, self.of_rank(bits)
+            lost_u, own_u = (_sums(each.T, self.rows.times(each.T, 2)) for each in (u - left * scales, u))
+            lost_v, own_v = (_sums(each, self.columns.times(each, 2)) for each in (v - right * others, v))
+            return lost_u * own_v + own_u * lost_v + lost_u * lost_v
 
-        return self._once(lost, "losses", bits)
+        return self._once(lost, "noise", bits)
 
-    def low_rank(self, rank: int, bits: int) -> tuple[Any, Any, Any, Any]:
-        """The scales and codes of U and V of a rank, with the scales that lose least together."""
-        _, left, others, right = self.of_rank(bits)
-        left, right, others = left[:, :rank], right[:rank], others[:rank]
+    def loss(self, bits: Sequence[int]) -> float:
+        """The relative loss with so many bits for each kept rank: of what is left out, and of rounding each."""
+        noise = sum(float(self.noise(each)[: len(bits)][np.equal(bits, each)].sum()) for each in {*bits})
+        return (float(self.factors[2][len(bits) :].sum()) + noise) / self.norm
+
+    def mixtures(self, widths: Sequence[int]) -> list[tuple[int, ...]]:
+        """Numbers of ranks with each number of bits: those of least loss plus bytes, at ever lower prices of a byte."""
+        squares, count = self.factors[2], sum(self.matrix.shape)
+        lost = np.stack([*map(self.noise, widths), squares])
+        sizes = np.array([*(bits * count + 64 for bits in widths), 0])[:, None]  # and two scales
+        prices = squares[0] / count * PRICES
+        chosen = ((lost + price * sizes).argmin(axis=0) for price in prices)
+        counts = (np.bincount(each, minlength=len(sizes))[:-1].tolist() for each in chosen)
+        return [*dict.fromkeys(tuple(each) for each in counts if sum(each))]
+
+    def low_rank(self, bits: Sequence[int]) -> tuple[Any, Any, Any, Any]:
+        """The scales and codes of U and V with so many bits for each rank.
+
+        Ranks of equal bits are fitted to what all others leave, U to V as it is rounded, then V to U, and rounded
+        again. All scales are then those that lose least together.
+        """
+        made = [self.of_rank(each) for each in bits]
+        scales, left = (np.stack([each[part].T[n] for n, each in enumerate(made)]) for part in (0, 1))
+        others, right = (np.stack([each[part][n] for n, each in enumerate(made)]) for part in (2, 3))
+        scales = scales[:, None]
+        best: tuple[float, tuple[Any, Any, Any, Any]] = self._joined(left, others, right)
+        for _ in range(SWEEPS):
+            for each in dict.fromkeys(bits):
+                at = np.equal(bits, each)
+                rest = self.matrix - (left * scales)[~at].T @ (right * others)[~at]
+                u = self.columns.solved(rest, (right * others)[at])
+                scales[at], left[at] = self.rows.rounded(u, each)
+                v = self.rows.solved(rest.T, (left * scales)[at])
+                others[at], right[at] = self.columns.rounded(v, each)
+            best = max(best, self._joined(left, others, right), key=lambda one: one[0])
+        return best[1]
+
+    def _joined(self, left: Any, others: Any, right: Any) -> tuple[float, Any]:
+        """What U and V explain of the squares, and copies of them with the scales of U that lose least together."""
         v = right * others
-        by_rows, by_columns = self.rows.times(left.T, 2), self.columns.times(v, 2)
-        gram = (by_rows @ left) * (by_columns @ v.T)
-        wanted = np.einsum("ro,ro->r", by_rows, by_columns @ self.matrix.T)
-        return np.linalg.lstsq(gram, wanted, rcond=1e-10)[0], left, others, right
+        by_rows, by_columns = self.rows.times(left, 2), self.columns.times(v, 2)
+        gram = (by_rows @ left.T) * (by_columns @ v.T)
+        wanted = _sums(by_rows, by_columns @ self.matrix.T)
+        scales = np.linalg.lstsq(gram, wanted, rcond=1e-10)[0]
+        return float(wanted @ scales), (scales, left.T.copy(), others.copy(), right.copy())
 
 
 def scaled(scale: Any, codes: Any) -> Any:
@@ -258,37 +339,42 @@ def scaled(scale: Any, codes: Any) -> Any:
     return codes * np.repeat(scale, codes.shape[1] // scale.shape[1], axis=1)
 
 
-def _squares(half: Half, rows: Any) -> Any:
-    """The squares of some rows by the moments of a half."""
-    return np.einsum("ri,ri->r", rows, half.times(rows, 2))
+def _sums(one: Any, other: Any) -> Any:
+    """The inner product of each row of two matrices."""
+    return np.einsum("ri,ri->r", one, other)
 
 
 # ---------------------------------------------------------------------------- packed codes
 
 
-def packed_bytes(count: int, bits: int) -> int:
+def packed_bytes(shape: Sequence[int], bits: Any) -> int:
     """The number of bytes of packed codes."""
-    return -(-count * bits // 8)
+    return (int(np.broadcast_to(bits, shape).sum()) + 7) // 8
 
 
-def pack(codes: Any, bits: int) -> Any:
+def pack(codes: Any, bits: Any) -> Any:
     """Codes as bytes, without gaps between their bits, the lowest bits first.
+
+    Args:
+        codes: an array.
+        bits: of each code, an array that broadcasts to the shape of the codes.
 
     Example:
         >>> pack(np.array([-3, 1, 3, -1]), 2).tolist(), unpack(pack(np.array([-3, 1, 3, -1]), 2), 2, (4,)).tolist()
         ([120], [-3, 1, 3, -1])
     """
-    if bits == 8:
-        return codes.astype("int8").ravel().view("uint8")
-    numbers = ((codes.astype("int64").ravel() + largest_code(bits)) // 2).astype("uint8")
-    return np.packbits(numbers[:, None] >> np.arange(bits, dtype="uint8") & 1, bitorder="little")
+    each, wide = np.broadcast_to(bits, codes.shape).reshape(-1, 1), codes.astype("int16").reshape(-1, 1)
+    numbers = np.where(each == 8, wide, (wide + largest_code(each)) // 2).astype("uint8")
+    return np.packbits(
+        np.unpackbits(numbers, axis=1, bitorder="little")[np.arange(8) < each], bitorder="little"
+    )
 
 
-def unpack(packed: Any, bits: int, shape: Sequence[int]) -> Any:
+def unpack(packed: Any, bits: Any, shape: Sequence[int]) -> Any:
     """The codes, of int8, in packed bytes."""
-    count = int(np.prod(shape))
-    if bits == 8:
-        return packed.view("int8").reshape(shape)
-    found = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
-    numbers = (found.astype("int64") << np.arange(bits)).sum(axis=1)
-    return (2 * numbers - largest_code(bits)).astype("int8").reshape(shape)
+    each = np.broadcast_to(bits, shape).reshape(-1, 1)
+    rows = np.zeros((len(each), 8), dtype="uint8")
+    rows[np.arange(8) < each] = np.unpackbits(packed, count=int(each.sum()), bitorder="little")
+    numbers = np.packbits(rows, axis=1, bitorder="little")
+    codes = np.where(each == 8, numbers.view("int8"), 2 * numbers.astype("int16") - largest_code(each))
+    return codes.astype("int8").reshape(shape)

@@ -11,8 +11,10 @@ import re
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from ..errors import EquationError, ShapeError, TensornetError, near
 from ..frontend.instantiate import hygienic
@@ -264,13 +266,13 @@ class Formed:
         dims: the axes of each dimension.
         sizes: the sizes of these axes, and of the ranks.
         product: the factors.
-        bits: the bits of each element of the factors that are codes, if it is rounded.
+        bits: the bits of each code of each rank, or of all where there is not one rank; none if it is not rounded.
     """
 
     dims: tuple[tuple[str, ...], ...]
     sizes: Mapping[str, int]
     product: Factored
-    bits: int | None = None
+    bits: tuple[int, ...] = ()
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -281,9 +283,17 @@ class Formed:
         """The bytes of the factors: codes are packed, all other elements have `itemsize` bytes."""
         counts = zip(self.product.factors, map(prod, self.shapes), strict=True)
         return sum(
-            ceil(count * self.bits / 8) if self.bits and each.name.endswith(CODES) else itemsize * count
+            -(-count * sum(self.bits) // (8 * len(self.bits)))
+            if self.bits and each.name.endswith(CODES)
+            else itemsize * count
             for each, count in counts
         )
+
+    def widths(self, factor: Factor) -> Any:
+        """The bits of the elements of a factor of codes, an array that broadcasts to its shape."""
+        if len({*self.bits}) == 1:
+            return np.array(self.bits[0])
+        return np.array(self.bits).reshape([-1 if axis in self.product.ranks else 1 for axis in factor.axes])
 
     @property
     def left(self) -> str:
@@ -310,8 +320,8 @@ def formed(
     Args:
         dims: the sizes of the axes of each dimension of the weight.
         kind: the name of the form, in upper or lower case; with `:int4` its factors are rounded to 4 bits, `int4` is
-            the weight itself rounded.
-        rank, modes: as for `substitute`.
+            the weight itself rounded. Of `low_rank:int` each rank has its own bits.
+        rank, modes: as for `substitute`; of `low_rank:int` the numbers of ranks in 8, 6, 4, 3 and 2 bits.
         shared, times: the factors that several weights share, and the number of these weights.
 
     Raises:
@@ -319,6 +329,10 @@ def formed(
     """
     kind, rounding = rounding_of(kind)
     kind = form_named(kind, tuple(FORMS))
+    bits: tuple[int, ...] = () if rounding is None or rounding.bits is None else (rounding.bits,)
+    if rounding is not None and not bits:
+        bits = bits_of_ranks(rank)
+        rank = len(bits)
     parts = _parts(dims, FORMS[kind], 1 if rounding and kind == "dense" else modes)
     if len(parts) > len(LETTERS):
         raise ShapeError(f"it has {len(parts)} dimensions", fix="write its equation")
@@ -329,7 +343,12 @@ def formed(
     found = factored(kind, axes, parts, rank, shared=shared, times=times)
     sizes = dict(zip(itertools.chain(*axes), itertools.chain(*parts), strict=True))
     made = Formed(axes, {**sizes, **found.ranks}, found)
-    return made if rounding is None else _rounded(made, rounding)
+    if rounding is None:
+        return made
+    if len(bits) == len(found.ranks) == 1:
+        (count,) = found.ranks.values()
+        bits = bits * count
+    return replace(_rounded(made, rounding), bits=bits)
 
 
 # ---------------------------------------------------------------------------- rounded weights
@@ -344,12 +363,33 @@ class Rounding:
     """How factors are rounded.
 
     Attributes:
-        bits: of each element.
+        bits: of each element; None if each rank has its own.
         group: how many elements of a row share a scale; None for all of it.
     """
 
-    bits: int
+    bits: int | None
     group: int | None = None
+
+
+MIXED, WIDTHS = "low_rank:int", (8, 6, 4, 3, 2)
+"""The rounded form with bits for each rank, large ranks first, and the numbers of bits that it has."""
+
+
+def bits_of_ranks(rank: Rank) -> tuple[int, ...]:
+    """The bits of each rank, from the number of ranks with each number of bits.
+
+    Raises:
+        ShapeError: these are no such numbers.
+    """
+    given = [*rank] if isinstance(rank, Sequence) and not isinstance(rank, str) else []
+    if (
+        len(given) != len(WIDTHS)
+        or not all(isinstance(each, int) and each >= 0 for each in given)
+        or not sum(given)
+    ):
+        fix = f"give the numbers of ranks that have {', '.join(map(str, WIDTHS))} bits, as (4, 8, 8, 4, 0)"
+        raise ShapeError(f"rank={rank!r} does not tell the bits of each rank", fix=fix)
+    return tuple(itertools.chain(*((bits,) * count for bits, count in zip(WIDTHS, given, strict=True))))
 
 
 def rounding_of(kind: str) -> tuple[str, Rounding | None]:
@@ -362,6 +402,8 @@ def rounding_of(kind: str) -> tuple[str, Rounding | None]:
     Raises:
         ShapeError: the name is that of a rounding that there is not, such as `int9`.
     """
+    if kind.lower() == MIXED:
+        return "low_rank", Rounding(None)
     found = re.fullmatch(r"(?:(\w+):)?int([2-8])(?:/([1-9]\d*))?", kind.lower())
     if found is None:
         if re.fullmatch(r"(?:\w+:)?int\d*(?:/.*)?", kind.lower()):
@@ -393,7 +435,7 @@ def _rounded(form: Formed, rounding: Rounding) -> Formed:
             del sizes[axis]
             scaled.append(parts[0])
         factors += [Factor(factor.name + SCALE, tuple(scaled)), Factor(factor.name + CODES, axes)]
-    return Formed(dims, sizes, Factored(tuple(factors), form.product.ranks), rounding.bits)
+    return Formed(dims, sizes, Factored(tuple(factors), form.product.ranks))
 
 
 def _divisor(size: int, most: int) -> int:

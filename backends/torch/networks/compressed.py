@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
+import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -131,6 +133,45 @@ def _loss(module: Module, held: Sequence[Any], made: Compressed) -> float | None
         return lost_by([tuple(results(each, batch)) for each in (module, made.model)] for batch in held)
 
 
+def _measured(
+    network: Module, held: Sequence[Any], candidates: Sequence[Candidate], made: Compressed
+) -> Sequence[Candidate]:
+    """The weights at what the output loses on held batches where one alone is what was made of it.
+
+    The moments of both sides take the places of a convolution, or the positions of a recurrence, as independent.
+    """
+    whole, found = copied(network), dict[tuple[str, bool], float]()
+    for row in made.allocation.rows if len(made.allocation.weights) > 1 else ():
+        if row.level.method is not None:
+            weight = _read(whole, row.path)
+            former = weight.detach().clone()
+            with torch.no_grad():
+                weight.copy_(_read(made.model, row.path))
+                lost = _loss(network, held, replace(made, model=whole))
+                weight.copy_(former)
+            if lost and row.level.loss and math.isfinite(lost):
+                found[row.path, row.level.rank != "same"] = lost / row.level.loss
+    usual = {
+        kind: _mean([each for (_, known), each in found.items() if known == kind] or found.values())
+        for kind in (False, True)
+    }
+    times = [{kind: found.get((each.path, kind), usual[kind]) for kind in usual} for each in candidates]
+    return [each.scaled(own) for each, own in zip(candidates, times, strict=True)]
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    """The geometric mean, 1 of no numbers."""
+    logarithms = [math.log(each) for each in numbers]
+    return math.exp(statistics.fmean(logarithms)) if logarithms else 1.0
+
+
+def _read(module: Module, path: str) -> torch.Tensor:
+    """A weight, a parameter or what factors make."""
+    owner, _, name = path.rpartition(".")
+    found: torch.Tensor = getattr(module.get_submodule(owner), name)
+    return found
+
+
 def compress(module: Module, options: Options, device: str | None, calibrate: Any) -> Compressed:
     """A compressed network, of the best way to weigh its weights. See `tensornet.compress`.
 
@@ -164,8 +205,10 @@ def compress(module: Module, options: Options, device: str | None, calibrate: An
     total = sum(each.numel() * each.element_size() for each in weights) if kind == "bytes" else count
     cost = cost_of(kind, load_backend("torch"), device, options.modes)
     whole = None if kind in ("flops", "seconds") else total
-    made = functools.partial(_made, network, options)
-    return best(ways, options, Whole(cost, whole, count), made, functools.partial(_loss, network, held))
+    made, loss = functools.partial(_made, network, options), functools.partial(_loss, network, held)
+    has_moments = kind == "bytes" and any(each.metric for each in ways[0])
+    measured = functools.partial(_measured, network, held) if has_moments else None
+    return best(ways, options, Whole(cost, whole, count), made, loss, measured)
 
 
 def _check_values(network: Module) -> None:

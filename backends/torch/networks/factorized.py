@@ -14,7 +14,7 @@ from tensornet.compression.levels import WEIGHT
 from tensornet.errors import ShapeError
 from tensornet.frontend.layers import layer
 from tensornet.graph.graph import Graph
-from tensornet.weights.equations import LETTERS, Modes, formed, rounding_of
+from tensornet.weights.equations import LETTERS, Modes, bits_of_ranks, formed, rounding_of
 from tensornet.weights.factorizations import Factor, Factored
 from tensornet.weights.ranks import Rank
 
@@ -187,6 +187,8 @@ def form_of(
     """
     method, rounding = rounding_of(method)
     modes = 1 if rounding is not None and method == "dense" else modes
+    if rounding is not None and rounding.bits is None:
+        rank = len(bits_of_ranks(rank))
     form = formed(tuple((size,) for size in shape), method, rank, modes)
     program = form.program
     if kind == PROJECTIONS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from tensornet.fitting.rounding import largest_code, pack, packed_bytes, unpack
@@ -33,7 +34,7 @@ class Rounded(torch.nn.Module):
         self,
         codes: torch.Tensor,
         scale: torch.nn.Parameter,
-        bits: int,
+        bits: Any,
         apart: tuple[int, ...],
         shape: tuple[int, ...],
     ) -> None:
@@ -42,7 +43,7 @@ class Rounded(torch.nn.Module):
         Args:
             codes: integers of int8.
             scale: a parameter.
-            bits: of each code, when they are packed.
+            bits: of each code, when they are packed, an array that broadcasts to the codes.
             apart: the dimensions of the codes along which scales differ.
             shape: of the factor.
         """
@@ -84,9 +85,10 @@ class Rounded(torch.nn.Module):
         del self.free
 
     def _nearest(self, free: torch.Tensor) -> torch.Tensor:
-        most = largest_code(self.bits)
-        found = free.round() if self.bits == 8 else 2 * (free / 2).floor() + 1
-        return found.clamp(-most, most)
+        most, whole = (
+            torch.as_tensor(each, device=free.device) for each in (largest_code(self.bits), self.bits == 8)
+        )
+        return torch.where(whole, free.round(), 2 * (free / 2).floor() + 1).clamp(-most, most)
 
     def _product(self) -> torch.Tensor:
         free = self._parameters.get("free")
@@ -98,7 +100,8 @@ class Rounded(torch.nn.Module):
     def extra_repr(self) -> str:
         """The bits, the shape of the codes and the number of scales."""
         shape = "×".join(map(str, self.shape))
-        return f"{shape} codes of {self.bits} bits, {self.scale.numel()} scales"
+        bits = " to ".join(map(str, dict.fromkeys((np.min(self.bits), np.max(self.bits)))))
+        return f"{shape} codes of {bits} bits, {self.scale.numel()} scales"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}}
@@ -114,12 +117,12 @@ class Rounded(torch.nn.Module):
 
     def _packed(self) -> torch.Tensor:
         if self.codes.is_meta:
-            return torch.empty(packed_bytes(self.codes.numel(), self.bits), dtype=torch.uint8, device="meta")
+            return torch.empty(packed_bytes(self.codes.shape, self.bits), dtype=torch.uint8, device="meta")
         return torch.from_numpy(pack(self.codes.cpu().numpy(), self.bits)).to(self.codes.device)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         name, shape = f"{prefix}codes", tuple(self.codes.shape)
-        packed, wanted = state_dict.get(name), (packed_bytes(self.codes.numel(), self.bits),)
+        packed, wanted = state_dict.get(name), (packed_bytes(shape, self.bits),)
         # those of other bits stay as they are, and torch refuses their shape
         if packed is not None and packed.dtype == torch.uint8 and packed.shape == wanted:
             codes = (
@@ -135,12 +138,12 @@ def of_factors(
     form: Formed, arrays: Mapping[str, Any], shape: tuple[int, ...]
 ) -> dict[str, torch.nn.Parameter | Rounded]:
     """The factors of a weight of some shape by name: parameters, or of a rounded form codes and scales."""
-    if form.bits is None:
+    if not form.bits:
         return dict(arrays)
     found: dict[str, torch.nn.Parameter | Rounded] = {}
     for scale, codes in zip(form.product.factors[::2], form.product.factors[1::2], strict=True):
         apart = tuple(n for n, axis in enumerate(codes.axes) if axis in scale.axes)
         name = codes.name.removesuffix(CODES)
         own = tuple(form.sizes[axis] for axis in codes.axes) if form.product.ranks else shape
-        found[name] = Rounded(arrays[name + CODES], arrays[name + SCALE], form.bits, apart, own)
+        found[name] = Rounded(arrays[name + CODES], arrays[name + SCALE], form.widths(codes), apart, own)
     return found
