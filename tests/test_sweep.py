@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import tensornet as tn
 from tensornet.cli import app
 from tensornet.device.timing import Timing
-from tensornet.sweeping import making
+from tensornet.sweeping import measuring
 from tensornet.sweeping.columns import COLUMNS
 from tensornet.sweeping.picture import Point, front, label_points, new_figure
 
@@ -42,7 +42,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Callable[[], Any]]]:
         seen.append(dict(runs))
         return {name: Timing(2.0 + at, 1.0 + at, 3.0 + at) for at, name in enumerate(runs)}
 
-    monkeypatch.setattr(making, "timings", timings)
+    monkeypatch.setattr(measuring, "timings", timings)
     return seen
 
 

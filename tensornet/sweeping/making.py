@@ -1,30 +1,27 @@
-"""`tensornet.sweep`: graphs built, planned, and timed side by side."""
+"""`tensornet.sweep`: graphs given by name or built for each combination of settings, with their costs side by side."""
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import itertools
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from ..device.timing import timings
 from ..dtypes import element_type
-from ..errors import ShapeError, TensornetError, near
+from ..errors import TensornetError, TensornetWarning, by_name
 from ..fitting.nearest import nearest
-from ..graph.argument_shapes import sizes_from_shapes
-from ..graph.formulas import parameter_count
 from ..graph.graph import Graph
-from ..planning.flops import flop_count
-from ..planning.planner import NOMINAL, whole_sizes
-from ..planning.plans import Plan
 from ..protocol import Backend, load_backend
 from ..runtime.compiling import to_backend
-from .candidates import BASELINE, Candidate, candidates
-from .measuring import Place
-from .sweeps import Row, Sweep
+from .measuring import Bench, Candidate
+from .sweeps import Row, Sweep, plain
 
 __all__ = ["sweep"]
+
+BASELINE = "baseline"
+"""The name of a baseline that is given as a graph."""
 
 
 def sweep(
@@ -93,9 +90,6 @@ def sweep(
     """
     chosen = load_backend(backend)
     chosen.namespace()
-    where = chosen.device() if device is None else device
-    place = Place(chosen, where, element_type(dtype), threads, clock, seed, rounds)
-    place.check()
     if inputs is not None and not isinstance(inputs, Mapping):
         fix = 'give arrays by the names of inputs: {"x": array}'
         raise TensornetError(f"inputs is a {type(inputs).__name__}", fix=fix)
@@ -105,141 +99,113 @@ def sweep(
     if weights is not None and error is not None:
         raise TensornetError("error and weights are both given", fix="give one of them")
     error = error if weights is None else functools.partial(nearest, weights=weights)
-    given = to_backend(inputs or {}, chosen, device=place.device)
-    found = candidates(graphs, over, baseline)
-    _check_names(found, sizes, given)
-    with place.taken():
-        made = [_planned(*each, place, training, error, sizes, given) for each in found]
-        plans = [each.plan for each in made if each.plan is not None]
+    where, kind = chosen.device() if device is None else device, element_type(dtype)
+    given = to_backend(inputs or {}, chosen, device=where)
+    bench = Bench(chosen, where, kind, threads, clock, seed, rounds, training, error, sizes, given)
+    bench.check()
+    found = _candidates(graphs, over, baseline)
+    bench.check_names([each.graph for each in found if each.graph is not None])
+    with bench.taken():
+        found = [bench.planned(each) for each in found]
+        plans = [each.plan for each in found if each.plan is not None]
         if not plans:
-            raise TensornetError(f"none of the graphs can be planned: {made[0].row.refused}")
-        rows = _measured(made, place, given) if measure else [each.row for each in made]
-        where = chosen.version(place.device)
+            raise TensornetError(f"none of the graphs can be planned: {found[0].row.refused}")
+        rows = bench.measured(found) if measure else [each.row for each in found]
+        version = chosen.version(where)
     first = next(row.name for row in rows if not row.refused)
     return Sweep(
         rows=tuple(rows),
         baseline=BASELINE if isinstance(baseline, Graph) else baseline or first,
         backend=chosen.name,
-        device=place.device,
-        dtype=place.dtype,
-        where=where,
+        device=where,
+        dtype=kind,
+        where=version,
         threads=threads,
         clock=clock,
-        sizes=tuple({name: size for each in made for name, size in each.sizes.items()}.items()),
-        assumed=tuple(dict.fromkeys(name for each in made for name in each.assumed)),
+        sizes=tuple({name: size for each in found for name, size in each.sizes.items()}.items()),
+        assumed=tuple(dict.fromkeys(name for each in found for name in each.assumed)),
         rounds=rounds if measure else 0,
         certainty=str(plans[0].certainty or ""),
     )
 
 
-def _check_names(found: Sequence[Candidate], sizes: Mapping[str, int], given: Mapping[str, Any]) -> None:
-    """Raises an error for sizes and inputs that no graph has."""
-    graphs = [graph for _, graph in found if graph is not None]
-    all_sizes = {name for graph in graphs for name in (*graph.open_sizes, *graph.bound)}
-    inputs = {leaf.name for graph in graphs for leaf in graph.inputs}
-    for what, wanted, known in (("size", sizes, all_sizes), ("input", given, inputs)):
-        for name in wanted:
-            if name not in known:
-                fix = f"{near(name, known)}there are {', '.join(sorted(known)) or 'none'}"
-                raise ShapeError(f"no graph has the {what} '{name}'", fix=fix)
+def _candidates(
+    graphs: Mapping[str, Graph] | Callable[..., Graph],
+    over: Mapping[str, list[Any]] | None,
+    baseline: str | Graph | None,
+) -> list[Candidate]:
+    """The graphs, in order. A baseline that is given as a graph comes first.
 
-
-@dataclass(frozen=True)
-class _Planned:
-    """A row, and the plans of its graph.
-
-    Attributes:
-        row: the row without measured times.
-        plan: the plan of the forward pass; None if there is no graph.
-        both: the plan of the forward and the backward pass, if it is required and there is one.
-        sizes, assumed: the sizes of open axes, and the names of those that were not given.
+    Raises:
+        TensornetError: there are no graphs or no choices, two graphs have the same name, the baseline is unknown, or
+            every combination is refused.
     """
-
-    row: Row
-    plan: Plan | None = None
-    both: Plan | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    assumed: tuple[str, ...] = ()
-
-
-def _planned(
-    row: Row,
-    graph: Graph | None,
-    place: Place,
-    training: bool,
-    error: Callable[[Graph], float] | None,
-    sizes: Mapping[str, int],
-    given: Mapping[str, Any],
-) -> _Planned:
-    """A graph with its costs before it runs; see `sweep` for the options."""
-    if graph is None:
-        return _Planned(row)
-    try:
-        sized, assumed = _sized(graph, sizes, given)
-        forward, both = place.planned(sized), None
-    except TensornetError as refusal:
-        return _Planned(replace(row, refused=refusal.message))
-    costs = {"flops": flop_count(sized), "bytes": forward.bytes, "expected_seconds": forward.seconds}
-    row = _with_error(replace(row, parameters=parameter_count(sized), **costs), graph, error)
-    try:
-        if training:
-            both, kept = place.planned_both_ways(sized)
-            row = replace(row, expected_training_seconds=both.seconds, kept=kept)
-    except TensornetError as refusal:
-        row = _noted(row, f"no backward pass: {refusal.message}")
-    return _Planned(row, forward, both, {name: sized.bound[name] for name in graph.open_sizes}, assumed)
+    found = _given(graphs, over) if isinstance(graphs, Mapping) else _built(graphs, over)
+    if isinstance(baseline, Graph):
+        found = [Candidate(Row(BASELINE), baseline), *found]
+    if not found:
+        raise TensornetError("there is nothing to sweep over", fix='give graphs by name: {"dense": graph}')
+    names = [each.row.name for each in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise TensornetError(f"two graphs are called '{name}'", fix="give each choice and name once")
+    if not isinstance(baseline, Graph | None) and baseline not in names:
+        raise TensornetError(f"there is no baseline '{baseline}'", fix=f"choose of {', '.join(names)}")
+    return found
 
 
-def _sized(graph: Graph, sizes: Mapping[str, int], given: Mapping[str, Any]) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with every size bound, and the names of sizes that are assumed."""
-    known = {*graph.open_sizes, *graph.bound}
-    graph = graph.bind(**whole_sizes(graph, {name: size for name, size in sizes.items() if name in known}))
-    leaves = [leaf for leaf in graph.inputs if leaf.name in given]
-    shapes = [tuple(given[leaf.name].shape) for leaf in leaves]
-    graph = graph.bind(**sizes_from_shapes(graph, leaves, shapes))
-    return graph.bind(**dict.fromkeys(graph.open_sizes, NOMINAL)), graph.open_sizes
+def _given(graphs: Mapping[str, Graph], over: Mapping[str, list[Any]] | None) -> list[Candidate]:
+    if over is not None:
+        fix = "give what builds a graph, tn.sweep(tn.models.linear, over=…), or leave `over` out"
+        raise TensornetError("graphs are given by name, and settings to build them with", fix=fix)
+    for name, graph in graphs.items():
+        if not isinstance(name, str) or not isinstance(graph, Graph):
+            told = f"{name!r}: {type(graph).__name__} is no name with a graph"
+            raise TensornetError(told, fix='give graphs by name: {"dense": graph}')
+    return [Candidate(Row(name), graph) for name, graph in graphs.items()]
 
 
-def _with_error(row: Row, graph: Graph, error: Callable[[Graph], float] | None) -> Row:
-    """The row with the error of its graph, or a note that there is none."""
-    try:
-        found = None if error is None else float(error(graph))
-    except TensornetError as raised:
-        return _noted(row, f"no error: {raised.message}")
-    except (TypeError, ValueError):
-        found = math.nan
-    is_number = found is None or not math.isnan(found)
-    return replace(row, error=found) if is_number else _noted(row, "no error: it is not a number")
+def _built(build: Callable[..., Graph], over: Mapping[str, list[Any]] | None) -> list[Candidate]:
+    if isinstance(build, Graph) or not callable(build):
+        fix = 'give graphs by name, {"dense": graph}, or a function that builds one'
+        raise TensornetError(f"a {type(build).__name__} is nothing to sweep over", fix=fix)
+    over = by_name(over, "the settings of over", '{"rank": [4, 8]}')
+    if not over:
+        fix = 'say what to choose from, by setting: over={"rank": [4, 8]}'
+        raise TensornetError("there are no settings to build graphs with", fix=fix)
+    for setting, choices in over.items():
+        if not isinstance(choices, list):  # a tuple may be one choice, such as a rank for each mode
+            told = f"over['{setting}'] is a {type(choices).__name__}, not a list of choices"
+            fix = f"to choose from several, give a list; {choices!r} alone is [{choices!r}]"
+            raise TensornetError(told, fix=fix)
+    found, refused = list[Candidate](), list[TensornetError]()
+    for values in itertools.product(*over.values()):
+        settings = dict(zip(over, values, strict=True))
+        # words appear without their setting, as in `cp, rank=0.1`
+        words = (value if isinstance(value, str) else f"{key}={value}" for key, value in settings.items())
+        row = Row(", ".join(words), tuple((key, plain(value)) for key, value in settings.items()))
+        try:
+            graph, note = _noting(build, settings)
+        except TensornetError as error:
+            found.append(Candidate(replace(row, refused=error.message)))
+            refused.append(error)
+            continue
+        if not isinstance(graph, Graph):
+            told = f"what builds graphs returned a {type(graph).__name__}"
+            raise TensornetError(told, fix="return a graph, as tn.layer does")
+        found.append(Candidate(replace(row, note=note), graph))
+    if refused and len(refused) == len(found):
+        raise refused[0]
+    return found
 
 
-def _noted(row: Row, note: str) -> Row:
-    return replace(row, note=f"{row.note}; {note}" if row.note else note)
-
-
-def _measured(made: Sequence[_Planned], place: Place, given: Mapping[str, Any]) -> list[Row]:
-    """The rows with the time of a call, and of both passes if these were planned."""
-    rows = {each.row.name: each.row for each in made}
-    for way in ("seconds", "training_seconds"):
-        runs = dict[str, Callable[[], Any]]()
-        for name, plan, both in ((each.row.name, each.plan, each.both) for each in made):
-            if plan is None or (both is None and way == "training_seconds"):
-                continue
-            try:
-                run = place.call(plan, both if way == "training_seconds" else None, given)
-                run()
-                runs[name] = run
-            except (TensornetError, MemoryError, RuntimeError) as error:
-                if not isinstance(error, TensornetError) and not _is_of_memory(error):
-                    raise
-                reason = getattr(error, "message", None) or str(error).partition("\n")[0]
-                rows[name] = _noted(rows[name], f"not timed: {reason}")
-        for name, found in timings(runs, place.rounds, clock=place.read).items():
-            times: dict[str, Any] = {way: found.median, f"{way}_low": found.low, f"{way}_high": found.high}
-            rows[name] = replace(rows[name], **times)
-    return list(rows.values())
-
-
-def _is_of_memory(error: Exception) -> bool:
-    """Whether an error means too little memory. Each library reports this in its own way."""
-    told = str(error).lower()
-    return isinstance(error, MemoryError) or "memory" in told or "resource_exhausted" in told
+def _noting(build: Callable[..., Graph], settings: Mapping[str, Any]) -> tuple[Graph, str]:
+    """The graph that is built, and the warnings of the library. Other warnings are issued again."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        graph = build(**settings)
+    own = [each for each in heard if issubclass(each.category, TensornetWarning)]
+    for each in heard:
+        if each not in own:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return graph, "; ".join(dict.fromkeys(str(each.message).split("\n")[0] for each in own))
