@@ -230,7 +230,7 @@ class Sweep:
     def csv(self) -> str:
         """The rows as comma-separated values in seconds, bytes and FLOPs. Each setting has its own column."""
         lines, records = io.StringIO(), self._records()
-        writer = csv.DictWriter(lines, [*records[0]], lineterminator="\n")
+        writer = csv.DictWriter(lines, [*next(iter(records), ())], lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
         return lines.getvalue()
